@@ -1,0 +1,1 @@
+"""The journal: the format both halves of disttrace know, and its writer."""
