@@ -1,0 +1,321 @@
+"""Settings: one row each, and the one function that decides which value holds."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PREFIX = "DISTTRACE_"
+SWITCH = "DISTTRACE"
+"""The variable that switches tracing on; no setting, so no row."""
+
+PRIVATE = ("DISTTRACE_PARENT",)
+"""Variables of our own making, handed from a traced process to its children."""
+
+EXPORTS = ("json", "otlp")
+_ON = frozenset({"1", "on", "true", "yes"})
+_OFF = frozenset({"0", "off", "false", "no"})
+_NAMES = re.compile(r"[a-z0-9_]+")
+
+
+def _path(value: object) -> str:
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str) or not text.strip() or "\0" in text:
+        raise ValueError
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def _items(value: object) -> list[str]:
+    if isinstance(value, str):
+        parts = value.split(",")
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = [item for item in value if isinstance(item, str)]
+        if len(parts) != len(value):
+            raise ValueError
+    else:
+        raise TypeError
+    return [part.strip().lower() for part in parts if part.strip()]
+
+
+def _exports(value: object) -> frozenset[str]:
+    chosen = frozenset(_items(value))
+    if not chosen or not chosen <= frozenset(EXPORTS):
+        raise ValueError
+    return chosen
+
+
+def _backends(value: object) -> frozenset[str]:
+    items = _items(value)
+    if items in ([], ["none"]):
+        return frozenset()
+    if "none" in items or not all(_NAMES.fullmatch(item) for item in items):
+        raise ValueError
+    return frozenset(items)
+
+
+def _whole(lowest: int, highest: int) -> Callable[[object], int]:
+    def parse(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, (int, str)):
+            raise TypeError
+        number = int(value)
+        if not lowest <= number <= highest:
+            raise ValueError
+        return number
+
+    return parse
+
+
+def _seconds(lowest: float) -> Callable[[object], float]:
+    def parse(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+            raise TypeError
+        number = float(value)
+        if not math.isfinite(number) or number < lowest:
+            raise ValueError
+        return number
+
+    return parse
+
+
+def _switch(value: object) -> bool:
+    word = str(int(value)) if isinstance(value, bool) else str(value).strip().lower()
+    if word not in _ON | _OFF:
+        raise ValueError
+    return word in _ON
+
+
+def _label(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError
+    return value.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: the variable `DISTTRACE_<name>` and the keyword `<name in lower case>`.
+
+    `parse` takes text or a Python value and raises TypeError, ValueError, OverflowError or OSError
+    for a wrong one; `allowed` is the phrase that then completes "allowed is ...".
+    """
+
+    name: str
+    default: object
+    parse: Callable[[object], object]
+    allowed: str
+    help: str
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name
+
+    @property
+    def keyword(self) -> str:
+        return self.name.lower()
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting(
+        "DIR",
+        "disttrace-out",
+        _path,
+        "the path of a folder",
+        "Folder in which the journals are written.",
+    ),
+    Setting(
+        "EXPORT",
+        frozenset({"json"}),
+        _exports,
+        "a comma list of json and otlp",
+        "Where the records go: journals (json), an OpenTelemetry collector (otlp), or both.",
+    ),
+    Setting(
+        "MAX_MB",
+        256,
+        _whole(1, 1 << 20),
+        "a whole number from 1 to 1048576",
+        "Megabytes of operation records kept per process; the oldest are dropped first.",
+    ),
+    Setting(
+        "STALL",
+        10.0,
+        _seconds(0.001),
+        "a number of seconds, 0.001 or more",
+        "Seconds after which an operation in flight counts as stalled.",
+    ),
+    Setting(
+        "STACK_DEPTH",
+        4,
+        _whole(0, 64),
+        "a whole number from 0 to 64",
+        "Frames kept of the Python stack of each call; 0 keeps none.",
+    ),
+    Setting(
+        "JOB",
+        None,
+        _label,
+        "a name in printable characters",
+        "Name of the job, for programs that no launcher names.",
+    ),
+    Setting(
+        "STORE_TRACE",
+        frozenset({"gloo"}),
+        _backends,
+        "a comma list of backend names, or none",
+        "Backends whose store traffic from C++ is traced, through a store that delegates.",
+    ),
+    Setting(
+        "HEARTBEAT",
+        True,
+        _switch,
+        "on or off",
+        "Background thread that writes heartbeats and where stalled threads stand.",
+    ),
+    Setting(
+        "MASK",
+        True,
+        _switch,
+        "on or off",
+        "Mask values on the command line that look like secrets.",
+    ),
+    Setting(
+        "PENDING",
+        5.0,
+        _seconds(0.0),
+        "a number of seconds, 0 or more",
+        "Seconds after which an operation in flight is sent to the collector as a pending span.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The values that hold, and for each where it came from.
+
+    `dir` is absolute, `stall` and `pending` are seconds, `max_mb` is in units of 2**20 bytes.
+    `sources` maps each attribute to "argument", "environment" or "default".
+    """
+
+    dir: str
+    export: frozenset[str]
+    max_mb: int
+    stall: float
+    stack_depth: int
+    job: str | None
+    store_trace: frozenset[str]
+    heartbeat: bool
+    mask: bool
+    pending: float
+    sources: Mapping[str, str]
+
+
+def resolve(
+    arguments: Mapping[str, object], environ: Mapping[str, str]
+) -> tuple[Config, list[str]]:
+    """The settings by precedence argument > environment > default, and what was wrong with them.
+
+    An argument of None and an empty variable count as not given. A wrong value is a sentence in
+    the returned list, and the default holds; so is a variable that is no setting.
+
+    Raises:
+        TypeError: for an argument that is no setting.
+    """
+    _refuse_unknown(arguments)
+    complaints = _unknown_variables(environ)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for row in SETTINGS:
+        value, source, complaint = _choose(row, arguments, environ)
+        values[row.keyword] = value
+        sources[row.keyword] = source
+        complaints += complaint
+    return Config(**values, sources=sources), complaints
+
+
+def to_environ(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that make a child of this process resolve to the same settings.
+
+    The folder is always among them, because a child may start in another directory; the others
+    only where they differ from the default, or where `environ` holds a value that did not win.
+    """
+    variables = {SWITCH: "1"}
+    for row in SETTINGS:
+        value = getattr(config, row.keyword)
+        if value is None:
+            continue
+        if row.name == "DIR" or value != row.default or environ.get(row.variable):
+            variables[row.variable] = to_text(value)
+    return variables
+
+
+def to_text(value: object) -> str:
+    """A value as one would write it into a variable."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, frozenset):
+        return ",".join(sorted(value)) or "none"
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    return str(value)
+
+
+def _choose(
+    row: Setting, arguments: Mapping[str, object], environ: Mapping[str, str]
+) -> tuple[object, str, list[str]]:
+    given = arguments.get(row.keyword)
+    source, where = "argument", f"The argument {row.keyword} ({row.variable})"
+    if given is None:
+        given = environ.get(row.variable) or None
+        source, where = "environment", row.variable
+    complaints: list[str] = []
+    if given is not None:
+        try:
+            return row.parse(given), source, complaints
+        except (TypeError, ValueError, OverflowError, OSError):
+            shown = repr(given) if len(repr(given)) <= 80 else repr(given)[:77] + "..."
+            fallback = to_text(row.default) or "no value"
+            complaints.append(f"{where} is {shown}; allowed is {row.allowed}; using {fallback}.")
+    default = row.default
+    if row.name == "DIR":
+        default = _default_folder(str(default))
+    return default, "default", complaints
+
+
+def _default_folder(name: str) -> str:
+    try:
+        return os.path.abspath(name)
+    except OSError:  # the current directory was deleted: the journal will say so when it opens
+        return name
+
+
+def _refuse_unknown(arguments: Mapping[str, object]) -> None:
+    known = [row.keyword for row in SETTINGS]
+    for keyword in arguments:
+        if keyword not in known:
+            near = _nearest(keyword, known)
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise TypeError(f"install() got an unexpected keyword argument {keyword!r}{hint}")
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    known = [row.variable for row in SETTINGS]
+    sentences = []
+    for variable in sorted(environ):
+        if variable.startswith(PREFIX) and variable not in known and variable not in PRIVATE:
+            near = _nearest(variable[len(PREFIX) :], [row.name for row in SETTINGS])
+            hint = (
+                f"did you mean {PREFIX}{near}?" if near else "`disttrace info` lists the settings."
+            )
+            sentences.append(f"{variable} is no setting of disttrace; {hint}")
+    return sentences
+
+
+def _nearest(name: str, known: list[str]) -> str | None:
+    import difflib  # only for a mistake: start-up should not pay for it
+
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), None)

@@ -1,0 +1,161 @@
+"""Settings: precedence, wrong values as sentences, and what children inherit."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from disttrace.config import PRIVATE, SETTINGS, Config, resolve, to_environ, to_text
+
+
+def test_every_row_is_an_attribute_of_the_config() -> None:
+    """The table and the typed view of it name the same settings in the same order."""
+    assert [row.keyword for row in SETTINGS] == [field.name for field in fields(Config)][:-1]
+
+
+def test_defaults_hold_when_nothing_is_said() -> None:
+    """Without arguments and variables every value is the default, and the folder is absolute."""
+    config, complaints = resolve({}, {})
+    assert complaints == []
+    assert config == Config(
+        dir=os.path.abspath("disttrace-out"),
+        export=frozenset({"json"}),
+        max_mb=256,
+        stall=10.0,
+        stack_depth=4,
+        job=None,
+        store_trace=frozenset({"gloo"}),
+        heartbeat=True,
+        mask=True,
+        pending=5.0,
+        sources={row.keyword: "default" for row in SETTINGS},
+    )
+
+
+def test_argument_beats_environment_beats_default() -> None:
+    """Precedence is argument, then environment, then default, and the source is told."""
+    environ = {"DISTTRACE_STALL": "3", "DISTTRACE_MAX_MB": "7"}
+    config, complaints = resolve({"stall": 1.5}, environ)
+    assert complaints == []
+    assert (config.stall, config.max_mb, config.stack_depth) == (1.5, 7, 4)
+    assert config.sources["stall"] == "argument"
+    assert config.sources["max_mb"] == "environment"
+    assert config.sources["stack_depth"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "attribute", "value"),
+    [
+        ("DISTTRACE_DIR", "/a/../b", "dir", "/b"),
+        ("DISTTRACE_EXPORT", " json, OTLP,", "export", frozenset({"json", "otlp"})),
+        ("DISTTRACE_MAX_MB", "1", "max_mb", 1),
+        ("DISTTRACE_STALL", "0.25", "stall", 0.25),
+        ("DISTTRACE_STACK_DEPTH", "0", "stack_depth", 0),
+        ("DISTTRACE_JOB", " nightly ", "job", "nightly"),
+        ("DISTTRACE_STORE_TRACE", "gloo,nccl", "store_trace", frozenset({"gloo", "nccl"})),
+        ("DISTTRACE_STORE_TRACE", "none", "store_trace", frozenset()),
+        ("DISTTRACE_HEARTBEAT", "OFF", "heartbeat", False),
+        ("DISTTRACE_MASK", "0", "mask", False),
+        ("DISTTRACE_PENDING", "0", "pending", 0.0),
+    ],
+)
+def test_text_becomes_a_typed_value(
+    variable: str, text: str, attribute: str, value: object
+) -> None:
+    """Each variable's text is parsed into the type that the config promises."""
+    config, complaints = resolve({}, {variable: text})
+    assert complaints == []
+    assert getattr(config, attribute) == value
+    assert config.sources[attribute] == "environment"
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("DISTTRACE_EXPORT", "csv"),
+        ("DISTTRACE_EXPORT", ","),
+        ("DISTTRACE_MAX_MB", "0"),
+        ("DISTTRACE_MAX_MB", "2.5"),
+        ("DISTTRACE_STALL", "soon"),
+        ("DISTTRACE_STALL", "nan"),
+        ("DISTTRACE_STACK_DEPTH", "65"),
+        ("DISTTRACE_JOB", "a\nb"),
+        ("DISTTRACE_STORE_TRACE", "none,gloo"),
+        ("DISTTRACE_HEARTBEAT", "maybe"),
+        ("DISTTRACE_MASK", "2"),
+        ("DISTTRACE_PENDING", "-1"),
+    ],
+)
+def test_a_wrong_value_is_one_sentence_and_the_default_holds(variable: str, text: str) -> None:
+    """The sentence names the variable, the value and what is allowed."""
+    row = next(row for row in SETTINGS if row.variable == variable)
+    config, complaints = resolve({}, {variable: text})
+    assert getattr(config, row.keyword) == row.default
+    assert config.sources[row.keyword] == "default"
+    fallback = to_text(row.default) or "no value"
+    assert complaints == [f"{variable} is {text!r}; allowed is {row.allowed}; using {fallback}."]
+
+
+def test_a_wrong_argument_names_keyword_and_variable() -> None:
+    """An argument of the wrong type is a sentence too, not an exception."""
+    config, complaints = resolve({"max_mb": True}, {"DISTTRACE_MAX_MB": "5"})
+    assert config.max_mb == 256
+    assert len(complaints) == 1
+    assert complaints[0] == (
+        "The argument max_mb (DISTTRACE_MAX_MB) is True; "
+        "allowed is a whole number from 1 to 1048576; using 256."
+    )
+
+
+def test_python_values_are_taken_as_arguments() -> None:
+    """Paths, lists, numbers and booleans need not be spelled as text."""
+    config, complaints = resolve(
+        {"dir": Path("/x"), "export": ["otlp"], "heartbeat": False, "stall": 3, "job": None}, {}
+    )
+    assert complaints == []
+    assert (config.dir, config.export, config.heartbeat) == ("/x", frozenset({"otlp"}), False)
+    assert (config.stall, config.job) == (3.0, None)
+
+
+def test_an_unknown_argument_is_a_type_error_with_a_proposal() -> None:
+    """A misspelt keyword raises as Python does, and names the nearest one."""
+    with pytest.raises(TypeError, match=r"keyword argument 'stal'; did you mean 'stall'\?"):
+        resolve({"stal": 1}, {})
+
+
+def test_an_unknown_variable_is_a_sentence_with_a_proposal() -> None:
+    """Misspelt variables are told with the nearest name; our own private ones are not."""
+    environ = {"DISTTRACE": "1", "DISTTRACE_STAL": "1", "DISTTRACE_QQQ": ""}
+    environ |= dict.fromkeys(PRIVATE, "x")
+    _, complaints = resolve({}, environ)
+    assert complaints == [
+        "DISTTRACE_QQQ is no setting of disttrace; `disttrace info` lists the settings.",
+        "DISTTRACE_STAL is no setting of disttrace; did you mean DISTTRACE_STALL?",
+    ]
+
+
+def test_children_get_the_folder_and_what_differs() -> None:
+    """A child started elsewhere writes into the same folder, with the same settings."""
+    config, _ = resolve({"stall": 2.5, "heartbeat": False}, {"DISTTRACE_JOB": "j"})
+    assert to_environ(config, {"DISTTRACE_JOB": "j"}) == {
+        "DISTTRACE": "1",
+        "DISTTRACE_DIR": os.path.abspath("disttrace-out"),
+        "DISTTRACE_STALL": "2.5",
+        "DISTTRACE_JOB": "j",
+        "DISTTRACE_HEARTBEAT": "off",
+    }
+
+
+def test_children_resolve_to_the_same_values() -> None:
+    """Handing down overrides what lost or was wrong, so children neither differ nor repeat it."""
+    environ = {"DISTTRACE_STALL": "3", "DISTTRACE_MAX_MB": "many"}
+    config, complaints = resolve({"stall": 10, "store_trace": "none"}, environ)
+    assert len(complaints) == 1
+    child, repeated = resolve({}, environ | to_environ(config, environ))
+    assert repeated == []
+    assert [getattr(child, row.keyword) for row in SETTINGS] == [
+        getattr(config, row.keyword) for row in SETTINGS
+    ]
