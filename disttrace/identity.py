@@ -1,0 +1,252 @@
+"""Who this process is: a random id drawn at start and after fork; everything else is a label.
+
+Rank, run id, host and pid are all ambiguous (PyTorch's rendezvous fails before a rank is known,
+pods share host names and pids, run ids are often ``none``), so nothing but the id identifies.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Handed to children: id, role and job of the traced process that started them.
+PARENT_VARIABLE = "DISTTRACE_PARENT"
+JOB_VARIABLE = "DISTTRACE_JOB"
+
+# Where a job's id may come from, best first. ``none`` is torchrun's default run id: no id at all.
+_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID")
+
+RANK_VARIABLES = (
+    "RANK",
+    "LOCAL_RANK",
+    "GROUP_RANK",
+    "ROLE_RANK",
+    "ROLE_NAME",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+    "SLURM_PROCID",
+    "SLURM_LOCALID",
+    "OMPI_COMM_WORLD_RANK",
+)
+
+AGENT, WORKER, CHILD, MAIN = "agent", "worker", "child", "main"
+
+# Programs that are torchrun's agent from their first line on.
+_AGENT_MODULES = frozenset(
+    {"torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic.agent"}
+)
+_AGENT_SCRIPTS = frozenset({"torchrun", "torchrun.exe"})
+
+_SECRET = re.compile(r"token|key|secret|passw", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """One anchor: both clocks read together, in nanoseconds; ``error_ns`` is half the reading."""
+
+    mono_ns: int
+    unix_ns: int
+    error_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The labels of one process, as they were when it started or was forked."""
+
+    process: str
+    parent: str | None
+    parent_role: str | None
+    job: str
+    job_source: str
+    run: str | None
+    attempt: int | None
+    host: str
+    boot_id: str
+    pid: int
+    ppid: int
+    role: str
+    rank: int | None
+    env: Mapping[str, str]
+    clock: Clock
+
+    def base_name(self) -> str:
+        """Name of the journal's files, without suffix."""
+        parts = (self.job, self.host, str(self.pid), self.process[:12])
+        return "-".join(re.sub(r"[^A-Za-z0-9._]", "_", part)[:60] for part in parts)
+
+
+def read_clock() -> Clock:
+    """The tightest of five readings of the wall clock between two of the monotonic clock."""
+    best: Clock | None = None
+    for _ in range(5):
+        before = time.perf_counter_ns()
+        unix = time.time_ns()
+        after = time.perf_counter_ns()
+        if best is None or (after - before) // 2 < best.error_ns:
+            best = Clock(mono_ns=(before + after) // 2, unix_ns=unix, error_ns=(after - before) // 2)
+    assert best is not None
+    return best
+
+
+def identify(
+    environ: Mapping[str, str], *, job: str | None = None, forked_from: Identity | None = None
+) -> Identity:
+    """Draw an id and collect the labels of this process.
+
+    ``forked_from`` is the identity of the process this one was forked from.
+    """
+    process = secrets.token_hex(16)
+    if forked_from is None:
+        parent, parent_role, parent_job = _parent(environ)
+    else:
+        parent, parent_role, parent_job = forked_from.process, forked_from.role, forked_from.job
+    role, rank = _role(environ, parent_role)
+    # An agent is a launch of its own, whoever started it.
+    job_id, source = _job(environ, job, None if role == AGENT else parent_job, process)
+    run = environ.get("TORCHELASTIC_RUN_ID")
+    return Identity(
+        process=process,
+        parent=parent,
+        parent_role=parent_role,
+        job=job_id,
+        job_source=source,
+        run=run,
+        attempt=_integer(environ.get("TORCHELASTIC_RESTART_COUNT")),
+        host=socket.gethostname(),
+        boot_id=_boot_id(),
+        pid=os.getpid(),
+        ppid=os.getppid(),
+        role=role,
+        rank=rank,
+        env={name: environ[name] for name in RANK_VARIABLES if name in environ},
+        clock=read_clock(),
+    )
+
+
+def process_record(identity: Identity, *, mask: bool) -> dict[str, Any]:
+    """The process's part of the journal's first line."""
+    return {
+        "process": identity.process,
+        "parent": identity.parent,
+        "job": identity.job,
+        "job_source": identity.job_source,
+        "run": identity.run,
+        "attempt": identity.attempt,
+        "host": identity.host,
+        "boot_id": identity.boot_id,
+        "pid": identity.pid,
+        "ppid": identity.ppid,
+        "start_ns": identity.clock.unix_ns,
+        "role": identity.role,
+        "env": dict(identity.env),
+        "argv": masked(command_line()) if mask else command_line(),
+        "cwd": _cwd(),
+        "python": sys.version.split()[0],
+        "t0": identity.clock.mono_ns,
+        "unix_ns": identity.clock.unix_ns,
+        "error_ns": identity.clock.error_ns,
+    }
+
+
+def command_line() -> list[str]:
+    """The interpreter's own arguments, which exist before ``sys.argv`` does."""
+    return list(getattr(sys, "orig_argv", None) or getattr(sys, "argv", None) or [])
+
+
+def masked(argv: list[str]) -> list[str]:
+    """``argv`` with the values of arguments that look like secrets replaced by ``***``."""
+    result: list[str] = []
+    hide_next = False
+    for argument in argv:
+        name, equals, _ = argument.partition("=")
+        if hide_next and not argument.startswith("-"):
+            result.append("***")
+            hide_next = False
+            continue
+        secret = argument.startswith("-") and bool(_SECRET.search(name))
+        secret = secret or (bool(equals) and bool(_SECRET.search(name)))
+        result.append(f"{name}=***" if secret and equals else argument)
+        hide_next = secret and not equals
+    return result
+
+
+def handed_down(identity: Identity, role: str) -> str:
+    """Value of ``PARENT_VARIABLE`` for the children of ``identity``."""
+    return f"{identity.process},{role},{identity.job}"
+
+
+def _parent(environ: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
+    parent, _, rest = environ.get(PARENT_VARIABLE, "").partition(",")
+    role, _, job = rest.partition(",")
+    return (parent or None, role or None, job or None)
+
+
+def _job(
+    environ: Mapping[str, str], job: str | None, inherited: str | None, process: str
+) -> tuple[str, str]:
+    if job:
+        return job, JOB_VARIABLE
+    if inherited:
+        return inherited, "parent"
+    for name in _JOB_VARIABLES:
+        value = environ.get(name)
+        if value and value != "none":
+            return value, name
+    return f"job_{process[:12]}", "drawn"
+
+
+def _role(environ: Mapping[str, str], parent_role: str | None) -> tuple[str, int | None]:
+    """Role at start; RANK counts only where a launcher set it for this very process."""
+    if _is_agent():
+        return AGENT, None
+    rank = _integer(environ.get("RANK"))
+    if rank is not None and "WORLD_SIZE" in environ and parent_role in (None, AGENT):
+        return WORKER, rank
+    return (MAIN if parent_role is None else CHILD), None
+
+
+def _is_agent() -> bool:
+    argv = command_line()
+    for position, argument in enumerate(argv[1:], start=1):
+        if argument == "-m":
+            return position + 1 < len(argv) and argv[position + 1] in _AGENT_MODULES
+        if argument == "-c":
+            return False
+        if not argument.startswith("-"):
+            return os.path.basename(argument) in _AGENT_SCRIPTS
+    return False
+
+
+def _integer(text: str | None) -> int | None:
+    try:
+        return int(text) if text is not None else None
+    except ValueError:
+        return None
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return socket.gethostname()  # no Linux: processes of one host still compare
+
+
+def _cwd() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # the folder was deleted
+        return None

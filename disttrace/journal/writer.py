@@ -1,0 +1,105 @@
+"""The journal of this process: a definitions file and numbered segments, bounded in size.
+
+Nothing here takes a lock or catches an error: the recorder does both.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import orjson
+
+from disttrace.journal import format as fmt
+from disttrace.journal.segment import Segment, SegmentFull, open_segment, write_all
+
+# Eight segments fill the bound, so at most an eighth of the history is lost when the oldest goes.
+_SEGMENTS = 8
+_SMALLEST_SEGMENT = 64 * 1024
+
+
+def encode(value: Any) -> bytes:
+    """``value`` as one line of JSON; what JSON has no form for becomes its ``repr``."""
+    try:
+        return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # lone surrogates (undecodable file names), integers beyond 64 bits
+        return json.dumps(value, default=repr).encode()
+
+
+class Journal:
+    """Files of one process.
+
+    ``put`` is the current segment's own method, rebound when a segment opens: the hot path pays
+    for one call.
+    """
+
+    put: Callable[[bytes], None]
+
+    def __init__(self, directory: str, base: str, *, max_bytes: int) -> None:
+        """Create the folder and both files. Raises OSError."""
+        self._path = os.path.join(directory, base)
+        self._max_bytes = max_bytes
+        self._limit = max(max_bytes // _SEGMENTS, _SMALLEST_SEGMENT)
+        self._kept: collections.deque[tuple[int, int]] = collections.deque()  # number, size
+        self._number = 0
+        self._segment: Segment | None = None
+        os.makedirs(directory, exist_ok=True)
+        self._defs = os.open(
+            fmt.definitions_name(self._path),
+            os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC,
+            0o644,
+        )
+
+    def define(self, record: Mapping[str, Any]) -> None:
+        """Append a definition; it is with the kernel when this returns. Raises OSError."""
+        write_all(self._defs, encode(record) + b"\n")
+
+    def open_segment(self, opening: Iterable[bytes]) -> int | None:
+        """Start the next segment with the lines ``opening``.
+
+        Returns the number of the oldest segment if it had to be dropped for the bound. Raises
+        OSError; the segment before stays in use then.
+        """
+        path = fmt.segment_name(self._path, self._number + 1)
+        segment = open_segment(path, limit=self._limit)
+        for line in opening:
+            try:
+                segment.put(line)
+            except SegmentFull:  # thousands in flight: the newest do not fit, and are in the last
+                break
+        previous, self._segment, self.put = self._segment, segment, segment.put
+        self._number += 1
+        if previous is not None:
+            self._kept.append((self._number - 1, previous.size()))
+            previous.close()
+        if sum(size for _, size in self._kept) + self._limit <= self._max_bytes:
+            return None
+        if len(self._kept) < 2:
+            return None
+        oldest, _ = self._kept.popleft()
+        os.unlink(fmt.segment_name(self._path, oldest))
+        return oldest
+
+    @property
+    def number(self) -> int:
+        """Number of the current segment, from 1."""
+        return self._number
+
+    def vanished(self) -> bool:
+        """Whether the definitions file was deleted: what is written now reaches nobody."""
+        return os.fstat(self._defs).st_nlink == 0
+
+    def close(self) -> None:
+        """Cut the last segment to its size and close both files. Raises OSError."""
+        if self._segment is not None:
+            self._segment.close()
+        os.close(self._defs)
+
+    def abandon(self) -> None:
+        """Close both files without changing them: after a fork they are the parent's."""
+        if self._segment is not None:
+            self._segment.abandon()
+        os.close(self._defs)

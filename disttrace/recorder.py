@@ -1,0 +1,397 @@
+"""The hot path: numbers operations, interns what repeats, and puts begins and ends on record.
+
+One recorder per process. A begin is in the journal before ``begin`` returns; nothing here holds a
+tensor, a Work, a group, a store or a frame. The lock is held for a microsecond and never across a
+call into c10d.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from disttrace import guard
+from disttrace.journal import format as fmt
+from disttrace.journal.segment import SegmentFull
+from disttrace.journal.writer import Journal
+
+_clock = time.perf_counter_ns
+
+
+class Call:
+    """One call site with one signature: what its operations share, defined once."""
+
+    __slots__ = ("counter", "head", "n", "op", "synchronous")
+
+    def __init__(self, n: int, op: str, synchronous: bool, counter: list[int] | None) -> None:
+        self.n = n
+        self.op = op
+        self.synchronous = synchronous  # the public call waits itself: one end record says it all
+        self.counter = counter  # sequence counter of its group and backend, or of its stream
+        self.head = b"%d" % n
+
+
+class Operation:
+    """One operation between its begin and its end."""
+
+    __slots__ = ("begin", "call", "issued", "n", "seq", "waited", "work")
+
+    def __init__(self, n: int, begin: int, call: Call, seq: int) -> None:
+        self.n = n
+        self.begin = begin
+        self.call = call
+        self.seq = seq
+        self.issued = 0  # ns after begin; 0 until the call returned
+        self.waited = False
+        self.work = 0  # id() of its Work while somebody holds that
+
+
+class ThreadState:
+    """What the recorder knows of one thread."""
+
+    __slots__ = ("inside", "native", "number", "parents", "sync", "tail")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.native = threading.get_native_id()
+        self.inside = False  # in a recorded call: what comes back through a door is the same one
+        self.sync: Operation | None = None  # issued by a call that is about to wait for it itself
+        self.parents: list[int] = []  # composed operations around the current point
+        self.tail = b""
+        self.retail()
+
+    def retail(self) -> None:
+        """Prepare the part of begin records that this thread's operations share."""
+        self.tail = b',"h":%d' % self.number if self.number else b""
+        if self.parents:
+            self.tail += b',"p":%d' % self.parents[-1]
+
+
+class Threads(threading.local):
+    """``threads.state`` is the calling thread's state, made at its first use."""
+
+    state: ThreadState
+
+    def __init__(self, register: Callable[[], ThreadState]) -> None:
+        self.state = register()
+
+
+class Recorder:
+    """Begins and ends of operations, definitions, and the journal they go to.
+
+    ``open_journal`` makes the journal when the first record comes; ``opening`` gives the records
+    that it starts with. When writing fails, ``on_failure`` is called once and the recorder is off.
+    """
+
+    def __init__(
+        self,
+        *,
+        t0: int,
+        open_journal: Callable[[], Journal],
+        opening: Callable[[], Sequence[Mapping[str, Any]]],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.t0 = t0
+        self.lock = threading.RLock()  # a signal handler may record while its thread records
+        self.in_flight: dict[int, bytes] = {}
+        self.last_change = _clock()  # newest begin or end: the sampler looks at it
+        self.threads = Threads(self._register_thread)
+        self.off = False
+        self._open_journal = open_journal
+        self._opening = opening
+        self._on_failure = on_failure
+        self._journal: Journal | None = None
+        self._put: Callable[[bytes], None] = self._open_and_put
+        self._operations = itertools.count(1)
+        self._thread_numbers = itertools.count()
+        self._strings: dict[str, int] = {}
+        self._stacks: dict[tuple[Any, ...], int] = {}
+        self._numbers: dict[str, itertools.count[int]] = {}
+        self._threads_seen: list[dict[str, Any]] = []
+
+    # -- operations --------------------------------------------------------------------------
+
+    def begin(self, thread: ThreadState, call: Call, extra: bytes = b"") -> Operation:
+        """Put the begin of one operation of ``call`` on record.
+
+        ``extra`` holds further keys as JSON, each with a comma before it.
+        """
+        counter = call.counter
+        with self.lock:
+            n = next(self._operations)
+            begin = _clock()
+            if counter is None:
+                seq = 0
+                line = b'{"b":%d,"t":%d,"s":%b%b%b}\n' % (
+                    n,
+                    begin - self.t0,
+                    call.head,
+                    thread.tail,
+                    extra,
+                )
+            else:
+                seq = counter[0] = counter[0] + 1
+                line = b'{"b":%d,"t":%d,"s":%b,"q":%d%b%b}\n' % (
+                    n,
+                    begin - self.t0,
+                    call.head,
+                    seq,
+                    thread.tail,
+                    extra,
+                )
+            self.in_flight[n] = line
+            try:
+                self._put(line)
+            except (SegmentFull, OSError) as error:
+                self._recover(error, line)
+        return Operation(n, begin, call, seq)
+
+    def issued(self, operation: Operation) -> None:
+        """The call returned and the work goes on; a synchronous call says so in its end."""
+        operation.issued = elapsed = _clock() - operation.begin
+        if not operation.call.synchronous:
+            self._record(b'{"i":%d,"d":%d}\n' % (operation.n, elapsed))
+
+    def wait_begins(self, operation: Operation) -> None:
+        """A wait for asynchronous work is about to enter C++."""
+        operation.waited = True
+        self._record(b'{"w":%d,"d":%d}\n' % (operation.n, _clock() - operation.begin))
+
+    def end(self, operation: Operation, extra: bytes = b"") -> None:
+        """The operation is over for this process."""
+        now = _clock()
+        elapsed = now - operation.begin
+        if operation.issued and operation.call.synchronous:
+            line = b'{"e":%d,"d":%d,"u":%d%b}\n' % (
+                operation.n,
+                elapsed,
+                operation.issued,
+                extra,
+            )
+        else:
+            line = b'{"e":%d,"d":%d%b}\n' % (operation.n, elapsed, extra)
+        with self.lock:
+            self.in_flight.pop(operation.n, None)
+            self.last_change = now
+            try:
+                self._put(line)
+            except (SegmentFull, OSError) as error:
+                self._recover(error, line)
+
+    def failed(self, operation: Operation, error: BaseException, *, on_issue: bool) -> None:
+        """The user's call raised. One that raised on issue gives its sequence number back."""
+        text = self.string(guard.first_line(error))
+        counter = operation.call.counter
+        if on_issue and counter is not None:
+            with self.lock:
+                if counter[0] == operation.seq:
+                    counter[0] -= 1
+        self.end(operation, b',"x":%d%b' % (text, b',"f":1' if on_issue else b""))
+
+    def completed(
+        self, operation: Operation, *, gap: int | None, duration: int | None = None
+    ) -> None:
+        """The work was seen complete by somebody who does not wait for it.
+
+        ``gap`` bounds the error of the observation, ``duration`` is the backend's own; both in ns.
+        """
+        extra = b"" if gap is None else b',"g":%d' % gap
+        if duration is not None:
+            extra += b',"z":%d' % duration
+        line = b'{"c":%d,"d":%d%b}\n' % (operation.n, _clock() - operation.begin, extra)
+        with self.lock:
+            self.in_flight.pop(operation.n, None)
+        self._record(line)
+
+    def lost(self, operation: Operation) -> None:
+        """Its Work was dropped: nobody waited, and nobody will see it complete."""
+        with self.lock:
+            self.in_flight.pop(operation.n, None)
+        self._record(b'{"l":%d,"d":%d}\n' % (operation.n, _clock() - operation.begin))
+
+    def heartbeat(self) -> None:
+        """Say that the interpreter still runs; nothing unless the journal is open."""
+        if self._journal is not None:
+            self._record(b'{"hb":%d}\n' % (_clock() - self.t0))
+
+    def stands_at(self, thread_number: int, stack: int) -> None:
+        """Say where a thread stands (stack 0: nowhere known)."""
+        now = _clock() - self.t0
+        self._record(b'{"at":%d,"h":%d,"k":%d}\n' % (now, thread_number, stack))
+
+    def now(self) -> int:
+        """Nanoseconds of the journal's clock."""
+        return _clock() - self.t0
+
+    # -- definitions -------------------------------------------------------------------------
+
+    def call(
+        self, op: str, *, synchronous: bool, counter: list[int] | None, **keys: Any
+    ) -> Call:
+        """Define a call; keys that are None are left out."""
+        keys = {key: value for key, value in keys.items() if value is not None}
+        n = self.define("call", op=op, **keys)
+        return Call(n, op, synchronous, counter)
+
+    def define(self, kind: str, *, n: int | None = None, **keys: Any) -> int:
+        """Write a definition under a fresh number, or complete number ``n``."""
+        with self.lock:
+            if n is None:
+                n = next(self._numbers.setdefault(kind, itertools.count(1)))
+            self._define({fmt.DEF: kind, "n": n, **keys})
+        return n
+
+    def note(self, kind: str, **keys: Any) -> None:
+        """Write a definition that has no number; ``t`` is added."""
+        with self.lock:
+            self._define({fmt.DEF: kind, "t": self.now(), **keys})
+
+    def string(self, text: str) -> int:
+        """Number of an interned string."""
+        n = self._strings.get(text)
+        if n is None:
+            with self.lock:
+                n = self._strings[text] = self.define("string", v=text)
+        return n
+
+    def stack(self, frames: Sequence[tuple[str, int, str]]) -> int:
+        """Number of an interned stack of (file, line, function), innermost first."""
+        key = tuple(frames)
+        n = self._stacks.get(key)
+        if n is None:
+            with self.lock:
+                numbered = [[self.string(f), line, self.string(name)] for f, line, name in frames]
+                n = self._stacks[key] = self.define("stack", frames=numbered)
+        return n
+
+    # -- life --------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has a journal."""
+        return self._journal is not None
+
+    def open(self) -> None:
+        """Open the journal now instead of at the first record."""
+        with self.lock:
+            if self._journal is None and not self.off:
+                try:
+                    self._open()
+                except OSError as error:
+                    self._fail(error)
+
+    def check(self) -> None:
+        """Notice a folder that was deleted under the journal."""
+        with self.lock:
+            if self._journal is not None and self._journal.vanished():
+                self._fail(FileNotFoundError("its journal was deleted"))
+
+    def close(self) -> None:
+        """Close the journal; whatever comes later is dropped."""
+        with self.lock:
+            journal, self._journal = self._journal, None
+            self._switch_off()
+            if journal is not None:
+                try:
+                    journal.close()
+                except OSError:
+                    pass  # the file is cut by nobody then: its tail of NULs is documented
+
+    def abandon(self) -> None:
+        """After fork, in the child: the journal is the parent's."""
+        if self._journal is not None:
+            self._journal.abandon()
+            self._journal = None
+        self._switch_off()
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _record(self, line: bytes) -> None:
+        with self.lock:
+            self.last_change = _clock()
+            try:
+                self._put(line)
+            except (SegmentFull, OSError) as error:
+                self._recover(error, line)
+
+    def _define(self, record: Mapping[str, Any]) -> None:
+        if self.off:
+            return
+        try:
+            if self._journal is None:
+                self._open()
+            assert self._journal is not None
+            self._journal.define(record)
+        except OSError as error:
+            self._fail(error)
+
+    def _open_and_put(self, line: bytes) -> None:
+        self._open()
+        self._put(line)
+
+    def _open(self) -> None:
+        journal = self._open_journal()
+        for record in (*self._opening(), *self._threads_seen):
+            journal.define(record)
+        self._journal = journal
+        self._roll(journal)
+
+    def _roll(self, journal: Journal) -> None:
+        number = journal.number + 1
+        first = b'{"seg":%d,"format":%d,"t":%d}\n' % (number, fmt.FORMAT, self.now())
+        copies = [line[:-2] + b',"r":1}\n' for line in self.in_flight.values()]
+        dropped = journal.open_segment([first, *copies])
+        self._put = journal.put
+        if dropped is not None:
+            journal.define({fmt.DEF: "dropped", "t": self.now(), "segment": dropped})
+
+    def _recover(self, error: BaseException, line: bytes) -> None:
+        """Open the next segment for ``line``, or give up."""
+        try:
+            if not isinstance(error, SegmentFull) or self._journal is None:
+                raise error
+            self._roll(self._journal)
+            self._put(line)
+        except (SegmentFull, OSError) as final:
+            self._fail(final)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.off:
+            self._switch_off()
+            self._on_failure(error)
+
+    def _switch_off(self) -> None:
+        self.off = True
+        self._put = _discard
+
+    def _register_thread(self) -> ThreadState:
+        state = ThreadState(next(self._thread_numbers))
+        record = {
+            fmt.DEF: "thread",
+            "n": state.number,
+            "name": threading.current_thread().name,
+            "native": state.native,
+        }
+        with self.lock:
+            if self._journal is None:
+                self._threads_seen.append(record)
+            else:
+                self._define(record)
+        return state
+
+
+def _discard(line: bytes) -> None:
+    """Where records go when tracing is off."""
+
+
+def json_text(text: Any) -> bytes:
+    """``text`` as a JSON value for the ``extra`` of a begin record."""
+    try:
+        return orjson.dumps(text)
+    except TypeError:  # lone surrogates
+        return orjson.dumps(str(text).encode("utf-8", "replace").decode())
