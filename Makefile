@@ -1,0 +1,71 @@
+# Everything a fresh clone needs is Python (3.10 or later) and make.
+#
+#   make demo         trace ping-pong and all-reduce under torchrun, then look at them
+#   make test         format, lint, types and tests
+#   make help         the other targets
+
+PYTHON ?= python3
+TORCH ?= 2.13.0
+NPROC ?= 2
+OUT ?= build/demo
+
+# `make test-torch TORCH=...` keeps other versions of torch in environments of their own.
+VENV ?= .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.stamp
+CHECKED = disttrace viewer tests examples benchmarks
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check test-torch test-gpu faults bench docs clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(STAMP) ## the environment, with torch $(TORCH) and everything optional
+
+$(STAMP): pyproject.toml
+	@command -v $(PYTHON) >/dev/null 2>&1 || \
+	  { echo "make: no '$(PYTHON)' here; name a Python 3.10 or later: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "make: '$(PYTHON)' is older than Python 3.10; name another: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { echo "make: '$(PYTHON)' has no venv module (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "torch==$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all,dev]'
+	@touch $@
+
+demo: $(STAMP) ## trace a ping-pong and an all-reduce under torchrun, then view and diagnose
+	rm -rf $(OUT)
+	DISTTRACE=1 DISTTRACE_DIR=$(OUT) $(BIN)/torchrun --standalone --nproc-per-node $(NPROC) \
+	  examples/pingpong_allreduce.py
+	$(BIN)/disttrace diagnose $(OUT) || test $$? -eq 1 # 1 is a finding, such as a slow machine
+	$(BIN)/disttrace view $(OUT)
+
+test: check ## format, lint, types, tests
+	$(BIN)/python -m pytest
+
+check: $(STAMP)
+	$(BIN)/ruff format --check $(CHECKED)
+	$(BIN)/ruff check $(CHECKED)
+	$(BIN)/mypy
+
+test-torch: ## the tests on another torch: make test-torch TORCH=2.15.0
+	$(MAKE) VENV=.venv-$(TORCH) TORCH=$(TORCH) setup
+	.venv-$(TORCH)/bin/python -m pytest
+
+test-gpu: $(STAMP) ## the tests that need a CUDA device
+	$(BIN)/python -m pytest -m gpu
+
+faults: $(STAMP) ## the whole matrix of faults
+	$(BIN)/python -m pytest -m faults
+
+bench: $(STAMP) ## what tracing costs, beside other tracers
+	$(BIN)/python benchmarks/overhead.py
+
+docs: $(STAMP) ## the pages that are generated from real runs
+	$(BIN)/python docs/generate.py
+
+clean: ## everything made here except the environments
+	rm -rf build dist disttrace-out .mypy_cache .ruff_cache .pytest_cache
+	find disttrace viewer tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
