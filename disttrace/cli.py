@@ -1,0 +1,114 @@
+"""The command line: a table of small commands, of which only the chosen one is imported."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from disttrace import __version__
+from disttrace.commands import CommandError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A row: the name, the module that does it, and one line of help."""
+
+    name: str
+    module: str
+    help: str
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("view", "disttrace_viewer.commands.view", "what happened, in order, across ranks"),
+    Command("diagnose", "disttrace_viewer.commands.diagnose", "what is wrong, and who waits"),
+    Command("export", "disttrace_viewer.commands.export", "write operations in another format"),
+    Command("top", "disttrace_viewer.commands.top", "live, while a job runs or hangs"),
+    Command("run", "disttrace.commands.run", "run a command and trace it"),
+    Command("info", "disttrace.commands.info", "versions, settings, and what can be captured"),
+)
+
+# Which extra brings a module that a command may miss.
+EXTRAS = {
+    "polars": "viewer",
+    "rich": "viewer",
+    "opentelemetry": "otlp",
+    "torch": "torch",
+}
+
+
+class _Module(Protocol):
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def execute(self, arguments: argparse.Namespace) -> int: ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv` (default: the process's) and return the exit code."""
+    try:
+        code = _dispatch(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (`| head`) has enough. The interpreter would flush once more and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        return _fail(
+            f"{error.name} is not installed; get it by pip install 'disttrace[{extra}]'", 2
+        )
+    except Exception as error:
+        told = getattr(error, "exit_code", None)
+        if not isinstance(told, int):
+            raise
+        return _fail(str(error), told)
+    return code
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        sys.stdout.write(_overview())
+        return 0 if argv else 2
+    if argv[0] in ("-V", "--version"):
+        sys.stdout.write(f"disttrace {__version__}\n")
+        return 0
+    command = next((row for row in COMMANDS if row.name == argv[0]), None)
+    if command is None:
+        raise CommandError(_unknown(argv[0]))
+    module: _Module = importlib.import_module(command.module)
+    parser = argparse.ArgumentParser(prog=f"disttrace {command.name}", description=command.help)
+    module.add_arguments(parser)
+    return module.execute(parser.parse_args(argv[1:]))
+
+
+def _overview() -> str:
+    rows = "".join(f"  {row.name:<10} {row.help}\n" for row in COMMANDS)
+    return (
+        "usage: disttrace COMMAND ...\n\n"
+        "Tracing for torch.distributed: what every rank did, in what order, and who waits.\n\n"
+        f"commands:\n{rows}\n"
+        "`disttrace COMMAND --help` tells more. Tracing is switched on by DISTTRACE=1.\n"
+    )
+
+
+def _unknown(name: str) -> str:
+    import difflib  # only for a mistake
+
+    near = difflib.get_close_matches(name, [row.name for row in COMMANDS], n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "`disttrace --help` lists the commands."
+    return f"{name!r} is no command; {hint}"
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stderr.write(f"disttrace: {message}\n")
+    return code

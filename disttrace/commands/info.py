@@ -1,0 +1,157 @@
+"""`disttrace info`: versions, settings and where each came from, what can be captured here."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import disttrace
+from disttrace import __version__
+from disttrace.config import SETTINGS, SWITCH, Config, resolve, to_text
+
+# Package, and the extra of ours that brings it ("" : always there).
+PACKAGES: tuple[tuple[str, str], ...] = (
+    ("orjson", ""),
+    ("torch", "torch"),
+    ("polars", "viewer"),
+    ("rich", "viewer"),
+    ("opentelemetry-sdk", "otlp"),
+    ("opentelemetry-exporter-otlp", "otlp"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What tracing sees with the torch of this environment; `problem` where that is unknown."""
+
+    doors: list[tuple[str, str]]
+    not_captured: list[str]
+    problem: str | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The one option."""
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Write the report to stdout; always 0."""
+    report = collect()
+    text = json.dumps(report, indent=2) if arguments.json else "\n".join(_lines(report))
+    sys.stdout.write(text + "\n")
+    return 0
+
+
+def collect() -> dict[str, Any]:
+    """The report as plain data; the text is made from nothing else."""
+    from disttrace.journal.segment import filesystem, mechanism
+
+    config, complaints = resolve({}, os.environ)
+    kind, reason = mechanism(config.dir)
+    capture = _capture()
+    return {
+        "disttrace": {"version": __version__, "folder": os.path.dirname(disttrace.__file__)},
+        "python": {"version": platform.python_version(), "executable": sys.executable},
+        "system": {"name": platform.system(), "release": platform.release()},
+        "packages": [
+            {"name": name, "version": _version(name), "extra": extra or None}
+            for name, extra in PACKAGES
+        ],
+        "enabled": os.environ.get(SWITCH, "0") not in ("", "0"),
+        "settings": _settings(config),
+        "complaints": complaints,
+        "journal": {
+            "dir": config.dir,
+            "filesystem": filesystem(config.dir),
+            "mechanism": kind,
+            "reason": reason,
+        },
+        "capture": {
+            "doors": [{"name": name, "state": state} for name, state in capture.doors],
+            "not_captured": capture.not_captured,
+            "problem": capture.problem,
+        },
+    }
+
+
+def _settings(config: Config) -> list[dict[str, Any]]:
+    return [
+        {
+            "variable": row.variable,
+            "value": to_text(getattr(config, row.keyword)) or None,
+            "source": config.sources[row.keyword],
+            "help": row.help,
+        }
+        for row in SETTINGS
+    ]
+
+
+def _capture() -> Capture:
+    if _version("torch") is None:
+        return Capture([], [], "torch is not installed here; nothing can be traced.")
+    try:
+        from disttrace.capture import coverage
+
+        seen = coverage()
+    except Exception as error:  # a broken torch is what this command is asked about
+        return Capture([], [], f"torch cannot be examined: {type(error).__name__}: {error}")
+    return Capture(list(seen.doors), list(seen.not_captured), None)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _lines(report: dict[str, Any]) -> Iterator[str]:
+    yield "versions"
+    yield from _table(
+        [
+            ("disttrace", report["disttrace"]["version"], report["disttrace"]["folder"]),
+            ("python", report["python"]["version"], report["python"]["executable"]),
+        ]
+        + [
+            (row["name"], row["version"] or "missing", _how_to_get(row))
+            for row in report["packages"]
+        ]
+    )
+    yield ""
+    yield f"settings (tracing is {'on' if report['enabled'] else 'off'}: {SWITCH})"
+    yield from _table(
+        [(row["variable"], row["value"] or "none", row["source"]) for row in report["settings"]]
+    )
+    yield from (f"  ! {sentence}" for sentence in report["complaints"])
+    yield ""
+    yield "journals"
+    journal = report["journal"]
+    yield f"  {journal['dir']}"
+    yield f"  records are {journal['mechanism']}: {journal['reason']}"
+    yield ""
+    yield "capture"
+    capture = report["capture"]
+    if capture["problem"]:
+        yield f"  ! {capture['problem']}"
+    yield from _table([(door["name"], door["state"], "") for door in capture["doors"]])
+    yield from (f"  not captured: {sentence}" for sentence in capture["not_captured"])
+
+
+def _how_to_get(row: dict[str, Any]) -> str:
+    if row["version"] is not None or row["extra"] is None:
+        return ""
+    return f"pip install 'disttrace[{row['extra']}]'"
+
+
+def _table(rows: list[tuple[str, str, str]]) -> Iterator[str]:
+    first = max((len(row[0]) for row in rows), default=0)
+    second = max((len(row[1]) for row in rows if row[2]), default=0)
+    for name, value, rest in rows:
+        yield f"  {name:<{first}}  {value:<{second}}  {rest}".rstrip()
