@@ -1,0 +1,1 @@
+"""What several tests use: real processes, and proof that nothing stays behind."""

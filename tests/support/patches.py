@@ -1,0 +1,92 @@
+"""Proof that no patch of ours stayed: a picture of what could be patched, before and after."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from types import FunctionType
+
+import disttrace
+
+OURS = os.path.dirname(os.path.abspath(disttrace.__file__)) + os.sep
+MODULE = "torch.distributed.distributed_c10d"
+CLASSES = (
+    "ProcessGroup",
+    "Backend",
+    "Store",
+    "Work",
+    "FakeWork",
+    "TCPStore",
+    "PrefixStore",
+    "FileStore",
+    "HashStore",
+    "ProcessGroupGloo",
+)
+MODULES = (MODULE, "torch.distributed.rendezvous", "torch.distributed.elastic.rendezvous.api")
+
+
+def picture() -> dict[str, object]:
+    """Every entry of the classes and every function's code, by name; empty without torch.
+
+    The values are the objects themselves: comparing with `is` is meant, and an id could be reused.
+    """
+    seen: dict[str, object] = {}
+    bindings = sys.modules.get("torch._C._distributed_c10d")
+    if bindings is None or MODULE not in sys.modules:
+        return seen
+    for name in CLASSES:
+        for attribute, value in vars(getattr(bindings, name, object)).items():
+            seen[f"{name}.{attribute}"] = value
+    for name in MODULES:
+        for attribute, value in vars(sys.modules.get(name, object)).items():
+            if type(value) is FunctionType:  # isinstance would wake torch's deprecated objects
+                seen[f"{name}.{attribute}"] = value
+                seen[f"{name}.{attribute}.__code__"] = value.__code__
+    return seen
+
+
+def differences(before: dict[str, object], after: dict[str, object]) -> list[str]:
+    """Names whose object is another one, or which came or went; none if torch came in between."""
+    if not before:
+        return [name for name, value in after.items() if _is_ours(value)]
+    missing = object()
+    return [
+        name
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name, missing) is not after.get(name, missing)
+        and not _came_late(name, before, after)
+    ]
+
+
+def leftovers(environ: dict[str, str]) -> list[str]:
+    """What else of ours could stay: variables, threads, import hooks."""
+    found = [
+        f"os.environ[{name!r}]"
+        for name in sorted({*os.environ, *environ})
+        if name.startswith("DISTTRACE") and os.environ.get(name) != environ.get(name)
+    ]
+    found += [
+        f"thread {thread.name}"
+        for thread in threading.enumerate()
+        if thread.name.startswith("disttrace")
+    ]
+    found += [
+        f"sys.meta_path entry {finder!r}" for finder in sys.meta_path if _module(finder) != ""
+    ]
+    return found
+
+
+def _module(finder: object) -> str:
+    kind = finder if isinstance(finder, type) else type(finder)
+    return kind.__module__ if kind.__module__.startswith("disttrace") else ""
+
+
+def _is_ours(value: object) -> bool:
+    code = getattr(value, "__code__", value)
+    return str(getattr(code, "co_filename", "")).startswith(OURS)
+
+
+def _came_late(name: str, before: dict[str, object], after: dict[str, object]) -> bool:
+    """Whether a module was imported, or a function defined by torch itself, in between."""
+    return name not in before and not _is_ours(after[name])

@@ -1,0 +1,148 @@
+"""Real processes with a hard limit: a program that hangs leaves its stacks and dies as a whole."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+GRACE = 5.0
+"""Seconds that a process gets to write its stacks after SIGABRT."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a program ended: `code` as subprocess gives it (negative: the signal)."""
+
+    code: int
+    stdout: str
+    stderr: str
+    hung: bool
+
+    def check(self) -> Outcome:
+        """Itself, if the program ended well; else an AssertionError with all that it said."""
+        assert self.code == 0, f"{self}"
+        assert not self.hung, f"{self}"
+        return self
+
+    def __str__(self) -> str:
+        state = "hung" if self.hung else f"exit code {self.code}"
+        return f"{state}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr}"
+
+
+def clean_environ(**variables: str) -> dict[str, str]:
+    """This process's environment without anything of disttrace or of a launcher, plus `variables`.
+
+    The repository is on PYTHONPATH, so that programs find disttrace wherever they start.
+    """
+    launcher = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "PYTHONPATH")
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DISTTRACE", "TORCHELASTIC_", "GROUP_")) and name not in launcher
+    }
+    path = os.pathsep.join((str(ROOT), str(ROOT / "viewer")))
+    return {**kept, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", **variables}
+
+
+def run_program(
+    args: Sequence[str | os.PathLike[str]],
+    env: Mapping[str, str] | None = None,
+    timeout: float = 60.0,
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+) -> Outcome:
+    """Run `args` in a process group of its own, for `timeout` seconds at most.
+
+    After that every process of the group gets SIGABRT, with which Python prints the stacks of all
+    threads, and then SIGKILL, like anything that is still there after a program that ended.
+    """
+    with subprocess.Popen(
+        [os.fspath(arg) for arg in args],
+        env=dict(clean_environ() if env is None else env),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    ) as process:
+        hung = False
+        try:
+            stdout, stderr = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            hung = True
+            signal_group(process.pid, signal.SIGABRT)
+            try:
+                stdout, stderr = process.communicate(timeout=GRACE)
+            except subprocess.TimeoutExpired:
+                signal_group(process.pid, signal.SIGKILL)
+                stdout, stderr = process.communicate()
+        finally:
+            signal_group(process.pid, signal.SIGKILL)
+    return Outcome(code=process.returncode, stdout=stdout, stderr=stderr, hung=hung)
+
+
+def signal_group(leader: int, number: signal.Signals) -> None:
+    """Send a signal to the process group that `run_program` made; gone is fine."""
+    try:
+        os.killpg(leader, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def python(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: str) -> Outcome:
+    """Run this interpreter with `args` in a clean environment plus `variables`."""
+    return run_program([sys.executable, *args], clean_environ(**variables), timeout)
+
+
+def torchrun(
+    script: str | os.PathLike[str],
+    nproc: int,
+    *args: str,
+    timeout: float = 120.0,
+    options: Sequence[str] = (),
+    **variables: str,
+) -> Outcome:
+    """Run `script` under torchrun with `nproc` workers on a port of its own choice.
+
+    `options` are torchrun's (`("--max-restarts", "1")`), `args` the script's, `variables` are put
+    into the environment (`DISTTRACE="1", DISTTRACE_DIR=...`).
+    """
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", str(nproc), *options, os.fspath(script), *args]
+    threads = {"OMP_NUM_THREADS": "1"}  # torchrun says so at length when nobody did
+    return run_program(command, clean_environ(**threads, **variables), timeout)
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process exists and is no zombie."""
+    try:
+        status = Path("/proc", str(pid), "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return status.rsplit(")", 1)[1].split()[0] not in ("Z", "X")
+
+
+def wait_until(condition: Callable[[], object], timeout: float = 10.0) -> None:
+    """Return as soon as `condition()` is true; AssertionError after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not true within {timeout} s"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A TCP port of the loopback interface that nobody used a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

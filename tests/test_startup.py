@@ -1,0 +1,132 @@
+"""Activation by DISTTRACE=1: nothing when unset, once when set, and never an exception."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.processes import ROOT, Outcome, clean_environ, run_program
+
+LINE = (ROOT / "disttrace" / "startup.pth").read_text()
+LOADED = "print(sorted(name for name in sys.modules if name.split('.')[0] == 'disttrace'))"
+STAND_IN = """
+import os, sys
+calls = 0
+def install(**settings):
+    global calls
+    calls += 1
+    failure = os.environ.get("FAIL")
+    if failure == "exit":
+        sys.exit(5)
+    if failure == "error":
+        raise RuntimeError("no disk")
+"""
+
+
+def start(code: str = LOADED, *, times: int = 1, **variables: str) -> Outcome:
+    """Run the line of the start-up file `times` times as the interpreter does, then `code`.
+
+    `disttrace.install` is a stand-in that counts its calls, so that what is tested is start-up.
+    """
+    program = (
+        "import sys, types\n"
+        "class Finder:\n"
+        "    @staticmethod\n"
+        "    def find_spec(name, path=None, target=None):\n"
+        "        if name == 'disttrace.install':\n"
+        "            from importlib.machinery import ModuleSpec\n"
+        "            return ModuleSpec(name, Finder)\n"
+        "    create_module = staticmethod(lambda spec: None)\n"
+        "    @staticmethod\n"
+        f"    def exec_module(module): exec({STAND_IN!r}, vars(module))\n"
+        "sys.meta_path.insert(0, Finder)\n"
+        f"for _ in range({times}): exec({LINE!r})\n"
+    )
+    # -S: an installed disttrace would have started already
+    args = [sys.executable, "-S", "-c", program + code]
+    return run_program(args, clean_environ(**variables), 60)
+
+
+def test_the_file_is_one_line_of_import() -> None:
+    """The interpreter executes only lines that start with `import`, each by itself."""
+    assert LINE.count("\n") == 1
+    assert LINE.startswith("import ")
+    compile(LINE, "disttrace.pth", "exec")
+
+
+@pytest.mark.parametrize("variables", [{}, {"DISTTRACE": ""}, {"DISTTRACE": "0"}])
+def test_without_the_switch_nothing_is_imported(variables: dict[str, str]) -> None:
+    """Unset, empty and 0 import no module of disttrace."""
+    outcome = start(**variables).check()
+    assert (outcome.stdout, outcome.stderr) == ("[]\n", "")
+
+
+def test_two_readings_of_the_file_install_once() -> None:
+    """A virtual environment reads the file twice; tracing starts once."""
+    code = "print(sys.modules['disttrace.install'].calls)"
+    outcome = start(code, times=2, DISTTRACE="1").check()
+    assert (outcome.stdout, outcome.stderr) == ("1\n", "")
+
+
+def test_an_explicit_off_does_not_install() -> None:
+    """Words for off are understood."""
+    outcome = start("print('disttrace.install' in sys.modules)", DISTTRACE="off").check()
+    assert (outcome.stdout, outcome.stderr) == ("False\n", "")
+
+
+def test_a_wrong_switch_is_a_sentence() -> None:
+    """A value that is neither on nor off is named, and the program runs on untraced."""
+    outcome = start("print('disttrace.install' in sys.modules)", DISTTRACE="yess").check()
+    assert outcome.stdout == "False\n"
+    assert outcome.stderr == "disttrace: DISTTRACE is 'yess'; allowed is 1 or 0; not tracing.\n"
+
+
+@pytest.mark.parametrize(
+    ("failure", "told"), [("error", "RuntimeError: no disk"), ("exit", "SystemExit: 5")]
+)
+def test_a_failure_is_one_sentence_and_the_program_runs(failure: str, told: str) -> None:
+    """An exception and even a SystemExit in starting leave the program as it was."""
+    outcome = start("print('ran')", times=2, DISTTRACE="1", FAIL=failure).check()
+    assert outcome.stdout == "ran\n"
+    assert outcome.stderr == f"disttrace: tracing is off, starting it failed: {told}\n"
+
+
+def test_a_missing_package_is_one_sentence(tmp_path: Path) -> None:
+    """A start-up file left behind by hand does not stop the interpreter."""
+    program = f"exec({LINE!r}); print('ran')"
+    environ = clean_environ(DISTTRACE="1", PYTHONPATH=str(tmp_path))
+    outcome = run_program([sys.executable, "-S", "-c", program], environ, 60, cwd=tmp_path).check()
+    assert outcome.stdout == "ran\n"
+    assert outcome.stderr == (
+        "disttrace: not started: ModuleNotFoundError: No module named 'disttrace'\n"
+    )
+
+
+def test_closed_streams_do_not_matter() -> None:
+    """Without a stderr the sentence is lost and nothing else happens."""
+    program = f"import sys; sys.stderr = None\nexec({LINE!r}); print('ran')"
+    environ = clean_environ(DISTTRACE="1", PYTHONPATH=os.devnull)
+    outcome = run_program([sys.executable, "-S", "-c", program], environ, 60, cwd="/").check()
+    assert outcome.stdout == "ran\n"
+
+
+def test_the_face_stays_a_function() -> None:
+    """Importing the submodule of the same name does not replace `disttrace.install`."""
+    code = "import importlib, disttrace; importlib.import_module('disttrace.install')\n"
+    code += "disttrace.install(); print(sys.modules['disttrace.install'].calls)"
+    assert start(code).check().stdout == "1\n"
+
+
+def test_importing_the_face_imports_no_torch_and_nothing_heavy() -> None:
+    """`import disttrace` costs what a module of a few lines costs."""
+    code = "before = set(sys.modules); import disttrace; print(sorted(set(sys.modules) - before))"
+    assert start(code).check().stdout == "['__future__', 'disttrace']\n"
+
+
+def test_uninstall_without_install_does_nothing() -> None:
+    """It does not even import what it would undo."""
+    code = f"import disttrace; disttrace.uninstall(); {LOADED}"
+    assert start(code).check().stdout == "['disttrace']\n"

@@ -1,0 +1,95 @@
+"""The tools of the tests: what would hide a fault if it did not work."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from support.patches import differences, leftovers, picture
+from support.processes import clean_environ, is_running, python, run_program, wait_until
+
+
+def test_a_program_that_ends_gives_code_and_output() -> None:
+    """Exit code and both streams come back."""
+    outcome = python("-c", "import sys; print('out'); sys.stderr.write('err'); sys.exit(3)")
+    assert (outcome.code, outcome.stdout, outcome.stderr, outcome.hung) == (
+        3,
+        "out\n",
+        "err",
+        False,
+    )
+
+
+def test_a_program_that_hangs_prints_its_stacks_and_dies() -> None:
+    """A hang ends within the limit, and the stack says where it was."""
+    outcome = python("-c", "def stuck():\n while True: pass\nstuck()", timeout=1.0)
+    assert outcome.hung
+    assert outcome.code == -6
+    assert "in stuck" in outcome.stderr
+
+
+def test_what_a_program_leaves_running_is_killed(tmp_path: Path) -> None:
+    """A child that outlives its parent is gone when the outcome is there."""
+    note = tmp_path / "pid"
+    code = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'],"
+        " stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
+        f"open({str(note)!r}, 'w').write(str(child.pid))\n"
+    )
+    run_program([sys.executable, "-c", code], clean_environ(), 30).check()
+    wait_until(lambda: not is_running(int(note.read_text())))
+
+
+def test_a_changed_method_is_noticed() -> None:
+    """An entry of a class that is another object than before is named."""
+    dist = pytest.importorskip("torch.distributed")
+    if not dist.is_available():
+        pytest.skip("this torch has no distributed package")
+    before = picture()
+    original = vars(dist.Store)["set"]
+    dist.Store.set = lambda self, *rest: original(self, *rest)
+    try:
+        assert differences(before, picture()) == ["Store.set"]
+    finally:
+        dist.Store.set = original
+    assert differences(before, picture()) == []
+
+
+def test_swapped_code_is_noticed() -> None:
+    """A function that kept its identity but runs other code is named."""
+    c10d = pytest.importorskip("torch.distributed.distributed_c10d")
+    before = picture()
+    function = c10d.all_gather_object
+    original = function.__code__
+    function.__code__ = original.replace(co_name="other")
+    try:
+        assert differences(before, picture()) == [
+            "torch.distributed.distributed_c10d.all_gather_object.__code__"
+        ]
+    finally:
+        function.__code__ = original
+
+
+def test_variables_threads_and_import_hooks_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the other things that could stay is named."""
+    environ = dict(os.environ)
+    finder = type("Finder", (), {"__module__": "disttrace.capture.late"})()
+    release = threading.Event()
+    thread = threading.Thread(target=release.wait, name="disttrace-beat")
+    thread.start()
+    monkeypatch.setenv("DISTTRACE_STALL", "1")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
+    found = leftovers(environ)
+    release.set()
+    thread.join()
+    monkeypatch.undo()
+    assert found == [
+        "os.environ['DISTTRACE_STALL']",
+        "thread disttrace-beat",
+        f"sys.meta_path entry {finder!r}",
+    ]
