@@ -1,0 +1,158 @@
+"""The command line: the table, mistakes as sentences, and exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from disttrace import __version__, cli
+from disttrace.config import SETTINGS
+from support.processes import clean_environ, python
+
+
+def disttrace(*args: str, **variables: str) -> tuple[int, str, str]:
+    """Run the command line in a process of its own: code, stdout, stderr."""
+    outcome = python("-m", "disttrace", *args, timeout=60, **variables)
+    return outcome.code, outcome.stdout, outcome.stderr
+
+
+def test_help_names_every_command_and_imports_none() -> None:
+    """The overview is the table, and costs no import of a command."""
+    code = (
+        "import sys; from disttrace.cli import main; main(['--help'])\n"
+        "print([n for n in sys.modules"
+        " if n.startswith(('disttrace.commands.', 'disttrace_viewer', 'torch'))])"
+    )
+    outcome = python("-c", code).check()
+    *overview, modules = outcome.stdout.splitlines()
+    assert modules == "[]"
+    for row in cli.COMMANDS:
+        assert f"  {row.name:<10} {row.help}" in overview
+
+
+def test_no_command_is_a_mistake() -> None:
+    """Without a command the overview is shown, and the exit code says that nothing was done."""
+    code, stdout, _ = disttrace()
+    assert code == 2
+    assert stdout.startswith("usage: disttrace COMMAND")
+
+
+def test_version() -> None:
+    """The version is the package's."""
+    assert disttrace("--version") == (0, f"disttrace {__version__}\n", "")
+
+
+def test_an_unknown_command_proposes_the_nearest() -> None:
+    """A mistyped command is one sentence and code 2."""
+    assert disttrace("diagnos") == (
+        2,
+        "",
+        "disttrace: 'diagnos' is no command; did you mean 'diagnose'?\n",
+    )
+
+
+@pytest.mark.parametrize("row", cli.COMMANDS, ids=lambda row: row.name)
+def test_every_command_explains_itself(row: cli.Command) -> None:
+    """Each row leads to a module that builds its own help."""
+    if row.module.startswith("disttrace_viewer"):
+        pytest.importorskip("polars")
+    code, stdout, stderr = disttrace(row.name, "--help")
+    assert (code, stderr) == (0, "")
+    assert stdout.startswith(f"usage: disttrace {row.name}")
+
+
+def test_a_missing_extra_is_a_sentence(tmp_path: Path) -> None:
+    """Where polars is absent, the viewer's commands say how to get it."""
+    (tmp_path / "polars.py").write_text("raise ModuleNotFoundError('no', name='polars')")
+    environ = clean_environ()
+    environ["PYTHONPATH"] = f"{tmp_path}:{environ['PYTHONPATH']}"
+    code, _, stderr = disttrace("view", str(tmp_path), **environ)
+    assert (code, stderr) == (
+        2,
+        "disttrace: polars is not installed; get it by pip install 'disttrace[viewer]'\n",
+    )
+
+
+def test_an_exception_with_a_code_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command's error reaches the shell as text and code, whoever defined its class."""
+
+    class Refused(Exception):  # noqa: N818 - as a viewer's would be named
+        exit_code = 7
+
+    def refuse(argv: list[str]) -> int:
+        raise Refused(f"no {argv[0]}")
+
+    monkeypatch.setattr(cli, "_dispatch", refuse)
+    assert cli.main(["view"]) == 7
+    assert capsys.readouterr().err == "disttrace: no view\n"
+
+
+def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only mistakes and circumstances become sentences; a bug is not hidden."""
+
+    def fail(argv: list[str]) -> int:
+        raise KeyError(argv[0])
+
+    monkeypatch.setattr(cli, "_dispatch", fail)
+    with pytest.raises(KeyError):
+        cli.main(["view"])
+
+
+def test_a_closed_pipe_is_silent() -> None:
+    """`disttrace info | true` ends without a traceback."""
+    with subprocess.Popen(
+        [sys.executable, "-u", "-m", "disttrace", "info", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environ(),
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(60) == cli.BROKEN_PIPE
+
+
+def test_info_tells_every_setting_and_its_source(tmp_path: Path) -> None:
+    """The JSON of info has one row per setting, with value and source, and what was wrong."""
+    variables = {"DISTTRACE_DIR": str(tmp_path), "DISTTRACE_STALL": "2", "DISTTRACE_MAX_MB": "x"}
+    code, stdout, stderr = disttrace("info", "--json", **variables)
+    assert (code, stderr) == (0, "")
+    report = json.loads(stdout)
+    rows = {row["variable"]: (row["value"], row["source"]) for row in report["settings"]}
+    assert list(rows) == [row.variable for row in SETTINGS]
+    assert rows["DISTTRACE_DIR"] == (str(tmp_path), "environment")
+    assert rows["DISTTRACE_STALL"] == ("2", "environment")
+    assert rows["DISTTRACE_MAX_MB"] == ("256", "default")
+    assert rows["DISTTRACE_JOB"] == (None, "default")
+    assert report["complaints"] == [
+        "DISTTRACE_MAX_MB is 'x'; allowed is a whole number from 1 to 1048576; using 256."
+    ]
+    assert report["disttrace"]["version"] == __version__
+    assert report["enabled"] is False
+    assert report["journal"]["dir"] == str(tmp_path)
+    assert report["journal"]["mechanism"] in ("mapped", "written")
+
+
+def test_info_says_what_is_captured() -> None:
+    """With a torch that works there are doors, each with a state, and no problem."""
+    pytest.importorskip("torch")
+    report = json.loads(disttrace("info", "--json")[1])
+    assert report["capture"]["problem"] is None
+    assert len(report["capture"]["doors"]) >= 1
+    assert all(door["name"] and door["state"] for door in report["capture"]["doors"])
+
+
+def test_info_as_text_fits_the_data() -> None:
+    """The text names the settings, the folder and the version."""
+    code, stdout, stderr = disttrace("info")
+    assert (code, stderr) == (0, "")
+    for expected in ("disttrace ", "orjson ", "DISTTRACE_STORE_TRACE ", "records are "):
+        assert f"  {expected}" in stdout

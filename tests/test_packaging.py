@@ -1,0 +1,160 @@
+"""The wheel, the sdist and an editable install: what arrives, starts once, and leaves again."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+import tarfile
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import disttrace
+from support.processes import ROOT, Outcome, clean_environ, run_program
+
+LOADED = "import sys; print([name for name in sys.modules if name.startswith('disttrace')])"
+HOOKS = (
+    "import sys; from disttrace.install import installed\n"
+    "print(installed(), sum(getattr(finder, '__module__', '').startswith('disttrace')"
+    " or type(finder).__module__.startswith('disttrace') for finder in sys.meta_path))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The two files that a release consists of."""
+
+    wheel: Path
+    sdist: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A scratch environment that sees this one's packages, and holds nothing of its own yet."""
+
+    folder: Path
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    def run(self, *args: str, **variables: str) -> Outcome:
+        """Run its interpreter outside the repository, with nothing on PYTHONPATH."""
+        environ = clean_environ(**variables)
+        del environ["PYTHONPATH"]
+        return run_program([self.python, *args], environ, 120, cwd=self.folder)
+
+    def pip(self, *args: str) -> Outcome:
+        """Run this environment's pip on it, without a network."""
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", self.python]
+        environ = clean_environ(PIP_NO_INDEX="1", PIP_NO_INPUT="1")
+        return run_program([*pip, *args], environ, 240, cwd=self.folder).check()
+
+    def files(self) -> list[str]:
+        """Every file in it but compiled ones, which interpreters make as they go."""
+        names = (str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
+        return sorted(name for name in names if "__pycache__" not in name)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """Build sdist, and the wheel from the sdist, as a release does."""
+    folder = tmp_path_factory.mktemp("dist")
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    run_program(build, clean_environ(), 240).check()
+    (wheel,) = folder.glob("*.whl")
+    (sdist,) = folder.glob("*.tar.gz")
+    return Built(wheel, sdist)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Environment:
+    """An empty virtual environment whose path file leads to the packages that we depend on."""
+    folder = tmp_path / "env"
+    venv.create(folder, with_pip=False)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = folder / "lib" / version / "site-packages"
+    (packages / "a_dependencies.pth").write_text("\n".join(site.getsitepackages()) + "\n")
+    return Environment(folder)
+
+
+def prove_that_it_works(environment: Environment) -> None:
+    """What a user relies on after any kind of installation."""
+    names = environment.run("-c", "import disttrace, disttrace_viewer; print('both')").check()
+    assert (names.stdout, names.stderr) == ("both\n", "")
+    for variables in ({}, {"DISTTRACE": "0"}):
+        unset = environment.run("-c", LOADED, **variables).check()
+        assert (unset.stdout, unset.stderr) == ("[]\n", "")
+    hooks = environment.run("-c", HOOKS, DISTTRACE="1", DISTTRACE_DIR="out").check()
+    assert (hooks.stdout, hooks.stderr) == ("True 1\n", "")
+    assert not (environment.folder / "out").exists()
+    script = environment.folder / "bin" / "disttrace"
+    told = run_program([script, "--version"], clean_environ(), 60).check()
+    assert told.stdout == f"disttrace {disttrace.__version__}\n"
+
+
+def test_the_wheel_holds_both_packages_and_the_start_up_files(built: Built) -> None:
+    """Start-up files lie at the root, where the interpreter looks, and nowhere else."""
+    names = zipfile.ZipFile(built.wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {
+        "disttrace",
+        "disttrace_viewer",
+        "disttrace.pth",
+        "disttrace.start",
+        f"disttrace-{disttrace.__version__}.dist-info",
+    }
+    assert "disttrace/py.typed" in names
+    assert "disttrace/commands/shell/sitecustomize.py" in names
+    assert [name for name in names if name.endswith((".pth", ".start"))] == [
+        "disttrace.pth",
+        "disttrace.start",
+    ]
+
+
+def test_the_sdist_holds_what_a_build_needs(built: Built) -> None:
+    """The start-up files survive the way through the sdist, and nothing of a workplace is in it."""
+    with tarfile.open(built.sdist) as archive:
+        names = {name.split("/", 1)[1] for name in archive.getnames()}
+    assert {"disttrace/startup.pth", "disttrace/startup.start", "LICENSE", "Makefile"} <= names
+    assert not [name for name in names if name.startswith((".venv", "build/", "disttrace-out"))]
+
+
+def test_the_core_needs_one_small_library(built: Built) -> None:
+    """Everything but orjson is behind an extra."""
+    archive = zipfile.ZipFile(built.wheel)
+    metadata = archive.read(f"disttrace-{disttrace.__version__}.dist-info/METADATA").decode()
+    needs = [
+        line.removeprefix("Requires-Dist: ")
+        for line in metadata.splitlines()
+        if line.startswith("Requires-Dist: ")
+    ]
+    assert [need for need in needs if "extra ==" not in need] == ["orjson"]
+
+
+def test_the_wheel_installs_starts_once_and_leaves(built: Built, environment: Environment) -> None:
+    """Install the wheel, use it, uninstall it: the files are the same as before."""
+    before = environment.files()
+    environment.pip("install", "--no-deps", str(built.wheel))
+    prove_that_it_works(environment)
+    environment.pip("uninstall", "--yes", "disttrace")
+    assert environment.files() == before
+
+
+def test_an_editable_installs_starts_once_and_leaves(
+    built: Built, environment: Environment, tmp_path: Path
+) -> None:
+    """The same for an editable install, made from the sdist so that this checkout stays clean."""
+    with tarfile.open(built.sdist) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    before = environment.files()
+    environment.pip("install", "--no-deps", "--no-build-isolation", "--editable", str(source))
+    prove_that_it_works(environment)
+    where = environment.run("-c", "import disttrace; print(disttrace.__file__)").check()
+    assert where.stdout == f"{source}{os.sep}disttrace{os.sep}__init__.py\n"
+    environment.pip("uninstall", "--yes", "disttrace")
+    assert environment.files() == before
