@@ -96,7 +96,9 @@ def read_clock() -> Clock:
         unix = time.time_ns()
         after = time.perf_counter_ns()
         if best is None or (after - before) // 2 < best.error_ns:
-            best = Clock(mono_ns=(before + after) // 2, unix_ns=unix, error_ns=(after - before) // 2)
+            best = Clock(
+                mono_ns=(before + after) // 2, unix_ns=unix, error_ns=(after - before) // 2
+            )
     assert best is not None
     return best
 

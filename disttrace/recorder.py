@@ -26,11 +26,14 @@ _clock = time.perf_counter_ns
 class Call:
     """One call site with one signature: what its operations share, defined once."""
 
-    __slots__ = ("counter", "head", "n", "op", "synchronous")
+    __slots__ = ("counter", "device_ends", "group", "head", "n", "op", "synchronous", "tag")
 
     def __init__(self, n: int, op: str, synchronous: bool, counter: list[int] | None) -> None:
         self.n = n
         self.op = op
+        self.group: int | None = None  # its number; with the tag, for receives from any source
+        self.tag: int | None = None
+        self.device_ends = False  # over when the device says so, not when a call returns
         self.synchronous = synchronous  # the public call waits itself: one end record says it all
         self.counter = counter  # sequence counter of its group and backend, or of its stream
         self.head = b"%d" % n
@@ -100,7 +103,6 @@ class Recorder:
         self.lock = threading.RLock()  # a signal handler may record while its thread records
         self.in_flight: dict[int, bytes] = {}
         self.last_change = _clock()  # newest begin or end: the sampler looks at it
-        self.threads = Threads(self._register_thread)
         self.off = False
         self._open_journal = open_journal
         self._opening = opening
@@ -113,6 +115,7 @@ class Recorder:
         self._stacks: dict[tuple[Any, ...], int] = {}
         self._numbers: dict[str, itertools.count[int]] = {}
         self._threads_seen: list[dict[str, Any]] = []
+        self.threads = Threads(self._register_thread)
 
     # -- operations --------------------------------------------------------------------------
 
@@ -231,14 +234,15 @@ class Recorder:
     # -- definitions -------------------------------------------------------------------------
 
     def call(
-        self, op: str, *, synchronous: bool, counter: list[int] | None, **keys: Any
+        self, op: str, /, *, synchronous: bool, counter: list[int] | None, **keys: Any
     ) -> Call:
         """Define a call; keys that are None are left out."""
         keys = {key: value for key, value in keys.items() if value is not None}
-        n = self.define("call", op=op, **keys)
-        return Call(n, op, synchronous, counter)
+        call = Call(self.define("call", op=op, **keys), op, synchronous, counter)
+        call.group, call.tag = keys.get("group"), keys.get("tag")
+        return call
 
-    def define(self, kind: str, *, n: int | None = None, **keys: Any) -> int:
+    def define(self, kind: str, /, *, n: int | None = None, **keys: Any) -> int:
         """Write a definition under a fresh number, or complete number ``n``."""
         with self.lock:
             if n is None:
@@ -246,7 +250,7 @@ class Recorder:
             self._define({fmt.DEF: kind, "n": n, **keys})
         return n
 
-    def note(self, kind: str, **keys: Any) -> None:
+    def note(self, kind: str, /, **keys: Any) -> None:
         """Write a definition that has no number; ``t`` is added."""
         with self.lock:
             self._define({fmt.DEF: kind, "t": self.now(), **keys})
@@ -302,12 +306,22 @@ class Recorder:
                 except OSError:
                     pass  # the file is cut by nobody then: its tail of NULs is documented
 
-    def abandon(self) -> None:
-        """After fork, in the child: the journal is the parent's."""
-        if self._journal is not None:
-            self._journal.abandon()
-            self._journal = None
-        self._switch_off()
+    def after_fork(self, *, t0: int) -> None:
+        """In a forked child: let go of the parent's journal and start anew, without one."""
+        journal, self._journal = self._journal, None
+        self.t0 = t0
+        self.lock = threading.RLock()
+        self.in_flight.clear()
+        self._strings.clear()
+        self._stacks.clear()
+        self._numbers.clear()
+        self._threads_seen.clear()
+        self._thread_numbers = itertools.count()
+        self.threads.state = self._register_thread()
+        if not self.off:
+            self._put = self._open_and_put
+        if journal is not None:
+            journal.abandon()
 
     # -- inside ------------------------------------------------------------------------------
 

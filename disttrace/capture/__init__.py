@@ -1,0 +1,67 @@
+"""Capture: the only part of the recorder that knows torch.
+
+Importing this package imports no torch; ``activate`` is called once torch.distributed is there.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from disttrace.capture.annotate import annotated
+from disttrace.capture.context import Capture
+
+_current: Capture | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What tracing sees with this torch: (part, state) pairs, and what it does not see."""
+
+    doors: list[tuple[str, str]]
+    not_captured: list[str]
+
+
+def activate(capture: Capture) -> None:
+    """Open every door that this torch has; one that fails stays closed and is named once."""
+    from disttrace.capture.doors import DOORS
+
+    global _current
+    _current = capture
+    for door in DOORS:
+        try:
+            door.install(capture)
+        except BaseException as error:
+            capture.fail(door.part, error)
+    _skip_our_frames()
+
+
+def deactivate() -> None:
+    """Forget the capture; its engine has taken the patches off."""
+    global _current
+    _current = None
+
+
+def annotate(name: str) -> AbstractContextManager[None]:
+    """See ``disttrace.annotate``."""
+    return annotated(_current, name)
+
+
+def coverage() -> Coverage:
+    """What can be captured with the torch of this environment; imports it.
+
+    Raises ImportError where there is no torch.
+    """
+    from disttrace.capture.doors import survey
+
+    doors, missing = survey(_current)
+    return Coverage(doors, missing)
+
+
+def _skip_our_frames() -> None:
+    """Keep torch.compile from compiling what runs inside a compiled region."""
+    from disttrace.capture import dynamo
+
+    ours = [m for name, m in sys.modules.items() if name.startswith("disttrace.") and m is not None]
+    dynamo.skip_module(*ours)

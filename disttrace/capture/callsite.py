@@ -1,0 +1,114 @@
+"""Where a call comes from: a cheap key on every call, file and line once per key.
+
+The key is made of code objects and instruction offsets of the frames that the recorded stack
+shows, so two calls with one key have one stack. Frames are never kept.
+"""
+
+from __future__ import annotations
+
+import os
+import types
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.recorder import Recorder
+
+# The public functions of torch.distributed stand in two frames: the function and its decorator.
+_TORCH_FRAMES = 2
+_DEEPEST = 100
+
+Key = tuple[int, ...]
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class CallSites:
+    """Keys and stacks of call sites."""
+
+    def __init__(self, recorder: Recorder, *, depth: int) -> None:
+        """``depth`` is the number of frames a recorded stack has, from the user's frame on."""
+        self._recorder = recorder
+        self._depth = depth
+        self._torch = os.sep * 2  # no file stands there: torch is not known yet
+        self._codes: dict[int, types.CodeType] = {}  # a key holds ids: keep these alive
+        self.key: Callable[[Any], Key] = _unrolled(depth + _TORCH_FRAMES if depth else 1)
+
+    def torch_home(self, folder: str) -> None:
+        """Where torch's own Python files are."""
+        self._torch = folder.rstrip(os.sep) + os.sep
+
+    def user_depth(self, frame: types.FrameType) -> int:
+        """How many frames a key needs here to reach down to the end of the recorded stack."""
+        return self._skip(frame)[1] + self._depth
+
+    def fits(self, needed: int) -> bool:
+        """Whether ``key`` covers that many frames."""
+        return needed <= self._depth + _TORCH_FRAMES or not self._depth
+
+    def deep_key(self, frame: types.FrameType, needed: int) -> Key:
+        """A key of ``needed`` frames, for calls from deep inside torch (FSDP, pipelining)."""
+        parts: list[int] = []
+        current: types.FrameType | None = frame
+        while current is not None and len(parts) < 2 * needed:
+            parts += (id(current.f_code), current.f_lasti)
+            current = current.f_back
+        return tuple(parts)
+
+    def stack(self, frame: types.FrameType, *, pin: int = 0) -> int | None:
+        """Number of the stack at ``frame``; ``pin`` code objects are kept alive for the key."""
+        current: types.FrameType | None = frame
+        for _ in range(max(pin, self._depth + _TORCH_FRAMES)):
+            if current is None:
+                break
+            self._codes[id(current.f_code)] = current.f_code
+            current = current.f_back
+        if not self._depth:
+            return None
+        start, _ = self._skip(frame)
+        return self._recorder.stack(frames(start, self._depth))
+
+    def is_torch(self, frame: types.FrameType) -> bool:
+        """Whether the frame runs torch's own Python code."""
+        return frame.f_code.co_filename.startswith(self._torch)
+
+    def forget(self) -> None:
+        """Let go of every code object; the keys made so far must be dropped too."""
+        self._codes.clear()
+
+    def _skip(self, frame: types.FrameType) -> tuple[types.FrameType, int]:
+        """The first frame that is neither torch's nor ours (else ``frame``), and its distance."""
+        current: types.FrameType | None = frame
+        distance = 0
+        while current is not None and distance < _DEEPEST:
+            if not current.f_code.co_filename.startswith((self._torch, _OURS)):
+                return current, distance
+            current = current.f_back
+            distance += 1
+        return frame, 0
+
+
+def frames(frame: types.FrameType | None, depth: int) -> list[tuple[str, int, str]]:
+    """(file, line, function) of at most ``depth`` frames, innermost first."""
+    result: list[tuple[str, int, str]] = []
+    while frame is not None and len(result) < depth:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OURS):
+            result.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+        frame = frame.f_back
+    return result
+
+
+def _unrolled(count: int) -> Callable[[Any], Key]:
+    """A function that makes the key of ``count`` frames; a loop would cost twice as much."""
+    lines = ["def key(f0):"]
+    parts: list[str] = []
+    for n in range(count):
+        parts += [f"id(f{n}.f_code)", f"f{n}.f_lasti"]
+        if n + 1 == count:
+            lines.append(f" return ({', '.join(parts)})")
+        else:
+            lines.append(f" f{n + 1} = f{n}.f_back")
+            lines.append(f" if f{n + 1} is None: return ({', '.join(parts)})")
+    namespace: dict[str, Any] = {"id": id}
+    exec("\n".join(lines), namespace)
+    key: Callable[[Any], Key] = namespace["key"]
+    return key

@@ -1,0 +1,109 @@
+"""What the doors share: the recorder, the registries, and what to do when a door fails."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from disttrace import guard
+from disttrace.capture.callsite import CallSites
+from disttrace.capture.engine import Engine
+from disttrace.capture.groups import Groups
+from disttrace.capture.stores import Stores
+from disttrace.capture.works import Works
+from disttrace.recorder import Operation, Recorder, ThreadState
+
+
+class Capture:
+    """One per process; every door gets it."""
+
+    def __init__(self, recorder: Recorder, reporter: guard.Reporter, *, stack_depth: int) -> None:
+        self.recorder = recorder
+        self.reporter = reporter
+        self.engine = Engine()
+        self.stores = Stores(recorder)
+        self.groups = Groups(recorder, self.stores)
+        self.sites = CallSites(recorder, depth=stack_depth)
+        self.works = Works(recorder)
+        self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
+        self.on_fork: list[Callable[[], None]] = [self.works.forget]  # caches of numbers
+
+    def fail(self, part: str, error: BaseException) -> None:
+        """A door of ``part`` raised ``error``: say so once and take the part out of service.
+
+        What is not ours (a signal handler's exception, Ctrl-C) is raised again.
+        """
+        if not guard.is_ours(error):
+            raise error
+        self.engine.undo(part)
+        where = _innermost(error)
+        sentence = (
+            f"{part} are no longer traced after {guard.first_line(error)} ({where}); "
+            "the program goes on"
+        )
+        if self.reporter.say(part, sentence):
+            self.recorder.note("note", text=sentence)
+
+    def identified(self, **keys: Any) -> None:
+        """This process claims a rank, a world size."""
+        self.on_identity({key: value for key, value in keys.items() if value is not None})
+
+    def known(self) -> list[dict[str, Any]]:
+        """Definitions that a forked child's journal must repeat."""
+        return [*self.stores.definitions(), *self.groups.definitions()]
+
+
+def wrap(
+    capture: Capture,
+    part: str,
+    original: Callable[..., Any],
+    begin: Callable[[ThreadState, Any, tuple[Any, ...], dict[str, Any]], Operation | None],
+    done: Callable[[ThreadState, Operation, Any, Any], None],
+) -> Callable[..., Any]:
+    """The wrapper of one method: ours before, the user's call outside our guard, ours after.
+
+    ``begin`` gets (thread, object, args, kwargs) and puts the begin on record; ``done`` gets
+    (thread, operation, object, result). A call that comes back through a door on the same thread
+    (a Python subclass, torch's own wrappers) is the same operation and passes.
+    """
+    threads, recorder, fail = capture.recorder.threads, capture.recorder, capture.fail
+
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = threads.state
+        if thread.inside:
+            return original(self, *args, **kwargs)
+        operation = None
+        try:
+            operation = begin(thread, self, args, kwargs)
+        except BaseException as error:
+            fail(part, error)
+        if operation is None:
+            return original(self, *args, **kwargs)
+        try:
+            thread.inside = True
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            thread.inside = False
+            try:
+                recorder.failed(operation, error, on_issue=True)
+            except BaseException as ours:
+                fail(part, ours)
+            raise
+        thread.inside = False
+        try:
+            done(thread, operation, self, result)
+        except BaseException as error:
+            fail(part, error)
+        return result
+
+    return wrapper
+
+
+def _innermost(error: BaseException) -> str:
+    traceback = error.__traceback__
+    if traceback is None:
+        return "no traceback"
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return f"{os.path.basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}"

@@ -1,0 +1,48 @@
+"""The doors through which operations come in, in the order in which they are opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from disttrace.capture import composed, constructors, methods, storeops, waits
+from disttrace.capture.context import Capture
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """One part of the capture: its name in messages, and what opens it."""
+
+    part: str
+    install: Callable[[Capture], None]
+
+
+DOORS: tuple[Door, ...] = (
+    Door(constructors.PART, constructors.install),
+    Door(storeops.PART, storeops.install),
+    Door(methods.PART, methods.install),
+    Door(waits.PART, waits.install),
+    Door(composed.PART, composed.install),
+)
+
+
+def survey(capture: Capture | None) -> tuple[list[tuple[str, str]], list[str]]:
+    """(part, state) of each door in this process, and sentences on what is not captured."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return [], ["this torch was built without torch.distributed: there is nothing to trace"]
+    states = []
+    for door in DOORS:
+        if capture is None:
+            states.append((door.part, "available"))
+        else:
+            count = len(capture.engine.names(door.part))
+            states.append((door.part, f"active, {count} patches" if count else "switched off"))
+    return states, NOT_CAPTURED
+
+
+NOT_CAPTURED: list[str] = [
+    "Operations on one-sided windows (Window.put, get, signal), symmetric memory and RPC.",
+    "Replays of CUDA graphs: the operations are recorded once, at capture.",
+]

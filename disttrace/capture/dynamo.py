@@ -1,0 +1,59 @@
+"""Keeps torch.compile away from our frames.
+
+Dynamo compiles every Python function it meets after a graph break. It must not compile ours: the
+result was a crash of the user's program (torch 2.5 and 2.13) or the recompile limit (2.15).
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+
+
+def _find() -> Callable[[types.CodeType], None] | None:
+    """torch's way of saying "never look at this code object", without importing dynamo."""
+    try:
+        from torch._C._dynamo import eval_frame
+    except ImportError:
+        return None
+    if hasattr(eval_frame, "set_code_exec_strategy"):
+        strategy = eval_frame._FrameExecStrategy(
+            eval_frame._FrameAction.SKIP, eval_frame._FrameAction.DEFAULT
+        )
+        return lambda code: eval_frame.set_code_exec_strategy(code, strategy)
+    if hasattr(eval_frame, "skip_code"):
+        return lambda code: eval_frame.skip_code(code)
+    return None
+
+
+def skip(code: types.CodeType) -> None:
+    """Have dynamo run ``code`` as it is."""
+    mark = _find()
+    if mark is not None:
+        mark(code)
+
+
+def skip_module(*modules: types.ModuleType) -> None:
+    """Mark every function and method defined in ``modules``."""
+    mark = _find()
+    if mark is None:
+        return
+    for module in modules:
+        for value in list(vars(module).values()):
+            for code in _codes(value, module.__name__):
+                mark(code)
+
+
+def _codes(value: object, module: str) -> list[types.CodeType]:
+    if isinstance(value, types.FunctionType):
+        return _nested(value.__code__) if value.__module__ == module else []
+    if isinstance(value, type) and value.__module__ == module:
+        functions = [v for v in vars(value).values() if isinstance(v, types.FunctionType)]
+        return [code for function in functions for code in _nested(function.__code__)]
+    return []
+
+
+def _nested(code: types.CodeType) -> list[types.CodeType]:
+    """``code`` and the code of everything defined inside it: closures share these objects."""
+    inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    return [code, *(deep for c in inner for deep in _nested(c))]

@@ -1,0 +1,41 @@
+"""Knows c10d objects by number without owning them.
+
+Stores keep ports, groups keep threads and communicators: everything here is a weak reference or a
+number. When the Python wrapper of a C++ object dies, C++ may hand out a new one later and ``id()``
+is reused, so an entry goes away with its object.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+Entry = TypeVar("Entry")
+
+
+class Registry(Generic[Entry]):
+    """Entries by the identity of live objects. ``get(id(object))`` is the hot path's look-up."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, Entry] = {}
+        self._references: dict[int, weakref.ref[Any]] = {}
+        self.get: Callable[[int], Entry | None] = self._entries.get
+
+    def add(self, thing: Any, entry: Entry) -> Entry:
+        """Remember ``entry`` for as long as ``thing`` lives."""
+        key = id(thing)
+        entries, references = self._entries, self._references
+
+        def forget(reference: weakref.ref[Any]) -> None:
+            if references.get(key) is reference:
+                del references[key]
+                entries.pop(key, None)
+
+        references[key] = weakref.ref(thing, forget)
+        entries[key] = entry
+        return entry
+
+    def values(self) -> list[Entry]:
+        """Entries of the objects alive now."""
+        return list(self._entries.values())

@@ -1,0 +1,166 @@
+"""How this process ends: uncaught exceptions and the exit record.
+
+``sys.excepthook`` is not called in multiprocessing's children and ``atexit`` does not run in
+forked ones, so each way out has its own row here. A journal without an exit record belongs to a
+process that was killed, aborted, or is alive.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import Any
+
+from disttrace import guard
+from disttrace.capture.callsite import frames
+from disttrace.capture.context import Capture
+from disttrace.importhook import ImportHook
+
+PART = "the way the process ends"
+_STACK = 8
+
+
+class Ending:
+    """Writes failures and the one exit record."""
+
+    def __init__(self, capture: Capture, close: Callable[[], None]) -> None:
+        self._capture = capture
+        self._close = close
+        self._failed = False
+        self._said = False
+
+    def install(self, hook: ImportHook) -> None:
+        """Hook every way out of this process."""
+        engine = self._capture.engine
+        engine.value(PART, sys, "excepthook", self._excepthook(sys.excepthook))
+        engine.value(PART, threading, "excepthook", self._thread_hook(threading.excepthook))
+        engine.value(PART, os, "_exit", self._os_exit(os._exit))
+        atexit.register(self._at_exit)
+        engine.on_undo(PART, "atexit", lambda: atexit.unregister(self._at_exit))
+        hook.when_imported("multiprocessing.process", self._multiprocessing)
+        hook.when_imported("torch.multiprocessing.spawn", self._torch_spawn)
+
+    def forked(self) -> None:
+        """In a forked child: its end is still to come."""
+        self._failed = self._said = False
+
+    def failure(self, error: BaseException) -> None:
+        """An exception that nobody caught."""
+        recorder = self._capture.recorder
+        if not recorder.is_open or isinstance(error, (SystemExit, KeyboardInterrupt)):
+            return
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        stack = 0
+        if traceback is not None:
+            inner = _from_traceback(error.__traceback__)
+            stack = recorder.stack(inner[:_STACK])
+        recorder.note(
+            "failure",
+            type=type(error).__name__,
+            text=guard.first_line(error).partition(": ")[2],
+            stack=stack,
+            h=recorder.threads.state.number,
+        )
+
+    def exit(self, how: str, code: int | None) -> None:
+        """The process is about to end; only the first word counts."""
+        if self._said or not self._capture.recorder.is_open:
+            return
+        self._said = True
+        self._capture.recorder.note("exit", how=how, code=code)
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except BaseException as error:
+            self._capture.fail(PART, error)
+
+    def _excepthook(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def excepthook(kind: Any, error: Any, traceback: Any) -> None:
+            self._failed = True
+            self._guarded(lambda: self.failure(error))
+            original(kind, error, traceback)
+
+        return excepthook
+
+    def _thread_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def thread_hook(args: Any) -> None:
+            if args.exc_value is not None:
+                self._guarded(lambda: self.failure(args.exc_value))
+            original(args)
+
+        return thread_hook
+
+    def _os_exit(self, original: Callable[[int], Any]) -> Callable[[int], Any]:
+        def _exit(status: int) -> Any:
+            self._guarded(lambda: self.exit("os._exit", status))
+            return original(status)
+
+        return _exit
+
+    def _at_exit(self) -> None:
+        def last_words() -> None:
+            if self._failed:
+                self.exit("exception", 1)
+            else:
+                self.exit("normal", None)
+            self._close()
+
+        self._guarded(last_words)
+
+    def _multiprocessing(self, module: types.ModuleType) -> None:
+        """Children of multiprocessing: ``_bootstrap`` catches everything and returns the code."""
+
+        def make(original: types.FunctionType) -> Callable[..., Any]:
+            def bootstrap(process: Any, *args: Any, **kwargs: Any) -> Any:
+                run = process.run
+                process.run = lambda: self._run(run)
+                try:
+                    code = original(process, *args, **kwargs)
+                finally:
+                    process.__dict__.pop("run", None)
+                self._guarded(lambda: self.exit("exception" if self._failed else "exit", code))
+                return code
+
+            return bootstrap
+
+        self._capture.engine.function(PART, module.BaseProcess._bootstrap, make)
+
+    def _torch_spawn(self, module: types.ModuleType) -> None:
+        """torch's spawn catches its function's exception itself."""
+
+        def make(original: types.FunctionType) -> Callable[..., Any]:
+            def wrap(fn: Any, *args: Any, **kwargs: Any) -> Any:
+                return original(lambda *a, **k: self._run(lambda: fn(*a, **k)), *args, **kwargs)
+
+            return wrap
+
+        self._capture.engine.function(PART, module._wrap, make)
+
+    def _run(self, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            if not self._failed:
+                self._failed = True
+                self._guarded(lambda e=error: self.failure(e))  # type: ignore[misc]
+            raise
+
+
+def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, int, str]]:
+    """(file, line, function) of where an exception was raised, innermost first."""
+    found: list[tuple[str, int, str]] = []
+    while traceback is not None:
+        shown = frames(traceback.tb_frame, 1)
+        if shown:
+            found.append((shown[0][0], traceback.tb_lineno, shown[0][2]))
+        traceback = traceback.tb_next
+    return found[::-1]

@@ -1,0 +1,251 @@
+"""Puts recorder, capture and the journal together, and takes them apart again."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from disttrace import __version__, capture, guard
+from disttrace.capture.context import Capture
+from disttrace.config import SETTINGS, Config, resolve, to_environ, to_text
+from disttrace.ending import Ending
+from disttrace.identity import (
+    AGENT,
+    PARENT_VARIABLE,
+    WORKER,
+    Identity,
+    handed_down,
+    identify,
+    process_record,
+)
+from disttrace.importhook import ImportHook
+from disttrace.journal.format import DEF, FORMAT
+from disttrace.journal.segment import filesystem
+from disttrace.journal.writer import Journal
+from disttrace.recorder import Recorder
+
+_DISTRIBUTED = "torch.distributed.distributed_c10d"
+
+_lock = threading.Lock()
+_session: Session | None = None
+
+
+class Session:
+    """Tracing in this process, from install to uninstall."""
+
+    def __init__(self, config: Config, reporter: guard.Reporter) -> None:
+        self.config = config
+        self.identity = identify(os.environ, job=config.job)
+        self.role = self.identity.role
+        self._reporter = reporter
+        self._versions: dict[str, Any] | None = None
+        self.recorder = Recorder(
+            t0=self.identity.clock.mono_ns,
+            open_journal=self._open_journal,
+            opening=self._opening,
+            on_failure=self._journal_failed,
+        )
+        self.capture = Capture(self.recorder, reporter, stack_depth=config.stack_depth)
+        self.capture.on_identity = self._identified
+        self._hook = ImportHook()
+        self._ending = Ending(self.capture, self.recorder.close)
+        self._environment: dict[str, str | None] = {}
+
+    def start(self) -> None:
+        """Hand the settings down, and open every door once torch is there."""
+        self._hand_down()
+        self.recorder.threads.state  # noqa: B018 - the installing thread is number 0
+        self._ending.install(self._hook)
+        self._hook.when_imported(_DISTRIBUTED, self._torch_arrived)
+        if self.role in (AGENT, WORKER):
+            self.recorder.open()
+
+    def stop(self) -> None:
+        """Take everything apart: every patched attribute is the original object again."""
+        self._hook.remove()
+        self.capture.engine.undo()
+        capture.deactivate()
+        self.recorder.close()
+        for name, value in self._environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    def forked(self) -> None:
+        """In a forked child: a process of its own, with a journal of its own."""
+        self.identity = identify(os.environ, job=self.config.job, forked_from=self.identity)
+        self.role = self.identity.role
+        self.recorder.after_fork(t0=self.identity.clock.mono_ns)
+        for forget in self.capture.on_fork:
+            forget()
+        self._ending.forked()
+        os.environ[PARENT_VARIABLE] = handed_down(self.identity, self.role)
+
+    def _open_journal(self) -> Journal:
+        return Journal(
+            self.config.dir, self.identity.base_name(), max_bytes=self.config.max_mb * 2**20
+        )
+
+    def _opening(self) -> list[Mapping[str, Any]]:
+        """The records a journal starts with."""
+        header = process_record(self.identity, mask=self.config.mask)
+        first = {
+            DEF: "process",
+            "format": FORMAT,
+            **header,
+            "role": self.role,
+            "disttrace": __version__,
+            "settings": _changed(self.config),
+            "filesystem": filesystem(self.config.dir),
+        }
+        versions = [] if self._versions is None else [{DEF: "versions", **self._versions}]
+        return [first, *versions, *self.capture.known()]
+
+    def _torch_arrived(self, module: ModuleType) -> None:
+        """torch.distributed was imported: find out what it can do and open the doors."""
+        try:
+            import torch
+
+            self.capture.sites.torch_home(os.path.dirname(torch.__file__))
+            capture.activate(self.capture)
+            covered = capture.coverage()
+            self._versions = {
+                "t": self.recorder.now(),
+                "torch": torch.__version__,
+                "backends": _backends(module),
+                "doors": [part for part, _ in covered.doors],
+                "not_captured": covered.not_captured,
+            }
+            if self.recorder.is_open:
+                self.recorder.note("versions", **self._versions)
+        except BaseException as error:
+            self.capture.fail("torch.distributed", error)
+
+    def _identified(self, keys: Mapping[str, Any]) -> None:
+        """The process claims a rank towards others: it is a worker now."""
+        self.role = WORKER
+        self.recorder.note("identity", role=WORKER, **keys)
+
+    def _journal_failed(self, error: BaseException) -> None:
+        """Writing is over: say so once and get out of the program's way."""
+        self._reporter.say(
+            "journal",
+            f"tracing is off in process {os.getpid()}: its journal in {self.config.dir} cannot be "
+            f"written ({guard.first_line(error)}); the program goes on",
+        )
+        self.capture.engine.undo()
+
+    def _hand_down(self) -> None:
+        """Put into the environment what children need, and remember what stood there."""
+        handed = {
+            **to_environ(self.config, os.environ),
+            PARENT_VARIABLE: handed_down(self.identity, self.role),
+        }
+        for name, value in handed.items():
+            self._environment[name] = os.environ.get(name)
+            os.environ[name] = value
+
+
+def install(**settings: object) -> None:
+    """See ``disttrace.install``."""
+    global _session
+    with _lock:
+        if _session is not None:
+            return
+        if sys.platform == "win32":
+            raise RuntimeError("disttrace runs on Linux, and on macOS as far as it goes")
+        config, complaints = resolve(settings, os.environ)
+        reporter = guard.Reporter()
+        for complaint in complaints:
+            reporter.say(complaint, complaint)
+        _session = Session(config, reporter)
+        _watch_forks()
+        _session.start()
+
+
+def uninstall() -> None:
+    """See ``disttrace.uninstall``."""
+    global _session
+    with _lock:
+        session, _session = _session, None
+        if session is not None:
+            session.stop()
+
+
+def installed() -> bool:
+    """Whether this process is being traced."""
+    return _session is not None
+
+
+def identity() -> Identity | None:
+    """Who this process is in its journal; None while it is not traced."""
+    return _session.identity if _session is not None else None
+
+
+_watching_forks = False
+
+
+def _watch_forks() -> None:
+    """Fork handlers cannot be taken away again, so there is one set, which asks for the session."""
+    global _watching_forks
+    if not _watching_forks:
+        _watching_forks = True
+        os.register_at_fork(
+            before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
+        )
+
+
+_held: list[Recorder] = []
+
+
+def _before_fork() -> None:
+    """No other thread may be in the middle of a record when the process is copied."""
+    session = _session
+    if session is not None:
+        session.recorder.lock.acquire()
+        _held.append(session.recorder)
+
+
+def _after_fork() -> None:
+    if _held:
+        _held.pop().lock.release()
+
+
+def _in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _held.clear()
+    session = _session
+    if session is not None:
+        try:
+            session.forked()
+        except BaseException as error:
+            session.capture.fail("forked children", error)
+
+
+def _changed(config: Config) -> dict[str, str]:
+    """Settings that somebody chose, as text."""
+    chosen = (row for row in SETTINGS if config.sources[row.keyword] != "default")
+    return {row.keyword: to_text(getattr(config, row.keyword)) for row in chosen}
+
+
+def _backends(module: ModuleType) -> dict[str, str | None]:
+    """Backends of this torch, with versions where torch tells them."""
+    found: dict[str, str | None] = {}
+    for name in ("gloo", "nccl", "mpi", "ucc", "xccl"):
+        available = getattr(module, f"is_{name}_available", None)
+        if available is not None and available():
+            found[name] = None
+    if "nccl" in found:
+        try:
+            import torch
+
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+        except Exception:  # no driver: the version cannot be asked for
+            found["nccl"] = None
+    return found
