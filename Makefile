@@ -13,7 +13,7 @@ OUT ?= build/demo
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.stamp
-CHECKED = disttrace viewer tests examples benchmarks
+CHECKED = disttrace viewer tests examples $(wildcard benchmarks/*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check test-torch test-gpu faults bench docs clean
@@ -48,7 +48,7 @@ test: check ## format, lint, types, tests
 check: $(STAMP)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/ruff check $(CHECKED)
-	$(BIN)/mypy
+	$(BIN)/mypy $(CHECKED)
 
 test-torch: ## the tests on another torch: make test-torch TORCH=2.15.0
 	$(MAKE) VENV=.venv-$(TORCH) TORCH=$(TORCH) setup

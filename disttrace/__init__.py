@@ -58,8 +58,7 @@ def annotate(name: str) -> Annotation:
     """
     from disttrace.capture import annotate as mark
 
-    marker: Annotation = mark(name)
-    return marker
+    return mark(name)
 
 
 class _Face(ModuleType):

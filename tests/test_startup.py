@@ -57,10 +57,10 @@ def test_the_file_is_one_line_of_import() -> None:
     compile(LINE, "disttrace.pth", "exec")
 
 
-@pytest.mark.parametrize("variables", [{}, {"DISTTRACE": ""}, {"DISTTRACE": "0"}])
-def test_without_the_switch_nothing_is_imported(variables: dict[str, str]) -> None:
+@pytest.mark.parametrize("switch", [None, "", "0"])
+def test_without_the_switch_nothing_is_imported(switch: str | None) -> None:
     """Unset, empty and 0 import no module of disttrace."""
-    outcome = start(**variables).check()
+    outcome = (start() if switch is None else start(DISTTRACE=switch)).check()
     assert (outcome.stdout, outcome.stderr) == ("[]\n", "")
 
 

@@ -6,10 +6,9 @@ Importing this package imports no torch; ``activate`` is called once torch.distr
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from disttrace.capture.annotate import annotated
+from disttrace.capture.annotate import Annotated
 from disttrace.capture.context import Capture
 
 _current: Capture | None = None
@@ -43,9 +42,9 @@ def deactivate() -> None:
     _current = None
 
 
-def annotate(name: str) -> AbstractContextManager[None]:
+def annotate(name: str) -> Annotated:
     """See ``disttrace.annotate``."""
-    return annotated(_current, name)
+    return Annotated(lambda: _current, name)
 
 
 def coverage() -> Coverage:
