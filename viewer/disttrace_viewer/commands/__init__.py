@@ -1,0 +1,1 @@
+"""The commands of the reading side: ``add_arguments(parser)`` and ``execute(args) -> int``."""

@@ -1,0 +1,116 @@
+"""Finds the journals below the given paths and says what else lies there."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
+from disttrace_viewer.load.problems import Problems, plural
+
+_SEGMENT = re.compile(r"^(?P<base>.+)\.(?P<number>\d+)" + re.escape(OPS_SUFFIX) + "$")
+_JSON = (".json", ".jsonl", ".ndjson")
+
+
+@dataclass(slots=True)
+class Files:
+    """The files of one journal: same folder, same name."""
+
+    base: str
+    definitions: str | None = None
+    segments: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """All of its files, definitions first."""
+        head = () if self.definitions is None else (self.definitions,)
+        return head + tuple(self.segments[n] for n in sorted(self.segments))
+
+
+def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
+    """Journals below ``paths`` (folders, or single files of a journal), sorted by name."""
+    found: dict[str, Files] = {}
+    foreign: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for path in _walk(paths, problems):
+        real = os.path.realpath(path)
+        if real in seen:
+            continue
+        seen.add(real)
+        name = os.path.basename(path)
+        if name.endswith(DEFS_SUFFIX):
+            base = path[: -len(DEFS_SUFFIX)]
+            found.setdefault(base, Files(base)).definitions = path
+        elif match := _SEGMENT.match(path):
+            base = match["base"]
+            found.setdefault(base, Files(base)).segments[int(match["number"])] = path
+        elif name.endswith((DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")):
+            problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
+        elif name.endswith(_JSON):
+            foreign.setdefault(os.path.dirname(path), []).append(name)
+    for folder, names in foreign.items():
+        problems.add(
+            folder,
+            "foreign",
+            f"{plural(len(names), 'file')} here ({', '.join(sorted(names)[:3])}"
+            f"{', ...' if len(names) > 3 else ''}) bear no name of a journal and were left out.",
+        )
+    return [found[base] for base in sorted(found)]
+
+
+def _walk(paths: Sequence[str], problems: Problems) -> Iterator[str]:
+    for path in paths:
+        if os.path.isdir(path):
+            yield from _below(path, problems)
+        elif os.path.exists(path):
+            yield from _siblings(path)
+        else:
+            problems.add(
+                path, "missing", "does not exist; give the folder that DISTTRACE_DIR named."
+            )
+
+
+def _below(top: str, problems: Problems) -> Iterator[str]:
+    """Files below a folder; a folder is entered once, so that links in a circle end."""
+
+    def report(error: OSError) -> None:
+        problems.add(
+            str(error.filename), "unreadable", f"cannot be listed ({error.strerror}); left out."
+        )
+
+    entered: set[tuple[int, int]] = set()
+    for folder, folders, names in os.walk(top, followlinks=True, onerror=report):
+        kept = []
+        for name in sorted(folders):
+            if name.endswith((DEFS_SUFFIX, OPS_SUFFIX)):
+                problems.add(
+                    os.path.join(folder, name),
+                    "folder",
+                    "is a folder with the name of a journal; looked into, but it is no journal.",
+                )
+            try:
+                status = os.stat(os.path.join(folder, name))
+            except OSError:
+                continue
+            if (status.st_dev, status.st_ino) not in entered:
+                entered.add((status.st_dev, status.st_ino))
+                kept.append(name)
+        folders[:] = kept
+        for name in sorted(names):
+            yield os.path.join(folder, name)
+
+
+def _siblings(path: str) -> Iterator[str]:
+    """A single file stands for its whole journal."""
+    name = os.path.basename(path)
+    match = _SEGMENT.match(name)
+    base = match["base"] if match else name.removesuffix(DEFS_SUFFIX)
+    if not match and base == name:
+        yield path
+        return
+    folder = os.path.dirname(path)
+    for other in sorted(os.listdir(folder or ".")):
+        if other.startswith(base + "."):
+            yield os.path.join(folder, other)

@@ -1,0 +1,199 @@
+"""One journal per process: its files found, its definitions read, copies of it merged."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from disttrace.journal.format import DEFS_SUFFIX, FORMAT
+from disttrace_viewer.load import text as texts
+from disttrace_viewer.load.definitions import Definitions, parse
+from disttrace_viewer.load.discover import Files
+from disttrace_viewer.load.problems import Problems, plural
+
+_NAME = re.compile(r"^(?P<job>.*)-(?P<host>[^-]*)-(?P<pid>\d+)-(?P<random>[0-9A-Za-z]+)$")
+_HEAD_BYTES = 1 << 16
+
+
+@dataclass(slots=True)
+class Journal:
+    """What is known of a process before its segments are read."""
+
+    id: str
+    files: Files
+    definitions: Definitions
+    from_name: dict[str, str] = field(default_factory=dict)
+    """Job, host and pid as the file's name has them, for want of a definition."""
+    modified_ns: int = 0
+    """Newest modification of its files: the process was alive then or later."""
+    head_t: int | None = None
+    """Time of the first segment's head, where no definition tells ``t0``."""
+
+
+def gather(found: Sequence[Files], problems: Problems) -> list[Journal]:
+    """The journals in these files, oldest process first; what is none is named and left out."""
+    journals: dict[str, Journal] = {}
+    for files in found:
+        journal = _open(files, problems)
+        if journal is None:
+            continue
+        other = journals.get(journal.id)
+        journals[journal.id] = journal if other is None else _merge(other, journal, problems)
+    for journal in journals.values():
+        _gaps(journal, problems)
+    return sorted(journals.values(), key=lambda j: (_start_ns(j), j.id))
+
+
+def _open(files: Files, problems: Problems) -> Journal | None:
+    head = _head(files, problems)
+    if files.definitions is None:
+        definitions = Definitions(files.base + DEFS_SUFFIX)
+    else:
+        text = texts.read(files.definitions, problems)
+        definitions = parse(text, problems) if text.data else Definitions(files.definitions)
+    identity = definitions.process.get("process")
+    if not isinstance(identity, str) or not identity:
+        identity = None
+    if identity is None and head is None:
+        _name_stranger(files, problems)
+        return None
+    head_id = head.get("process") if head else None
+    if identity is not None and isinstance(head_id, str) and head_id != identity:
+        problems.add(
+            files.paths[-1],
+            "mixed",
+            f"belongs to process {head_id[:8]} and not to {identity[:8]}, as its name says; read as"
+            f" {identity[:8]}'s: keep the names that disttrace gave.",
+        )
+    if identity is None and head is not None:
+        _name_undefined(files, definitions, problems)
+    match = _NAME.match(os.path.basename(files.base))
+    return Journal(
+        id=identity or str(head_id),
+        files=files,
+        definitions=definitions,
+        from_name=match.groupdict() if match else {},
+        modified_ns=max(map(_modified_ns, files.paths)),
+        head_t=head.get("t") if head else None,
+    )
+
+
+def _name_stranger(files: Files, problems: Problems) -> None:
+    sizes = [_size(path) for path in files.paths]
+    if not any(sizes):
+        problems.add(files.paths[0], "empty", "is empty; nothing to read in it.")
+    elif not any(p.path in files.paths and p.kind == "unreadable" for p in problems.found()):
+        problems.add(
+            files.paths[0],
+            "foreign",
+            "has the name of a journal but holds no record of one; left out.",
+        )
+
+
+def _name_undefined(files: Files, definitions: Definitions, problems: Problems) -> None:
+    lost = "rank, call sites and groups of its operations are unknown; their times, numbers and"
+    if files.definitions is None:
+        what = f"no {os.path.basename(definitions.path)} beside it: {lost} durations were read."
+        problems.add(files.paths[0], "no definitions", f"{what} Collect that file too.")
+    else:
+        problems.add(
+            files.definitions,
+            "no process record",
+            f"does not say which process wrote it: {lost} durations were read.",
+        )
+
+
+def _head(files: Files, problems: Problems) -> dict[str, Any] | None:
+    """The first readable head of a segment: it names the process when no definition does."""
+    for number in sorted(files.segments):
+        path = files.segments[number]
+        try:
+            with open(path, "rb") as file:
+                data = file.read(_HEAD_BYTES)
+        except OSError:
+            continue
+        quiet = Problems()
+        for line in texts.clean(path, data, quiet).data.split(b"\n", 1)[:1]:
+            try:
+                record = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(record, dict) and isinstance(record.get("process"), str):
+                version = record.get("format")
+                if isinstance(version, int) and version > FORMAT:
+                    problems.add(
+                        path,
+                        "newer format",
+                        f"is written in format {version}, this disttrace knows {FORMAT}; read as"
+                        " far as it is understood, update disttrace to be sure.",
+                    )
+                return record
+    return None
+
+
+def _merge(one: Journal, two: Journal, problems: Problems) -> Journal:
+    """Two copies of a journal, perhaps taken at different times: the longer file of each counts."""
+    first, second = one.files.paths[0], two.files.paths[0]
+    problems.add(second, "copy", f"is another copy of {first}; both were read as one process.")
+    longer = max((one, two), key=lambda j: sum(map(len, j.definitions.numbered.values())))
+    segments = dict(one.files.segments)
+    for number, path in two.files.segments.items():
+        if number not in segments or _size(path) > _size(segments[number]):
+            segments[number] = path
+    files = Files(longer.files.base, longer.files.definitions, segments)
+    return Journal(
+        id=one.id,
+        files=files,
+        definitions=longer.definitions,
+        from_name=longer.from_name,
+        modified_ns=max(one.modified_ns, two.modified_ns),
+        head_t=one.head_t if one.head_t is not None else two.head_t,
+    )
+
+
+def _gaps(journal: Journal, problems: Problems) -> None:
+    """Segments that should be there: neither present nor recorded as dropped."""
+    numbers = set(journal.files.segments)
+    dropped = {record.get("segment") for record in journal.definitions.listed["dropped"]}
+    if not numbers:
+        if journal.definitions.numbered["call"] and not dropped:
+            problems.add(
+                journal.files.paths[0],
+                "no segments",
+                "has no segments (*.ops.jsonl) beside it: the process is known, its operations are"
+                " not; collect those files too.",
+            )
+        return
+    absent = sorted(set(range(1, max(numbers))) - numbers - dropped)
+    if absent:
+        names = ", ".join(map(str, absent[:5])) + (", ..." if len(absent) > 5 else "")
+        problems.add(
+            journal.files.paths[0],
+            "missing segment",
+            f"{plural(len(absent), 'segment')} of it not found (number {names}); operations in"
+            " them are unknown, all others were read.",
+        )
+
+
+def _start_ns(journal: Journal) -> int:
+    start = journal.definitions.process.get("start_ns")
+    return start if isinstance(start, int) else journal.modified_ns
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def _modified_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0

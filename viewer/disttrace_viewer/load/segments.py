@@ -1,0 +1,238 @@
+"""Segments into columns: whole chunks of lines at once, line by line only where one is damaged."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+import orjson
+import polars as pl
+
+from disttrace_viewer.load.text import Text
+
+CHUNK_BYTES = 24 << 20
+LIST_MARK = "\0"
+"""Begins the text of a key that was a list (its JSON follows); no key of a store begins so."""
+
+_I = pl.Int64()
+_BEGIN: Mapping[str, pl.DataType] = dict.fromkeys(("b", "t", "s", "h", "q", "p", "n", "r"), _I)
+_KEYED: Mapping[str, pl.DataType] = {**_BEGIN, "k": pl.String()}
+_RICH: Mapping[str, pl.DataType] = {**_KEYED, "a": pl.String()}
+_END: Mapping[str, pl.DataType] = dict.fromkeys(("e", "d", "u", "v", "n", "q", "y", "x", "f"), _I)
+_MARK: Mapping[str, pl.DataType] = dict.fromkeys(("i", "w", "c", "l", "d", "g", "z"), _I)
+
+_PIECE = 2_000
+"""Lines that are looked at one by one when one among them is damaged."""
+
+_LINE = pl.col("l")
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Lines of one file: ``file`` is the caller's number for it, ``first`` its line number."""
+
+    file: int
+    text: Text
+    first: int
+
+
+@dataclass(slots=True)
+class Chunk:
+    """What a chunk of lines held. The frames bear ``file`` and the record's own keys."""
+
+    begins: pl.DataFrame
+    ends: pl.DataFrame
+    marks: pl.DataFrame
+    others: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    """Heartbeats, standings, segment heads and records of unknown kinds, with their file."""
+    bad: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Unreadable lines per file: how many, and the number of the first."""
+
+
+def slices(texts: Iterable[tuple[int, Text]]) -> Iterator[list[Slice]]:
+    """Groups of texts of about ``CHUNK_BYTES``; longer texts are cut between lines."""
+    pending: list[Slice] = []
+    size = 0
+    for file, text in texts:
+        for part in _parts(file, text):
+            pending.append(part)
+            size += len(part.text.data)
+            if size >= CHUNK_BYTES:
+                yield pending
+                pending, size = [], 0
+    if pending:
+        yield pending
+
+
+def _parts(file: int, text: Text) -> Iterator[Slice]:
+    start, first = 0, 1
+    while len(text.data) - start > CHUNK_BYTES:
+        end = text.data.rfind(b"\n", start, start + CHUNK_BYTES) + 1
+        if end <= start:
+            end = text.data.find(b"\n", start) + 1
+        data = text.data[start:end]
+        yield Slice(file, Text(text.path, data, lines := data.count(b"\n")), first)
+        start, first = end, first + lines
+    rest = text.data[start:] if start else text.data
+    if rest:
+        yield Slice(file, Text(text.path, rest, rest.count(b"\n")), first)
+
+
+def parse(parts: list[Slice]) -> Chunk:
+    """The records in some slices."""
+    lines = _lines(parts)
+    begin = _LINE.str.starts_with('{"b":')
+    end = _LINE.str.starts_with('{"e":')
+    mark = (
+        _LINE.str.starts_with('{"i":')
+        | _LINE.str.starts_with('{"w":')
+        | _LINE.str.starts_with('{"c":')
+        | _LINE.str.starts_with('{"l":')
+    )
+    keyed = _LINE.str.contains('"k":', literal=True)
+    rich = _LINE.str.contains_any(['"a":', '"k":['])
+    kinds = lines.select(
+        pl.when(begin & rich)
+        .then(pl.lit(2, pl.UInt8))
+        .when(begin & keyed)
+        .then(pl.lit(1, pl.UInt8))
+        .when(begin)
+        .then(pl.lit(0, pl.UInt8))
+        .when(end)
+        .then(pl.lit(3, pl.UInt8))
+        .when(mark)
+        .then(pl.lit(4, pl.UInt8))
+        .otherwise(pl.lit(5, pl.UInt8))
+        .alias("kind")
+    )["kind"]
+    reader = _Reader(parts)
+    begins = [
+        reader.decode(lines.filter(kinds == 0), _BEGIN),
+        reader.decode(lines.filter(kinds == 1), _KEYED),
+        reader.one_by_one(lines.filter(kinds == 2), _RICH),
+    ]
+    chunk = Chunk(
+        begins=_begins([frame for frame in begins if frame.height]),
+        ends=reader.decode(lines.filter(kinds == 3), _END),
+        marks=reader.decode(lines.filter(kinds == 4), _MARK),
+    )
+    chunk.others = list(reader.objects(lines.filter(kinds == 5)))
+    chunk.bad = reader.bad
+    return chunk
+
+
+def _begins(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    if not frames:
+        return pl.DataFrame(schema={"file": pl.UInt32, "row": pl.UInt32, **_RICH})
+    frame = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal").sort("row")
+    missing = [name for name in ("k", "a") if name not in frame.columns]
+    return frame.with_columns(pl.lit(None, pl.String).alias(name) for name in missing)
+
+
+def _lines(parts: list[Slice]) -> pl.DataFrame:
+    data = b"".join(part.text.data for part in parts)
+    count = sum(part.text.lines for part in parts)
+    try:
+        lines = pl.read_csv(
+            data,
+            separator="\x01",
+            quote_char=None,
+            has_header=False,
+            schema={"l": pl.String},
+        )
+    except pl.exceptions.PolarsError:
+        lines = pl.DataFrame()
+    if lines.height != count:
+        texts = data.decode(errors="replace").split("\n")[:count]
+        lines = pl.DataFrame({"l": texts}, schema={"l": pl.String})
+    files = pl.concat(
+        [
+            pl.Series("file", [part.file], dtype=pl.UInt32).new_from_index(0, part.text.lines)
+            for part in parts
+        ]
+    )
+    return lines.with_columns(files, pl.int_range(count, dtype=pl.UInt32).alias("row"))
+
+
+class _Reader:
+    """Decodes lines of one record shape and counts those that cannot be."""
+
+    def __init__(self, parts: list[Slice]) -> None:
+        self._parts = parts
+        self._starts = list(accumulate((part.text.lines for part in parts), initial=0))
+        self.bad: dict[int, tuple[int, int]] = {}
+
+    def decode(self, lines: pl.DataFrame, fields: Mapping[str, pl.DataType]) -> pl.DataFrame:
+        """The fields of all lines; pieces around a damaged line are read one by one."""
+        try:
+            values = lines["l"].str.json_decode(pl.Struct(dict(fields)))
+        except pl.exceptions.PolarsError:
+            values = None
+        if values is not None and len(values) == lines.height:
+            return lines.select("file", "row").hstack(values.struct.unnest())
+        if lines.height <= _PIECE:
+            return self.one_by_one(lines, fields)
+        step = max(_PIECE, lines.height // 16)
+        return pl.concat(
+            [self.decode(piece, fields) for piece in lines.iter_slices(step)], how="vertical"
+        )
+
+    def one_by_one(self, lines: pl.DataFrame, fields: Mapping[str, pl.DataType]) -> pl.DataFrame:
+        """As ``decode``, in Python: for damaged lines, and for values that are no numbers."""
+        columns: dict[str, list[Any]] = {name: [] for name in ("file", "row", *fields)}
+        for text, file, row in lines.iter_rows():
+            record = _object(text)
+            values = None if record is None else _values(record, fields)
+            if values is None:
+                self._count(row, file)
+                continue
+            columns["file"].append(file)
+            columns["row"].append(row)
+            for name, value in zip(fields, values, strict=True):
+                columns[name].append(value)
+        return pl.DataFrame(columns, schema={"file": pl.UInt32, "row": pl.UInt32, **fields})
+
+    def objects(self, lines: pl.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The lines as Python objects."""
+        for text, file, row in lines.iter_rows():
+            record = _object(text)
+            if record is None:
+                self._count(row, file)
+            else:
+                yield file, record
+
+    def _count(self, row: int, file: int) -> None:
+        part = bisect_right(self._starts, row) - 1
+        number = row - self._starts[part] + self._parts[part].first
+        count, first = self.bad.get(file, (0, number))
+        self.bad[file] = (count + 1, min(first, number))
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _values(record: dict[str, Any], fields: Mapping[str, pl.DataType]) -> list[Any] | None:
+    """The record's values by field; None if one has a type that the format does not give it."""
+    values: list[Any] = []
+    for name in fields:
+        value = record.get(name)
+        if name == "k" and isinstance(value, list):
+            value = LIST_MARK + orjson.dumps([str(part) for part in value]).decode()
+        elif name == "a" and isinstance(value, dict):
+            value = orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+        elif value is not None and (
+            not isinstance(value, str)
+            if name in ("k", "a")
+            else not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63
+        ):
+            return None
+        values.append(value)
+    return values

@@ -1,0 +1,120 @@
+"""The bytes of a journal's file as clean JSON lines: no NULs, no torn end, UTF-8."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from dataclasses import dataclass
+
+import orjson
+
+from disttrace_viewer.load.problems import Problems, plural
+
+TORN_LIMIT = 1 << 20
+"""An unfinished last line is normal; one longer than this is none that disttrace writes."""
+
+_BLANK = re.compile(rb"\n[ \t\r]*(?=\n)")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Whole lines, each ended by a newline."""
+
+    path: str
+    data: bytes
+    lines: int
+
+
+def read(path: str, problems: Problems) -> Text:
+    """The usable lines of a file; unreadable files give none and a sentence."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        advice = "check its permissions" if isinstance(error, PermissionError) else "try again"
+        problems.add(path, "unreadable", f"cannot be read ({error.strerror}); {advice}.")
+        return Text(path, b"", 0)
+    return clean(path, data, problems)
+
+
+def clean(path: str, data: bytes, problems: Problems) -> Text:
+    """As ``read``, from bytes."""
+    if data.startswith(b"\x1f\x8b"):
+        problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
+        return Text(path, b"", 0)
+    data = _cut_end(path, _as_utf8(path, data, problems), problems)
+    if b"\r\n" in data:
+        data = data.replace(b"\r\n", b"\n")
+    if b"\n\n" in data or data.startswith(b"\n"):
+        data = _BLANK.sub(b"", data).lstrip(b"\n")
+    return Text(path, data, data.count(b"\n"))
+
+
+def _as_utf8(path: str, data: bytes, problems: Problems) -> bytes:
+    wide = _wide_encoding(data)
+    if wide:
+        problems.add(path, "encoding", f"is in {wide.upper()} and not in UTF-8; read all the same.")
+        return data.decode(wide, errors="replace").lstrip("\ufeff").encode()
+    if data.startswith(codecs.BOM_UTF8):
+        problems.add(path, "encoding", "begins with a byte order mark; read without it.")
+        data = data[len(codecs.BOM_UTF8) :]
+    data = data.rstrip(b"\0")
+    if b"\0" in data:
+        # A hole: a thread had reserved its place and was killed before it wrote.
+        data = data.replace(b"\0", b"")
+    if data.isascii():
+        return data
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return _repair(path, data, problems)
+    return data
+
+
+def _wide_encoding(data: bytes) -> str | None:
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if data.startswith(b'{\0"\0'):
+        return "utf-16-le"
+    return "utf-16-be" if data.startswith(b'\0{\0"') else None
+
+
+def _repair(path: str, data: bytes, problems: Problems) -> bytes:
+    """Lines that are JSON in Latin-1 and no UTF-8 are taken as that; others are left alone."""
+    lines, repaired = data.split(b"\n"), 0
+    for place, line in enumerate(lines):
+        try:
+            line.decode()
+        except UnicodeDecodeError:
+            latin = line.decode("latin-1").encode()
+            if _is_object(latin):
+                lines[place], repaired = latin, repaired + 1
+    if repaired:
+        problems.add(
+            path, "encoding", f"{plural(repaired, 'line')} not in UTF-8, taken as Latin-1."
+        )
+    return b"\n".join(lines)
+
+
+def _cut_end(path: str, data: bytes, problems: Problems) -> bytes:
+    """Without an unfinished last line: a process was killed in it or is writing it now."""
+    if not data or data.endswith(b"\n"):
+        return data
+    end = data.rfind(b"\n") + 1
+    if _is_object(data[end:]):
+        return data + b"\n"
+    if len(data) - end > TORN_LIMIT:
+        size = f"{(len(data) - end) / 1e6:,.0f} MB"
+        problems.add(
+            path,
+            "noise",
+            f"ends in {size} that are no line of a journal; everything before them was read.",
+        )
+    return data[:end]
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(orjson.loads(line), dict)
+    except orjson.JSONDecodeError:
+        return False
