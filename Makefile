@@ -37,7 +37,8 @@ $(STAMP): pyproject.toml
 
 demo: $(STAMP) ## trace a ping-pong and an all-reduce under torchrun, then view and diagnose
 	rm -rf $(OUT)
-	DISTTRACE=1 DISTTRACE_DIR=$(OUT) $(BIN)/torchrun --standalone --nproc-per-node $(NPROC) \
+	OMP_NUM_THREADS=1 DISTTRACE=1 DISTTRACE_DIR=$(OUT) \
+	  $(BIN)/torchrun --standalone --nproc-per-node $(NPROC) \
 	  examples/pingpong_allreduce.py
 	$(BIN)/disttrace diagnose $(OUT) || test $$? -eq 1 # 1 is a finding, such as a slow machine
 	$(BIN)/disttrace view $(OUT)
