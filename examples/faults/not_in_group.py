@@ -10,6 +10,8 @@ global rank against group rank; the exceptions and the others' wait at L2 are it
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from common import deeper, join, options, subgroup
@@ -37,8 +39,7 @@ def main() -> None:
     if rank in members:
         for step in range(chosen.step + 1):
             wrong = step == chosen.step and chosen.culprit in (-1, rank)
-            deeper(chosen.deep, lambda wrong=wrong: communicate(
-                chosen.op, wrong, rank, members, group))  # fmt: skip
+            deeper(chosen.deep, partial(communicate, chosen.op, wrong, rank, members, group))
     dist.barrier()  # <- L2
     dist.destroy_process_group()
 

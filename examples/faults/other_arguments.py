@@ -13,6 +13,8 @@ ranks, and of the two ends of a message: nobody):
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from common import deeper, join, options, subgroup
@@ -52,7 +54,7 @@ def main() -> None:
     if rank in members:
         for number in range(STEPS):
             odd = number == chosen.step and rank == chosen.culprit
-            deeper(chosen.deep, lambda odd=odd: step(chosen.what, odd, members, group))
+            deeper(chosen.deep, partial(step, chosen.what, odd, members, group))
     dist.barrier()  # <- L6
     dist.destroy_process_group()
 

@@ -10,6 +10,8 @@ or the errors of others are its consequences.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from common import deeper, join, options, subgroup
@@ -41,7 +43,7 @@ def main() -> None:
         for step in range(STEPS):
             wrong = step == chosen.step and rank == chosen.culprit
             elements = chosen.elements if wrong else 1024
-            deeper(chosen.deep, lambda n=elements: collective(chosen.op, n, members, group))
+            deeper(chosen.deep, partial(collective, chosen.op, elements, members, group))
     dist.barrier()  # <- L3
     dist.destroy_process_group()
 
