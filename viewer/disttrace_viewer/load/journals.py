@@ -62,8 +62,10 @@ def _open(files: Files, problems: Problems) -> Journal | None:
     if identity is None and head is None:
         _name_stranger(files, problems)
         return None
-    head_id = head.get("process") if head else None
-    if identity is not None and isinstance(head_id, str) and head_id != identity:
+    match = _NAME.match(os.path.basename(files.base))
+    from_name = match.groupdict() if match else {}
+    head_id = str(head.get("process") or from_name.get("random") or files.base) if head else ""
+    if identity and head and head.get("process") not in (None, identity):
         problems.add(
             files.paths[-1],
             "mixed",
@@ -72,12 +74,11 @@ def _open(files: Files, problems: Problems) -> Journal | None:
         )
     if identity is None and head is not None:
         _name_undefined(files, definitions, problems)
-    match = _NAME.match(os.path.basename(files.base))
     return Journal(
-        id=identity or str(head_id),
+        id=identity or head_id,
         files=files,
         definitions=definitions,
-        from_name=match.groupdict() if match else {},
+        from_name=from_name,
         modified_ns=max(map(_modified_ns, files.paths)),
         head_t=head.get("t") if head else None,
     )
@@ -123,7 +124,7 @@ def _head(files: Files, problems: Problems) -> dict[str, Any] | None:
                 record = orjson.loads(line)
             except orjson.JSONDecodeError:
                 continue
-            if isinstance(record, dict) and isinstance(record.get("process"), str):
+            if isinstance(record, dict) and isinstance(record.get("seg"), int):
                 version = record.get("format")
                 if isinstance(version, int) and version > FORMAT:
                     problems.add(

@@ -1,0 +1,78 @@
+"""``disttrace export``: a trace in the form that another tool reads."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+
+from disttrace_viewer import reading
+from disttrace_viewer.errors import ViewerError
+from disttrace_viewer.model import Trace
+from disttrace_viewer.views import jsonl
+
+FORMATS: dict[str, Callable[[Trace], Iterator[bytes]]] = {
+    "jsonl": jsonl.lines,
+}
+"""Writers by name: each gives the output in pieces."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    reading.add_arguments(parser, whole_folders=True)
+    parser.add_argument(
+        "--format",
+        choices=sorted(FORMATS),
+        default="jsonl",
+        metavar="F",
+        help=f"one of: {', '.join(sorted(FORMATS))} (default: jsonl)",
+    )
+    parser.add_argument(
+        "-o", "--output", default="-", metavar="FILE", help="where to write (default: -, stdout)"
+    )
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the export; a file appears only when it is complete."""
+    trace = reading.read(args)
+    for problem in trace.problems:
+        sys.stderr.write(problem.sentence + "\n")
+    pieces = FORMATS[args.format](trace)
+    if args.output == "-":
+        for piece in pieces:
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+        return 0
+    try:
+        _write(args.output, pieces)
+    except OSError as error:
+        raise ViewerError(f"cannot write {args.output}: {error.strerror}.") from error
+    return 0
+
+
+def _write(path: str, pieces: Iterator[bytes]) -> None:
+    """Beside the target first, then in its place: nobody finds half a file."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        # A pipe or a device cannot be replaced.
+        with open(path, "wb") as file:
+            file.writelines(pieces)
+        return
+    handle, beside = tempfile.mkstemp(
+        dir=os.path.dirname(path) or ".", prefix=f".{os.path.basename(path)}."
+    )
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.writelines(pieces)
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
