@@ -25,7 +25,7 @@ class ImportHook:
             return
         self._waiting.setdefault(name, []).append(callback)
         if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)  # type: ignore[arg-type]
+            sys.meta_path.insert(0, self)
 
     def remove(self) -> None:
         """Stop watching."""

@@ -245,7 +245,7 @@ def _backends(module: ModuleType) -> dict[str, str | None]:
         try:
             import torch
 
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         except Exception:  # no driver: the version cannot be asked for
             found["nccl"] = None
     return found

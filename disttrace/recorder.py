@@ -23,35 +23,48 @@ from disttrace.journal.writer import Journal
 _clock = time.perf_counter_ns
 
 
+class Counter:
+    """Counts 1, 2, 3, ... in one sequence; ``next`` is one call of C and needs no lock."""
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        self.next: Callable[[], int] = itertools.count(1).__next__
+
+    def give_back(self, number: int) -> None:
+        """``number`` was taken for nothing. If another was taken since, it stays a gap."""
+        probe = self.next()
+        self.next = itertools.count(number if probe == number + 1 else probe).__next__
+
+
 class Call:
     """One call site with one signature: what its operations share, defined once."""
 
-    __slots__ = ("counter", "device_ends", "group", "head", "n", "op", "synchronous", "tag")
+    __slots__ = ("counter", "device_ends", "group", "n", "op", "synchronous", "tag")
 
-    def __init__(self, n: int, op: str, synchronous: bool, counter: list[int] | None) -> None:
+    def __init__(self, n: int, op: str, synchronous: bool, counter: Counter | None) -> None:
         self.n = n
         self.op = op
+        self.synchronous = synchronous  # the public call waits itself: one end record says it all
+        self.counter = counter  # of its group and backend, or of its stream of messages
+        self.device_ends = False  # over when the device says so, not when a call returns
         self.group: int | None = None  # its number; with the tag, for receives from any source
         self.tag: int | None = None
-        self.device_ends = False  # over when the device says so, not when a call returns
-        self.synchronous = synchronous  # the public call waits itself: one end record says it all
-        self.counter = counter  # sequence counter of its group and backend, or of its stream
-        self.head = b"%d" % n
 
 
 class Operation:
     """One operation between its begin and its end."""
 
-    __slots__ = ("begin", "call", "issued", "n", "seq", "waited", "work")
+    __slots__ = ("begin", "call", "issued", "n", "seq", "work")
+
+    issued: int  # ns after begin, once the call has returned
+    work: int  # id() of its Work, while somebody holds that
 
     def __init__(self, n: int, begin: int, call: Call, seq: int) -> None:
         self.n = n
         self.begin = begin
         self.call = call
         self.seq = seq
-        self.issued = 0  # ns after begin; 0 until the call returned
-        self.waited = False
-        self.work = 0  # id() of its Work while somebody holds that
 
 
 class ThreadState:
@@ -102,14 +115,14 @@ class Recorder:
         self.t0 = t0
         self.lock = threading.RLock()  # a signal handler may record while its thread records
         self.in_flight: dict[int, bytes] = {}
-        self.last_change = _clock()  # newest begin or end: the sampler looks at it
         self.off = False
         self._open_journal = open_journal
         self._opening = opening
         self._on_failure = on_failure
         self._journal: Journal | None = None
-        self._put: Callable[[bytes], None] = self._open_and_put
-        self._operations = itertools.count(1)
+        self._put: Callable[[bytes], object] = self._open_and_put
+        self._next_number = itertools.count(1).__next__
+        self._in_background = 0  # bytes of heartbeats and the like, in the current segment
         self._thread_numbers = itertools.count()
         self._strings: dict[str, int] = {}
         self._stacks: dict[tuple[Any, ...], int] = {}
@@ -124,76 +137,70 @@ class Recorder:
 
         ``extra`` holds further keys as JSON, each with a comma before it.
         """
+        n = self._next_number()
         counter = call.counter
-        with self.lock:
-            n = next(self._operations)
+        if counter is None:
+            seq = 0
             begin = _clock()
-            if counter is None:
-                seq = 0
-                line = b'{"b":%d,"t":%d,"s":%b%b%b}\n' % (
-                    n,
-                    begin - self.t0,
-                    call.head,
-                    thread.tail,
-                    extra,
-                )
-            else:
-                seq = counter[0] = counter[0] + 1
-                line = b'{"b":%d,"t":%d,"s":%b,"q":%d%b%b}\n' % (
-                    n,
-                    begin - self.t0,
-                    call.head,
-                    seq,
-                    thread.tail,
-                    extra,
-                )
-            self.in_flight[n] = line
-            try:
-                self._put(line)
-            except (SegmentFull, OSError) as error:
-                self._recover(error, line)
+            line = b'{"b":%d,"t":%d,"s":%d%b%b}\n' % (
+                n,
+                begin - self.t0,
+                call.n,
+                thread.tail,
+                extra,
+            )
+        else:
+            seq = counter.next()
+            begin = _clock()
+            line = b'{"b":%d,"t":%d,"s":%d,"q":%d%b%b}\n' % (
+                n,
+                begin - self.t0,
+                call.n,
+                seq,
+                thread.tail,
+                extra,
+            )
+        self.in_flight[n] = line
+        try:
+            self._put(line)
+        except (ValueError, OSError) as error:
+            self._recover(error, line)
         return Operation(n, begin, call, seq)
 
+    def end_synchronous(self, operation: Operation) -> None:
+        """The wait that the public call did itself is over."""
+        line = b'{"e":%d,"d":%d,"u":%d}\n' % (
+            operation.n,
+            _clock() - operation.begin,
+            operation.issued,
+        )
+        self.in_flight.pop(operation.n, None)
+        try:
+            self._put(line)
+        except (ValueError, OSError) as error:
+            self._recover(error, line)
+
     def issued(self, operation: Operation) -> None:
-        """The call returned and the work goes on; a synchronous call says so in its end."""
+        """The call returned and the work goes on."""
         operation.issued = elapsed = _clock() - operation.begin
-        if not operation.call.synchronous:
-            self._record(b'{"i":%d,"d":%d}\n' % (operation.n, elapsed))
+        self._record(b'{"i":%d,"d":%d}\n' % (operation.n, elapsed))
 
     def wait_begins(self, operation: Operation) -> None:
         """A wait for asynchronous work is about to enter C++."""
-        operation.waited = True
         self._record(b'{"w":%d,"d":%d}\n' % (operation.n, _clock() - operation.begin))
 
     def end(self, operation: Operation, extra: bytes = b"") -> None:
         """The operation is over for this process."""
-        now = _clock()
-        elapsed = now - operation.begin
-        if operation.issued and operation.call.synchronous:
-            line = b'{"e":%d,"d":%d,"u":%d%b}\n' % (
-                operation.n,
-                elapsed,
-                operation.issued,
-                extra,
-            )
-        else:
-            line = b'{"e":%d,"d":%d%b}\n' % (operation.n, elapsed, extra)
-        with self.lock:
-            self.in_flight.pop(operation.n, None)
-            self.last_change = now
-            try:
-                self._put(line)
-            except (SegmentFull, OSError) as error:
-                self._recover(error, line)
+        line = b'{"e":%d,"d":%d%b}\n' % (operation.n, _clock() - operation.begin, extra)
+        self.in_flight.pop(operation.n, None)
+        self._record(line)
 
     def failed(self, operation: Operation, error: BaseException, *, on_issue: bool) -> None:
         """The user's call raised. One that raised on issue gives its sequence number back."""
         text = self.string(guard.first_line(error))
         counter = operation.call.counter
         if on_issue and counter is not None:
-            with self.lock:
-                if counter[0] == operation.seq:
-                    counter[0] -= 1
+            counter.give_back(operation.seq)
         self.end(operation, b',"x":%d%b' % (text, b',"f":1' if on_issue else b""))
 
     def completed(
@@ -206,26 +213,31 @@ class Recorder:
         extra = b"" if gap is None else b',"g":%d' % gap
         if duration is not None:
             extra += b',"z":%d' % duration
-        line = b'{"c":%d,"d":%d%b}\n' % (operation.n, _clock() - operation.begin, extra)
-        with self.lock:
-            self.in_flight.pop(operation.n, None)
-        self._record(line)
+        self.in_flight.pop(operation.n, None)
+        self._record(b'{"c":%d,"d":%d%b}\n' % (operation.n, _clock() - operation.begin, extra))
 
     def lost(self, operation: Operation) -> None:
         """Its Work was dropped: nobody waited, and nobody will see it complete."""
-        with self.lock:
-            self.in_flight.pop(operation.n, None)
+        self.in_flight.pop(operation.n, None)
         self._record(b'{"l":%d,"d":%d}\n' % (operation.n, _clock() - operation.begin))
 
     def heartbeat(self) -> None:
         """Say that the interpreter still runs; nothing unless the journal is open."""
         if self._journal is not None:
-            self._record(b'{"hb":%d}\n' % (_clock() - self.t0))
+            self._background(b'{"hb":%d}\n' % (_clock() - self.t0))
 
     def stands_at(self, thread_number: int, stack: int) -> None:
         """Say where a thread stands (stack 0: nowhere known)."""
         now = _clock() - self.t0
-        self._record(b'{"at":%d,"h":%d,"k":%d}\n' % (now, thread_number, stack))
+        self._background(b'{"at":%d,"h":%d,"k":%d}\n' % (now, thread_number, stack))
+
+    def progress(self) -> tuple[int, int]:
+        """Changes whenever an operation begins, goes on or ends; heartbeats do not count."""
+        journal = self._journal
+        if journal is None:
+            return 0, 0
+        segment, size = journal.position()
+        return segment, size - self._in_background
 
     def now(self) -> int:
         """Nanoseconds of the journal's clock."""
@@ -233,9 +245,7 @@ class Recorder:
 
     # -- definitions -------------------------------------------------------------------------
 
-    def call(
-        self, op: str, /, *, synchronous: bool, counter: list[int] | None, **keys: Any
-    ) -> Call:
+    def call(self, op: str, /, *, synchronous: bool, counter: Counter | None, **keys: Any) -> Call:
         """Define a call; keys that are None are left out."""
         keys = {key: value for key, value in keys.items() if value is not None}
         call = Call(self.define("call", op=op, **keys), op, synchronous, counter)
@@ -326,12 +336,14 @@ class Recorder:
     # -- inside ------------------------------------------------------------------------------
 
     def _record(self, line: bytes) -> None:
-        with self.lock:
-            self.last_change = _clock()
-            try:
-                self._put(line)
-            except (SegmentFull, OSError) as error:
-                self._recover(error, line)
+        try:
+            self._put(line)
+        except (ValueError, OSError) as error:
+            self._recover(error, line)
+
+    def _background(self, line: bytes) -> None:
+        self._in_background += len(line)
+        self._record(line)
 
     def _define(self, record: Mapping[str, Any]) -> None:
         if self.off:
@@ -345,7 +357,9 @@ class Recorder:
             self._fail(error)
 
     def _open_and_put(self, line: bytes) -> None:
-        self._open()
+        with self.lock:
+            if self._journal is None and not self.off:
+                self._open()
         self._put(line)
 
     def _open(self) -> None:
@@ -358,21 +372,34 @@ class Recorder:
     def _roll(self, journal: Journal) -> None:
         number = journal.number + 1
         first = b'{"seg":%d,"format":%d,"t":%d}\n' % (number, fmt.FORMAT, self.now())
-        copies = [line[:-2] + b',"r":1}\n' for line in self.in_flight.values()]
+        copies = [line[:-2] + b',"r":1}\n' for line in list(self.in_flight.values())]
         dropped = journal.open_segment([first, *copies])
+        self._in_background = 0
         self._put = journal.put
         if dropped is not None:
             journal.define({fmt.DEF: "dropped", "t": self.now(), "segment": dropped})
 
     def _recover(self, error: BaseException, line: bytes) -> None:
-        """Open the next segment for ``line``, or give up."""
+        """Make room for ``line`` or open the next segment; give up where that fails."""
+        with self.lock:
+            try:
+                self._make_room(error, line)
+            except (ValueError, OSError) as final:
+                self._fail(final)
+
+    def _make_room(self, error: BaseException, line: bytes) -> None:
+        journal = self._journal
+        if isinstance(error, OSError) or journal is None:
+            raise error
         try:
-            if not isinstance(error, SegmentFull) or self._journal is None:
-                raise error
-            self._roll(self._journal)
+            self._put(line)  # another thread may have made room meanwhile
+        except ValueError:
+            try:
+                journal.extend(len(line))
+            except SegmentFull:
+                self._roll(journal)
+            self._put = journal.put
             self._put(line)
-        except (SegmentFull, OSError) as final:
-            self._fail(final)
 
     def _fail(self, error: BaseException) -> None:
         if not self.off:

@@ -69,48 +69,66 @@ class Signature:
 
 # -- keys: every call ----------------------------------------------------------------------------
 
+Key = Callable[[tuple[Any, ...], Mapping[str, Any]], Hashable]
 
-def _data_key(args: tuple[Any, ...]) -> Hashable:
-    (tensor,), options = args
-    return (
-        tensor.shape,
-        tensor.dtype,
-        tensor.device,
-        options.reduceOp,
-        getattr(options, "asyncOp", None),
-    )
+# What a fast key meets where it does not fit: another overload, several tensors, lists of lists.
+_MISFIT = (ValueError, TypeError, AttributeError)
 
 
-def _rooted_key(args: tuple[Any, ...]) -> Hashable:
-    (tensor,), options = args
-    return (
-        tensor.shape,
-        tensor.dtype,
-        tensor.device,
-        options.rootRank,
-        getattr(options, "reduceOp", None),
-        getattr(options, "asyncOp", None),
-    )
+def _data_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    try:
+        (tensor,), options = args
+        return (
+            tensor.shape,
+            tensor.dtype,
+            tensor.device,
+            # Comparing two ReduceOps costs more than everything else here; their hashes differ.
+            hash(options.reduceOp),
+            getattr(options, "asyncOp", None),
+        )
+    except _MISFIT:
+        return _freeze_all(args, kwargs)
 
 
-def _pair_key(args: tuple[Any, ...]) -> Hashable:
-    output, tensor, options = args
-    return (
-        output.shape,
-        tensor.shape,
-        tensor.dtype,
-        tensor.device,
-        getattr(options, "reduceOp", None),
-        getattr(options, "asyncOp", None),
-    )
+def _rooted_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    try:
+        (tensor,), options = args
+        return (
+            tensor.shape,
+            tensor.dtype,
+            tensor.device,
+            options.rootRank,
+            hash(getattr(options, "reduceOp", None)),
+            getattr(options, "asyncOp", None),
+        )
+    except _MISFIT:
+        return _freeze_all(args, kwargs)
 
 
-def _peer_key(args: tuple[Any, ...]) -> Hashable:
-    (tensor,), peer, tag = args
-    return (tensor.shape, tensor.dtype, tensor.device, peer, tag)
+def _pair_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    try:
+        output, tensor, options = args
+        return (
+            output.shape,
+            tensor.shape,
+            tensor.dtype,
+            tensor.device,
+            hash(getattr(options, "reduceOp", None)),
+            getattr(options, "asyncOp", None),
+        )
+    except _MISFIT:
+        return _freeze_all(args, kwargs)
 
 
-_FAST: Mapping[tuple[str, ...], Callable[[tuple[Any, ...]], Hashable]] = {
+def _peer_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    try:
+        (tensor,), peer, tag = args
+        return (tensor.shape, tensor.dtype, tensor.device, peer, tag)
+    except _MISFIT:
+        return _freeze_all(args, kwargs)
+
+
+_FAST: Mapping[tuple[str, ...], Key] = {
     DATA: _data_key,
     ROOTED: _rooted_key,
     OUT_IN: _pair_key,
@@ -118,21 +136,9 @@ _FAST: Mapping[tuple[str, ...], Callable[[tuple[Any, ...]], Hashable]] = {
 }
 
 
-def key_of(row: Row) -> Callable[[tuple[Any, ...], Mapping[str, Any]], Hashable]:
+def key_of(row: Row) -> Key:
     """The function that makes the key of a call of ``row``: fast for what the public API passes."""
-    fast = _FAST.get(row.layout)
-    if fast is None:
-        return _freeze_all
-
-    def key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
-        if not kwargs:
-            try:
-                return fast(args)
-            except (ValueError, TypeError, AttributeError):
-                pass  # another overload, several tensors, lists of lists
-        return _freeze_all(args, kwargs)
-
-    return key
+    return _FAST.get(row.layout, _freeze_all)
 
 
 def _freeze_all(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:

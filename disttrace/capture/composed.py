@@ -5,6 +5,7 @@ Functions get other code (see engine.py), so names imported before tracing start
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
@@ -68,9 +69,7 @@ def install(capture: Capture) -> None:
         module = sys.modules.get(row.module)
         function = getattr(module, row.function, None)
         if function is not None:
-            capture.engine.function(
-                PART, function, lambda original, row=row: _door(capture, calls, row, original)
-            )
+            capture.engine.function(PART, function, functools.partial(_door, capture, calls, row))
 
 
 def _door(

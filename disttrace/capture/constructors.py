@@ -7,6 +7,7 @@ hang, so both are operations. Wrapping them costs no time.
 from __future__ import annotations
 
 import datetime
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -53,21 +54,21 @@ def install(capture: Capture) -> None:
                 PART,
                 owner,
                 "__init__",
-                lambda original, a=arguments: _store(capture, calls, a, original),
+                functools.partial(_store, capture, calls, arguments),
             )
-    patch(PART, c10d.PrefixStore, "__init__", lambda original: _prefix(capture, original))
-    patch(PART, c10d.ProcessGroup, "__init__", lambda original: _group(capture, original))
+    patch(PART, c10d.PrefixStore, "__init__", functools.partial(_prefix, capture))
+    patch(PART, c10d.ProcessGroup, "__init__", functools.partial(_group, capture))
     for name in _BACKENDS:
         owner = getattr(c10d, name, None)
         if owner is not None:
-            patch(PART, owner, "__init__", lambda original: _backend(capture, calls, original))
+            patch(PART, owner, "__init__", functools.partial(_backend, capture, calls))
     for name, key in (("_set_group_name", "name"), ("_set_group_desc", "desc")):
-        patch(PART, c10d.ProcessGroup, name, lambda original, k=key: _label(capture, k, original))
+        patch(PART, c10d.ProcessGroup, name, functools.partial(_label, capture, key))
     patch(
         PART,
         c10d.ProcessGroup,
         "_register_backend",
-        lambda original: _registration(capture, original),
+        functools.partial(_registration, capture),
     )
 
 
@@ -80,7 +81,9 @@ def _store(
         thread: ThreadState, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Operation:
         given = arguments_of(names, args, kwargs)
-        where = {key: given[key] for key in ("host", "port", "path") if key in given}
+        where: dict[str, Any] = {
+            key: given[key] for key in ("host", "port", "path") if key in given
+        }
         if "is_master" in given:
             where["server"] = given["is_master"]
         entry = stores.constructing(store, type(store).__name__, **where)
@@ -94,7 +97,7 @@ def _store(
         seen = adopted_keys(store)
         if entry.keys.get("server"):
             seen.pop("address", None)
-        stores.constructed(store, entry, **_changes(entry, seen))
+        stores.constructed(entry, **_changes(entry, seen))
 
     return wrap(capture, PART, original, begin, done)
 

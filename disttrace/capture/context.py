@@ -27,6 +27,8 @@ class Capture:
         self.sites = CallSites(recorder, depth=stack_depth)
         self.works = Works(recorder)
         self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
+        # Called by the live thread; each says whether it waits for something.
+        self.pollers: list[Callable[[], bool]] = []
         self.on_fork: list[Callable[[], None]] = [self.works.forget]  # caches of numbers
 
     def fail(self, part: str, error: BaseException) -> None:
@@ -44,6 +46,15 @@ class Capture:
         )
         if self.reporter.say(part, sentence):
             self.recorder.note("note", text=sentence)
+
+    def failed(
+        self, part: str, operation: Operation, error: BaseException, *, on_issue: bool = True
+    ) -> None:
+        """The user's call raised ``error``, which the caller raises again."""
+        try:
+            self.recorder.failed(operation, error, on_issue=on_issue)
+        except BaseException as ours:
+            self.fail(part, ours)
 
     def identified(self, **keys: Any) -> None:
         """This process claims a rank, a world size."""
@@ -67,7 +78,7 @@ def wrap(
     (thread, operation, object, result). A call that comes back through a door on the same thread
     (a Python subclass, torch's own wrappers) is the same operation and passes.
     """
-    threads, recorder, fail = capture.recorder.threads, capture.recorder, capture.fail
+    threads, fail = capture.recorder.threads, capture.fail
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         thread = threads.state
@@ -85,10 +96,7 @@ def wrap(
             result = original(self, *args, **kwargs)
         except BaseException as error:
             thread.inside = False
-            try:
-                recorder.failed(operation, error, on_issue=True)
-            except BaseException as ours:
-                fail(part, ours)
+            capture.failed(part, operation, error)
             raise
         thread.inside = False
         try:

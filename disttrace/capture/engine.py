@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,7 +44,7 @@ class Engine:
         if entry is None:
             return False
         wrapper = make(getattr(owner, name))
-        function = wrapper.__func__ if isinstance(wrapper, staticmethod) else wrapper
+        function: Any = wrapper.__func__ if isinstance(wrapper, staticmethod) else wrapper
         _rename(function, name, owner)
         dynamo.skip(function.__code__)
         setattr(owner, name, wrapper)
@@ -71,7 +71,7 @@ class Engine:
         )
         original.__kwdefaults__ = inner.__kwdefaults__
         replacement = make(original)
-        dynamo.skip(replacement.__code__)  # type: ignore[attr-defined]
+        dynamo.skip(replacement.__code__)
         swapped = _trampoline(code, replacement)
         dynamo.skip(swapped)
         inner.__code__ = swapped
@@ -109,6 +109,14 @@ class Engine:
     def names(self, part: str) -> list[str]:
         """What ``part`` has patched."""
         return [patch.what for patch in self._patches if patch.part == part]
+
+
+def subclasses(owner: type) -> Iterator[type]:
+    """Every class below ``owner`` that exists now."""
+    child: type
+    for child in owner.__subclasses__():
+        yield child
+        yield from subclasses(child)
 
 
 def _rename(function: types.FunctionType, name: str, owner: type) -> None:

@@ -9,15 +9,14 @@ from typing import Any
 from disttrace.capture.objects import Registry
 from disttrace.capture.stores import Stores
 from disttrace.journal import format as fmt
-from disttrace.recorder import Recorder
+from disttrace.recorder import Counter, Recorder
 
-# Backends that match messages in order only: the tag does not tell streams apart.
-TAGLESS = frozenset({"nccl", "xccl", "hccl"})
+# Backends of devices: a call returns before the device has done anything, and messages are matched
+# in order only, so the tag does not tell streams apart.
+ON_DEVICE = frozenset({"nccl", "xccl", "hccl"})
 
-Counter = list[int]
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class GroupEntry:
     """A group as its definition says it, with its counters."""
 
@@ -44,14 +43,14 @@ class GroupEntry:
 
     def collective_counter(self, backend: str | None) -> Counter:
         """Counts collectives of one backend: two backends may legally order theirs differently."""
-        return self.collectives.setdefault(backend, [0])
+        return self.collectives.setdefault(backend, Counter())
 
     def stream_counter(
         self, direction: str, peer: int, tag: int | None, backend: str | None
     ) -> Counter:
         """Counts messages to or from ``peer`` (group rank)."""
-        key = (direction, peer, None if backend in TAGLESS else tag)
-        return self.streams.setdefault(key, [0])
+        key = (direction, peer, None if backend in ON_DEVICE else tag)
+        return self.streams.setdefault(key, Counter())
 
 
 class Groups:
@@ -149,14 +148,15 @@ class Groups:
 def described(group: Any) -> dict[str, Any]:
     """What a live group says of itself, with torch's registry of groups where it is in there."""
     keys: dict[str, Any] = {"type": type(group).__name__}
-    for key, read in (
-        ("rank", lambda: group.rank()),
-        ("size", lambda: group.size()),
-        ("name", lambda: group.group_name),
-        ("desc", lambda: group.group_desc),
+    for key, name in (
+        ("rank", "rank"),
+        ("size", "size"),
+        ("name", "group_name"),
+        ("desc", "group_desc"),
     ):
         try:
-            keys[key] = read()
+            value = getattr(group, name)
+            keys[key] = value() if callable(value) else value
         except Exception:  # a backend without the attribute, a subclass that raises
             continue
     keys.update(registered(group))
@@ -167,7 +167,7 @@ def described(group: Any) -> dict[str, Any]:
 
 
 def registered(group: Any) -> dict[str, Any]:
-    """Members and backends as ``torch.distributed`` has them, empty for a group it does not know."""
+    """Members and backends as ``torch.distributed`` has them, empty for a group unknown to it."""
     from torch.distributed import distributed_c10d as c10d
 
     world = getattr(c10d, "_world", None)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Hashable, Mapping
+import time
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 from disttrace.capture import arguments
 from disttrace.capture.calls import Calls, Made, changed
-from disttrace.capture.context import Capture, wrap
-from disttrace.capture.groups import TAGLESS, GroupEntry
-from disttrace.capture.operations import ANY_PEER, ROWS, Row
+from disttrace.capture.context import Capture
+from disttrace.capture.groups import ON_DEVICE, GroupEntry
+from disttrace.capture.operations import ROWS, Row
 from disttrace.journal.format import MESSAGE
-from disttrace.recorder import Call, Operation, ThreadState, json_text
+from disttrace.recorder import Call, Counter, Operation, ThreadState, json_text
 
 PART = "collectives and messages"
 
@@ -33,52 +35,81 @@ def install(capture: Capture) -> None:
                 PART,
                 owner,
                 row.method,
-                lambda original, row=row: _door(capture, calls, row, original),
+                functools.partial(_door, capture, calls, row),
             )
 
 
-def _door(capture: Capture, calls: Calls, row: Row, original: Any) -> Any:
-    recorder, groups, works = capture.recorder, capture.groups, capture.works
+def _door(capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]) -> Any:
+    """The hot path. It is ``context.wrap`` written out, because each function call counts here."""
+    recorder, groups, works, fail = capture.recorder, capture.groups, capture.works, capture.fail
+    threads, begin_record, clock = recorder.threads, recorder.begin, time.perf_counter_ns
     get_group, get_call, site = groups.get, calls.get, capture.sites.key
-    key_of = arguments.key_of(row)
-    begin_record = recorder.begin
-    getframe = sys._getframe
-    method = row.method
-    any_source = row.layout is ANY_PEER
-    extra_key = _async_local if not _options_tell() else None
+    key_of, method, getframe = arguments.key_of(row), row.method, sys._getframe
+    extra_key = None if _options_tell() else _async_local
 
-    def begin(
-        thread: ThreadState, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def begin_slowly(
+        thread: ThreadState, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
     ) -> Operation:
+        """A call that was not seen before, or comes from deep inside torch."""
         entry = get_group(id(group)) or groups.of(group)
-        frame = getframe(2)
-        signature: Hashable = (method, entry.n, key_of(args, kwargs))
+        signature: Hashable = (method, entry, key_of(args, kwargs))
         if extra_key is not None:
             signature = (signature, extra_key(frame))
-        call = get_call((site(frame), signature))
-        if type(call) is Call:
-            return begin_record(thread, call)
         describe = _Describe(capture, row, group, entry, args, kwargs, frame)
-        found, extra = calls.find(frame, signature, describe.define, describe.overflow)
-        return begin_record(thread, found, extra)
+        call, extra = calls.find(frame, signature, describe.define, describe.overflow)
+        return begin_record(thread, call, extra)
 
-    def done(thread: ThreadState, operation: Operation, group: Any, work: Any) -> None:
-        if work is None:
-            # NCCL waits for a synchronous call inside C++, and that only orders streams.
-            if operation.call.device_ends:
-                recorder.issued(operation)
-            else:
-                recorder.end(operation)
-        elif operation.call.synchronous:
-            recorder.issued(operation)
-            operation.work = id(work)
-            thread.sync = operation
-        else:
+    def returned(operation: Operation, work: Any) -> None:
+        """The call of an operation that is not synchronous returned, or gave no Work."""
+        if work is not None:
             recorder.issued(operation)
             works.add(work, operation)
+        elif operation.call.device_ends:
+            # NCCL waits for a synchronous call inside C++, and that only orders streams.
+            recorder.issued(operation)
+        else:
+            recorder.end(operation)
 
-    assert not any_source or row.kind == MESSAGE
-    return wrap(capture, PART, original, begin, done)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = threads.state
+        if thread.inside:
+            return original(self, *args, **kwargs)
+        operation = None
+        try:
+            frame = getframe(1)
+            signature: Hashable = (method, get_group(id(self)), key_of(args, kwargs))
+            if extra_key is not None:
+                signature = (signature, extra_key(frame))
+            call = get_call((site(frame), signature))
+            if type(call) is Call:
+                operation = begin_record(thread, call)
+            else:
+                operation = begin_slowly(thread, self, args, kwargs, frame)
+            del frame
+        except BaseException as error:
+            fail(PART, error)
+        if operation is None:
+            return original(self, *args, **kwargs)
+        try:
+            thread.inside = True
+            work = original(self, *args, **kwargs)
+        except BaseException as error:
+            thread.inside = False
+            capture.failed(PART, operation, error)
+            raise
+        thread.inside = False
+        try:
+            if work is not None and operation.call.synchronous:
+                operation.issued = clock() - operation.begin
+                operation.work = id(work)
+                thread.sync = operation
+            else:
+                returned(operation, work)
+        except BaseException as error:
+            fail(PART, error)
+        return work
+
+    return wrapper
 
 
 class _Describe:
@@ -142,13 +173,13 @@ class _Describe:
             stack=stack,
             **keys,
         )
-        call.device_ends = keys["backend"] in TAGLESS
+        call.device_ends = keys["backend"] in ON_DEVICE
         return call
 
 
 def _counter(
     row: Row, entry: GroupEntry, signature: arguments.Signature, backend: str | None
-) -> list[int] | None:
+) -> Counter | None:
     if row.kind != MESSAGE:
         return entry.collective_counter(backend)
     if signature.peer is None:

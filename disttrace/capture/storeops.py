@@ -5,13 +5,15 @@ Keys and sizes are recorded, never values.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from disttrace.capture.calls import Calls
 from disttrace.capture.context import Capture, wrap
+from disttrace.capture.engine import subclasses
 from disttrace.journal.format import STORE
 from disttrace.recorder import Call, Operation, ThreadState, json_text
 
@@ -54,21 +56,15 @@ def install(capture: Capture) -> None:
 
     calls = Calls(capture.sites)
     capture.on_fork.append(calls.forget)
-    for owner in (Store, *_subclasses(Store)):
+    for owner in (Store, *subclasses(Store)):
         for row in ROWS:
             capture.engine.attribute(
                 PART,
                 owner,
                 row.method,
-                lambda original, row=row: _door(capture, calls, row, original),
+                functools.partial(_door, capture, calls, row),
             )
-        capture.engine.attribute(PART, owner, "clone", lambda original: _clone(capture, original))
-
-
-def _subclasses(owner: type) -> Iterator[type]:
-    for child in owner.__subclasses__():
-        yield child
-        yield from _subclasses(child)
+        capture.engine.attribute(PART, owner, "clone", functools.partial(_clone, capture))
 
 
 def _door(

@@ -15,7 +15,7 @@ from disttrace.recorder import Recorder
 _REMOTE = re.compile(r"remote=\[?(?:::ffff:)?([^\]]+?)\]?:(\d+)\b")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class StoreEntry:
     """A store as its definition says it."""
 
@@ -48,7 +48,7 @@ class Stores:
         """A base store whose constructor is about to run."""
         return self._define(store, kind, _name(kind, keys), None, [], keys)
 
-    def constructed(self, store: Any, entry: StoreEntry, **keys: Any) -> None:
+    def constructed(self, entry: StoreEntry, **keys: Any) -> None:
         """Its constructor returned: port and address are known now."""
         entry.keys.update({k: v for k, v in keys.items() if v is not None})
         entry.name = _name(entry.keys.get("type", ""), entry.keys)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.context import Capture
-from disttrace.recorder import Operation, ThreadState
+from disttrace.capture.engine import subclasses
+from disttrace.recorder import Operation
 
 PART = "waits"
 
@@ -15,49 +17,44 @@ def install(capture: Capture) -> None:
     """Patch ``wait`` in Work and in the subclasses that have their own."""
     from torch._C._distributed_c10d import Work
 
-    for owner in (Work, *_subclasses(Work)):
+    for owner in (Work, *subclasses(Work)):
         if "wait" in owner.__dict__:
-            capture.engine.attribute(PART, owner, "wait", lambda original: _door(capture, original))
-
-
-def _subclasses(owner: type) -> Iterator[type]:
-    for child in owner.__subclasses__():
-        yield child
-        yield from _subclasses(child)
+            capture.engine.attribute(PART, owner, "wait", functools.partial(_door, capture))
 
 
 def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The other half of the hot path: the wait of a synchronous call is the first case."""
     recorder, works, fail = capture.recorder, capture.works, capture.fail
-    threads, get = recorder.threads, works.get
+    threads, get, end_synchronous = recorder.threads, works.get, recorder.end_synchronous
 
-    def claim(thread: ThreadState, work: Any) -> Operation | None:
-        """The operation that this wait is for; None if it is over or was never seen."""
-        operation = thread.sync
-        if operation is not None:
-            thread.sync = None
-            if operation.work == id(work):
-                return operation
+    def claim(work: Any) -> Operation | None:
+        """The asynchronous operation that this wait is for; None if it is over or unknown."""
         reference = get(id(work))
         if reference is None or reference() is not work:
             return None
-        operation = reference.operation
-        recorder.wait_begins(operation)
-        return operation
+        recorder.wait_begins(reference.operation)
+        return reference.operation
 
     def over(operation: Operation, work: Any) -> None:
+        """A wait returned that was not simply that of a synchronous call."""
         works.over(operation)
-        if operation.call.counter is None:
-            recorder.end(operation, _source(capture, operation, work))
-        else:
-            recorder.end(operation)
+        if operation.call.device_ends:
+            return
+        source = b"" if operation.call.counter is not None else _source(capture, operation, work)
+        recorder.end(operation, source)
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         thread = threads.state
         if thread.inside:
             return original(self, *args, **kwargs)
-        operation = None
+        operation = thread.sync
+        synchronous = False
         try:
-            operation = claim(thread, self)
+            if operation is not None:
+                thread.sync = None
+                synchronous = operation.work == id(self)
+            if not synchronous:
+                operation = claim(self)
         except BaseException as error:
             fail(PART, error)
         if operation is None:
@@ -67,15 +64,15 @@ def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(self, *args, **kwargs)
         except BaseException as error:
             thread.inside = False
-            try:
-                works.over(operation)
-                recorder.failed(operation, error, on_issue=False)
-            except BaseException as ours:
-                fail(PART, ours)
+            works.over(operation)
+            capture.failed(PART, operation, error, on_issue=False)
             raise
         thread.inside = False
         try:
-            if not operation.call.device_ends:
+            call = operation.call
+            if synchronous and call.counter is not None and not call.device_ends:
+                end_synchronous(operation)
+            else:
                 over(operation, self)
         except BaseException as error:
             fail(PART, error)
@@ -94,6 +91,4 @@ def _source(capture: Capture, operation: Operation, work: Any) -> bytes:
     if entry is None:
         return b',"y":%d' % source
     counter = entry.stream_counter("recv", source, operation.call.tag, None)
-    with capture.recorder.lock:
-        counter[0] += 1
-        return b',"y":%d,"q":%d' % (source, counter[0])
+    return b',"y":%d,"q":%d' % (source, counter.next())

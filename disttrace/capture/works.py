@@ -34,7 +34,9 @@ class Works:
 
     def over(self, operation: Operation) -> None:
         """The operation's end is on record: nothing more is expected of its Work."""
-        self._references.pop(operation.work, None)
+        reference = self._references.get(operation.work)
+        if reference is not None and reference.operation is operation:
+            del self._references[operation.work]
 
     def pending(self) -> list[_Reference]:
         """References of the works whose end was not seen yet."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 from typing import Protocol
 
 # Local file systems on which reserved blocks stay reserved. btrfs and zfs copy on write, network
@@ -22,94 +23,105 @@ _FIRST_WINDOW = 64 * 1024  # most processes write little: the first reservations
 _LARGEST_WINDOW = 1024 * 1024
 
 
-class SegmentFull(Exception):  # noqa: N818 - a signal to open the next one, not an error
+class SegmentFull(ValueError):  # noqa: N818 - a signal to open the next one, not an error
     """The line does not fit: the segment has reached its limit."""
 
 
 class Segment(Protocol):
-    """What the journal needs of a segment."""
+    """What the journal needs of a segment.
 
-    def put(self, line: bytes) -> None:
-        """Append ``line``; it survives the process from then on. Raises SegmentFull, OSError."""
+    ``put`` is the hot path and an attribute, not a method: it appends one line, which survives the
+    process from then on, and may be called by several threads at once. It raises ValueError where
+    ``extend`` must make room first (and put it anew: it is another function then), OSError where
+    the disk refuses.
+    """
+
+    put: Callable[[bytes], object]
+
+    def extend(self, need: int) -> None:
+        """Make room for ``need`` bytes. Raises SegmentFull at the limit, OSError."""
 
     def size(self) -> int:
         """Bytes put so far."""
 
     def close(self) -> None:
-        """Cut the file to its size and let go of it."""
+        """Cut the file to its size and let go of it. Raises OSError."""
 
     def abandon(self) -> None:
         """Let go of the file without changing it: it belongs to the parent after a fork."""
 
 
 class MappedSegment:
-    """A segment in a shared mapping, extended window by window."""
+    """A segment in a shared mapping, extended window by window.
+
+    ``put`` is the mapping's own ``write``: it claims its place and copies the line in one call of
+    C, so threads and signal handlers cannot come between, and no lock is needed.
+    """
 
     def __init__(self, path: str, *, limit: int) -> None:
         self._limit = limit
         self._start = 0  # offset of the window in the file
-        self._position = 0  # next byte, in the window
-        self._room = 0  # length of the window
+        self._sealed: int | None = None  # size of the content once no line may follow
         self._next_window = _FIRST_WINDOW
-        self._map: mmap.mmap | None = None
         self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
         try:
-            self._extend(0)
+            self._open_window(0, 0)
         except BaseException:
             os.close(self._fd)
             raise
 
-    def put(self, line: bytes) -> None:
-        position = self._position
-        end = position + len(line)
-        if end > self._room:
-            self._extend(len(line))
-            position = self._position
-            end = position + len(line)
-        # No call between reading and claiming the position: a signal handler that records can only
-        # run before or after both.
-        self._position = end
-        self._map[position:end] = line  # type: ignore[index]
+    def extend(self, need: int) -> None:
+        size = self._seal()
+        if size and size + need > self._limit:
+            raise SegmentFull
+        window = self._map
+        self._open_window(size, need)
+        window.close()
 
     def size(self) -> int:
-        return self._start + self._position
+        return self._start + self._map.tell() if self._sealed is None else self._sealed
 
     def close(self) -> None:
-        size = self.size()
-        self._drop_map()
+        size = self._seal()
+        self._map.close()
         try:
             os.ftruncate(self._fd, size)
         finally:
             os.close(self._fd)
 
     def abandon(self) -> None:
-        self._drop_map()
+        self._map.close()
         os.close(self._fd)
 
-    def _drop_map(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
-        self._room = 0
+    def _seal(self) -> int:
+        """Let no further line into the window; returns the size of the file's content."""
+        if self._sealed is not None:
+            return self._sealed
+        position = self._map.tell()
+        self._map.seek(0, os.SEEK_END)
+        # Another thread may have put a line between the two calls above. What follows the last
+        # line is NUL, for the window was reserved and never used before.
+        last = self._map.rfind(b"\n", position)
+        self._sealed = self._start + max(position, last + 1)
+        return self._sealed
 
-    def _extend(self, need: int) -> None:
+    def _open_window(self, size: int, need: int) -> None:
         """Reserve and map the next window, which begins on the page of the next byte."""
-        size = self.size()
-        if size and size + need > self._limit:
-            raise SegmentFull
         start = size // _PAGE * _PAGE
         length = self._next_window
         while size - start + need > length:  # a line longer than a window: rare, but it is data
             length *= 2
         os.posix_fallocate(self._fd, start, length)
-        window = mmap.mmap(self._fd, length, mmap.MAP_SHARED, mmap.PROT_WRITE, offset=start)
-        self._drop_map()
-        self._map, self._start, self._position, self._room = window, start, size - start, length
-        self._next_window = min(self._next_window * 4, _LARGEST_WINDOW)
+        self._map = mmap.mmap(self._fd, length, mmap.MAP_SHARED, offset=start)
+        self._map.seek(size - start)
+        self._start = start
+        self._sealed = None
+        self._next_window = min(length * 4, _LARGEST_WINDOW)
+        self.put: Callable[[bytes], object] = self._map.write
 
 
 class WrittenSegment:
-    """A segment written line by line."""
+    """A segment written line by line; the kernel keeps lines of several threads apart."""
 
     def __init__(self, path: str, *, limit: int) -> None:
         self._limit = limit
@@ -117,13 +129,18 @@ class WrittenSegment:
         self._fd = os.open(
             path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644
         )
+        self.put: Callable[[bytes], object] = self._put
 
-    def put(self, line: bytes) -> None:
+    def _put(self, line: bytes) -> None:
         size = self._size + len(line)
         if size > self._limit and self._size:
             raise SegmentFull
         self._size = size
         write_all(self._fd, line)
+
+    def extend(self, need: int) -> None:
+        if self._size and self._size + need > self._limit:
+            raise SegmentFull
 
     def size(self) -> int:
         return self._size

@@ -21,6 +21,14 @@ _SEGMENTS = 8
 _SMALLEST_SEGMENT = 64 * 1024
 
 
+def _append(segment: Segment, line: bytes) -> None:
+    try:
+        segment.put(line)
+    except ValueError:
+        segment.extend(len(line))
+        segment.put(line)
+
+
 def encode(value: Any) -> bytes:
     """``value`` as one line of JSON; what JSON has no form for becomes its ``repr``."""
     try:
@@ -32,11 +40,11 @@ def encode(value: Any) -> bytes:
 class Journal:
     """Files of one process.
 
-    ``put`` is the current segment's own method, rebound when a segment opens: the hot path pays
-    for one call.
+    ``put`` is the current segment's own, rebound whenever that makes room or the next one opens:
+    the hot path pays for one call.
     """
 
-    put: Callable[[bytes], None]
+    put: Callable[[bytes], object]
 
     def __init__(self, directory: str, base: str, *, max_bytes: int) -> None:
         """Create the folder and both files. Raises OSError."""
@@ -65,11 +73,11 @@ class Journal:
         """
         path = fmt.segment_name(self._path, self._number + 1)
         segment = open_segment(path, limit=self._limit)
-        for line in opening:
-            try:
-                segment.put(line)
-            except SegmentFull:  # thousands in flight: the newest do not fit, and are in the last
-                break
+        try:
+            for line in opening:
+                _append(segment, line)
+        except SegmentFull:
+            pass  # thousands in flight: the newest do not fit, and stand in the segment before
         previous, self._segment, self.put = self._segment, segment, segment.put
         self._number += 1
         if previous is not None:
@@ -82,6 +90,16 @@ class Journal:
         oldest, _ = self._kept.popleft()
         os.unlink(fmt.segment_name(self._path, oldest))
         return oldest
+
+    def extend(self, need: int) -> None:
+        """Make room in the current segment. Raises SegmentFull at its limit, OSError."""
+        assert self._segment is not None
+        self._segment.extend(need)
+        self.put = self._segment.put
+
+    def position(self) -> tuple[int, int]:
+        """(number of the segment, bytes in it): changes with every line."""
+        return self._number, self._segment.size() if self._segment is not None else 0
 
     @property
     def number(self) -> int:
