@@ -35,12 +35,13 @@ COMMANDS: tuple[Command, ...] = (
     Command("info", "disttrace.commands.info", "versions, settings, and what can be captured"),
 )
 
-# Which extra brings a module that a command may miss.
-EXTRAS = {
-    "polars": "viewer",
-    "rich": "viewer",
-    "opentelemetry": "otlp",
-    "torch": "torch",
+# What to install for a module that a command may miss.
+BROUGHT_BY = {
+    "orjson": "orjson",
+    "polars": "disttrace[viewer]",
+    "rich": "disttrace[viewer]",
+    "opentelemetry": "disttrace[otlp]",
+    "torch": "disttrace[torch]",
 }
 
 

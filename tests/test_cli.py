@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -66,15 +67,29 @@ def test_every_command_explains_itself(row: cli.Command) -> None:
 
 
 def test_a_missing_extra_is_a_sentence(tmp_path: Path) -> None:
-    """Where polars is absent, the viewer's commands say how to get it."""
-    (tmp_path / "polars.py").write_text("raise ModuleNotFoundError('no', name='polars')")
-    environ = clean_environ()
-    environ["PYTHONPATH"] = f"{tmp_path}:{environ['PYTHONPATH']}"
-    code, _, stderr = disttrace("view", str(tmp_path), **environ)
-    assert (code, stderr) == (
-        2,
-        "disttrace: polars is not installed; get it by pip install 'disttrace[viewer]'\n",
+    """Where no package is installed, the viewer's commands say how to get what they need."""
+    outcome = python("-S", "-m", "disttrace", "view", str(tmp_path))
+    assert (outcome.code, outcome.stdout) == (2, "")
+    assert re.fullmatch(
+        r"disttrace: (polars|rich) is not installed; get it by pip install 'disttrace\[viewer\]'\n",
+        outcome.stderr,
     )
+
+
+def test_info_says_what_is_missing_and_how_to_get_it() -> None:
+    """Without any package there is still a report, with a remedy for each."""
+    outcome = python("-S", "-m", "disttrace", "info").check()
+    assert outcome.stderr == ""
+    remedies = [line.split("missing")[1].strip() for line in outcome.stdout.splitlines()[3:9]]
+    assert remedies == [
+        "pip install orjson",
+        "pip install 'disttrace[torch]'",
+        "pip install 'disttrace[viewer]'",
+        "pip install 'disttrace[viewer]'",
+        "pip install 'disttrace[otlp]'",
+        "pip install 'disttrace[otlp]'",
+    ]
+    assert "torch is not installed here; nothing can be traced." in outcome.stdout
 
 
 def test_an_exception_with_a_code_is_a_sentence(

@@ -145,9 +145,11 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _how_to_get(row: dict[str, Any]) -> str:
-    if row["version"] is not None or row["extra"] is None:
+    if row["version"] is not None:
         return ""
-    return f"pip install 'disttrace[{row['extra']}]'"
+    return (
+        f"pip install 'disttrace[{row['extra']}]'" if row["extra"] else f"pip install {row['name']}"
+    )
 
 
 def _table(rows: list[tuple[str, str, str]]) -> Iterator[str]:
