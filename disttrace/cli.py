@@ -62,12 +62,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except ModuleNotFoundError as error:
-        extra = EXTRAS.get((error.name or "").partition(".")[0])
-        if extra is None:
+        package = BROUGHT_BY.get((error.name or "").partition(".")[0])
+        if package is None:
             raise
-        return _fail(
-            f"{error.name} is not installed; get it by pip install 'disttrace[{extra}]'", 2
-        )
+        return _fail(f"{error.name} is not installed; get it by pip install '{package}'", 2)
     except Exception as error:
         told = getattr(error, "exit_code", None)
         if not isinstance(told, int):
