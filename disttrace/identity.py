@@ -50,6 +50,8 @@ _AGENT_MODULES = frozenset(
 )
 _AGENT_SCRIPTS = frozenset({"torchrun", "torchrun.exe"})
 
+_WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})  # the interpreter's options
+
 _SECRET = re.compile(r"token|key|secret|passw", re.IGNORECASE)
 
 
@@ -221,13 +223,15 @@ def _role(environ: Mapping[str, str], parent_role: str | None) -> tuple[str, int
 
 
 def _is_agent() -> bool:
-    argv = command_line()
-    for position, argument in enumerate(argv[1:], start=1):
+    arguments = iter(command_line()[1:])
+    for argument in arguments:
         if argument == "-m":
-            return position + 1 < len(argv) and argv[position + 1] in _AGENT_MODULES
+            return next(arguments, None) in _AGENT_MODULES
         if argument == "-c":
             return False
-        if not argument.startswith("-"):
+        if argument in _WITH_VALUE:
+            next(arguments, None)
+        elif not argument.startswith("-"):
             return os.path.basename(argument) in _AGENT_SCRIPTS
     return False
 

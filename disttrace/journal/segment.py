@@ -108,15 +108,14 @@ class MappedSegment:
     def _open_window(self, size: int, need: int) -> None:
         """Reserve and map the next window, which begins on the page of the next byte."""
         start = size // _PAGE * _PAGE
-        length = self._next_window
-        while size - start + need > length:  # a line longer than a window: rare, but it is data
-            length *= 2
+        # At least the line: one that is longer than the limit is rare, but it is data.
+        length = max(min(self._next_window, self._limit - start), size - start + need)
         os.posix_fallocate(self._fd, start, length)
         self._map = mmap.mmap(self._fd, length, mmap.MAP_SHARED, offset=start)
         self._map.seek(size - start)
         self._start = start
         self._sealed = None
-        self._next_window = min(length * 4, _LARGEST_WINDOW)
+        self._next_window = min(self._next_window * 4, _LARGEST_WINDOW)
         self.put: Callable[[bytes], object] = self._map.write
 
 

@@ -1,0 +1,134 @@
+"""Segments keep what was put, whatever happens to the process, the disk or the other threads."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from disttrace.journal.segment import (
+    MappedSegment,
+    Segment,
+    SegmentFull,
+    WrittenSegment,
+    filesystem,
+    mechanism,
+)
+
+KINDS = pytest.mark.parametrize("kind", [MappedSegment, WrittenSegment])
+
+
+def put(segment: Segment, line: bytes) -> None:
+    try:
+        segment.put(line)
+    except ValueError:
+        segment.extend(len(line))
+        segment.put(line)
+
+
+def fill(segment: Segment) -> None:
+    for _ in range(100_000):
+        put(segment, b"0123456789abcdef\n")
+
+
+@KINDS
+def test_holds_exactly_what_was_put(kind: Callable[..., Segment], tmp_path: Path) -> None:
+    """After close the file is the lines and nothing else."""
+    path = tmp_path / "s"
+    segment = kind(str(path), limit=10**9)
+    lines = [b"x" * n + b"\n" for n in (1, 70_000, 5, 300_000, 2_500_000, 9)]
+    for line in lines:
+        put(segment, line)
+    assert segment.size() == sum(map(len, lines))
+    segment.close()
+    assert path.read_bytes() == b"".join(lines)
+
+
+@KINDS
+def test_is_full_at_its_limit(kind: Callable[..., Segment], tmp_path: Path) -> None:
+    """A line beyond the limit is refused, and the file stays within it."""
+    segment = kind(str(tmp_path / "s"), limit=100_000)
+    line = b"0123456789abcdef\n"
+    for _ in range(100_000 // len(line)):
+        put(segment, line)
+    with pytest.raises(SegmentFull):
+        put(segment, line)
+    size = segment.size()
+    assert size == 100_000 // len(line) * len(line)
+    segment.close()
+    assert os.path.getsize(tmp_path / "s") == size
+
+
+@KINDS
+def test_survives_sigkill(kind: Callable[..., Segment], tmp_path: Path) -> None:
+    """What was put is in the file although nobody closed it."""
+    path = tmp_path / "s"
+    program = (
+        "import os, signal, sys\n"
+        f"from disttrace.journal.segment import {kind.__name__} as S\n"  # type: ignore[attr-defined]
+        "s = S(sys.argv[1], limit=10**6)\n"
+        "for n in range(1000): s.put(b'%d\\n' % n)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run([sys.executable, "-c", program, str(path)], cwd=root, timeout=30)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_bytes().rstrip(b"\0") == b"".join(b"%d\n" % n for n in range(1000))
+
+
+@KINDS
+def test_threads_lose_no_line(kind: Callable[..., Segment], tmp_path: Path) -> None:
+    """Lines of several threads stay whole while windows are exchanged under them."""
+    segment = kind(str(tmp_path / "s"), limit=10**9)
+    lock = threading.Lock()
+
+    def work(name: bytes) -> None:
+        for n in range(20_000):
+            line = b"%b-%d\n" % (name, n)
+            try:
+                segment.put(line)
+            except ValueError:
+                with lock:
+                    put(segment, line)
+
+    threads = [threading.Thread(target=work, args=(b"t%d" % n,)) for n in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    segment.close()
+    lines = (tmp_path / "s").read_bytes().split()
+    assert sorted(lines) == sorted(b"t%d-%d" % (t, n) for t in range(4) for n in range(20_000))
+
+
+@KINDS
+def test_a_full_disk_is_an_oserror(kind: Callable[..., Segment], tmp_path: Path) -> None:
+    """The limit of the file's size stands for a full disk: an exception, never a signal."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    segment = kind(str(tmp_path / "s"), limit=10**9)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            fill(segment)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    segment.close()
+    assert (tmp_path / "s").read_bytes().startswith(b"0123456789abcdef\n")
+
+
+def test_mechanism_follows_the_file_system() -> None:
+    """/proc is no place whose blocks can be reserved; the longest mount point counts."""
+    assert filesystem("/proc/self") == "proc"
+    assert mechanism("/proc/self") == ("written", "proc may not honour reserved blocks")

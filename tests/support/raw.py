@@ -1,0 +1,58 @@
+"""Journals as they lie on disk, for tests of the half that writes them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RawJournal:
+    """Records of one process: definitions, and operation records over all segments in order."""
+
+    name: str
+    definitions: list[Record]
+    records: list[Record]
+
+    def of(self, kind: str) -> list[Record]:
+        """Definitions of one kind."""
+        return [record for record in self.definitions if record["def"] == kind]
+
+    def only(self, kind: str) -> Record:
+        """The one definition of a kind."""
+        (record,) = self.of(kind)
+        return record
+
+    def calls(self) -> dict[int, Record]:
+        return {record["n"]: record for record in self.of("call")}
+
+    def operations(self) -> list[tuple[str, int | None, bool]]:
+        """(operation, sequence number, whether it ended) in order of begin, copies left out."""
+        calls = self.calls()
+        ended = {record[key] for record in self.records for key in ("e", "c") if key in record}
+        return [
+            (calls[record["s"]]["op"], record.get("q"), record["b"] in ended)
+            for record in self.records
+            if "b" in record and "r" not in record
+        ]
+
+
+def read_journals(folder: Path) -> list[RawJournal]:
+    """Every journal in ``folder``, by name; torn lines and tails of NULs are dropped."""
+    journals = []
+    for path in sorted(folder.glob("*.defs.jsonl")):
+        name = path.name.removesuffix(".defs.jsonl")
+        records: list[Record] = []
+        for segment in sorted(folder.glob(f"{name}.*.ops.jsonl")):
+            records += _lines(segment)
+        journals.append(RawJournal(name, _lines(path), records))
+    return journals
+
+
+def _lines(path: Path) -> list[Record]:
+    content = path.read_bytes().rstrip(b"\0")
+    return [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
