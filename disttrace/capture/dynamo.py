@@ -6,15 +6,19 @@ result was a crash of the user's program (torch 2.5 and 2.13) or the recompile l
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable
+from typing import Any
 
 
 def _find() -> Callable[[types.CodeType], None] | None:
-    """torch's way of saying "never look at this code object", without importing dynamo."""
-    try:
-        from torch._C._dynamo import eval_frame
-    except ImportError:
+    """torch's way of saying "never look at this code object", without importing dynamo or torch.
+
+    Patches of other modules are put on before torch is there: then there is nobody to tell.
+    """
+    eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")
+    if eval_frame is None:
         return None
     if hasattr(eval_frame, "set_code_exec_strategy"):
         strategy = eval_frame._FrameExecStrategy(

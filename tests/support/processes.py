@@ -119,8 +119,8 @@ def torchrun(
     """
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", str(nproc), *options, os.fspath(script), *args]
-    threads = {"OMP_NUM_THREADS": "1"}  # torchrun says so at length when nobody did
-    return run_program(command, clean_environ(**threads, **variables), timeout)
+    variables = {"OMP_NUM_THREADS": "1", **variables}  # torchrun complains when nobody said
+    return run_program(command, clean_environ(**variables), timeout)
 
 
 def is_running(pid: int) -> bool:

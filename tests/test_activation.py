@@ -1,0 +1,83 @@
+"""Tracing reaches the processes that a traced one starts, and is silent where nothing happens."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from disttrace.commands.run import environment
+from support.processes import ROOT, clean_environ, run_program, torchrun
+
+CHILDREN = """
+import multiprocessing, sys
+def child(queue):
+    from disttrace.install import installed
+    queue.put((installed(), "torch" in sys.modules))
+if __name__ == "__main__":
+    {first}
+    for kind in ("spawn", "fork", "forkserver"):
+        context = multiprocessing.get_context(kind)
+        queue = context.Queue()
+        process = context.Process(target=child, args=(queue,))
+        process.start()
+        print(kind, *queue.get())
+        process.join()
+        print(process.exitcode)
+"""
+ALL = "spawn True False\n0\nfork True False\n0\nforkserver True False\n0\n"
+
+
+def program(folder: Path, first: str) -> Path:
+    """The program above in a file, with a first statement of its own."""
+    path = folder / "children.py"
+    path.write_text(CHILDREN.format(first=first))
+    return path
+
+
+def shell(folder: Path) -> dict[str, str]:
+    """An environment in which interpreters start tracing, installed or not."""
+    return environment({"dir": str(folder / "out")}, clean_environ())
+
+
+def test_children_of_every_kind_are_traced(tmp_path: Path) -> None:
+    """With DISTTRACE=1, in spawned, forked and forkserver children, without loading torch."""
+    environ = shell(tmp_path)
+    outcome = run_program([sys.executable, program(tmp_path, "pass")], environ, 120).check()
+    assert (outcome.stdout, outcome.stderr) == (ALL, "")
+    assert not (tmp_path / "out").exists()  # nobody used c10d: nobody wrote
+
+
+def test_a_processs_own_threads_and_folder_stay_as_they_were(tmp_path: Path) -> None:
+    """A program that never touches torch runs with the same modules, threads and directory."""
+    environ = shell(tmp_path)
+    code = (
+        "import os, sys, threading\n"
+        "print(os.getcwd(), threading.active_count(), 'torch' in sys.modules)"
+    )
+    outcome = run_program([sys.executable, "-c", code], environ, 60, cwd=tmp_path).check()
+    assert (outcome.stdout, outcome.stderr) == (f"{tmp_path} 1 False\n", "")
+
+
+def test_torchruns_agent_and_workers_are_traced(tmp_path: Path) -> None:
+    """One journal for the agent and one for each worker, each knowing what it is."""
+    pytest.importorskip("torch")
+    environ = shell(tmp_path)
+    example = ROOT / "examples" / "pingpong_allreduce.py"
+    torchrun(
+        example,
+        2,
+        DISTTRACE=environ["DISTTRACE"],
+        DISTTRACE_DIR=environ["DISTTRACE_DIR"],
+        PYTHONPATH=environ["PYTHONPATH"],
+    ).check()
+    heads = [
+        json.loads(path.read_text().splitlines()[0])
+        for path in sorted((tmp_path / "out").glob("*.defs.jsonl"))
+    ]
+    assert sorted(head["role"] for head in heads) == ["agent", "worker", "worker"]
+    (agent,) = [head["process"] for head in heads if head["role"] == "agent"]
+    assert [head["parent"] for head in heads if head["role"] == "worker"] == [agent, agent]
+    assert len({head["job"] for head in heads}) == 1
