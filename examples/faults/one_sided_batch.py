@@ -26,7 +26,7 @@ def batch(other: int, *, send: bool, recv: bool, tag: int) -> list[dist.Work]:
         ops.append(dist.P2POp(dist.isend, torch.ones(8), other, tag=0))
     if recv:
         ops.append(dist.P2POp(dist.irecv, torch.zeros(8), other, tag=tag))
-    works: list[dist.Work] = dist.batch_isend_irecv(ops)
+    works: list[dist.Work] = dist.batch_isend_irecv(ops)  # <- L0
     return works
 
 

@@ -47,7 +47,7 @@ def collective(op: str, members: list[int], group: dist.ProcessGroup | None) -> 
     elif op == "barrier":
         dist.barrier(group=group)  # <- L2w
     else:
-        work = dist.all_reduce(data, group=group, async_op=True)
+        work = dist.all_reduce(data, group=group, async_op=True)  # <- L2i
         work.wait()  # <- L2a
 
 

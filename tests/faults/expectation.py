@@ -1,0 +1,71 @@
+"""What a run of a faulty program must bring out, as values, and where its marked lines are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = REPOSITORY / "examples"
+
+NOBODY: tuple[int, ...] = ()
+
+
+def marked_lines(program: Path) -> dict[str, int]:
+    """The line number of each marker `# <- L1` in a program."""
+    found: dict[str, int] = {}
+    for number, line in enumerate(program.read_text().splitlines(), start=1):
+        match = re.search(r"# <- (\w+)$", line)
+        if match:
+            found[match[1]] = number
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """One finding that must be there."""
+
+    kinds: tuple[str, ...]  # acceptable ones, where the evidence may be read in two ways
+    culprits: tuple[tuple[int, ...], ...]  # acceptable sets of culprit ranks
+    waiting: tuple[int, ...] | None = None  # exactly these wait; None where that is not sharp
+    # For each of these ranks one of these markers must be among the finding's locations.
+    lines: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    words: tuple[str, ...] = ()  # each must be in summary, hint or consequences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One run: a program, how it is started, how it ends, and what must be said about it."""
+
+    number: int  # of the row in the list of faults; 0 for healthy programs
+    program: str  # below examples/, with its arguments
+    world: int = 3
+    launch: str = ""  # further options of the launcher
+    torchrun: bool = False
+    # hang: until it is ended from outside; ends: with errors or well; either: differs from run
+    # to run; healthy programs end well.
+    ends: str = "hang"
+    expected: tuple[Expected, ...] = ()
+    # Kinds of which there may be findings beside the expected ones, without other culprits.
+    tolerated: tuple[str, ...] = ()
+    clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)  # rank: s, ppm
+    needs: str | None = None  # "cuda"
+    fixed_slice: bool = False
+
+    @property
+    def name(self) -> str:
+        """Short and unique: what a person would type."""
+        how = "torchrun" if self.torchrun else f"{self.world} ranks"
+        return f"{self.program} ({' '.join(part for part in (how, self.launch) if part)})"
+
+    @property
+    def path(self) -> Path:
+        """The program's file."""
+        return EXAMPLES / self.program.split()[0]
+
+    @property
+    def arguments(self) -> list[str]:
+        """The program's own arguments."""
+        return self.program.split()[1:]

@@ -1,0 +1,188 @@
+"""Runs a row traced and diagnoses it twice: while it hangs, and after everything was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faults.clocks import shift_clocks
+from faults.expectation import EXAMPLES, REPOSITORY, Row
+from faults.judge import judge, serious
+
+LAUNCHER = EXAMPLES / "faults" / "launch.py"
+STALL_S = 3.0
+PAUSE_S = 1.0
+DEADLINE_S = 45.0
+ENDED_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One diagnosis and what is wrong with it."""
+
+    when: str  # "live", "post mortem" or "ended"
+    said: str
+    problems: tuple[str, ...]
+    report: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A row's run."""
+
+    row: Row
+    verdicts: tuple[Verdict, ...]
+    problems: tuple[str, ...]  # about the run itself
+    output: str
+    seconds: float
+
+    @property
+    def right(self) -> bool:
+        """Everything was said rightly, as often as it should have been."""
+        return not self.problems and not any(one.problems for one in self.verdicts)
+
+    def explain(self) -> str:
+        """What went wrong, for the one who reads the test's failure."""
+        lines = [self.row.name, *self.problems]
+        for verdict in self.verdicts:
+            lines += [f"{verdict.when}: {problem}" for problem in verdict.problems]
+        reports = [json.dumps(one.report.get("findings"), indent=1) for one in self.verdicts[-1:]]
+        return "\n".join([*lines, *reports, self.output[-3000:]])
+
+
+def command(row: Row) -> list[str]:
+    """How the row's program is started."""
+    program = [str(row.path), *row.arguments]
+    if row.torchrun:
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={row.world}"]
+        return [sys.executable, *launcher, *program]
+    options = ["--world", str(row.world), *row.launch.split()]
+    return [sys.executable, str(LAUNCHER), *options, *program]
+
+
+def diagnose(folder: Path) -> tuple[dict[str, Any] | None, int, str]:
+    """The report, the exit code, and stderr; no report where nothing could be read."""
+    done = subprocess.run(
+        [sys.executable, "-m", "disttrace", "diagnose", str(folder), "--json", "--stall",
+         str(STALL_S)],
+        capture_output=True, text=True, timeout=60, cwd=REPOSITORY, check=False,
+        env={name: value for name, value in os.environ.items() if name != "DISTTRACE"},
+    )  # fmt: skip
+    try:
+        report = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        return None, done.returncode, done.stderr
+    return report, done.returncode, done.stderr
+
+
+@contextmanager
+def started(row: Row, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The row's program, traced, in a process group of its own that does not outlive this."""
+    environment = dict(
+        os.environ, DISTTRACE="1", DISTTRACE_DIR=str(folder / "journals"), OMP_NUM_THREADS="1"
+    )
+    with (folder / "output").open("wb") as output:
+        process = subprocess.Popen(
+            command(row),
+            env=environment,
+            cwd=REPOSITORY,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to the launcher and all that it started, at once."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    process.wait()
+
+
+def _journals(row: Row, folder: Path) -> Path:
+    """Where the journals to be read are: the real ones, or a copy from hosts with other clocks."""
+    journals = folder / "journals"
+    if not row.clocks:
+        return journals
+    copy = folder / "shifted"
+    shutil.rmtree(copy, ignore_errors=True)
+    shift_clocks(journals, copy, row.clocks)
+    return copy
+
+
+def _said(report: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
+    return [(one["kind"], sorted(one["culprit_ranks"])) for one in serious(report)]
+
+
+def _verdict(row: Row, when: str, report: dict[str, Any] | None, code: int, text: str) -> Verdict:
+    if report is None:
+        return Verdict(when, "nothing", (f"diagnose ended with {code}: {text[-500:]}",), {})
+    said = "; ".join(f"{kind} {ranks}" for kind, ranks in _said(report)) or "healthy"
+    return Verdict(when, said, tuple(judge(row, report, code)), report)
+
+
+def _live(row: Row, folder: Path, process: subprocess.Popen[bytes]) -> Verdict | None:
+    """The first diagnosis that finds something and says the same again, or the last one tried.
+
+    None where the program ended before.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    before: list[tuple[str, list[int]]] = []
+    while True:
+        time.sleep(PAUSE_S)
+        report, code, text = diagnose(_journals(row, folder))
+        if process.poll() is not None:
+            return None
+        said = _said(report) if report else []
+        if (said and said == before) or time.monotonic() > deadline:
+            return _verdict(row, "live", report, code, text)
+        before = said
+
+
+def _wait_for_end(process: subprocess.Popen[bytes]) -> bool:
+    try:
+        process.wait(ENDED_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def run_row(row: Row, folder: Path) -> Outcome:
+    """Run a row in an empty folder of its own."""
+    began = time.monotonic()
+    verdicts: list[Verdict] = []
+    problems: list[str] = []
+    with started(row, folder) as process:
+        if row.ends == "ends":
+            if not _wait_for_end(process):
+                problems.append(f"still runs after {ENDED_S:g} s, although it should end")
+        else:
+            live = _live(row, folder, process)
+            if live:
+                verdicts.append(live)
+            elif row.ends == "hang":
+                problems.append(f"ended with {process.returncode}, although it should hang")
+        if row.number == 0 and process.poll() != 0:
+            problems.append(f"a healthy program ended with {process.returncode}")
+        killed = process.poll() is None
+        kill(process)
+    report, code, text = diagnose(_journals(row, folder))
+    verdicts.append(_verdict(row, "post mortem" if killed else "ended", report, code, text))
+    output = (folder / "output").read_text(errors="replace")
+    return Outcome(row, tuple(verdicts), tuple(problems), output, time.monotonic() - began)

@@ -1,0 +1,857 @@
+"""The table of faults: every run, and what must be said about it.
+
+Rows of the same number are variants: another world size, another culprit, a subgroup, a later step,
+a deeper call stack. Markers are comments in the programs (`# <- L1`).
+"""
+
+from __future__ import annotations
+
+from faults.expectation import NOBODY, Expected, Row
+
+# Everybody else is only ever a consequence: no row tolerates another finding without saying why.
+EXTRA_COLLECTIVE = (
+    Row(
+        number=1,
+        program="faults/extra_collective.py",
+        expected=(
+            Expected(
+                kinds=("op_mismatch",),
+                culprits=((0,),),
+                lines={0: ("L1",), 1: ("L2",), 2: ("L2",)},
+            ),
+        ),
+        fixed_slice=True,
+    ),
+    Row(
+        number=1,
+        program="faults/extra_collective.py --extra barrier --step 0",
+        world=2,
+        expected=(
+            Expected(kinds=("op_mismatch",), culprits=(NOBODY,), lines={0: ("L1w",), 1: ("L2",)}),
+        ),
+    ),
+    Row(
+        number=1,
+        program="faults/extra_collective.py --culprit 3 --group 1,2,3 --extra broadcast --deep 6",
+        world=4,
+        expected=(
+            Expected(
+                kinds=("op_mismatch",),
+                culprits=((3,),),
+                lines={3: ("L1b",), 1: ("L2",), 2: ("L2",)},
+            ),
+        ),
+    ),
+    Row(
+        number=1,
+        program="faults/extra_collective.py --extra all_reduce",
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=(NOBODY,),
+                waiting=(0,),
+                lines={0: ("L2",), 1: ("L3",), 2: ("L3",)},
+                words=("one more call",),
+            ),
+        ),
+    ),
+    Row(
+        number=1,
+        program="faults/extra_collective.py --extra all_reduce --then end",
+        ends="either",
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=(NOBODY,),
+                lines={0: ("L2",)},
+                words=("one more call",),
+            ),
+        ),
+    ),
+)
+
+SLOW_LOADER = (
+    Row(
+        number=2,
+        program="faults/slow_loader.py",
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((2,),),
+                waiting=(0, 1),
+                lines={2: ("L1",), 0: ("L2",), 1: ("L2",)},
+            ),
+        ),
+        fixed_slice=True,
+    ),
+    Row(
+        number=2,
+        program="faults/slow_loader.py --culprit 0 --op broadcast --step 3",
+        world=2,
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((0,),),
+                waiting=(1,),
+                lines={0: ("L1",), 1: ("L2b",)},
+            ),
+        ),
+    ),
+    Row(
+        number=2,
+        program="faults/slow_loader.py --culprit 2 --group 1,2,3 --op async --deep 5",
+        world=4,
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((2,),),
+                lines={2: ("L1",), 1: ("L2i", "L2a"), 3: ("L2i", "L2a")},
+            ),
+        ),
+    ),
+    Row(
+        number=2,
+        program="faults/slow_loader.py --where loop --culprit 1 --op barrier",
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((1,),),
+                waiting=(0, 2),
+                lines={1: ("L1b",), 0: ("L2w",)},
+            ),
+        ),
+    ),
+    Row(
+        number=2,
+        program="faults/slow_loader.py --where exit",
+        ends="either",
+        expected=(Expected(kinds=("missing_participant",), culprits=((2,),), lines={0: ("L2",)}),),
+    ),
+    Row(
+        number=2,
+        program="faults/slow_loader.py --where destroy --op all_gather",
+        expected=(
+            Expected(
+                kinds=("missing_participant",), culprits=((2,),), lines={2: ("L1d",), 0: ("L2g",)}
+            ),
+        ),
+    ),
+    Row(
+        number=2,
+        program="faults/slow_loader.py --culprit 1",
+        torchrun=True,
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((1,),),
+                waiting=(0, 2),
+                lines={1: ("L1",), 0: ("L2",), 2: ("L2",)},
+            ),
+        ),
+    ),
+)
+
+UNEVEN_BATCHES = (
+    Row(
+        number=3,
+        program="faults/uneven_batches.py",
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((1,),),
+                waiting=(0, 2),
+                lines={1: ("L1",), 0: ("L2",), 2: ("L2",)},
+                words=("join",),
+            ),
+        ),
+    ),
+    Row(
+        number=3,
+        program="faults/uneven_batches.py --then end --culprit 0",
+        ends="either",
+        expected=(Expected(kinds=("missing_participant",), culprits=((0,),), lines={1: ("L2",)}),),
+    ),
+    Row(
+        number=3,
+        program="faults/uneven_batches.py --then barrier --group 1,2,3",
+        world=4,
+        expected=(
+            Expected(kinds=("op_mismatch",), culprits=((1,),), lines={1: ("L1w",), 2: ("L2",)}),
+        ),
+    ),
+    Row(
+        number=3,
+        program="faults/uneven_batches.py --then barrier",
+        world=2,
+        expected=(
+            Expected(kinds=("op_mismatch",), culprits=(NOBODY,), lines={1: ("L1w",), 0: ("L2",)}),
+        ),
+    ),
+)
+
+RING_DEADLOCK = (
+    Row(
+        number=4,
+        program="faults/ring_deadlock.py",
+        expected=(
+            Expected(
+                kinds=("deadlock",),
+                culprits=(NOBODY,),
+                waiting=(0, 1, 2),
+                lines={0: ("L1",), 1: ("L1",), 2: ("L1",)},
+            ),
+        ),
+        fixed_slice=True,
+    ),
+    Row(
+        number=4,
+        program="faults/ring_deadlock.py --first send --step 0",
+        world=2,
+        expected=(
+            Expected(
+                kinds=("deadlock",),
+                culprits=(NOBODY,),
+                waiting=(0, 1),
+                lines={0: ("L2",), 1: ("L2",)},
+            ),
+        ),
+    ),
+    Row(
+        number=4,
+        program="faults/ring_deadlock.py --group 1,2,3 --deep 5",
+        world=4,
+        expected=(
+            Expected(
+                kinds=("deadlock",),
+                culprits=(NOBODY,),
+                lines={1: ("L1",), 2: ("L1",), 3: ("L1",)},
+            ),
+        ),
+    ),
+)
+
+ONE_SIDED_BATCH = (
+    Row(
+        number=5,
+        program="faults/one_sided_batch.py",
+        world=2,
+        expected=(
+            Expected(
+                kinds=("unmatched_recv",),
+                culprits=((1,),),
+                waiting=(0,),
+                lines={0: ("L0", "L1"), 1: ("L3",)},
+            ),
+        ),
+    ),
+    Row(
+        number=5,
+        program="faults/one_sided_batch.py --missing recv --pair 2,0",
+        expected=(
+            Expected(
+                kinds=("unmatched_send",),
+                culprits=((0,),),
+                lines={2: ("L0", "L1"), 0: ("L3",)},
+            ),
+        ),
+    ),
+    Row(
+        number=5,
+        program="faults/one_sided_batch.py --missing tag --step 0",
+        world=2,
+        expected=(
+            Expected(
+                kinds=("unmatched_recv", "unmatched_send"),
+                culprits=(NOBODY,),
+                lines={0: ("L0", "L1")},
+                words=("tag", "5"),
+            ),
+        ),
+    ),
+    Row(
+        number=5,
+        program="faults/one_sided_batch.py --then barrier",
+        world=2,
+        expected=(
+            Expected(
+                kinds=("deadlock",),
+                culprits=(NOBODY,),
+                lines={0: ("L0", "L1"), 1: ("L4",)},
+            ),
+        ),
+    ),
+)
+
+OPPOSITE_ORDER = (
+    Row(
+        number=6,
+        program="faults/opposite_order.py",
+        world=2,
+        expected=(
+            Expected(
+                kinds=("deadlock",),
+                culprits=(NOBODY,),
+                waiting=(0, 1),
+                lines={0: ("L1",), 1: ("L1",)},
+            ),
+        ),
+        fixed_slice=True,
+    ),
+    Row(
+        number=6,
+        program="faults/opposite_order.py --ring --step 0",
+        expected=(
+            Expected(
+                kinds=("deadlock",),
+                culprits=(NOBODY,),
+                waiting=(0, 1, 2),
+                lines={0: ("L1",), 1: ("L1",), 2: ("L1",)},
+            ),
+        ),
+    ),
+    Row(
+        number=6,
+        program="faults/opposite_order.py --pair 1,2 --deep 5",
+        expected=(
+            Expected(
+                kinds=("deadlock",),
+                culprits=(NOBODY,),
+                lines={1: ("L1",), 2: ("L1",)},
+            ),
+        ),
+    ),
+)
+
+OTHER_SIZE = (
+    Row(
+        number=7,
+        program="faults/other_size.py",
+        ends="either",
+        expected=(
+            Expected(
+                kinds=("shape_mismatch",),
+                culprits=((0,),),
+                lines={0: ("L1",), 1: ("L1",), 2: ("L1",)},
+            ),
+        ),
+        fixed_slice=True,
+    ),
+    Row(
+        number=7,
+        program="faults/other_size.py --elements 4 --culprit 2 --group 1,2,3",
+        world=4,
+        ends="either",
+        expected=(Expected(kinds=("shape_mismatch",), culprits=((2,),), lines={2: ("L1",)}),),
+    ),
+    Row(
+        number=7,
+        program="faults/other_size.py --step 0",
+        world=2,
+        ends="either",
+        expected=(
+            Expected(kinds=("shape_mismatch",), culprits=(NOBODY,), lines={0: ("L1",), 1: ("L1",)}),
+        ),
+    ),
+    Row(
+        number=7,
+        program="faults/other_size.py --op all_gather --culprit 1 --deep 5",
+        ends="either",
+        expected=(Expected(kinds=("shape_mismatch",), culprits=((1,),), lines={1: ("L1g",)}),),
+    ),
+)
+
+OTHER_ARGUMENTS = (
+    Row(
+        number=8,
+        program="faults/other_arguments.py --what reduce_op",
+        ends="ends",
+        expected=(
+            Expected(
+                kinds=("reduce_op_mismatch",), culprits=((1,),), lines={1: ("L1",), 0: ("L1",)}
+            ),
+        ),
+        fixed_slice=True,
+    ),
+    Row(
+        number=8,
+        program="faults/other_arguments.py --what reduce_op --step 0",
+        world=2,
+        ends="ends",
+        expected=(
+            Expected(
+                kinds=("reduce_op_mismatch",), culprits=(NOBODY,), lines={0: ("L1",), 1: ("L1",)}
+            ),
+        ),
+    ),
+    Row(
+        number=8,
+        program="faults/other_arguments.py --what root",
+        ends="either",
+        expected=(
+            Expected(kinds=("root_mismatch",), culprits=((1,),), lines={1: ("L2",), 0: ("L2",)}),
+        ),
+    ),
+    Row(
+        number=8,
+        program="faults/other_arguments.py --what dtype --culprit 2",
+        ends="either",
+        expected=(Expected(kinds=("dtype_mismatch",), culprits=((2,),), lines={2: ("L3",)}),),
+    ),
+    Row(
+        number=8,
+        program="faults/other_arguments.py --what same_size_dtype --group 1,2,3 --deep 5",
+        world=4,
+        ends="ends",
+        expected=(Expected(kinds=("dtype_mismatch",), culprits=((1,),), lines={1: ("L3",)}),),
+    ),
+    Row(
+        number=8,
+        program="faults/other_arguments.py --what message",
+        world=2,
+        ends="either",
+        expected=(
+            Expected(kinds=("size_mismatch",), culprits=(NOBODY,), lines={0: ("L4",), 1: ("L5",)}),
+        ),
+    ),
+)
+
+RENDEZVOUS = (
+    Row(
+        number=9,
+        program="faults/rendezvous.py",
+        launch="--ranks 0,1",
+        expected=(
+            Expected(
+                kinds=("rendezvous_incomplete",),
+                culprits=((2,),),
+                lines={0: ("L1",), 1: ("L1",)},
+            ),
+        ),
+        fixed_slice=True,
+    ),
+    Row(
+        number=9,
+        program="faults/rendezvous.py --timeout 8",
+        world=2,
+        launch="--ranks 0",
+        ends="either",
+        expected=(
+            Expected(kinds=("rendezvous_incomplete",), culprits=((1,),), lines={0: ("L1",)}),
+        ),
+    ),
+    Row(
+        number=9,
+        program="faults/rendezvous.py",
+        launch="--ranks 1,2",
+        expected=(
+            Expected(
+                kinds=("rendezvous_unreachable",),
+                culprits=((0,),),
+                lines={1: ("L1",), 2: ("L1",)},
+            ),
+        ),
+    ),
+    Row(
+        number=9,
+        program="faults/rendezvous.py",
+        launch="--ranks 0,1,0 --pause 3",
+        ends="either",
+        expected=(Expected(kinds=("duplicate_rank",), culprits=((0,),)),),
+    ),
+    Row(
+        number=9,
+        program="faults/rendezvous.py",
+        launch="--set 1:MASTER_PORT={free}",
+        expected=(
+            Expected(kinds=("rendezvous_unreachable",), culprits=((1,),), lines={1: ("L1",)}),
+        ),
+    ),
+    Row(
+        number=9,
+        program="faults/rendezvous.py",
+        launch="--set 1:WORLD_SIZE=4",
+        expected=(Expected(kinds=("group_mismatch",), culprits=((1,),), lines={1: ("L1",)}),),
+    ),
+)
+
+STORE_KEY = (
+    Row(
+        number=10,
+        program="faults/store_key.py",
+        world=2,
+        expected=(
+            Expected(
+                kinds=("process_failed",),
+                culprits=((1,),),
+                lines={1: ("L2",)},
+                words=("ValueError",),
+            ),
+        ),
+        fixed_slice=True,
+    ),
+    Row(
+        number=10,
+        program="faults/store_key.py --culprit 2 --timeout 6 --deep 5",
+        ends="either",
+        expected=(Expected(kinds=("process_failed",), culprits=((2,),), lines={2: ("L2",)}),),
+    ),
+    Row(
+        number=10,
+        program="faults/store_key.py --how sleep --culprit 2",
+        expected=(
+            Expected(
+                kinds=("store_key_missing",),
+                culprits=(NOBODY, (2,)),
+                lines={0: ("L1",)},
+                words=("app/ready/2",),
+            ),
+        ),
+    ),
+    Row(
+        number=10,
+        program="faults/store_key.py --how other_key",
+        world=2,
+        expected=(
+            Expected(
+                kinds=("store_key_missing",),
+                culprits=(NOBODY,),
+                lines={0: ("L1",)},
+                words=("app/Ready/1",),
+            ),
+        ),
+    ),
+    Row(
+        number=10,
+        program="faults/store_key.py --how order",
+        world=2,
+        expected=(Expected(kinds=("store_key_missing",), culprits=(NOBODY,), lines={0: ("L1",)}),),
+    ),
+)
+
+
+def _sudden_end(how: str, marker: str | None, *words: str) -> Row:
+    """A rank that ends in one of many ways; where C ends it, no line can be known for sure."""
+    return Row(
+        number=11,
+        program=f"faults/sudden_end.py --how {how}",
+        ends="either",
+        expected=(
+            Expected(
+                kinds=("process_failed",),
+                culprits=((1,),),
+                lines={1: (marker,)} if marker else {},
+                words=words,
+            ),
+        ),
+    )
+
+
+SUDDEN_END = (
+    Row(
+        number=11,
+        program="faults/sudden_end.py",
+        ends="either",
+        expected=(
+            Expected(
+                kinds=("process_failed",),
+                culprits=((1,),),
+                lines={1: ("L1",)},
+                words=("ValueError",),
+            ),
+        ),
+        fixed_slice=True,
+    ),
+    _sudden_end("sys_exit", None, "3"),
+    _sudden_end("os_exit", None, "4"),
+    _sudden_end("sigkill", None),
+    _sudden_end("segfault", None),
+    _sudden_end("abort", None),
+    _sudden_end("memory", "L1m", "RuntimeError"),
+    Row(
+        number=11,
+        program="faults/sudden_end.py --op recv --culprit 2",
+        world=4,
+        ends="either",
+        expected=(Expected(kinds=("process_failed",), culprits=((2,),), lines={2: ("L1",)}),),
+    ),
+    Row(
+        number=11,
+        program="faults/sudden_end.py --also 2 --deep 5",
+        world=4,
+        ends="either",
+        expected=(
+            Expected(kinds=("process_failed",), culprits=((1, 2),), lines={1: ("L1",), 2: ("L1",)}),
+        ),
+    ),
+    Row(
+        number=11,
+        program="faults/sudden_end.py --group 1,2,3 --culprit 3",
+        world=4,
+        ends="either",
+        expected=(Expected(kinds=("process_failed",), culprits=((3,),), lines={3: ("L1",)}),),
+    ),
+    Row(
+        number=11,
+        program="faults/sudden_end.py",
+        torchrun=True,
+        ends="ends",
+        expected=(Expected(kinds=("process_failed",), culprits=((1,),), lines={1: ("L1",)}),),
+    ),
+)
+
+NEW_GROUP_WRONG = (
+    Row(
+        number=12,
+        program="faults/new_group_wrong.py",
+        world=4,
+        ends="either",
+        expected=(
+            Expected(
+                kinds=("group_mismatch",),
+                culprits=(NOBODY,),
+                lines={0: ("L1",), 2: ("L2",)},
+            ),
+        ),
+    ),
+    Row(
+        number=12,
+        program="faults/new_group_wrong.py --how own_ranks",
+        ends="either",
+        expected=(
+            Expected(
+                kinds=("group_mismatch",),
+                culprits=(NOBODY,),
+                lines={0: ("L3",), 1: ("L3",), 2: ("L3",)},
+            ),
+        ),
+    ),
+    Row(
+        number=12,
+        program="faults/new_group_wrong.py --how skipped --step 0",
+        ends="either",
+        expected=(Expected(kinds=("group_mismatch",), culprits=((1,),), lines={0: ("L4",)}),),
+    ),
+    Row(
+        number=12,
+        program="faults/new_group_wrong.py --how asleep --culprit 2",
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((2,),),
+                lines={2: ("L6",), 0: ("L4",)},
+            ),
+        ),
+    ),
+    Row(
+        number=12,
+        program="faults/new_group_wrong.py --how order --deep 5",
+        ends="either",
+        expected=(
+            Expected(kinds=("group_mismatch",), culprits=((1,),), lines={1: ("L7",), 0: ("L7",)}),
+        ),
+    ),
+)
+
+NOT_IN_GROUP = (
+    Row(
+        number=13,
+        program="faults/not_in_group.py",
+        world=4,
+        ends="either",
+        expected=(
+            Expected(
+                kinds=("not_in_group",),
+                culprits=((2, 3),),
+                lines={2: ("L1",), 3: ("L1",)},
+                words=("[2, 3]", "global rank"),
+            ),
+        ),
+        fixed_slice=True,
+    ),
+    Row(
+        number=13,
+        program="faults/not_in_group.py --culprit 2 --step 0",
+        world=3,
+        ends="either",
+        expected=(Expected(kinds=("not_in_group",), culprits=((2,),), lines={2: ("L1",)}),),
+    ),
+    Row(
+        number=13,
+        program="faults/not_in_group.py --op message --group 1,3 --culprit 1 --deep 5",
+        world=4,
+        ends="either",
+        expected=(Expected(kinds=("not_in_group",), culprits=((1,),), lines={1: ("L1s",)}),),
+    ),
+)
+
+LATE = (
+    Row(
+        number=14,
+        program="faults/late.py",
+        ends="ends",
+        expected=(Expected(kinds=("straggler",), culprits=((1,),), lines={1: ("L1",)}),),
+    ),
+    Row(
+        number=14,
+        program="faults/late.py --pattern ddp --ms 40 --culprit 0",
+        world=2,
+        ends="ends",
+        expected=(Expected(kinds=("straggler",), culprits=((0,),), lines={0: ("L1d",)}),),
+    ),
+    Row(
+        number=14,
+        program="faults/late.py --group 1,2,3 --culprit 3",
+        world=4,
+        ends="ends",
+        expected=(Expected(kinds=("straggler",), culprits=((3,),), lines={3: ("L1",)}),),
+    ),
+    Row(
+        number=14,
+        program="faults/late.py --pattern pingpong --ms 20",
+        world=2,
+        ends="ends",
+        expected=(Expected(kinds=("late_sender",), culprits=((1,),), lines={1: ("L1p",)}),),
+    ),
+)
+
+CLOCKS = {2: (3.7, 40.0), 3: (3.7, 40.0)}
+
+TWO_HOSTS = (
+    Row(
+        number=15,
+        program="faults/two_hosts.py",
+        world=4,
+        ends="ends",
+        clocks=CLOCKS,
+    ),
+    Row(
+        number=15,
+        program="faults/two_hosts.py --then sleep",
+        world=4,
+        clocks=CLOCKS,
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((1,),),
+                waiting=(0, 2, 3),
+                lines={1: ("L1",), 0: ("L2",)},
+            ),
+        ),
+    ),
+    Row(
+        number=15,
+        program="faults/two_hosts.py --then late --culprit 3",
+        world=4,
+        ends="ends",
+        clocks={2: (-5.0, -80.0), 3: (-5.0, -80.0)},
+        expected=(Expected(kinds=("straggler",), culprits=((3,),), lines={3: ("L3",)}),),
+    ),
+)
+
+
+def _two_faults(program: str, world: int, first: int, second: int) -> Row:
+    """A reduce-op difference by one rank, later a rank that is missing."""
+    return Row(
+        number=16,
+        program=program,
+        world=world,
+        expected=(
+            Expected(kinds=("reduce_op_mismatch",), culprits=((first,),), lines={first: ("L1",)}),
+            Expected(
+                kinds=("missing_participant",), culprits=((second,),), lines={second: ("L2",)}
+            ),
+        ),
+    )
+
+
+TWO_FAULTS = (
+    _two_faults("faults/two_faults.py", 3, 1, 2),
+    _two_faults("faults/two_faults.py --culprit 0 --missing 1", 4, 0, 1),
+    _two_faults("faults/two_faults.py --group 1,2,3 --culprit 3 --missing 2 --deep 5", 4, 3, 2),
+)
+
+NCCL = (
+    Row(
+        number=17,
+        program="faults/nccl.py --how missing",
+        world=2,
+        needs="cuda",
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((1,),),
+                waiting=(0,),
+                lines={1: ("L3",), 0: ("L2", "L1")},
+            ),
+        ),
+    ),
+    Row(
+        number=17,
+        program="faults/nccl.py --how opposite",
+        world=2,
+        needs="cuda",
+        expected=(Expected(kinds=("deadlock",), culprits=(NOBODY,)),),
+    ),
+    Row(
+        number=17,
+        program="faults/nccl.py --how other_op --block synchronize",
+        world=2,
+        needs="cuda",
+        expected=(
+            Expected(kinds=("op_mismatch",), culprits=(NOBODY,), lines={1: ("L6",), 0: ("L2o",)}),
+        ),
+    ),
+)
+
+
+def _healthy(program: str, world: int, *, torchrun: bool = False, slice_: bool = False) -> Row:
+    """A program about which nothing may be said."""
+    return Row(
+        number=0,
+        program=program,
+        world=world,
+        torchrun=torchrun,
+        ends="ends",
+        fixed_slice=slice_,
+    )
+
+
+HEALTHY = (
+    _healthy("ddp.py", 2, torchrun=True),
+    _healthy("fsdp2.py", 2, torchrun=True),
+    _healthy("pingpong_allreduce.py", 3, torchrun=True),
+    _healthy("healthy/pipeline.py", 3),
+    _healthy("healthy/any_source.py", 3),
+    _healthy("healthy/tags_out_of_order.py", 2),
+    _healthy("healthy/uneven_store.py", 3),
+    _healthy("healthy/some_use_groups.py", 4, slice_=True),
+    _healthy("healthy/waited_late.py", 3),
+    _healthy("healthy/no_destroy.py", 2),
+    _healthy("healthy/members_only.py", 4),
+    _healthy("healthy/scatter_gather.py", 3),
+    _healthy("healthy/non_member.py", 3),
+    _healthy("healthy/one_off_wait.py", 3),
+    _healthy("healthy/jitter.py", 3),
+    _healthy("healthy/two_threads.py", 2),
+)
+
+ROWS: tuple[Row, ...] = (
+    *EXTRA_COLLECTIVE,
+    *SLOW_LOADER,
+    *UNEVEN_BATCHES,
+    *RING_DEADLOCK,
+    *ONE_SIDED_BATCH,
+    *OPPOSITE_ORDER,
+    *OTHER_SIZE,
+    *OTHER_ARGUMENTS,
+    *RENDEZVOUS,
+    *STORE_KEY,
+    *SUDDEN_END,
+    *NEW_GROUP_WRONG,
+    *NOT_IN_GROUP,
+    *LATE,
+    *TWO_HOSTS,
+    *TWO_FAULTS,
+    *NCCL,
+    *HEALTHY,
+)
