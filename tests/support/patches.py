@@ -42,8 +42,19 @@ def picture() -> dict[str, object]:
         for attribute, value in vars(sys.modules.get(name, object)).items():
             if type(value) is FunctionType:  # isinstance would wake torch's deprecated objects
                 seen[f"{name}.{attribute}"] = value
-                seen[f"{name}.{attribute}.__code__"] = value.__code__
+                seen |= _codes(f"{name}.{attribute}", value)
     return seen
+
+
+def _codes(name: str, function: FunctionType) -> dict[str, object]:
+    """The code of a function and of all that its decorators wrap, outermost first."""
+    codes: dict[str, object] = {}
+    inner: object = function
+    while type(inner) is FunctionType:
+        name += ".__code__" if not codes else ".inner"
+        codes[name] = inner.__code__
+        inner = vars(inner).get("__wrapped__")
+    return codes
 
 
 def differences(before: dict[str, object], after: dict[str, object]) -> list[str]:
