@@ -41,12 +41,15 @@ class Union:
 
 
 def families(processes: Sequence[Process]) -> Union:
-    """Processes under the traced process from which they descend."""
+    """Processes under the traced process from which they descend.
+
+    An agent is a launch of its own, whoever started it.
+    """
     index = {p.id: p.index for p in processes}
     union = Union(len(processes))
     unseen: dict[str, list[int]] = {}
     for process in processes:
-        if process.parent is None:
+        if process.parent is None or process.role == "agent":
             continue
         if process.parent in index:
             union.join((process.index, index[process.parent]))

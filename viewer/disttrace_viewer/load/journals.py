@@ -51,17 +51,19 @@ def gather(found: Sequence[Files], problems: Problems) -> list[Journal]:
 
 def _open(files: Files, problems: Problems) -> Journal | None:
     head = _head(files, problems)
+    own = Problems()
     if files.definitions is None:
         definitions = Definitions(files.base + DEFS_SUFFIX)
     else:
         text = texts.read(files.definitions, problems)
-        definitions = parse(text, problems) if text.data else Definitions(files.definitions)
+        definitions = parse(text, own) if text.data else Definitions(files.definitions)
     identity = definitions.process.get("process")
     if not isinstance(identity, str) or not identity:
         identity = None
     if identity is None and head is None:
         _name_stranger(files, problems)
         return None
+    problems.extend(own)
     match = _NAME.match(os.path.basename(files.base))
     from_name = match.groupdict() if match else {}
     head_id = str(head.get("process") or from_name.get("random") or files.base) if head else ""
@@ -160,7 +162,11 @@ def _merge(one: Journal, two: Journal, problems: Problems) -> Journal:
 def _gaps(journal: Journal, problems: Problems) -> None:
     """Segments that should be there: neither present nor recorded as dropped."""
     numbers = set(journal.files.segments)
-    dropped = {record.get("segment") for record in journal.definitions.listed["dropped"]}
+    dropped = {
+        segment
+        for record in journal.definitions.listed["dropped"]
+        if isinstance(segment := record.get("segment"), int)
+    }
     if not numbers:
         if journal.definitions.numbered["call"] and not dropped:
             problems.add(

@@ -16,6 +16,14 @@ class Problems:
         sentence = f"{path}: {what}"
         self._found.setdefault(sentence, Problem(path=path, kind=kind, sentence=sentence))
 
+    def extend(self, others: Problems) -> None:
+        """Take over what others found."""
+        self._found.update(others._found)
+
+    def about(self, *paths: str) -> bool:
+        """Whether anything is wrong with any of these files."""
+        return any(p.path in paths for p in self._found.values())
+
     def found(self) -> tuple[Problem, ...]:
         """All problems so far."""
         return tuple(self._found.values())

@@ -112,7 +112,7 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
         parent=_text(record, "parent"),
         attempt=_number(record, "attempt"),
         run=_text(record, "run"),
-        argv=tuple(map(str, record.get("argv") or ())),
+        argv=tuple(map(str, argv)) if isinstance(argv := record.get("argv"), list) else (),
         cwd=_text(record, "cwd"),
         python=_text(record, "python"),
         start_ns=start_ns,

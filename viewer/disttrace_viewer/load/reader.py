@@ -27,6 +27,9 @@ BATCH_ROWS = 1_000_000
 LINE_BYTES = 80
 """About what an operation takes in a journal."""
 
+LOSSES = ("noise", "missing segment", "unreadable", "empty")
+"""Kinds of damage after which an end may well stand without its begin."""
+
 Progress = Callable[[int, int], None]
 """Called with bytes read so far and bytes to read."""
 
@@ -115,6 +118,7 @@ class _Reading:
         """The operations and the completions of all segments."""
         operations, completions = [empty(OPERATIONS)], [empty(COMPLETIONS)]
         bad: dict[int, tuple[int, int]] = {}
+        reports: list[Matched] = []
         for chunks in self._batches():
             for chunk in chunks:
                 for file, (count, first) in chunk.bad.items():
@@ -122,11 +126,12 @@ class _Reading:
                     bad[file] = (before[0] + count, min(before[1], first))
                 self._take_others(chunk)
             matched = match(chunks, self._process_of())
-            self._report(matched)
-            narrow = self._narrow(matched.operations)
-            operations.append(narrow)
+            operations.append(self._narrow(matched.operations))
             completions.append(_completions(matched.operations))
+            reports.append(dataclasses.replace(matched, operations=empty({})))
         self._report_bad(bad)
+        for matched in reports:
+            self._report(matched)
         return (
             pl.concat(operations).sort("begin_ns", "process", "number"),
             pl.concat(completions),
@@ -170,7 +175,7 @@ class _Reading:
 
         for files in _grouped(self._files):
             for file in files:
-                found = text.read(self._files[file][1], self.survey.problems)
+                found = self._text(self._files[file][1])
                 pending.append((file, found))
                 done += len(found.data)
                 waiting += len(found.data)
@@ -185,6 +190,15 @@ class _Reading:
         if batch:
             yield batch
         self.progress(total, total)
+
+    def _text(self, path: str) -> text.Text:
+        problems = self.survey.problems
+        found = text.read(path, problems)
+        if not found.data and not problems.about(path):
+            problems.add(
+                path, "empty", "is empty: nothing was written to it, or all of it is lost."
+            )
+        return found
 
     def _take_others(self, chunk: segments.Chunk) -> None:
         for file, record in chunk.others:
@@ -312,7 +326,12 @@ class _Reading:
                 f"{plural(count, 'operation')} ended more than once; the first end was used.",
             )
         for process, count in matched.unbegun.items():
-            if not self.survey.journals[process].definitions.listed["dropped"]:
+            journal = self.survey.journals[process]
+            explained = journal.definitions.listed["dropped"] or any(
+                p.kind in LOSSES and p.path in journal.files.paths
+                for p in self.survey.problems.found()
+            )
+            if not explained:
                 self._problem(
                     process,
                     "ends without begins",

@@ -24,6 +24,9 @@ _RICH: Mapping[str, pl.DataType] = {**_KEYED, "a": pl.String()}
 _END: Mapping[str, pl.DataType] = dict.fromkeys(("e", "d", "u", "v", "n", "q", "y", "x", "f"), _I)
 _MARK: Mapping[str, pl.DataType] = dict.fromkeys(("i", "w", "c", "l", "d", "g", "z"), _I)
 
+_NEEDED = ("b", "t", "e", "d")
+"""Keys that every record has whose fields name them."""
+
 _PIECE = 2_000
 """Lines that are looked at one by one when one among them is damaged."""
 
@@ -172,7 +175,7 @@ class _Reader:
         except pl.exceptions.PolarsError:
             values = None
         if values is not None and len(values) == lines.height:
-            return lines.select("file", "row").hstack(values.struct.unnest())
+            return self._usable(lines.select("file", "row").hstack(values.struct.unnest()))
         if lines.height <= _PIECE:
             return self.one_by_one(lines, fields)
         step = max(_PIECE, lines.height // 16)
@@ -193,7 +196,18 @@ class _Reader:
             columns["row"].append(row)
             for name, value in zip(fields, values, strict=True):
                 columns[name].append(value)
-        return pl.DataFrame(columns, schema={"file": pl.UInt32, "row": pl.UInt32, **fields})
+        frame = pl.DataFrame(columns, schema={"file": pl.UInt32, "row": pl.UInt32, **fields})
+        return self._usable(frame)
+
+    def _usable(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Without the rows that lack what every record of their kind has."""
+        needed = [name for name in _NEEDED if name in frame.columns]
+        if not any(frame[name].null_count() for name in needed):
+            return frame
+        whole = pl.all_horizontal(pl.col(name).is_not_null() for name in needed)
+        for row, file in frame.filter(~whole).select("row", "file").iter_rows():
+            self._count(row, file)
+        return frame.filter(whole)
 
     def objects(self, lines: pl.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
         """The lines as Python objects."""

@@ -29,7 +29,7 @@ def stores_of(journals: Sequence[Journal]) -> tuple[Store, ...]:
         index = {n: len(found) + i for i, n in enumerate(records)}
         for number, record in records.items():
             prefix = record.get("prefix")
-            base = record.get("base")
+            base = _int(record.get("base"))
             port = record.get("port")
             found.append(
                 Store(
@@ -71,11 +71,11 @@ def seen_groups(
             name=str(record.get("name") or ""),
             desc=_text(record.get("desc")),
             type=_text(record.get("type")),
-            backends={str(k): str(v) for k, v in (record.get("backends") or {}).items()},
+            backends=_backends(record.get("backends")),
             ranks=_ints(record.get("ranks")),
             rank=_int(record.get("rank")),
             size=_int(record.get("size")),
-            store=index.get((process, record.get("store") or -1)),
+            store=index.get((process, _int(record.get("store")) or -1)),
             nth=_int(record.get("nth")),
             default=bool(record.get("default")),
             t_ns=unix(process, _int(record.get("t"))),
@@ -137,7 +137,7 @@ class Calls:
         return pl.DataFrame(columns, schema=CALLS, strict=False)
 
     def _add(self, process: int, record: Mapping[str, Any]) -> int:
-        group = self.groups.get((process, record.get("group") or -1))
+        group = self.groups.get((process, _int(record.get("group")) or -1))
         kind = record.get("kind")
         row: dict[str, Any] = {
             "process": process,
@@ -149,9 +149,9 @@ class Calls:
             "shapes": _shapes(record.get("shapes")),
             "dtypes": _strings(record.get("dtypes")),
             "splits": _json(record.get("splits")),
-            "store": self.stores.get((process, record.get("store") or -1)),
+            "store": self.stores.get((process, _int(record.get("store")) or -1)),
             "stack": self._stack(process, record.get("stack")),
-            "args": _json(record.get("args") or None),
+            "args": _json(args) if isinstance(args := record.get("args"), dict) else None,
         }
         row.update((name, _text(record.get(name))) for name in _TEXTS)
         row.update((name, _int(record.get(name))) for name in _NUMBERS)
@@ -194,6 +194,10 @@ def _ints(value: object) -> tuple[int, ...] | None:
     if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
         return None
     return tuple(value)
+
+
+def _backends(value: object) -> dict[str, str]:
+    return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {}
 
 
 def _shapes(value: object) -> list[list[int]] | None:

@@ -1,0 +1,247 @@
+"""Writes journals in the documented format without torch: exact times, any size, any fault."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from disttrace.journal import format as fmt
+
+T0 = 10**12
+UNIX_NS = 1_700_000_000_000_000_000
+"""Unix time at the monotonic reading ``T0`` on a host whose clock is right."""
+
+MS = 1_000_000
+
+
+@dataclass
+class Journal:
+    """One process's journal under construction; every record is in its file at once.
+
+    ``t`` are nanoseconds after ``t0``, as in the format. ``offset_ns`` shifts the host's clock.
+    """
+
+    folder: Path
+    pid: int
+    role: str = "worker"
+    rank: int | None = None
+    world_size: int | None = None
+    host: str = "host"
+    boot_id: str = "boot"
+    parent: str | None = None
+    job: str = "job"
+    job_source: str = "DISTTRACE_JOB"
+    t0: int = T0
+    offset_ns: int = UNIX_NS - T0
+    process: str = ""
+    keys: dict[str, Any] = field(default_factory=dict)
+    """Further keys of the process record; None takes one out."""
+
+    def __post_init__(self) -> None:
+        if not self.process:
+            self.process = hashlib.md5(f"{self.host}/{self.pid}".encode()).hexdigest()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.base = self.folder / f"{self.job}-{self.host}-{self.pid}-{self.process[:12]}"
+        self.definitions = Path(fmt.definitions_name(str(self.base)))
+        self.segments: list[Path] = []
+        self._numbers: dict[str, Iterator[int]] = {}
+        self._operations = count(1)
+        self._strings: dict[str, int] = {}
+        self._define_process()
+        self.segment()
+
+    def _define_process(self) -> None:
+        env = {} if self.rank is None else {"RANK": str(self.rank)}
+        if self.world_size is not None:
+            env["WORLD_SIZE"] = str(self.world_size)
+        unix_ns = self.t0 + self.offset_ns
+        record = {
+            "format": fmt.FORMAT,
+            "process": self.process,
+            "parent": self.parent,
+            "job": self.job,
+            "job_source": self.job_source,
+            "attempt": 0,
+            "host": self.host,
+            "boot_id": self.boot_id,
+            "pid": self.pid,
+            "ppid": 1,
+            "start_ns": unix_ns,
+            "role": self.role,
+            "env": env,
+            "argv": ["python", "train.py"],
+            "cwd": "/work",
+            "t0": self.t0,
+            "unix_ns": unix_ns,
+            "error_ns": 100,
+            **self.keys,
+        }
+        self.define("process", **{k: v for k, v in record.items() if v is not None})
+        if self.rank is not None:
+            self.define("identity", t=1, rank=self.rank, world_size=self.world_size)
+
+    # -- definitions -------------------------------------------------------------------------
+
+    def define(self, what: str, /, **keys: Any) -> None:
+        """A definition record as given."""
+        _append(self.definitions, {fmt.DEF: what, **keys})
+
+    def numbered(self, what: str, /, **keys: Any) -> int:
+        """A definition under the next number of its kind."""
+        n = next(self._numbers.setdefault(what, count(1)))
+        self.define(what, n=n, **keys)
+        return n
+
+    def string(self, text: str) -> int:
+        """The number of a string."""
+        if text not in self._strings:
+            self._strings[text] = self.numbered("string", v=text)
+        return self._strings[text]
+
+    def stack(self, *frames: tuple[str, int, str]) -> int:
+        """A stack, innermost frame first."""
+        numbers = [[self.string(f), line, self.string(name)] for f, line, name in frames]
+        return self.numbered("stack", frames=numbers)
+
+    def tcp_store(self, port: int = 29500, host: str = "127.0.0.1", **keys: Any) -> int:
+        """A TCPStore; ``server=True`` where this process listens."""
+        return self.numbered(
+            "store",
+            **{
+                "type": "TCPStore",
+                "name": f"tcp://{host}:{port}",
+                "base": None,
+                "prefix": [],
+                "host": host,
+                "port": port,
+                "server": False,
+                **keys,
+            },
+        )
+
+    def prefix_store(self, base: int, *prefix: str | None, **keys: Any) -> int:
+        """A PrefixStore with its whole chain of prefixes."""
+        return self.numbered(
+            "store", **{"type": "PrefixStore", "base": base, "prefix": list(prefix), **keys}
+        )
+
+    def group(self, store: int | None = None, **keys: Any) -> int:
+        """A process group; by default the default group of all ranks on gloo."""
+        size = self.world_size or 1
+        usual = {
+            "name": "0",
+            "type": "ProcessGroup",
+            "backends": {"cpu": "gloo"},
+            "ranks": list(range(size)),
+            "rank": self.rank,
+            "size": size,
+            "store": store,
+            "nth": None if store is None else 1,
+            "default": True,
+            "t": 10 * MS,
+        }
+        return self.numbered("group", **{**usual, **keys})
+
+    def world(self, port: int = 29500) -> int:
+        """The default group over a TCPStore that rank 0 serves, as ``env://`` makes it."""
+        base = self.tcp_store(port, server=self.rank == 0)
+        return self.group(self.prefix_store(base, "default_pg", "0/"))
+
+    def collective(self, group: int, op: str = "all_reduce", **keys: Any) -> int:
+        """A call of a collective of four floats."""
+        usual = {
+            "kind": fmt.COLLECTIVE,
+            "group": group,
+            "backend": "gloo",
+            "device": "cpu",
+            "async": False,
+            "shapes": [[4]],
+            "dtypes": ["float32"],
+            "bytes": 16,
+            "reduce_op": "SUM" if "reduce" in op else None,
+            "origin": "python",
+            "stack": self.stack(("train.py", 10, "main")),
+        }
+        return self.call(op, **{**usual, **keys})
+
+    def message(self, group: int, op: str, peer: int | None, **keys: Any) -> int:
+        """A call of ``send`` or ``recv``; no peer: from any source."""
+        usual = {
+            "kind": fmt.MESSAGE,
+            "group": group,
+            "backend": "gloo",
+            "device": "cpu",
+            "shapes": [[4]],
+            "dtypes": ["float32"],
+            "bytes": 16,
+            "peer": peer,
+            "tag": 0,
+            "origin": "python",
+            "stack": self.stack(("train.py", 20, "exchange")),
+        }
+        return self.call(op, **{**usual, **keys})
+
+    def call(self, op: str, **keys: Any) -> int:
+        """A call record; keys that are None are left out."""
+        return self.numbered("call", op=op, **{k: v for k, v in keys.items() if v is not None})
+
+    # -- operations --------------------------------------------------------------------------
+
+    def record(self, **keys: Any) -> None:
+        """A record in the newest segment as given; its first key names it."""
+        _append(self.segments[-1], keys)
+
+    def begin(self, call: int, t: int, **keys: Any) -> int:
+        """A begin; returns the operation's number."""
+        n = next(self._operations)
+        self.record(b=n, t=t, s=call, **keys)
+        return n
+
+    def end(self, n: int, d: int, **keys: Any) -> None:
+        """An end ``d`` ns after the begin."""
+        self.record(e=n, d=d, **keys)
+
+    def run(self, call: int, t: int, d: int, **keys: Any) -> int:
+        """A synchronous operation from begin to end."""
+        n = self.begin(call, t, **keys)
+        self.end(n, d, u=d // 10)
+        return n
+
+    def segment(self, t: int = 0, pending: Sequence[dict[str, Any]] = ()) -> Path:
+        """Open the next segment with the begins still in flight."""
+        path = Path(fmt.segment_name(str(self.base), len(self.segments) + 1))
+        self.segments.append(path)
+        self.record(seg=len(self.segments), process=self.process, format=fmt.FORMAT, t=t)
+        for begin in pending:
+            self.record(**begin, r=1)
+        return path
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    with path.open("ab") as file:
+        file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
+
+
+def workers(folder: Path, world_size: int, **keys: Any) -> list[Journal]:
+    """The journals of a job of ``world_size`` workers on one host."""
+    return [
+        Journal(folder, pid=4000 + rank, rank=rank, world_size=world_size, **keys)
+        for rank in range(world_size)
+    ]
+
+
+def training(folder: Path, world_size: int = 2, steps: int = 3) -> list[Journal]:
+    """A healthy job: ``steps`` all_reduces of everybody, a millisecond apart, 0.1 ms long."""
+    journals = workers(folder, world_size)
+    for journal in journals:
+        call = journal.collective(journal.world())
+        for step in range(1, steps + 1):
+            journal.run(call, t=step * MS + 1000 * (journal.rank or 0), d=MS // 10, q=step)
+        journal.define("exit", t=(steps + 1) * MS, how="normal", code=0)
+    return journals
