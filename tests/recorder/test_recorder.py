@@ -43,8 +43,8 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def call(recorder: Recorder, op: str = "all_reduce", **keys: Any) -> Any:
-    keys = {"synchronous": False, "counter": Counter()} | keys
-    return recorder.call(op, **keys)
+    fixed: dict[str, Any] = {"synchronous": False, "counter": Counter()}
+    return recorder.call(op, **fixed | keys)
 
 
 def test_writes_nothing_before_the_first_record(bench: Bench) -> None:

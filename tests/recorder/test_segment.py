@@ -72,7 +72,7 @@ def test_survives_sigkill(kind: Callable[..., Segment], tmp_path: Path) -> None:
     path = tmp_path / "s"
     program = (
         "import os, signal, sys\n"
-        f"from disttrace.journal.segment import {kind.__name__} as S\n"  # type: ignore[attr-defined]
+        f"from disttrace.journal.segment import {kind.__name__} as S\n"
         "s = S(sys.argv[1], limit=10**6)\n"
         "for n in range(1000): s.put(b'%d\\n' % n)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -1,0 +1,156 @@
+"""Tracing begins at any time and in every kind of process, and ends without a trace of itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.processes import python
+from support.raw import RawJournal, read_journals
+
+GLOO = """
+import torch.distributed as dist, torch
+def one(path):
+    dist.init_process_group("gloo", init_method=f"file://{path}", rank=0, world_size=1)
+    dist.all_reduce(torch.ones(3))
+    dist.destroy_process_group()
+"""
+
+
+def run(folder: Path, program: str, **variables: str) -> list[RawJournal]:
+    """Run ``program`` from a file (children must find its main module) and read what it left."""
+    script = folder / "program.py"
+    script.write_text(program)
+    out = folder / "out"
+    python(script, str(folder / "meet"), timeout=90, DISTTRACE_DIR=str(out), **variables).check()
+    return read_journals(out)
+
+
+def names(journal: RawJournal) -> list[str]:
+    return [op for op, _, _ in journal.operations()]
+
+
+ONE_JOB = [
+    "init_process_group",
+    "rendezvous",
+    "FileStore",
+    "ProcessGroupGloo",
+    "all_reduce",
+    "destroy_process_group",
+]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import disttrace; disttrace.install(); import torch",
+        "import torch, disttrace; disttrace.install()",
+        "import torch, torch.distributed, disttrace; disttrace.install(); disttrace.install()",
+        """from torch.distributed import all_reduce, init_process_group
+import disttrace; disttrace.install(); disttrace.uninstall(); disttrace.install()""",
+    ],
+    ids=["before torch", "after torch", "twice", "names imported before"],
+)
+def test_installs_before_or_after_torch(tmp_path: Path, order: str) -> None:
+    """Each operation is recorded once, whatever was imported first."""
+    (journal,) = run(tmp_path, f"{order}\n{GLOO}\nimport sys; one(sys.argv[1])")
+    assert [op for op in names(journal) if not op.startswith("store.")] == ONE_JOB
+    assert all(ended for _, _, ended in journal.operations())
+    assert journal.only("process")["role"] == "worker"  # it joined a group before its first record
+    assert journal.only("identity")["rank"] == 0
+
+
+def test_the_variable_needs_no_code(tmp_path: Path) -> None:
+    """DISTTRACE=1 traces a program that does not know of it, through its own start-up."""
+    start = "import disttrace.startup as s; s.main()\n"  # what the installed start-up file does
+    (journal,) = run(tmp_path, f"{start}{GLOO}\nimport sys; one(sys.argv[1])", DISTTRACE="1")
+    assert journal.operations()[0][0] == "init_process_group"
+
+
+CHILDREN = """
+import disttrace, multiprocessing, os, sys
+GLOO
+def child(path):
+    one(path)
+if __name__ == "__main__":
+    disttrace.install()
+    context = multiprocessing.get_context("METHOD")
+    children = [context.Process(target=child, args=(f"{sys.argv[1]}{n}",)) for n in range(2)]
+    for c in children: c.start()
+    for c in children: c.join()
+    assert [c.exitcode for c in children] == [0, 0]
+    one(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_children_have_journals_of_their_own(tmp_path: Path, method: str) -> None:
+    """Two children and their parent: three journals, one job, each with its own operations."""
+    program = CHILDREN.replace("GLOO", GLOO).replace("METHOD", method)
+    journals = run(tmp_path, program)
+    processes = {journal.only("process")["process"]: journal for journal in journals}
+    assert len(processes) == 3
+    assert len({journal.only("process")["job"] for journal in journals}) == 1
+    parents = {p: j.only("process")["parent"] for p, j in processes.items()}
+    (main,) = [process for process, parent in parents.items() if parent is None]
+    if method != "forkserver":  # there the server stands between, and used no c10d
+        assert sorted(parents.values(), key=str) == sorted([None, main, main], key=str)
+    for journal in journals:
+        assert names(journal).count("all_reduce") == 1
+        assert all(ended for _, _, ended in journal.operations())
+
+
+def test_a_process_that_never_uses_c10d_leaves_nothing(tmp_path: Path) -> None:
+    """Importing torch, even torch.distributed, is no use of it."""
+    program = "import disttrace; disttrace.install()\nimport torch.distributed\ntorch.ones(1)"
+    assert run(tmp_path, program) == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_uninstall_takes_the_environment_back(tmp_path: Path) -> None:
+    """Children started after it are not traced."""
+    program = (
+        "import os, disttrace\nbefore = dict(os.environ)\n"
+        "disttrace.install(); assert os.environ['DISTTRACE'] == '1'\n"
+        "disttrace.uninstall(); assert dict(os.environ) == before"
+    )
+    assert run(tmp_path, program) == []
+
+
+def test_a_fork_in_a_threaded_program_keeps_both_journals_whole(tmp_path: Path) -> None:
+    """Forks while another thread records: no line is lost, doubled or mixed."""
+    program = f"""
+import disttrace, os, threading, sys
+disttrace.install()
+{GLOO}
+store = dist.HashStore()
+stop = threading.Event()
+def work():
+    while not stop.is_set():
+        store.set("a", "b")
+thread = threading.Thread(target=work); thread.start()
+pids = []
+for n in range(20):
+    pid = os.fork()
+    if pid == 0:
+        store.set(f"child{{n}}", "x")
+        os._exit(0)
+    pids.append(pid)
+codes = [os.waitpid(pid, 0)[1] for pid in pids]
+stop.set(); thread.join()
+assert codes == [0] * 20, codes
+"""
+    journals = run(tmp_path, program)
+    keys = sorted(
+        record["k"]
+        for journal in journals
+        for record in journal.records
+        if str(record.get("k", "")).startswith("child")
+    )
+    assert keys == sorted(f"child{n}" for n in range(20))
+    assert len(journals) == 21
+    for journal in journals:
+        numbers = [record["b"] for record in journal.records if "b" in record]
+        assert len(numbers) == len(set(numbers))
+        assert journal.of("exit"), journal.name

@@ -1,0 +1,86 @@
+"""The main job: a torchrun program with no code change leaves a journal per process, merged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.processes import ROOT, Outcome, python, torchrun
+from support.raw import read_journals
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome, list[Row]]:
+    """Folder, outcome and exported operations of one traced ping-pong and all-reduce job."""
+    folder = tmp_path_factory.mktemp("job")
+    script = ROOT / "examples" / "pingpong_allreduce.py"
+    outcome = torchrun(script, 2, DISTTRACE="1", DISTTRACE_DIR=str(folder)).check()
+    exported = folder / "operations.jsonl"
+    python(
+        *("-m", "disttrace", "export", str(folder), "--format", "jsonl", "-o", str(exported))
+    ).check()
+    return folder, outcome, [json.loads(line) for line in exported.read_text().splitlines()]
+
+
+def test_agent_and_workers_have_a_journal_each(job: tuple[Path, Outcome, list[Row]]) -> None:
+    """One agent, two workers, one job; nothing of ours on the program's own streams."""
+    folder, outcome, _ = job
+    processes = [journal.only("process") for journal in read_journals(folder)]
+    assert sorted(p["role"] for p in processes) == ["agent", "worker", "worker"]
+    assert sorted(p["env"].get("RANK", "-") for p in processes) == ["-", "0", "1"]
+    assert len({p["job"] for p in processes}) == 1
+    assert "disttrace" not in outcome.stdout + outcome.stderr
+
+
+def test_every_operation_has_an_end(job: tuple[Path, Outcome, list[Row]]) -> None:
+    """A job that ended well has nothing in flight."""
+    _, _, rows = job
+    assert {row["status"] for row in rows} == {"ok"}
+    assert all(row["begin_ns"] <= row["end_ns"] for row in rows)
+
+
+def test_both_ends_of_a_message_agree(job: tuple[Path, Outcome, list[Row]]) -> None:
+    """Each send meets the recv of the same number, group, peers and size, and not before."""
+    _, _, rows = job
+    sends = {(r["rank"], r["peer"], r["tag"], r["seq"]): r for r in rows if r["op"] == "send"}
+    recvs = {(r["peer"], r["rank"], r["tag"], r["seq"]): r for r in rows if r["op"] == "recv"}
+    assert sends.keys() == recvs.keys()
+    assert len(sends) == 6
+    for key, send in sends.items():
+        recv = recvs[key]
+        assert send["group"] == recv["group"]
+        assert (send["bytes"], send["dtypes"]) == (recv["bytes"], recv["dtypes"])
+        assert recv["end_ns"] >= send["begin_ns"]
+
+
+def test_collectives_carry_their_arguments(job: tuple[Path, Outcome, list[Row]]) -> None:
+    """Reduce op, shape, members and the line of the program."""
+    _, _, rows = job
+    reduced = [row for row in rows if row["op"] == "all_reduce"]
+    assert sorted((row["rank"], row["seq"]) for row in reduced) == [
+        *((0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3))
+    ]
+    source = (ROOT / "examples" / "pingpong_allreduce.py").read_text().splitlines()
+    for row in reduced:
+        assert (row["reduce_op"], row["async"], row["backend"]) == ("SUM", False, "gloo")
+        assert row["group_ranks"] == [0, 1]
+        file, line, _ = row["stack"][0]
+        assert file.endswith("pingpong_allreduce.py")
+        assert "all_reduce" in source[line - 1]
+
+
+def test_the_way_in_is_a_tree(job: tuple[Path, Outcome, list[Row]]) -> None:
+    """init_process_group is the parent of the rendezvous, which is the parent of the store."""
+    _, _, rows = job
+    by_id = {row["id"]: row for row in rows}
+    stores = [row for row in rows if row["op"] == "TCPStore" and row["role"] == "worker"]
+    assert len(stores) == 2
+    for row in stores:
+        rendezvous = by_id[row["parent"]]
+        assert rendezvous["op"] == "rendezvous"
+        assert by_id[rendezvous["parent"]]["op"] == "init_process_group"
