@@ -1,14 +1,16 @@
 """Rewrites journals as if some of the processes had run on another host with another clock.
 
-Every time in a journal is counted from `t0` by one clock and tied to unix time by anchors, so a
-host whose clock is wrong is made exactly: its durations are scaled by the drift, its anchors are
-moved by the offset, and it bears a name and a boot of its own.
+A host whose crystal is fast counts both its monotonic and its unix time too fast: all durations and
+times are scaled, and unix time is off by an offset from the beginning of the run on. The host bears
+a name and a boot of its own. What was written is otherwise untouched, so that the verdict on the
+rewritten journals must be that on the true ones.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,44 +18,60 @@ from typing import Any
 _TIMES = ("t", "d", "u", "v", "z", "g", "from_t", "to_t")
 
 
-def _rank(definitions: Path) -> int | None:
-    """The rank that the process had in its environment."""
-    first = json.loads(definitions.read_text().split("\n", 1)[0])
-    value = first.get("env", {}).get("RANK")
-    return None if value is None else int(value)
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """A clock that is off by so many nanoseconds at `base_ns` and runs at `rate`."""
+
+    offset_ns: int
+    rate: float
+    base_ns: int
+
+    def unix(self, true_ns: int) -> int:
+        """What this clock shows at a true unix time."""
+        return self.base_ns + round((true_ns - self.base_ns) * self.rate) + self.offset_ns
+
+    def shifted(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The record as this clock would have had it."""
+        changed = dict(record)
+        for key in _TIMES:
+            if isinstance(record.get(key), int):
+                changed[key] = round(record[key] * self.rate)
+        for key in ("unix_ns", "start_ns"):
+            if key in record:
+                changed[key] = self.unix(record[key])
+        if record.get("def") == "process":
+            changed["t0"] = round(record["t0"] * self.rate)
+            # One host per clock: processes with the same clock stay neighbours.
+            changed["host"] = f"host-{self.offset_ns}"
+            changed["boot_id"] = f"boot-{self.offset_ns}-{self.rate}"
+        return changed
 
 
-def _shifted(record: dict[str, Any], offset_ns: int, factor: float) -> dict[str, Any]:
-    for key in _TIMES:
-        if isinstance(record.get(key), int):
-            record[key] = round(record[key] * factor)
-    if "unix_ns" in record:
-        record["unix_ns"] += offset_ns
-    if record.get("def") == "process":
-        record["t0"] = round(record["t0"] * factor)
-        record["start_ns"] += offset_ns
-        # One host per offset: processes with the same clock stay neighbours.
-        record["host"] = f"host-{offset_ns}"
-        record["boot_id"] = f"boot-{offset_ns}-{factor}"
-    return record
+def _first_record(definitions: Path) -> dict[str, Any]:
+    first: dict[str, Any] = json.loads(definitions.read_text().split("\n", 1)[0])
+    return first
 
 
-def _copy(source: Path, target: Path, offset_ns: int, factor: float) -> None:
+def _copy(source: Path, target: Path, clock: _Clock) -> None:
     lines = []
     for line in source.read_bytes().split(b"\0", 1)[0].split(b"\n"):
         try:
             record = json.loads(line)
         except ValueError:
             continue  # the torn last line of a process that still writes
-        lines.append(json.dumps(_shifted(record, offset_ns, factor)) + "\n")
+        lines.append(json.dumps(clock.shifted(record)) + "\n")
     target.write_text("".join(lines))
 
 
 def shift_clocks(source: Path, target: Path, clocks: Mapping[int, tuple[float, float]]) -> None:
     """Copy journals; those of the given ranks get a clock that is off by (seconds, ppm)."""
     target.mkdir()
-    for definitions in source.glob("*.defs.jsonl"):
+    firsts = {file: _first_record(file) for file in source.glob("*.defs.jsonl")}
+    base_ns = min((first["unix_ns"] for first in firsts.values()), default=0)
+    for definitions, first in firsts.items():
+        rank = first.get("env", {}).get("RANK")
+        seconds, ppm = clocks.get(-1 if rank is None else int(rank), (0.0, 0.0))
+        clock = _Clock(round(seconds * 1e9), 1 + ppm / 1e6, base_ns)
         name = definitions.name.removesuffix(".defs.jsonl")
-        seconds, ppm = clocks.get(_rank(definitions) or 0, (0.0, 0.0))
         for file in source.glob(f"{name}.*"):
-            _copy(file, target / file.name, round(seconds * 1e9), 1 + ppm / 1e6)
+            _copy(file, target / file.name, clock)

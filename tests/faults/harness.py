@@ -106,12 +106,23 @@ def started(row: Row, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
             kill(process)
 
 
+def family(pid: int) -> list[int]:
+    """A process and all its descendants: torchrun gives each worker a session of its own."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return [pid]
+    return [pid, *(one for child in children for one in family(int(child)))]
+
+
 def kill(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL to the launcher and all that it started, at once."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    if process.poll() is None:
+        for pid in family(process.pid):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
     process.wait()
 
 

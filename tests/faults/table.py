@@ -295,7 +295,6 @@ OPPOSITE_ORDER = (
                 lines={0: ("L1",), 1: ("L1",)},
             ),
         ),
-        fixed_slice=True,
     ),
     Row(
         number=6,
@@ -487,7 +486,6 @@ STORE_KEY = (
                 words=("ValueError",),
             ),
         ),
-        fixed_slice=True,
     ),
     Row(
         number=10,
@@ -633,12 +631,12 @@ NEW_GROUP_WRONG = (
     ),
     Row(
         number=12,
-        program="faults/new_group_wrong.py --how asleep --culprit 2",
+        program="faults/new_group_wrong.py --how asleep",
         expected=(
             Expected(
                 kinds=("missing_participant",),
-                culprits=((2,),),
-                lines={2: ("L6",), 0: ("L4",)},
+                culprits=((1,),),
+                lines={1: ("L6",), 0: ("L4",)},
             ),
         ),
     ),
@@ -666,7 +664,6 @@ NOT_IN_GROUP = (
                 words=("[2, 3]", "global rank"),
             ),
         ),
-        fixed_slice=True,
     ),
     Row(
         number=13,

@@ -1,0 +1,111 @@
+"""The judge of verdicts, on reports written by hand: it must not let a wrong one pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from faults.expectation import EXAMPLES, NOBODY, Expected, Row, marked_lines
+from faults.judge import judge
+
+PROGRAM = EXAMPLES / "faults" / "slow_loader.py"
+LINES = marked_lines(PROGRAM)
+AWAY = f"rank 2 should stand at {sorted((LINES['L1'], LINES['L1b']))},"
+ROW = Row(
+    number=2,
+    program="faults/slow_loader.py",
+    expected=(
+        Expected(
+            kinds=("missing_participant",),
+            culprits=((2,),),
+            waiting=(0, 1),
+            lines={2: ("L1", "L1b")},
+            words=("loader",),
+        ),
+    ),
+)
+
+
+def finding(**changes: Any) -> dict[str, Any]:
+    """The right finding for the row, with changes."""
+    location = {"rank": 2, "file": str(PROGRAM), "line": LINES["L1"], "function": "load"}
+    return {
+        "kind": "missing_participant",
+        "severity": "error",
+        "summary": "rank 2 is in its loader",
+        "hint": None,
+        "culprit_ranks": [2],
+        "waiting_ranks": [1, 0],
+        "locations": [location],
+        "consequences": [],
+        **changes,
+    }
+
+
+def problems(*findings: dict[str, Any], code: int = 1, healthy: bool = False) -> list[str]:
+    """What the judge says about a report of these findings."""
+    return judge(ROW, {"findings": list(findings), "healthy": healthy}, code)
+
+
+def test_the_right_report_passes() -> None:
+    """Kind, culprits, waiting ranks, line and words as expected are no problem."""
+    assert problems(finding()) == []
+
+
+def test_a_note_beside_it_is_not_counted() -> None:
+    """Notes are allowed about any run, also about a healthy one."""
+    note = finding(kind="unwaited_work", severity="note", culprit_ranks=[0])
+    assert problems(finding(), note) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"culprit_ranks": [0]}, "rank 0 is blamed and did nothing"),
+        ({"culprit_ranks": []}, "missing_participant blames (), not ((2,),)"),
+        ({"waiting_ranks": [0]}, "missing_participant: waiting (0,), not (0, 1)"),
+        ({"summary": "rank 2 is away"}, "missing_participant does not mention 'loader'"),
+        ({"kind": "deadlock"}, "no missing_participant; said was: deadlock [2]"),
+        ({"kind": "deadlock"}, "also said: deadlock [2]"),
+        ({"locations": []}, f"missing_participant: {AWAY} shown are []"),
+    ],
+)
+def test_a_wrong_report_does_not_pass(changes: dict[str, Any], said: str) -> None:
+    """Each thing that can be wrong about a finding is said."""
+    assert said in problems(finding(**changes))
+
+
+def test_a_consequence_must_not_be_a_finding() -> None:
+    """A second finding is a problem, and whoever it blames wrongly is named."""
+    second = finding(kind="process_failed", culprit_ranks=[1])
+    assert problems(finding(), second) == [
+        "rank 1 is blamed and did nothing",
+        "also said: process_failed [1]",
+    ]
+
+
+@pytest.mark.parametrize(("code", "healthy"), [(0, False), (1, True), (2, False)])
+def test_exit_code_and_healthy_must_agree_with_the_findings(code: int, healthy: bool) -> None:
+    """A finding means exit code 1 and not healthy."""
+    said = f"healthy is {healthy} and the exit code {code} with 1 findings"
+    assert problems(finding(), code=code, healthy=healthy) == [said]
+
+
+def test_silence_is_wrong_where_there_is_a_fault() -> None:
+    """Nothing said about a fault is a problem even though nobody is blamed."""
+    assert problems(code=0, healthy=True) == ["no missing_participant; said was: nothing"]
+
+
+def test_blame_where_nobody_can_be_blamed_is_wrong() -> None:
+    """A row that expects no culprit does not take one."""
+    row = Row(
+        number=4,
+        program="faults/slow_loader.py",
+        expected=(Expected(kinds=("deadlock",), culprits=(NOBODY,)),),
+    )
+    report = {"findings": [finding(kind="deadlock")], "healthy": False}
+    assert judge(row, report, 1) == [
+        "rank 2 is blamed and did nothing",
+        "deadlock blames (2,), not ((),)",
+    ]

@@ -1,0 +1,67 @@
+"""The table of faults is complete and refers to what is there."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from faults.expectation import EXAMPLES, Row, marked_lines
+from faults.table import ROWS
+
+FAULTS = range(1, 18)
+PROGRAMS = sorted((EXAMPLES / "faults").glob("*.py"))
+HELPERS = {"common.py", "launch.py"}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_each_marker_is_in_its_program(row: Row) -> None:
+    """A line that is expected is marked in the program, so that editing it moves both."""
+    wanted = {
+        marker
+        for expected in row.expected
+        for markers in expected.lines.values()
+        for marker in markers
+    }
+    assert wanted <= set(marked_lines(row.path))
+
+
+def test_each_fault_has_a_program_and_two_variants() -> None:
+    """Three rows at least for each fault of the list."""
+    rows = Counter(row.number for row in ROWS)
+    assert [number for number in FAULTS if rows[number] < 3] == []
+
+
+def test_no_run_is_there_twice() -> None:
+    """Names tell rows apart."""
+    names = [row.name for row in ROWS]
+    assert len(names) == len(set(names))
+
+
+def test_each_program_is_run() -> None:
+    """A program without a row would rot."""
+    run = {row.path for row in ROWS}
+    programs = [path for path in PROGRAMS if path.name not in HELPERS]
+    programs += (EXAMPLES / "healthy").glob("*.py")
+    assert [path.name for path in programs if path not in run] == []
+
+
+def test_healthy_rows_expect_nothing_and_faulty_ones_something() -> None:
+    """Only healthy programs, and clocks that are wrong by themselves, are to be met by silence."""
+    silent = [row.name for row in ROWS if row.number not in (0, 15) and not row.expected]
+    talking = [row.name for row in ROWS if row.number == 0 and row.expected]
+    assert (silent, talking) == ([], [])
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
+def test_examples_are_ordinary_programs(path: Path) -> None:
+    """No example imports disttrace: what is said about it could be said about anybody's."""
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+    assert [name for name in imported if name.startswith("disttrace")] == []
