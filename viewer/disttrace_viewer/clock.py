@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import polars as pl
 
 from disttrace_viewer.columns import TIMES
-from disttrace_viewer.model import Clock, Trace
+from disttrace_viewer.model import Clock, Member, Process, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,10 @@ def to_unix(clock: Clock, monotonic_ns: int) -> int:
 
 
 def realign(trace: Trace, clocks: tuple[Clock, ...]) -> Trace:
-    """The same operations under other clocks (same order and length as ``trace.clocks``)."""
+    """The same trace under other clocks (same order and length as ``trace.clocks``).
+
+    ``trace`` must be as it was loaded: without drift.
+    """
     of_process = [p.clock for p in trace.processes]
     changed = [new != old for new, old in zip(clocks, trace.clocks, strict=True)]
     if not any(changed):
@@ -72,4 +76,48 @@ def realign(trace: Trace, clocks: tuple[Clock, ...]) -> Trace:
     operations = (
         moved.select(trace.operations.columns).sort("begin_ns", "process", "number").collect()
     )
-    return trace.replace(operations=operations, clocks=clocks)
+    processes = tuple(_moved(p, trace.clocks[p.clock], clocks[p.clock]) for p in trace.processes)
+    groups = tuple(
+        dataclasses.replace(
+            group, members=tuple(_moved_member(m, trace, clocks) for m in group.members)
+        )
+        for group in trace.groups
+    )
+    return trace.replace(operations=operations, processes=processes, groups=groups, clocks=clocks)
+
+
+def _moved_member(member: Member, trace: Trace, clocks: tuple[Clock, ...]) -> Member:
+    if member.t_ns is None:
+        return member
+    clock = trace.processes[member.process].clock
+    t_ns = to_unix(clocks[clock], member.t_ns - trace.clocks[clock].offset_ns)
+    return dataclasses.replace(member, t_ns=t_ns)
+
+
+def _moved(process: Process, old: Clock, new: Clock) -> Process:
+    """A process with all its times under another clock."""
+
+    def at(ns: int) -> int:
+        return to_unix(new, ns - old.offset_ns)
+
+    def maybe(ns: int | None) -> int | None:
+        return None if ns is None else at(ns)
+
+    ended = process.exit
+    return dataclasses.replace(
+        process,
+        start_ns=at(process.start_ns),
+        last_ns=at(process.last_ns),
+        heartbeat_ns=maybe(process.heartbeat_ns),
+        exit=None if ended is None else dataclasses.replace(ended, t_ns=at(ended.t_ns)),
+        failures=tuple(dataclasses.replace(f, t_ns=at(f.t_ns)) for f in process.failures),
+        notes=tuple(dataclasses.replace(n, t_ns=at(n.t_ns)) for n in process.notes),
+        stands_at={
+            thread: dataclasses.replace(s, t_ns=at(s.t_ns))
+            for thread, s in process.stands_at.items()
+        },
+        dropped=tuple(
+            dataclasses.replace(d, from_ns=maybe(d.from_ns), to_ns=maybe(d.to_ns))
+            for d in process.dropped
+        ),
+    )
