@@ -14,14 +14,16 @@ Callback = Callable[[ModuleType], None]
 class ImportHook:
     """A finder that finds nothing itself: it watches for names and runs what waits for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+        """``on_error`` gets what a callback raises: it is not the importing program's."""
+        self._on_error = on_error
         self._waiting: dict[str, list[Callback]] = {}
 
     def when_imported(self, name: str, callback: Callback) -> None:
         """Call ``callback(module)`` after ``name`` was executed; at once if it already was."""
         module = sys.modules.get(name)
         if module is not None and not _initializing(module):
-            callback(module)
+            self._call(callback, module)
             return
         self._waiting.setdefault(name, []).append(callback)
         if self not in sys.meta_path:
@@ -31,7 +33,7 @@ class ImportHook:
         """Stop watching."""
         self._waiting.clear()
         if self in sys.meta_path:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -47,6 +49,12 @@ class ImportHook:
                 return spec  # type: ignore[no-any-return]
         return None
 
+    def _call(self, callback: Callback, module: ModuleType) -> None:
+        try:
+            callback(module)
+        except BaseException as error:
+            self._on_error(error)
+
     def _watch(self, spec: importlib.machinery.ModuleSpec) -> None:
         loader: Any = spec.loader
         execute = getattr(loader, "exec_module", None)
@@ -60,7 +68,7 @@ class ImportHook:
                 pass
             execute(module)
             for callback in self._waiting.pop(spec.name, ()):
-                callback(module)
+                self._call(callback, module)
 
         try:
             loader.exec_module = exec_module
