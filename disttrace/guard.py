@@ -24,6 +24,11 @@ def is_ours(error: BaseException) -> bool:
     return traceback.tb_frame.f_code.co_filename.startswith(_HOME)
 
 
+def is_our_file(path: str) -> bool:
+    """Whether a source file belongs to disttrace's recorder."""
+    return path.startswith(_HOME)
+
+
 def first_line(error: BaseException, *, limit: int = 300) -> str:
     """``Type: first line`` of an exception, at most ``limit`` characters."""
     try:

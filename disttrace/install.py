@@ -26,6 +26,7 @@ from disttrace.importhook import ImportHook
 from disttrace.journal.format import DEF, FORMAT
 from disttrace.journal.segment import filesystem
 from disttrace.journal.writer import Journal
+from disttrace.live.thread import Live
 from disttrace.recorder import Recorder
 
 _DISTRIBUTED = "torch.distributed.distributed_c10d"
@@ -51,8 +52,10 @@ class Session:
         )
         self.capture = Capture(self.recorder, reporter, stack_depth=config.stack_depth)
         self.capture.on_identity = self._identified
-        self._hook = ImportHook()
-        self._ending = Ending(self.capture, self.recorder.close)
+        self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
+        self.live = Live(self.capture, beats=config.heartbeat)
+        self.capture.wake = self.live.wake
+        self._ending = Ending(self.capture, self._close)
         self._environment: dict[str, str | None] = {}
 
     def start(self) -> None:
@@ -69,7 +72,7 @@ class Session:
         self._hook.remove()
         self.capture.engine.undo()
         capture.deactivate()
-        self.recorder.close()
+        self._close()
         for name, value in self._environment.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -81,15 +84,23 @@ class Session:
         self.identity = identify(os.environ, job=self.config.job, forked_from=self.identity)
         self.role = self.identity.role
         self.recorder.after_fork(t0=self.identity.clock.mono_ns)
+        self.live.in_child()
         for forget in self.capture.on_fork:
             forget()
         self._ending.forked()
         os.environ[PARENT_VARIABLE] = handed_down(self.identity, self.role)
 
     def _open_journal(self) -> Journal:
-        return Journal(
+        journal = Journal(
             self.config.dir, self.identity.base_name(), max_bytes=self.config.max_mb * 2**20
         )
+        self.live.start()  # its first turn waits for the lock under which journals are opened
+        return journal
+
+    def _close(self) -> None:
+        """Before the interpreter finalizes, or at uninstall: no thread, no journal."""
+        self.live.stop()
+        self.recorder.close()
 
     def _opening(self) -> list[Mapping[str, Any]]:
         """The records a journal starts with."""
@@ -207,6 +218,7 @@ def _before_fork() -> None:
     """No other thread may be in the middle of a record when the process is copied."""
     session = _session
     if session is not None:
+        session.live.before_fork()
         session.recorder.lock.acquire()
         _held.append(session.recorder)
 
@@ -214,6 +226,8 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     if _held:
         _held.pop().lock.release()
+    if _session is not None:
+        _session.live.after_fork()
 
 
 def _in_child() -> None:

@@ -128,6 +128,7 @@ class Recorder:
         self._stacks: dict[tuple[Any, ...], int] = {}
         self._numbers: dict[str, itertools.count[int]] = {}
         self._threads_seen: list[dict[str, Any]] = []
+        self._thread_known: dict[int, tuple[int, int | None]] = {}  # ident: (number, native id)
         self.threads = Threads(self._register_thread)
 
     # -- operations --------------------------------------------------------------------------
@@ -283,6 +284,21 @@ class Recorder:
                 n = self._stacks[key] = self.define("stack", frames=numbered)
         return n
 
+    def thread_number(self, ident: int, name: str, native: int | None) -> int:
+        """Number of any thread; an ident that is used again comes with another native id."""
+        with self.lock:
+            known = self._thread_known.get(ident)
+            if known is not None and (native is None or known[1] in (None, native)):
+                return known[0]
+            number = next(self._thread_numbers)
+            self._thread_known[ident] = number, native
+            record = {fmt.DEF: "thread", "n": number, "name": name, "native": native}
+            if self._journal is None:
+                self._threads_seen.append(record)
+            else:
+                self._define(record)
+        return number
+
     # -- life --------------------------------------------------------------------------------
 
     @property
@@ -326,6 +342,7 @@ class Recorder:
         self._stacks.clear()
         self._numbers.clear()
         self._threads_seen.clear()
+        self._thread_known.clear()
         self._thread_numbers = itertools.count()
         self.threads.state = self._register_thread()
         if not self.off:
@@ -411,19 +428,9 @@ class Recorder:
         self._put = _discard
 
     def _register_thread(self) -> ThreadState:
-        state = ThreadState(next(self._thread_numbers))
-        record = {
-            fmt.DEF: "thread",
-            "n": state.number,
-            "name": threading.current_thread().name,
-            "native": state.native,
-        }
-        with self.lock:
-            if self._journal is None:
-                self._threads_seen.append(record)
-            else:
-                self._define(record)
-        return state
+        thread = threading.current_thread()
+        native = threading.get_native_id()
+        return ThreadState(self.thread_number(threading.get_ident(), thread.name, native))
 
 
 def _discard(line: bytes) -> None:

@@ -68,7 +68,11 @@ class CallSites:
 
     def is_torch(self, frame: types.FrameType) -> bool:
         """Whether the frame runs torch's own Python code."""
-        return frame.f_code.co_filename.startswith(self._torch)
+        return self.is_torch_file(frame.f_code.co_filename)
+
+    def is_torch_file(self, file: str) -> bool:
+        """Whether a source file is torch's own."""
+        return file.startswith(self._torch)
 
     def forget(self) -> None:
         """Let go of every code object; the keys made so far must be dropped too."""

@@ -29,6 +29,7 @@ class Capture:
         self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
         # Called by the live thread; each says whether it waits for something.
         self.pollers: list[Callable[[], bool]] = []
+        self.wake: Callable[[], None] = lambda: None  # a poller waits for something from now on
         self.on_fork: list[Callable[[], None]] = [self.works.forget]  # caches of numbers
 
     def fail(self, part: str, error: BaseException) -> None:
