@@ -58,8 +58,8 @@ test-torch: ## the tests on another torch: make test-torch TORCH=2.15.0
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
-faults: $(STAMP) ## the whole matrix of faults
-	$(BIN)/python -m pytest -m faults
+faults: $(STAMP) ## the whole matrix of faults, and the page that shows it
+	$(BIN)/python benchmarks/faults.py --write docs/faults.md
 
 bench: $(STAMP) ## what tracing costs, beside other tracers
 	$(BIN)/python benchmarks/overhead.py
