@@ -245,3 +245,44 @@ def training(folder: Path, world_size: int = 2, steps: int = 3) -> list[Journal]
             journal.run(call, t=step * MS + 1000 * (journal.rank or 0), d=MS // 10, q=step)
         journal.define("exit", t=(steps + 1) * MS, how="normal", code=0)
     return journals
+
+
+def bulk(folder: Path, operations: int, world_size: int = 8, *, asynchronous: bool = False) -> None:
+    """A healthy job of about so many operations: collectives, every tenth call a message pair.
+
+    Written without going through ``Journal`` line by line, so that ten million take a minute.
+    """
+    each = operations // world_size
+    for journal in workers(folder, world_size):
+        group = journal.world()
+        rank = journal.rank or 0
+        calls = [journal.collective(group, shapes=[[n]], bytes=4 * n) for n in range(1, 19)]
+        # Even ranks send to the next one, odd ones receive from the one before.
+        message = journal.message(group, "recv", rank - 1)
+        if rank % 2 == 0:
+            message = journal.message(group, "send", (rank + 1) % world_size)
+        number, seq, nth, t = 0, 0, 0, 10 * MS + rank * 700
+        while number < each:
+            lines = []
+            for _ in range(min(200_000, each - number)):
+                number += 1
+                t += 90_000 + (number * 7919 + rank * 104_729) % 997
+                if number % 10 == 0:
+                    nth += 1
+                    key, counted = message, nth
+                else:
+                    seq += 1
+                    key, counted = calls[seq % len(calls)], seq
+                lines.append(f'{{"b":{number},"t":{t},"s":{key},"q":{counted}}}\n')
+                d = 50_000 + number % 977
+                if asynchronous:
+                    lines.append(f'{{"i":{number},"d":9000}}\n{{"w":{number},"d":{d - 900}}}\n')
+                    lines.append(f'{{"e":{number},"d":{d}}}\n')
+                else:
+                    lines.append(f'{{"e":{number},"d":{d},"u":{9000 + number % 77}}}\n')
+                if number % 20_000 == 0:
+                    lines.append(f'{{"hb":{t}}}\n')
+            with journal.segments[-1].open("a") as file:
+                file.writelines(lines)
+            journal.segment(t)
+        journal.define("exit", t=t + MS, how="normal", code=0)

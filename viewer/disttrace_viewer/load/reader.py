@@ -6,6 +6,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,10 +23,11 @@ from disttrace_viewer.load.survey import Survey, restrict, survey
 from disttrace_viewer.load.tables import Calls
 from disttrace_viewer.model import Job, Key, Process, Standing, Trace
 
-BATCH_ROWS = 1_000_000
-"""Operations of whole journals that are matched together: bounds memory, not results."""
-LINE_BYTES = 80
-"""About what an operation takes in a journal."""
+BATCH_BYTES = 32 << 20
+"""Text of whole journals that is matched together: bounds memory, not results."""
+
+PARSERS = min(4, os.cpu_count() or 1)
+"""Threads that parse: polars decodes JSON on one core per call."""
 
 LOSSES = ("noise", "missing segment", "unreadable", "empty")
 """Kinds of damage after which an end may well stand without its begin."""
@@ -162,33 +164,39 @@ class _Reading:
     def _batches(self) -> Iterator[list[segments.Chunk]]:
         """Chunks of whole journals: a journal is never split over two batches."""
         total = sum(_size(path) for _, path in self._files) or 1
-        done = waiting = 0
-        batch: list[segments.Chunk] = []
+        done = 0
+        batch: list[Future[segments.Chunk]] = []
         pending: list[tuple[int, text.Text]] = []
+        waiting = batched = 0
+        with ThreadPoolExecutor(PARSERS, thread_name_prefix="parse") as pool:
 
-        def parse() -> None:
-            nonlocal waiting
-            batch.extend(map(segments.parse, segments.slices(pending)))
-            pending.clear()
-            waiting = 0
-            self.progress(done, total)
+            def parse() -> None:
+                nonlocal waiting
+                batch.extend(pool.submit(segments.parse, s) for s in segments.slices(pending))
+                pending.clear()
+                waiting = 0
+                # Text waits for its parser in memory: do not read far ahead of them.
+                for ahead in batch[: -2 * PARSERS]:
+                    ahead.result()
+                self.progress(done, total)
 
-        for files in _grouped(self._files):
-            for file in files:
-                found = self._text(self._files[file][1])
-                pending.append((file, found))
-                done += len(found.data)
-                waiting += len(found.data)
-                if waiting >= segments.CHUNK_BYTES:
+            for files in _grouped(self._files):
+                for file in files:
+                    found = self._text(self._files[file][1])
+                    pending.append((file, found))
+                    done += len(found.data)
+                    waiting += len(found.data)
+                    batched += len(found.data)
+                    if waiting >= segments.CHUNK_BYTES:
+                        parse()
+                if batched >= BATCH_BYTES:
                     parse()
-            rows = sum(chunk.begins.height for chunk in batch) + waiting // LINE_BYTES
-            if rows >= BATCH_ROWS:
-                parse()
-                yield batch
-                batch.clear()
-        parse()
-        if batch:
-            yield batch
+                    yield [future.result() for future in batch]
+                    batch.clear()
+                    batched = 0
+            parse()
+            if batch:
+                yield [future.result() for future in batch]
         self.progress(total, total)
 
     def _text(self, path: str) -> text.Text:

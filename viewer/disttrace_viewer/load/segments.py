@@ -13,7 +13,8 @@ import polars as pl
 
 from disttrace_viewer.load.text import Text
 
-CHUNK_BYTES = 24 << 20
+CHUNK_BYTES = 8 << 20
+"""Text that is parsed at once: small enough to be in the caches and to use every core."""
 LIST_MARK = "\0"
 """Begins the text of a key that was a list (its JSON follows); no key of a store begins so."""
 
