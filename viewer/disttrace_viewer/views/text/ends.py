@@ -1,0 +1,138 @@
+"""How processes ended, as far as journals and this host's /proc tell; what was in flight then."""
+
+from __future__ import annotations
+
+import functools
+import os
+from dataclasses import dataclass
+
+import polars as pl
+
+from disttrace_viewer.columns import IN_FLIGHT
+from disttrace_viewer.model import Process, Trace
+from disttrace_viewer.views.text.describe import Describer
+from disttrace_viewer.views.text.names import Names, place
+from disttrace_viewer.views.text.rows import Flight
+
+SAME_NS = 1_000_000_000
+"""Processes that fall silent within this time are told in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Processes that did not end well, and in which way."""
+
+    t_ns: int
+    what: str
+    processes: tuple[int, ...]
+    place: str | None
+
+
+def alive(process: Process) -> bool:
+    """Whether the process runs now: only for this host and this boot, else False."""
+    if process.exit is not None or process.pid is None or process.boot_id != _this_boot():
+        return False
+    try:
+        with open(f"/proc/{process.pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    # The number may have been given to another process since.
+    began = _boot_ns() + int(fields[19]) * 10**9 // os.sysconf("SC_CLK_TCK")
+    return fields[0] not in (b"Z", b"X") and began <= process.start_ns + 2 * SAME_NS
+
+
+@functools.cache
+def _this_boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+@functools.cache
+def _boot_ns() -> int:
+    try:
+        with open("/proc/stat") as file:
+            return next(int(x.split()[1]) for x in file if x.startswith("btime")) * 10**9
+    except (OSError, StopIteration):
+        return 0
+
+
+def state(process: Process) -> str:
+    """``ended``, ``failed``, ``running``, or ``silent``: it stopped without a word."""
+    if process.exit is not None:
+        bad = process.failure is not None or (process.exit.code or 0) != 0
+        return (
+            "failed" if bad or (process.exit.how == "os._exit" and process.exit.code) else "ended"
+        )
+    if alive(process):
+        return "running"
+    return "failed" if process.failure is not None else "silent"
+
+
+def endings_of(trace: Trace) -> tuple[Ending, ...]:
+    """Bad ends, one line for those that are alike."""
+    found: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
+    for process in trace.processes:
+        how = state(process)
+        if how not in ("failed", "silent"):
+            continue
+        what, where, when = _how(process, how)
+        found.setdefault((what, where), []).append((when, process.index))
+    ends = []
+    for (what, where), processes in found.items():
+        processes.sort()
+        ends.append(Ending(processes[0][0], what, tuple(i for _, i in processes), where))
+    return tuple(sorted(ends, key=lambda e: e.t_ns))
+
+
+def _how(process: Process, how: str) -> tuple[str, str | None, int]:
+    failure = process.failure
+    if failure is not None:
+        text = failure.text.strip().split("\n")[0]
+        return f"raised {failure.type}: {text}", place(failure.stack), failure.t_ns
+    if how == "failed" and process.exit is not None:
+        called = " by os._exit" if process.exit.how == "os._exit" else ""
+        return f"ended with code {process.exit.code}{called}", None, process.exit.t_ns
+    return "ended without a word (killed, or its host went away)", None, process.last_ns
+
+
+def flights_of(
+    trace: Trace, names: Names, *, now_ns: int | None = None, limit: int = 200
+) -> tuple[Flight, ...]:
+    """Operations in flight where the recording stops, the innermost of each thread, oldest first.
+
+    ``now_ns`` is what ages count to for processes that are alive (default: the newest record).
+    """
+    describer = Describer(trace, names)
+    pending = trace.operations.filter(IN_FLIGHT & ~pl.col("lost"))
+    outer = pending.select("process", pl.col("parent").alias("number")).drop_nulls()
+    pending = pending.join(outer, on=["process", "number"], how="anti", maintain_order="left")
+    grouped: dict[tuple[str, str | None, bool], list[tuple[int, int]]] = {}
+    for row in pending.iter_rows(named=True):
+        process = trace.processes[row["process"]]
+        gone = state(process) != "running"
+        until = _until(process, trace, now_ns)
+        key = (describer.title(row), place(trace.stack(row["call"])), gone)
+        grouped.setdefault(key, []).append((until - row["begin_ns"], process.index))
+    flights = [
+        Flight(
+            what=what,
+            processes=tuple(dict.fromkeys(i for _, i in sorted(found, key=lambda f: f[1]))),
+            age_ns=max(age for age, _ in found),
+            place=where,
+            ended=gone,
+        )
+        for (what, where, gone), found in grouped.items()
+    ]
+    return tuple(sorted(flights, key=lambda f: -f.age_ns)[:limit])
+
+
+def _until(process: Process, trace: Trace, now_ns: int | None) -> int:
+    if process.exit is not None:
+        return process.exit.t_ns
+    if now_ns is not None and alive(process):
+        return now_ns
+    return trace.end_ns

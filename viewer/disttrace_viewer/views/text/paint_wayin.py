@@ -1,0 +1,124 @@
+"""Paints the way in: a line per phase, or everything."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from disttrace_viewer.views.text.describe import shortened
+from disttrace_viewer.views.text.names import Names
+from disttrace_viewer.views.text.paint_story import StoryPainter
+from disttrace_viewer.views.text.paper import BAD, DIM, HEAD, WAIT, Paper
+from disttrace_viewer.views.text.quantities import duration, number, offset
+from disttrace_viewer.views.text.wayin import KeyUse, Made, Meeting, Phase, WayIn
+
+PHASES = 8
+KEYS = 60
+
+
+def paint_folded(way: WayIn, out: Paper) -> None:
+    """A line per phase."""
+    if not way.phases:
+        return
+    out.heading("way in", "--phase init draws it in full")
+    stuck = [phase for phase in way.phases if phase.took_ns is None]
+    shown = [p for p in way.phases if p.took_ns is not None][: max(0, PHASES - len(stuck))]
+    for phase in [p for p in way.phases if p in stuck[:PHASES] or p in shown]:
+        _phase(phase, out)
+    if len(way.phases) > PHASES:
+        out.line((f"{'':13}and {number(len(way.phases) - PHASES, 'more line')}", DIM))
+
+
+def _phase(phase: Phase, out: Paper) -> None:
+    text = Text.assemble((phase.name, HEAD), f": {phase.what}")
+    if phase.took_ns is None:
+        text.append("  not ready", BAD)
+    else:
+        text.append(f"  {duration(phase.took_ns)}", DIM)
+    out.wrapped(text, Text(f"{offset(phase.at_ns):>11}  ", style=DIM), Text(" " * 15))
+
+
+def paint_full(way: WayIn, names: Names, out: Paper) -> None:
+    """Who serves and who comes, the groups with their prefixes, every step, every key."""
+    out.heading("where they met")
+    for meeting in way.meetings:
+        _meeting(meeting, names, out)
+    out.heading("groups")
+    for made in way.groups:
+        _made(made, names, out)
+    if not way.groups:
+        out.line(("  none was made", BAD))
+    out.heading("step by step", "indented: inside the one above")
+    painter = StoryPainter(names, way.lanes, out)
+    painter.rows(way.steps)
+    if way.left_out:
+        out.line((f"{'':13}… {number(way.left_out, 'more step')}, most after that", DIM))
+    if way.keys:
+        out.heading("keys exchanged")
+        _keys(way.keys, names, out)
+
+
+def _meeting(meeting: Meeting, names: Names, out: Paper) -> None:
+    out.line("  ", (meeting.name, HEAD))
+    if meeting.server is not None:
+        out.line("    ", ("server  ", DIM), names.process(meeting.server))
+    elif meeting.kind == "tcp":
+        out.line("    ", ("server  ", DIM), ("no traced process", WAIT))
+    for place, client in enumerate(meeting.clients):
+        label = ("clients" if place == 0 else "") if meeting.kind == "tcp" else "users"
+        text = Text.assemble(
+            names.processes(client.processes),
+            (f" by {client.address}", ""),
+        )
+        if client.took_ns is not None:
+            text.append(f"  {duration(client.took_ns)}", DIM)
+        out.wrapped(text, Text(f"    {label:<8}", style=DIM), Text(" " * 12))
+
+
+def _made(made: Made, names: Names, out: Paper) -> None:
+    chain = " › ".join(made.prefixes) or "no prefix"
+    text = Text.assemble((made.name, HEAD), f" by {made.by}")
+    out.wrapped(text, Text("  "), Text("    "))
+    where = f"{made.place}  {chain}" if made.place else chain
+    out.wrapped(Text(where), Text("    store   ", style=DIM), Text(" " * 12))
+    joined = sorted(made.joined, key=lambda j: (j.rank is None, j.rank or 0))
+    if not joined:
+        return
+    first = min(j.at_ns for j in joined)
+    for one in joined[:8]:
+        text = Text.assemble(names.process(one.process))
+        if one.rank is not None and names.trace.processes[one.process].rank != one.rank:
+            text.append(f" as {one.rank}")
+        text.append(f"  came +{duration(one.at_ns - first)}", DIM)
+        if one.ready_ns is None:
+            text.append("  not ready", BAD)
+        else:
+            text.append(
+                f"  ready {offset(one.ready_ns)} after {duration(one.ready_ns - one.at_ns)}"
+            )
+        out.wrapped(text, Text("    member  ", style=DIM), Text(" " * 12))
+    if len(joined) > 8:
+        out.line((f"{'':12}and {number(len(joined) - 8, 'more member')}", DIM))
+    if made.missing:
+        out.line(
+            ("    missing ", DIM),
+            (", ".join(names.member(made.group, r) for r in made.missing), BAD),
+        )
+
+
+def _keys(keys: tuple[KeyUse, ...], names: Names, out: Paper) -> None:
+    place = None
+    for use in keys[:KEYS]:
+        if use.place != place:
+            place = use.place
+            out.line("  ", (place, HEAD))
+        parts = []
+        if use.set_by:
+            parts.append(f"set by {names.processes(use.set_by)}")
+        if use.read_by:
+            parts.append(f"read by {names.processes(use.read_by)}")
+        text = Text.assemble(shortened(use.key), ("  " + "; ".join(parts), DIM))
+        if use.waiting:
+            text.append(f"; {names.processes(use.waiting)} wait for it", BAD)
+        out.wrapped(text, Text("    "), Text("      "))
+    if len(keys) > KEYS:
+        out.line((f"    and {number(len(keys) - KEYS, 'more key')}", DIM))

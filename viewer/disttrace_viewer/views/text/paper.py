@@ -1,0 +1,81 @@
+"""Where lines go: a console of known width, with plain letters where Unicode has no place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import IO
+
+from rich.console import Console
+from rich.text import Text
+
+_PLAIN = str.maketrans(
+    {
+        "│": "|", "─": "-", "●": "o", "◆": "@", "◐": "%", "○": ".", "✗": "x", "◌": "?", "◍": "c",
+        "▶": ">", "◀": "<", "·": "-", "…": "~", "→": ">", "µ": "u", "×": "x", "±": "~", "›": ">",
+        "┼": "+", "└": "`", "├": "|", "┬": "+", "╎": ":", "━": "=", "↻": "*",
+    }
+)  # fmt: skip
+
+DIM, BAD, WAIT, GOOD, HEAD, NUMBER = "dim", "bold red", "yellow", "green", "bold", "cyan"
+"""The palette: few colours, each with one meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A console; ``plain`` replaces every sign that is no ASCII, one by one."""
+
+    console: Console
+    plain: bool
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return self.console.width
+
+    def line(self, *parts: str | tuple[str, str] | Text) -> None:
+        """One line, never wrapped by the console."""
+        text = Text.assemble(*parts)
+        self._put(text)
+
+    def blank(self) -> None:
+        """An empty line."""
+        self._put(Text())
+
+    def wrapped(self, text: Text, first: Text, rest: Text) -> None:
+        """``text`` in the room beside a margin, which is ``first`` and then ``rest``."""
+        room = max(24, self.width - max(first.cell_len, rest.cell_len))
+        for number, line in enumerate(text.wrap(self.console, room) or [Text()]):
+            self._put(Text.assemble(first if number == 0 else rest, line))
+
+    def heading(self, title: str, note: str = "") -> None:
+        """The name of a section."""
+        self.blank()
+        self._put(Text.assemble((title, HEAD), ("   " + note if note else "", DIM)))
+
+    def _put(self, text: Text) -> None:
+        text = text.copy()
+        text.rstrip()
+        if self.plain:
+            changed = text.plain.translate(_PLAIN)
+            text.plain = changed.encode("ascii", "replace").decode()
+        self.console.print(text, no_wrap=True, overflow="ignore", crop=False, highlight=False)
+
+
+def paper(
+    file: IO[str] | None = None, *, width: int | None = None, color: bool | None = None
+) -> Paper:
+    """Paper for a stream (default: standard output); colour only on a terminal unless asked for.
+
+    NO_COLOR is respected by rich. ``color`` False switches colour off everywhere.
+    """
+    console = Console(
+        file=file,
+        width=width,
+        no_color=True if color is False else None,
+        force_terminal=None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        soft_wrap=False,
+    )
+    return Paper(console, plain=not console.encoding.lower().startswith("utf"))

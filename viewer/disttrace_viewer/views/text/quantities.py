@@ -1,0 +1,86 @@
+"""Numbers as a tired person reads them: durations, offsets, bytes, counts, ranks, tensors."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Sequence
+
+_SECOND = 1_000_000_000
+_BYTES = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
+
+
+def duration(ns: int) -> str:
+    """``850 ns``, ``12 us``, ``1.23 ms``, ``12.3 s``, ``4 min 05 s`` or ``2 h 03 min``."""
+    if ns < 0:
+        return "-" + duration(-ns)
+    if ns < 1_000:
+        return f"{ns} ns"
+    for unit, size in (("µs", 10**3), ("ms", 10**6), ("s", 10**9)):
+        value = ns / size
+        if value < 999.5 and (unit != "s" or value < 100):
+            return f"{_three_digits(value)} {unit}"
+    seconds = round(ns / _SECOND)
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60:02d} s"
+    return f"{seconds // 3600} h {seconds // 60 % 60:02d} min"
+
+
+def _three_digits(value: float) -> str:
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f}"
+
+
+def offset(ns: int) -> str:
+    """Seconds from the start of the job with microseconds: ``+2.872495``."""
+    return f"{ns / _SECOND:+.6f}"
+
+
+def size(count: int) -> str:
+    """``16 B``, ``4.10 kB``, ``25.2 MB``."""
+    for unit, large in _BYTES:
+        if count >= large:
+            return f"{_three_digits(count / large)} {unit}"
+    return f"{count} B"
+
+
+def number(count: int, noun: str, many: str | None = None) -> str:
+    """``1 worker``, ``4 workers``, ``12,000 operations``."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+def clock_time(ns: int) -> str:
+    """Local time of day with its date: ``2026-03-01 14:02:11``."""
+    return datetime.datetime.fromtimestamp(ns // _SECOND).isoformat(sep=" ")
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """``0-3, 7`` for 0, 1, 2, 3, 7."""
+    runs: list[list[int]] = []
+    for value in sorted(set(numbers)):
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return ", ".join(str(a) if a == b else f"{a}{',' if b == a + 1 else '-'}{b}" for a, b in runs)
+
+
+def few(items: Sequence[str], limit: int = 8) -> str:
+    """All items, or the first ones and how many there are more."""
+    if len(items) <= limit:
+        return ", ".join(items)
+    return f"{', '.join(items[:limit])} and {len(items) - limit:,} more"
+
+
+def tensors(dtypes: Sequence[str] | None, shapes: Sequence[Sequence[int]] | None) -> str:
+    """``float32[1024]``, ``float32[4] x 3``, ``3 tensors``; empty where nothing is known."""
+    if not shapes:
+        return ""
+    kinds = list(dtypes or ())
+    each = [
+        f"{kinds[i] if i < len(kinds) else kinds[0] if kinds else ''}"
+        f"[{','.join(str(n) for n in shape)}]"
+        for i, shape in enumerate(shapes)
+    ]
+    if len(set(each)) == 1:
+        return each[0] if len(each) == 1 else f"{each[0]} × {len(each)}"
+    return f"{len(each)} tensors"

@@ -1,0 +1,152 @@
+"""The rows of the merged order as values: what the painter knows, and all it knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Mark(Enum):
+    """What stands on a lane."""
+
+    DONE = "done"
+    LAST = "last"
+    """The one that came last."""
+    FLYING = "flying"
+    """Begun and not over."""
+    MISSING = "missing"
+    """Expected and not come."""
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    """Begun; nobody saw it complete."""
+    PART = "part"
+    """A lane of several, of which some came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One process in an exchange."""
+
+    process: int
+    offset_ns: int
+    """After the first one came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Processes that are in one operation at one line, and since when the first of them is."""
+
+    what: str
+    processes: tuple[int, ...]
+    age_ns: int
+    place: str | None
+    ended: bool = False
+    """The processes are gone: the operation was in flight when they ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Processes in which an operation failed in one way."""
+
+    processes: tuple[int, ...]
+    error: str
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What all rows have; ``at_ns`` counts from the start of the job."""
+
+    at_ns: int
+    marks: tuple[tuple[int, Mark], ...]
+    """(lane, mark), by lane."""
+    flights: tuple[Flight, ...]
+    failures: tuple[Failed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow(Row):
+    """One collective with all who came."""
+
+    op: str
+    seq: int
+    group: str
+    reduce_op: str | None
+    tensors: str
+    root: str | None
+    arrivals: tuple[Arrival, ...]
+    """In the order of arrival."""
+    missing: tuple[str, ...]
+    took_ns: int | None
+    """From the first begin to the last end; None while somebody is in it."""
+    differs: bool
+    """Not all came with the same arguments."""
+    within: str | None
+    """The composed operation that issued it."""
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow(Row):
+    """One message, perhaps with one end only."""
+
+    source: str
+    destination: str
+    arrow: tuple[int, int] | None
+    """Lanes from and to; None where one of them has no lane."""
+    seq: int
+    group: str
+    tensors: str
+    bytes: int | None
+    tag: int | None
+    missing: str | None
+    """``send`` or ``recv``: the end that nobody began."""
+    waiter: str | None
+    waited_ns: int
+    took_ns: int | None
+    within: str | None
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRow(Row):
+    """What processes did by themselves at one line: the n-th time of each."""
+
+    op: str
+    what: str
+    """Key, address, arguments: what tells it from others."""
+    bytes: int | None
+    processes: tuple[int, ...]
+    took_ns: int | None
+    depth: int
+    times: int
+    """How often it was done with this key, where all times are one row."""
+    place: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoldRow(Row):
+    """The rows before it came again, all alike."""
+
+    rows: int
+    times: int
+    until_ns: int
+    each_ns: int
+    """From one to the next, on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class GapRow(Row):
+    """Rows that are not shown."""
+
+    rows: int
+    until_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndRow(Row):
+    """Processes that ended badly at about one time and in one way."""
+
+    what: str
+    processes: tuple[int, ...]
+    place: str | None
