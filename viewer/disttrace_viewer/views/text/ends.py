@@ -64,9 +64,7 @@ def state(process: Process) -> str:
     """``ended``, ``failed``, ``running``, or ``silent``: it stopped without a word."""
     if process.exit is not None:
         bad = process.failure is not None or (process.exit.code or 0) != 0
-        return (
-            "failed" if bad or (process.exit.how == "os._exit" and process.exit.code) else "ended"
-        )
+        return "failed" if bad else "ended"
     if alive(process):
         return "running"
     return "failed" if process.failure is not None else "silent"

@@ -73,7 +73,7 @@ class StoryPainter:
         for mark, word in LEGEND:
             if mark in used and (mark is not Mark.DONE or len(used) > 1):
                 legend.append(f"{SIGNS[mark][0]} {word}  ")
-        margin = Text.assemble((f"{'seconds':>11}  ", DIM), (labels, "bold"))
+        margin = Text.assemble((f"{'seconds':>10}  ", DIM), (labels, "bold"))
         self.out.wrapped(legend, margin, Text(" " * margin.cell_len))
 
     @singledispatchmethod
@@ -140,7 +140,7 @@ class StoryPainter:
     def _(self, row: FoldRow) -> None:
         what = "this" if row.rows == 1 else f"these {row.rows}"
         text = Text.assemble(
-            (f"× {row.times:,} more like {what}", NUMBER),
+            (f"x {row.times:,} more like {what}", NUMBER),
             (f", until {offset(row.until_ns)}, one in {duration(row.each_ns)}", DIM),
         )
         self._between(text)
@@ -183,7 +183,7 @@ class StoryPainter:
         if self.places:
             where = getattr(row, "place", None)
             text.append(f"  {where}" if where and not row.flights else "", DIM)
-        first = Text.assemble((f"{offset(row.at_ns):>11}  ", DIM), self._lanes(row))
+        first = Text.assemble((f"{offset(row.at_ns):>10}  ", DIM), self._lanes(row))
         self.out.wrapped(text, first, self._margin(2))
         for flight in row.flights:
             self._more(self.flight(flight))
@@ -195,10 +195,10 @@ class StoryPainter:
 
     def _between(self, text: Text) -> None:
         dots = "".join(f"{'╎':<{self._wide}}" for _ in self.lanes)
-        self.out.wrapped(text, Text(f"{'':11}  {dots}", style=DIM), self._margin())
+        self.out.wrapped(text, Text(f"{'':10}  {dots}", style=DIM), self._margin())
 
     def _margin(self, indent: int = 0) -> Text:
-        return Text(f"{'':11}  {self._idle()}{'':{indent}}", style=DIM)
+        return Text(f"{'':10}  {self._idle()}{'':{indent}}", style=DIM)
 
     def _idle(self) -> str:
         return "".join(f"{'│':<{self._wide}}" for _ in self.lanes)

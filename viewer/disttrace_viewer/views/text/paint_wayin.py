@@ -25,7 +25,7 @@ def paint_folded(way: WayIn, out: Paper) -> None:
     for phase in [p for p in way.phases if p in stuck[:PHASES] or p in shown]:
         _phase(phase, out)
     if len(way.phases) > PHASES:
-        out.line((f"{'':13}and {number(len(way.phases) - PHASES, 'more line')}", DIM))
+        out.line((f"{'':12}and {number(len(way.phases) - PHASES, 'more line')}", DIM))
 
 
 def _phase(phase: Phase, out: Paper) -> None:
@@ -34,7 +34,7 @@ def _phase(phase: Phase, out: Paper) -> None:
         text.append("  not ready", BAD)
     else:
         text.append(f"  {duration(phase.took_ns)}", DIM)
-    out.wrapped(text, Text(f"{offset(phase.at_ns):>11}  ", style=DIM), Text(" " * 15))
+    out.wrapped(text, Text(f"{offset(phase.at_ns):>10}  ", style=DIM), Text(" " * 14))
 
 
 def paint_full(way: WayIn, names: Names, out: Paper) -> None:
@@ -51,7 +51,7 @@ def paint_full(way: WayIn, names: Names, out: Paper) -> None:
     painter = StoryPainter(names, way.lanes, out)
     painter.rows(way.steps)
     if way.left_out:
-        out.line((f"{'':13}… {number(way.left_out, 'more step')}, most after that", DIM))
+        out.line((f"{'':12}… {number(way.left_out, 'more step')} after that", DIM))
     if way.keys:
         out.heading("keys exchanged")
         _keys(way.keys, names, out)
@@ -75,7 +75,7 @@ def _meeting(meeting: Meeting, names: Names, out: Paper) -> None:
 
 
 def _made(made: Made, names: Names, out: Paper) -> None:
-    chain = " › ".join(made.prefixes) or "no prefix"
+    chain = " → ".join(made.prefixes) or "no prefix"
     text = Text.assemble((made.name, HEAD), f" by {made.by}")
     out.wrapped(text, Text("  "), Text("    "))
     where = f"{made.place}  {chain}" if made.place else chain

@@ -8,13 +8,7 @@ from typing import IO
 from rich.console import Console
 from rich.text import Text
 
-_PLAIN = str.maketrans(
-    {
-        "│": "|", "─": "-", "●": "o", "◆": "@", "◐": "%", "○": ".", "✗": "x", "◌": "?", "◍": "c",
-        "▶": ">", "◀": "<", "·": "-", "…": "~", "→": ">", "µ": "u", "×": "x", "±": "~", "›": ">",
-        "┼": "+", "└": "`", "├": "|", "┬": "+", "╎": ":", "━": "=", "↻": "*",
-    }
-)  # fmt: skip
+_PLAIN = str.maketrans("│─●◆◐○✗◌◍▶◀…→µ╎", "|-o@%.x?c><~>u:")
 
 DIM, BAD, WAIT, GOOD, HEAD, NUMBER = "dim", "bold red", "yellow", "green", "bold", "cyan"
 """The palette: few colours, each with one meaning."""

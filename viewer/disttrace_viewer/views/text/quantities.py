@@ -82,5 +82,5 @@ def tensors(dtypes: Sequence[str] | None, shapes: Sequence[Sequence[int]] | None
         for i, shape in enumerate(shapes)
     ]
     if len(set(each)) == 1:
-        return each[0] if len(each) == 1 else f"{each[0]} × {len(each)}"
+        return each[0] if len(each) == 1 else f"{each[0]} x {len(each)}"
     return f"{len(each)} tensors"

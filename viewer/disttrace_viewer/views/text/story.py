@@ -14,7 +14,7 @@ from disttrace_viewer.views.text.ends import Ending
 from disttrace_viewer.views.text.filters import Filters, parse_time
 from disttrace_viewer.views.text.folding import Span, fold
 from disttrace_viewer.views.text.names import Lane, Names, lanes_of
-from disttrace_viewer.views.text.plan import LOCAL, Plan, plan_of
+from disttrace_viewer.views.text.plan import COLLECTIVE, LOCAL, MESSAGE, Plan, plan_of
 from disttrace_viewer.views.text.rows import EndRow, FoldRow, GapRow, Mark, Row
 
 HEAD, TAIL = 12, 48
@@ -78,8 +78,8 @@ def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Span |
     tail = _from_end(spans, TAIL)
     head = min(tail, _from_start(spans, HEAD))
     kept = rows["unusual"].slice(head, tail - head).arg_true().to_list()
-    middle = _sparse(head, tail, [head + row for row in kept[:TAIL]])
-    return [*_inside(spans, 0, head), *middle, *_inside(spans, tail, count)]
+    between = _sparse(head, tail, [head + row for row in kept[:TAIL]])
+    return [*_inside(spans, 0, head), *between, *_inside(spans, tail, count)]
 
 
 def _sparse(start: int, stop: int, rows: Sequence[int]) -> list[Span | range]:
@@ -161,13 +161,17 @@ def _materialise(
     lanes = lanes_of(names, _actors(trace, plan, filters))
     maker = details.Maker(trace, names, lanes, origin_ns)
     found: dict[int, Row] = {}
-    for kind, build in ((0, maker.collectives), (1, maker.messages)):
-        some = chosen.filter(pl.col("kind") == kind)
-        made = build(exchanges, some["item"])
-        found.update((row, made[item]) for row, item in some.select("row", "item").iter_rows())
-    some = chosen.filter(pl.col("kind") == LOCAL)
-    made = maker.steps(plan.locals.filter(pl.col("item").is_in(some["item"].implode())))
-    found.update((row, made[item]) for row, item in some.select("row", "item").iter_rows())
+    made: dict[int, Mapping[int, Row]] = {}
+    for kind in (COLLECTIVE, MESSAGE, LOCAL):
+        items = chosen.filter(pl.col("kind") == kind)["item"]
+        if kind == COLLECTIVE:
+            made[kind] = maker.collectives(exchanges, items)
+        elif kind == MESSAGE:
+            made[kind] = maker.messages(exchanges, items)
+        else:
+            made[kind] = maker.steps(plan.locals.filter(pl.col("item").is_in(items.implode())))
+    for row, kind, item in chosen.select("row", "kind", "item").iter_rows():
+        found[row] = made[kind][item]
     return _Shown(lanes, found)
 
 

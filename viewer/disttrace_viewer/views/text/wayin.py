@@ -268,19 +268,13 @@ def _phases(
             what += f", starts {len(workers)} worker{'s' if len(workers) != 1 else ''}"
         found.append(Phase("launch", what, at, None if waiting else first - process.start_ns))
     server = {m.name: m.server for m in meetings}
-    for made in groups:
-        found.append(_ready(names, made, server))
+    found.extend(_ready(names, made, server) for made in groups)
     ready = {j.process for made in groups for j in made.joined}
     for row in rows:
-        if row["op"] in ("init_process_group", "rendezvous") and row["process"] not in ready:
-            who = names.process(row["process"])
-            how = "failed" if row["error"] is not None else "is still in"
-            if row["op"] == "init_process_group":
-                found.append(
-                    Phase(
-                        "not ready", f"{who} {how} {row['op']}", row["begin_ns"] - origin_ns, None
-                    )
-                )
+        if row["op"] == "init_process_group" and row["process"] not in ready:
+            how = "failed in" if row["error"] is not None else "is still in"
+            what = f"{names.process(row['process'])} {how} {row['op']}"
+            found.append(Phase("not ready", what, row["begin_ns"] - origin_ns, None))
     return found
 
 
@@ -306,7 +300,9 @@ def _steps(
     lanes = lanes_of(names, operations["process"].unique().sort().to_list())
     maker = Maker(trace, names, lanes, origin_ns)
     loud = pl.col("error").is_not_null() | IN_FLIGHT
-    numbered = _unrepeated(trace, operations.filter(loud | (pl.col("begin_ns") <= ready_ns)))
+    agents = [p.index for p in trace.processes if p.role == "agent"]
+    late = pl.col("process").is_in(agents) & (pl.col("begin_ns") > ready_ns)
+    numbered = _unrepeated(agents, operations.filter(loud | ~late))
     order = numbered.group_by("item").agg(pl.col("begin_ns").min(), loud.any().alias("loud"))
     order = order.sort("begin_ns", "item")
     kept = pl.concat([order.head(STEPS), order.slice(STEPS).filter(pl.col("loud")).head(STEPS)])
@@ -315,10 +311,9 @@ def _steps(
     return lanes, rows, operations.height - int(numbered["times"].sum() or 0)
 
 
-def _unrepeated(trace: Trace, operations: pl.DataFrame) -> pl.DataFrame:
+def _unrepeated(agents: Sequence[int], operations: pl.DataFrame) -> pl.DataFrame:
     """With ``item`` and ``times``. Agents ask the store again and again: one row per key, except
     for what is still in flight or failed."""
-    agents = [p.index for p in trace.processes if p.role == "agent"]
     asked = pl.col("process").is_in(agents) & (pl.col("kind") == "store")
     loud = pl.col("error").is_not_null() | IN_FLIGHT
     again = ["process", "op", "stack", "key", "depth"]
