@@ -277,6 +277,8 @@ class Call:
     op: str
     kind: str
     group: int | None
+    group_rank: int | None
+    """The process's own rank in it."""
     backend: str | None
     device: str | None
     asynchronous: bool | None
@@ -399,6 +401,7 @@ def _call(index: int, row: dict[str, Any]) -> Call:
         op=row["op"],
         kind=row["kind"],
         group=row["group"],
+        group_rank=row["group_rank"],
         backend=row["backend"],
         device=row["device"],
         asynchronous=row["async"],

@@ -1,13 +1,12 @@
 """One JSON object per operation, ordered by begin: the export that other tools read.
 
-The fields and their meaning are a contract (``docs/export-jsonl.md``); every key is always there,
+The fields and their meaning are a contract; every key is always there,
 null where it does not apply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -65,7 +64,28 @@ FIELDS = (
 
 CHUNK_ROWS = 50_000
 
-_OWN = (
+
+def lines(trace: Trace, operations: pl.DataFrame | None = None) -> Iterator[bytes]:
+    """The export (of all operations, or some rows of their table) in pieces of whole lines.
+
+    A line is put together in the columnar engine: what all operations of a call share is encoded
+    once, in the gaps between the fields that differ.
+    """
+    table = (trace.operations if operations is None else operations).with_columns(STATUS, WAIT_END)
+    encoder = _Encoder(trace)
+    for chunk in table.iter_slices(CHUNK_ROWS):
+        text = encoder.encode(chunk).str.join("\n").item()
+        yield text.encode() + b"\n"
+
+
+def rows(trace: Trace, operations: pl.DataFrame) -> Iterator[dict[str, Any]]:
+    """The same objects, of some rows of the operations table, as values."""
+    for piece in lines(trace, operations):
+        yield from map(orjson.loads, piece.splitlines())
+
+
+_NUMBERS = (
+    "thread",
     "seq",
     "begin_ns",
     "issued_ns",
@@ -73,102 +93,149 @@ _OWN = (
     "wait_end_ns",
     "complete_ns",
     "end_ns",
-    "status",
-    "thread",
+    "bytes",
 )
-"""Columns that go into the object as they are."""
+_VARYING = frozenset(
+    (*_NUMBERS, "id", "parent", "status", "error", "key", "peer", "peer_group_rank")
+)
+"""Fields that are not the same for all operations of a call."""
 
 
-def lines(trace: Trace) -> Iterator[bytes]:
-    """The export in pieces of whole lines, so that it never has to be in memory at once."""
-    templates = _Templates(trace)
-    table = trace.operations.with_columns(STATUS, WAIT_END)
-    for chunk in table.iter_slices(CHUNK_ROWS):
-        yield b"".join(_chunk(trace, chunk, templates))
-
-
-def rows(trace: Trace, operations: pl.DataFrame) -> Iterator[dict[str, Any]]:
-    """The objects of some rows of the operations table."""
-    templates = _Templates(trace)
-    for row in operations.with_columns(STATUS, WAIT_END).iter_rows(named=True):
-        yield _object(trace, row, templates)
-
-
-def _chunk(trace: Trace, chunk: pl.DataFrame, templates: _Templates) -> Iterator[bytes]:
-    for row in chunk.iter_rows(named=True):
-        yield orjson.dumps(_object(trace, row, templates), option=orjson.OPT_APPEND_NEWLINE)
-
-
-def _object(trace: Trace, row: dict[str, Any], templates: _Templates) -> dict[str, Any]:
-    process, call = row["process"], row["call"]
-    found = templates.of(call, process).copy()
-    for name in _OWN:
-        found[name] = row[name]
-    prefix = templates.prefixes[process]
-    found["id"] = f"{prefix}{row['number']}"
-    if row["parent"] is not None:
-        found["parent"] = f"{prefix}{row['parent']}"
-    if row["error"] is not None:
-        found["error"] = trace.errors[row["error"]]
-    if row["bytes"] is not None:
-        found["bytes"] = row["bytes"]
-    if row["key"] is not None:
-        found["key"] = trace.full_key(call, row["key"])
-    if row["source"] is not None:
-        found["peer_group_rank"] = row["source"]
-        group = trace.call(call).group
-        found["peer"] = None if group is None else trace.groups[group].global_rank(row["source"])
-    return found
-
-
-class _Templates:
-    """The part of the object that all operations of a call share, with the keys in order."""
+class _Encoder:
+    """Encodes operations as lines; keeps the encoded gaps of every call it met."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self.prefixes = [f"{short}." for short in trace.short_ids]
-        self.of = cache(self._build)
+        self._gaps: dict[int, list[str]] = {}
+        self._errors = pl.Series("error", [_json(e) for e in trace.errors], dtype=pl.String)
 
-    def _build(self, number: int, process: int) -> dict[str, Any]:
-        trace = self._trace
-        owner, call = trace.processes[process], trace.call(number)
-        group = None if call.group is None else trace.groups[call.group]
-        own = next((m.rank for m in group.members if m.process == process), None) if group else None
-        store = None if call.store is None else trace.stores[call.store]
-        found: dict[str, Any] = dict.fromkeys(FIELDS)
-        found.update(
-            {
-                "job": owner.job,
-                "process": owner.id,
-                "role": owner.role,
-                "host": owner.host,
-                "pid": owner.pid,
-                "attempt": owner.attempt,
-                "rank": owner.rank,
-                "local_rank": owner.local_rank,
-                "op": call.op,
-                "group": group.id if group else None,
-                "group_name": group.name if group else None,
-                "group_ranks": group.ranks if group else None,
-                "group_rank": own,
-                "backend": call.backend,
-                "device": call.device,
-                "async": call.asynchronous,
-                "bytes": call.bytes,
-                "shapes": call.shapes,
-                "dtypes": call.dtypes,
-                "splits": call.splits,
-                "reduce_op": call.reduce_op,
-                "root": group.global_rank(call.root) if group else None,
-                "root_group_rank": call.root,
-                "peer": group.global_rank(call.peer) if group else None,
-                "peer_group_rank": call.peer,
-                "tag": call.tag,
-                "store": store.name if store else None,
-                "name": call.name,
-                "origin": call.origin,
-                "stack": [list(frame) for frame in (trace.stack(number))],
-                "args": call.args,
-            }
+    def encode(self, chunk: pl.DataFrame) -> pl.Series:
+        """One line per row, without the newline."""
+        calls = chunk["call"].unique()
+        names = [f"gap{number}" for number in range(len(_ORDER) + 1)]
+        gaps = pl.DataFrame(
+            [[call, *self._of(call)] for call in calls.to_list()],
+            schema={"call": pl.UInt32, **dict.fromkeys(["short", "size", *names], pl.String)},
+            orient="row",
         )
+        values = (
+            chunk.lazy()
+            .with_columns(pl.Series("error", self._errors.gather(chunk["error"])))
+            .join(self._keys(chunk), on=["call", "key"], how="left", maintain_order="left")
+            .join(
+                self._peers(chunk),
+                on=["call", "source"],
+                how="left",
+                nulls_equal=True,
+                maintain_order="left",
+            )
+            .join(gaps.lazy(), on="call", how="left", maintain_order="left")
+        )
+        return values.select(_line(names).alias("line")).collect().to_series()
+
+    def _of(self, call: int) -> list[str]:
+        found = self._gaps.get(call)
+        if found is None:
+            shared = _shared(self._trace, call)
+            short = self._trace.short_ids[self._trace.call(call).process]
+            found = self._gaps[call] = [short, _json(shared["bytes"]), *_split(shared)]
         return found
+
+    def _keys(self, chunk: pl.DataFrame) -> pl.LazyFrame:
+        pairs = chunk.select("call", "key").drop_nulls().unique()
+        texts = [_json(self._trace.full_key(call, key)) for call, key in pairs.iter_rows()]
+        return pairs.lazy().with_columns(pl.Series("_key", texts, dtype=pl.String))
+
+    def _peers(self, chunk: pl.DataFrame) -> pl.LazyFrame:
+        """Peers by call and source: the call's own, or of a receive from any source."""
+        pairs = chunk.select("call", "source").unique()
+        ranks, texts = [], []
+        for number, source in pairs.iter_rows():
+            call = self._trace.call(number)
+            rank = call.peer if source is None else source
+            group = None if call.group is None else self._trace.groups[call.group]
+            ranks.append(_json(rank))
+            texts.append(_json(group.global_rank(rank) if group else None))
+        named = {"_rank": ranks, "_peer": texts}
+        columns = [pl.Series(name, values, dtype=pl.String) for name, values in named.items()]
+        return pairs.lazy().with_columns(columns)
+
+
+_ORDER = tuple(name for name in FIELDS if name in _VARYING)
+
+
+def _line(gaps: list[str]) -> pl.Expr:
+    """The gaps with the varying fields between them."""
+    null = pl.lit("null")
+    parent = pl.concat_str(pl.lit('"'), "short", pl.lit("."), "parent", pl.lit('"'))
+    special = {
+        "id": pl.concat_str(pl.lit('"'), "short", pl.lit("."), "number", pl.lit('"')),
+        "parent": parent.fill_null(null),
+        "status": pl.concat_str(pl.lit('"'), "status", pl.lit('"')),
+        "error": pl.col("error").fill_null(null),
+        "key": pl.col("_key").fill_null(null),
+        "peer": pl.col("_peer"),
+        "peer_group_rank": pl.col("_rank"),
+        "bytes": pl.coalesce(pl.col("bytes").cast(pl.String), "size"),
+    }
+    parts: list[pl.Expr] = []
+    for gap, name in zip(gaps, _ORDER, strict=False):
+        number = pl.col(name).cast(pl.String).fill_null(null)
+        parts += [pl.col(gap), special.get(name, number)]
+    return pl.concat_str(*parts, pl.col(gaps[-1]))
+
+
+def _split(shared: Mapping[str, Any]) -> list[str]:
+    """The encoded object, cut open where the varying fields have their values."""
+    gaps, text = [], "{"
+    for name in FIELDS:
+        text += f'"{name}":'
+        if name in _VARYING:
+            gaps.append(text)
+            text = ","
+        else:
+            text += _json(shared[name]) + ","
+    return [*gaps, text[:-1] + "}"]
+
+
+def _json(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _shared(trace: Trace, number: int) -> dict[str, Any]:
+    """The fields that all operations of a call share."""
+    call = trace.call(number)
+    owner = trace.processes[call.process]
+    group = None if call.group is None else trace.groups[call.group]
+    store = None if call.store is None else trace.stores[call.store]
+    return {
+        "job": owner.job,
+        "process": owner.id,
+        "role": owner.role,
+        "host": owner.host,
+        "pid": owner.pid,
+        "attempt": owner.attempt,
+        "rank": owner.rank,
+        "local_rank": owner.local_rank,
+        "op": call.op,
+        "group": group.id if group else None,
+        "group_name": group.name if group else None,
+        "group_ranks": group.ranks if group else None,
+        "group_rank": call.group_rank,
+        "backend": call.backend,
+        "device": call.device,
+        "async": call.asynchronous,
+        "bytes": call.bytes,
+        "shapes": call.shapes,
+        "dtypes": call.dtypes,
+        "splits": call.splits,
+        "reduce_op": call.reduce_op,
+        "root": group.global_rank(call.root) if group else None,
+        "root_group_rank": call.root,
+        "tag": call.tag,
+        "store": store.name if store else None,
+        "name": call.name,
+        "origin": call.origin,
+        "stack": [list(frame) for frame in trace.stack(number)],
+        "args": call.args,
+    }
