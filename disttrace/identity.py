@@ -40,6 +40,7 @@ RANK_VARIABLES = (
     "SLURM_PROCID",
     "SLURM_LOCALID",
     "OMPI_COMM_WORLD_RANK",
+    "TRACEPARENT",
 )
 
 AGENT, WORKER, CHILD, MAIN = "agent", "worker", "child", "main"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from disttrace import __version__, capture, guard
+from disttrace import __version__, capture, exporter, guard
 from disttrace.capture.context import Capture
 from disttrace.config import SETTINGS, Config, resolve, to_environ, to_text
 from disttrace.ending import Ending
@@ -57,12 +57,17 @@ class Session:
         self.capture.wake = self.live.wake
         self._ending = Ending(self.capture, self._close)
         self._environment: dict[str, str | None] = {}
+        self._exporter = (
+            exporter.Exporter(config, reporter.say) if "otlp" in config.export else None
+        )
 
     def start(self) -> None:
         """Hand the settings down, and open every door once torch is there."""
         self._hand_down()
         self.recorder.threads.state  # noqa: B018 - the installing thread is number 0
         self._ending.install(self._hook)
+        if self._exporter is not None:
+            self._hook.when_imported("opentelemetry.trace", exporter.note_spans(self.recorder))
         self._hook.when_imported(_DISTRIBUTED, self._torch_arrived)
         if self.role in (AGENT, WORKER):
             self.recorder.open()
@@ -73,6 +78,8 @@ class Session:
         self.capture.engine.undo()
         capture.deactivate()
         self._close()
+        if self._exporter is not None:
+            self._exporter.stop()
         for name, value in self._environment.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -85,6 +92,8 @@ class Session:
         self.role = self.identity.role
         self.recorder.after_fork(t0=self.identity.clock.mono_ns)
         self.live.in_child()
+        if self._exporter is not None:
+            self._exporter.forked()
         for forget in self.capture.on_fork:
             forget()
         self._ending.forked()
@@ -95,6 +104,8 @@ class Session:
             self.config.dir, self.identity.base_name(), max_bytes=self.config.max_mb * 2**20
         )
         self.live.start()  # its first turn waits for the lock under which journals are opened
+        if self._exporter is not None:
+            self._exporter.start(self.identity)
         return journal
 
     def _close(self) -> None:
@@ -157,6 +168,8 @@ class Session:
             **to_environ(self.config, os.environ),
             PARENT_VARIABLE: handed_down(self.identity, self.role),
         }
+        if self._exporter is not None:
+            handed |= exporter.hand_down(self.identity, os.environ)
         for name, value in handed.items():
             self._environment[name] = os.environ.get(name)
             os.environ[name] = value

@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("config", "guard", "identity", "importhook"),
     ("recorder",),
     ("capture",),
-    ("ending", "live"),
+    ("ending", "exporter", "live"),
     ("install",),
     ("startup", "commands", "cli", "__main__"),
 )

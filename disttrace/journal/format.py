@@ -5,6 +5,8 @@ The recorder writes these, the viewer and the exporter read them; nothing else i
 
 from __future__ import annotations
 
+import hashlib
+
 FORMAT = 1
 
 DEFS_SUFFIX = ".defs.jsonl"
@@ -17,6 +19,7 @@ WAIT = "w"
 COMPLETE = "c"
 END = "e"
 LOST = "l"
+ASKED = "o"
 SEGMENT = "seg"
 HEARTBEAT = "hb"
 STANDS_AT = "at"
@@ -60,3 +63,24 @@ def segment_name(base: str, number: int) -> str:
 def definitions_name(base: str) -> str:
     """Name of the definitions file of the journal ``base``."""
     return base + DEFS_SUFFIX
+
+
+def derived_id(length: int, *parts: object) -> str:
+    """``length`` bytes of a hash of ``parts`` in hexadecimal, never all zeros.
+
+    The recorder, and every reader on every host, derive the ids of OpenTelemetry's traces and
+    spans with it: equal parts are equal ids, without talking.
+    """
+    text = "\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass")
+    found = hashlib.blake2b(text, digest_size=length).hexdigest()
+    return found if found.strip("0") else found[:-1] + "1"
+
+
+def job_trace_id(job: str) -> str:
+    """The trace of a job that runs under no TRACEPARENT: the same for all attempts and ranks."""
+    return derived_id(16, "disttrace", job)
+
+
+def process_span_id(trace: str, process: str) -> str:
+    """The root span of a process in ``trace``."""
+    return derived_id(8, trace, "process", process)

@@ -1,0 +1,58 @@
+"""The complete lines of a file that is being written, as they come."""
+
+from __future__ import annotations
+
+import os
+
+_CHUNK = 1 << 20
+
+
+class Tail:
+    """Reads one file from where it stopped; keeps it open, so that deleting it loses nothing.
+
+    A tail of NULs is space not used yet. A line with a NUL in it is being written: it is waited
+    for, and skipped only when its process is gone (``final``).
+    """
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError if the file is not there."""
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._position = 0
+
+    def lines(self, *, final: bool = False) -> list[bytes]:
+        """Up to about a megabyte of new lines without their newline; empty: none for now."""
+        data = self._read()
+        if final and data:
+            data = self._over_holes(data)
+        hole = data.find(b"\0")
+        usable = data if hole < 0 else data[:hole]
+        end = usable.rfind(b"\n") + 1
+        self._position += end
+        return usable[:end].splitlines() if end else []
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read(self) -> bytes:
+        size = _CHUNK
+        while True:
+            data = os.pread(self._fd, size, self._position)
+            if len(data) < size or b"\n" in data or data[:1] == b"\0":
+                return data
+            size *= 4  # one line longer than the chunk
+
+    def _over_holes(self, data: bytes) -> bytes:
+        """Skip what nobody will complete: NULs, and the torn line around them."""
+        while True:
+            hole = data.find(b"\0")
+            if hole < 0 or data.rfind(b"\n", 0, hole) >= 0:
+                return data
+            newline = data.find(b"\n", hole)
+            if newline < 0:
+                return data
+            self._position += newline + 1
+            data = data[newline + 1 :]
