@@ -49,7 +49,10 @@ def places_of(
     loopback) and lived at one time; file stores when they name one path and lived at one time.
     """
     bases = [s for s in stores if s.base in (None, s.index)]
-    servers = [s for s in bases if s.server and s.port is not None]
+    servers: dict[int, list[Store]] = {}
+    for store in bases:
+        if store.server and store.port is not None:
+            servers.setdefault(store.port, []).append(store)
     keys: dict[int, Hashable] = {}
     pending: dict[Hashable, list[Store]] = {}
     for store in bases:
@@ -105,7 +108,10 @@ def _flat(scope: Hashable) -> tuple[Hashable, ...]:
 
 
 def _server(
-    client: Store, servers: Sequence[Store], processes: Sequence[Process], lives: Sequence[Life]
+    client: Store,
+    servers: Mapping[int, Sequence[Store]],
+    processes: Sequence[Process],
+    lives: Sequence[Life],
 ) -> Store | None:
     """The listening store a TCP store talks to, itself included; None if it is not traced."""
     if client.server and client.port is not None:
@@ -117,8 +123,8 @@ def _server(
         port = int(client.address.rpartition(":")[2])
     rated = [
         (_likeness(client, server, processes), server.index, server)
-        for server in servers
-        if server.port == port and lives[server.process].meets(lives[client.process])
+        for server in (servers.get(port, ()) if port is not None else ())
+        if lives[server.process].meets(lives[client.process])
     ]
     rated = [r for r in rated if r[0] > 0]
     return max(rated)[2] if rated else None

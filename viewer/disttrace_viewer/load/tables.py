@@ -191,7 +191,9 @@ def _int(value: object) -> int | None:
 
 
 def _ints(value: object) -> tuple[int, ...] | None:
-    if not isinstance(value, list) or not all(isinstance(item, int) for item in value):
+    if isinstance(value, tuple):
+        return value
+    if not isinstance(value, list) or not set(map(type, value)) <= {int}:
         return None
     return tuple(value)
 
