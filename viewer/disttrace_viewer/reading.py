@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser, *, whole_folders: bool = Fals
     parser.set_defaults(whole_folders=whole_folders)
 
 
-def read(args: argparse.Namespace) -> Trace:
-    """The trace that the options ask for.
+def read(args: argparse.Namespace, *, quiet: bool = False) -> Trace:
+    """The trace that the options ask for; ``quiet`` shows no progress.
 
     Raises ``ViewerError`` with exit code 2 when there is nothing to read in it.
     """
     job = args.job or ("all" if args.whole_folders and args.dirs else "newest")
     dirs = list(args.dirs) or [os.environ.get(DIR_VARIABLE) or DEFAULT_DIR]
-    with _progress() as progress:
+    with _progress(quiet) as progress:
         trace = load(dirs, choose=_chooser(job), progress=progress)
     if not trace.processes:
         reasons = "".join(f"\n  {problem.sentence}" for problem in trace.problems)
@@ -75,9 +75,9 @@ def _chooser(wanted: str) -> Callable[[Sequence[Job]], Sequence[str]]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None] | None]:
+def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     """A bar on standard error, on a terminal only, and only when reading takes long."""
-    if not sys.stderr.isatty():
+    if quiet or not sys.stderr.isatty():
         yield None
         return
     from rich.console import Console

@@ -204,8 +204,7 @@ class Maker:
 
     def _age(self, one: Operation) -> int:
         process = self.trace.processes[one["process"]]
-        until = process.exit.t_ns if process.exit is not None else self.trace.end_ns
-        return max(0, until - int(one["begin_ns"]))
+        return max(0, ends.until_ns(process, self.trace) - int(one["begin_ns"]))
 
     def _state(self, process: int) -> str:
         if process not in self._states:

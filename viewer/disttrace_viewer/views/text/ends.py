@@ -97,22 +97,18 @@ def _how(process: Process, how: str) -> tuple[str, str | None, int]:
     return "ended without a word (killed, or its host went away)", None, process.last_ns
 
 
-def flights_of(
-    trace: Trace, names: Names, *, now_ns: int | None = None, limit: int = 200
-) -> tuple[Flight, ...]:
-    """Operations in flight where the recording stops, the innermost of each thread, oldest first.
-
-    ``now_ns`` is what ages count to for processes that are alive (default: the newest record).
-    """
+def flights_of(trace: Trace, names: Names, *, limit: int = 200) -> tuple[Flight, ...]:
+    """Operations in flight where the recording stops, innermost per thread, oldest first."""
     describer = Describer(trace, names)
     pending = trace.operations.filter(IN_FLIGHT & ~pl.col("lost"))
     outer = pending.select("process", pl.col("parent").alias("number")).drop_nulls()
     pending = pending.join(outer, on=["process", "number"], how="anti", maintain_order="left")
     grouped: dict[tuple[str, str | None, bool], list[tuple[int, int]]] = {}
+    states = {p: state(trace.processes[p]) for p in pending["process"].unique().to_list()}
     for row in pending.iter_rows(named=True):
         process = trace.processes[row["process"]]
-        gone = state(process) != "running"
-        until = _until(process, trace, now_ns)
+        gone = states[process.index] != "running"
+        until = until_ns(process, trace)
         key = (describer.title(row), place(trace.stack(row["call"])), gone)
         grouped.setdefault(key, []).append((until - row["begin_ns"], process.index))
     flights = [
@@ -128,9 +124,8 @@ def flights_of(
     return tuple(sorted(flights, key=lambda f: -f.age_ns)[:limit])
 
 
-def _until(process: Process, trace: Trace, now_ns: int | None) -> int:
+def until_ns(process: Process, trace: Trace) -> int:
+    """To when an operation of a process is in flight: its exit, now, or the newest record."""
     if process.exit is not None:
         return process.exit.t_ns
-    if now_ns is not None and alive(process):
-        return now_ns
-    return trace.end_ns
+    return trace.read_ns if alive(process) else trace.end_ns

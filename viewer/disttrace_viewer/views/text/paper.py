@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import IO
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 _PLAIN = str.maketrans("│─●◆◐○✗◌◍▶◀…→µ╎", "|-o@%.x?c><~>u:")
@@ -50,9 +50,21 @@ class Paper:
         text = text.copy()
         text.rstrip()
         if self.plain:
-            changed = text.plain.translate(_PLAIN)
-            text.plain = changed.encode("ascii", "replace").decode()
+            text.plain = _ascii(text.plain)
         self.console.print(text, no_wrap=True, overflow="ignore", crop=False, highlight=False)
+
+    def print(self, picture: RenderableType) -> None:
+        """Something larger that rich lays out."""
+        if not self.plain:
+            self.console.print(picture)
+            return
+        lines = self.console.render_lines(picture, pad=False)
+        for line in lines:
+            self.line(*(Text(_ascii(part.text), part.style or "") for part in line))
+
+
+def _ascii(text: str) -> str:
+    return text.translate(_PLAIN).encode("ascii", "replace").decode()
 
 
 def paper(

@@ -86,7 +86,7 @@ def report_of(
         findings=tuple((f.severity, f.summary) for f in findings),
         way_in=way_in(trace, exchanges, names, inside, origin_ns=origin, full=init),
         story=story,
-        flights=flights_of(trace, names, now_ns=trace.read_ns),
+        flights=flights_of(trace, names),
         endings=endings,
         origin_ns=origin,
         init_only=init,
