@@ -1,0 +1,130 @@
+"""A case: the evidence, the waits, the findings so far, and what each of them explains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from disttrace_viewer.findings.ending import CLEAN, ECHO, OWN, SILENT
+from disttrace_viewer.findings.evidence import Evidence
+from disttrace_viewer.findings.finding import ERROR, Finding
+from disttrace_viewer.findings.meeting import Meetings
+from disttrace_viewer.findings.waits import Wait, waits
+
+
+@dataclass
+class Case:
+    """What the rules share. A rule reads it; only ``add`` changes it."""
+
+    evidence: Evidence
+    findings: list[Finding] = field(default_factory=list)
+    owner: dict[Wait, int] = field(default_factory=dict)
+    """Number of the finding that explains a wait."""
+    ends: dict[int, int] = field(default_factory=dict)
+    """Number of the finding that explains how a process ended."""
+
+    @cached_property
+    def meetings(self) -> Meetings:
+        """Constructors of stores and groups, sorted."""
+        return Meetings(self.evidence)
+
+    @cached_property
+    def waits(self) -> tuple[Wait, ...]:
+        """Everybody's waits."""
+        return waits(self.evidence, self.meetings)
+
+    @cached_property
+    def of_process(self) -> Mapping[int, tuple[Wait, ...]]:
+        """The waits of each process that waits."""
+        found: dict[int, list[Wait]] = {}
+        for wait in self.waits:
+            found.setdefault(wait.process, []).append(wait)
+        return {process: tuple(all_of) for process, all_of in found.items()}
+
+    def open(self) -> list[Wait]:
+        """Waits that no finding explains yet."""
+        return [wait for wait in self.waits if wait not in self.owner]
+
+    def old(self, wait: Wait) -> bool:
+        """Whether it has lasted long enough to be somebody's fault."""
+        return (
+            wait.op.error is not None
+            or self.evidence.age_ns(wait.op) >= self.evidence.patience_ns
+            or not self.evidence.live
+        )
+
+    def add(self, finding: Finding) -> None:
+        """Take a finding in and mark what follows from it."""
+        self.findings.append(finding)
+        number = len(self.findings) - 1
+        if finding.severity == ERROR:
+            self._spread(finding, number)
+
+    def _spread(self, finding: Finding, number: int) -> None:
+        scope = finding.scope
+        for process in scope.members | scope.roots:
+            if self.evidence.ends[process].over:
+                self.ends.setdefault(process, number)
+        changed = True
+        while changed:
+            changed = False
+            for wait in self.open():
+                if self._explains(finding, number, wait):
+                    self.owner[wait] = number
+                    changed = True
+        stuck = {wait.process for wait, n in self.owner.items() if n == number}
+        for process in stuck:
+            if self.evidence.ends[process].how in (ECHO, SILENT):
+                self.ends.setdefault(process, number)
+
+    def _explains(self, finding: Finding, number: int, wait: Wait) -> bool:
+        scope = finding.scope
+        if wait.exchange in scope.exchanges:
+            return True
+        if wait.stream is not None and wait.op.seq is not None:
+            for stream, seq in scope.streams:
+                if wait.stream == stream and wait.op.seq >= seq:
+                    return True
+        if wait.process in scope.members and wait.process not in scope.roots:
+            return True
+        reached = [self._reaches(finding, number, target) for target in wait.targets]
+        reached += [(wait.op.call.group, rank) in scope.absent for rank in wait.absent]
+        reached += [(None, rank) in scope.absent for rank in wait.absent]
+        if wait.any_of:
+            return bool(wait.targets) and all(reached[: len(wait.targets)])
+        if any(reached):
+            return True
+        if finding.kind == "process_failed":
+            # Who should set a key, or why nothing moves, is not known; but somebody failed.
+            return wait.unknown or wait.complete
+        return False
+
+    def _reaches(self, finding: Finding, number: int, process: int) -> bool:
+        if process in finding.scope.roots:
+            return True
+        return any(self.owner.get(wait) == number for wait in self.of_process.get(process, ()))
+
+    def outside(self, process: int) -> bool:
+        """Whether a process is in no wait of its own."""
+        return process not in self.of_process
+
+    def clean(self, process: int) -> bool:
+        """Whether a process ended as if all were well."""
+        return self.evidence.ends[process].how == CLEAN
+
+    def own_failures(self) -> list[int]:
+        """Processes that failed by themselves and are not explained, by time."""
+        found = [
+            index
+            for index, end in enumerate(self.evidence.ends)
+            if end.how == OWN and index not in self.ends
+        ]
+        return sorted(found, key=lambda i: self.evidence.ends[i].t_ns)
+
+    def certain_journals(self, processes: Iterable[int]) -> bool:
+        """Whether the journals of these processes are whole."""
+        return not any(
+            self.evidence.trace.processes[i].dropped or self.evidence.trace.processes[i].damage
+            for i in processes
+        )

@@ -1,0 +1,89 @@
+"""A finding: what is wrong, as a value that views print and nothing else changes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+ERROR, WARNING, NOTE = "error", "warning", "note"
+CERTAIN, LIKELY = "certain", "likely"
+
+KINDS = (
+    "missing_participant",
+    "op_mismatch",
+    "shape_mismatch",
+    "dtype_mismatch",
+    "reduce_op_mismatch",
+    "root_mismatch",
+    "size_mismatch",
+    "unmatched_send",
+    "unmatched_recv",
+    "deadlock",
+    "store_key_missing",
+    "rendezvous_incomplete",
+    "rendezvous_unreachable",
+    "duplicate_rank",
+    "group_mismatch",
+    "no_progress",
+    "process_failed",
+    "not_in_group",
+    "unwaited_work",
+    "straggler",
+    "late_sender",
+)
+"""Every kind of finding, as the contract names them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a process stands or called from; ``op`` is null outside communication."""
+
+    process: int
+    file: str
+    line: int
+    function: str
+    op: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a finding explains: waits and ends of others that follow from it.
+
+    ``exchanges`` names single exchanges; ``streams`` maps a group's stream of collectives to the
+    sequence number from which on nothing in it is trusted; ``roots`` are the processes and
+    ``absent`` the global ranks whose absence others wait for; ``members`` are processes whose
+    errors and ends it explains as well.
+    """
+
+    exchanges: frozenset[Hashable] = frozenset()
+    streams: tuple[tuple[Hashable, int], ...] = ()
+    roots: frozenset[int] = frozenset()
+    absent: frozenset[tuple[int | None, int]] = frozenset()
+    members: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong. Processes are indices into ``Trace.processes``."""
+
+    kind: str
+    summary: str
+    severity: str = ERROR
+    certainty: str = CERTAIN
+    hint: str | None = None
+    culprits: tuple[int, ...] = ()
+    absent_ranks: tuple[int, ...] = ()
+    """Global ranks that are to blame and of which no process was seen."""
+    waiting: tuple[int, ...] = ()
+    op: str | None = None
+    group: str | None = None
+    seq: int | None = None
+    key: str | None = None
+    cycle: tuple[tuple[int, str, int], ...] | None = None
+    locations: tuple[Location, ...] = ()
+    consequences: tuple[str, ...] = ()
+    at_ns: int = 0
+    """When it began, for the order of findings of one kind."""
+    scope: Scope = field(default_factory=Scope)
+    settles: tuple[str, ...] = ()
+    """Evidence that is missing and would make it certain."""

@@ -1,0 +1,50 @@
+"""Folding: every wait, error and end that a finding explains becomes a sentence under it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.ending import CLEAN, words
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
+from disttrace_viewer.findings.operation import frame
+
+_ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
+
+
+def fold(case: Case) -> tuple[Finding, ...]:
+    """All findings with their consequences, errors first, then in the order of the rules."""
+    folded = [
+        replace(finding, consequences=(*finding.consequences, *_sentences(case, number, finding)))
+        for number, finding in enumerate(case.findings)
+    ]
+    return tuple(sorted(folded, key=lambda f: _ORDER[f.severity]))
+
+
+def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
+    trace, evidence = case.evidence.trace, case.evidence
+    waits: dict[str, list[int]] = {}
+    for wait, owner in case.owner.items():
+        if owner != number or wait.exchange in finding.scope.exchanges:
+            continue
+        if wait.process in finding.waiting and finding.kind != "process_failed":
+            continue
+        at = wording.place(frame(trace, wait.op))
+        verb = "waited" if wait.op.error or evidence.ends[wait.process].over else "waits"
+        text = f"{verb} in {wording.operation(trace, wait.op)} ({at})"
+        waits.setdefault(text, []).append(wait.process)
+    sentences = []
+    for text, processes in waits.items():
+        subject = wording.processes(trace, processes)
+        shown = text.replace("waits", "wait", 1) if len(processes) > 1 else text
+        sentences.append(f"{subject[0].upper() + subject[1:]} {shown}.")
+    ended: dict[str, list[int]] = {}
+    for process, owner in case.ends.items():
+        end = evidence.ends[process]
+        if owner == number and process not in finding.culprits and end.how != CLEAN:
+            ended.setdefault(words(end), []).append(process)
+    for text, processes in ended.items():
+        subject = wording.processes(trace, processes)
+        sentences.append(f"{subject[0].upper() + subject[1:]} {text}.")
+    return sentences

@@ -1,0 +1,1 @@
+"""One rule per kind of fault; ``table`` holds them in their order of precedence."""

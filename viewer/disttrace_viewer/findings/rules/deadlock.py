@@ -1,0 +1,140 @@
+"""A cycle in the wait-for graph: everybody in it waits for the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.operation import frame
+from disttrace_viewer.findings.rules import unmatched
+from disttrace_viewer.findings.waits import MESSAGE, Wait
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One finding per strongly connected part of the waits that nothing else explains."""
+    for members in cycles(_edges(case)):
+        waits = [w for w in case.open() if w.process in members and set(w.targets) & set(members)]
+        facing = unmatched.facing(case, waits)
+        if facing is not None:
+            yield facing
+        else:
+            yield _finding(case, members, waits)
+
+
+def _edges(case: Case) -> Mapping[int, tuple[int, ...]]:
+    """Processes to those they wait for. Any-source waits count only where all senders are in."""
+    edges: dict[int, tuple[int, ...]] = {}
+    for wait in case.open():
+        if not wait.any_of:
+            edges[wait.process] = edges.get(wait.process, ()) + wait.targets
+    for wait in case.open():
+        if wait.any_of and not wait.absent and all(t in case.of_process for t in wait.targets):
+            edges[wait.process] = edges.get(wait.process, ()) + wait.targets
+    return edges
+
+
+def cycles(edges: Mapping[int, Sequence[int]]) -> list[tuple[int, ...]]:
+    """Sets of more than one process that all reach one another (Tarjan), each sorted."""
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    found: list[tuple[int, ...]] = []
+    for start in sorted(edges):
+        if start in index:
+            continue
+        work: list[tuple[int, int]] = [(start, 0)]
+        while work:
+            node, at = work.pop()
+            if at == 0:
+                index[node] = low[node] = len(index)
+                stack.append(node)
+            targets = [t for t in edges.get(node, ()) if t in edges]
+            for position in range(at, len(targets)):
+                target = targets[position]
+                if target not in index:
+                    work += [(node, position + 1), (target, 0)]
+                    break
+                if target in stack:
+                    low[node] = min(low[node], index[target])
+            else:
+                if low[node] == index[node]:
+                    part = stack[stack.index(node) :]
+                    del stack[stack.index(node) :]
+                    if len(part) > 1:
+                        found.append(tuple(sorted(part)))
+                if work:
+                    above = work[-1][0]
+                    low[above] = min(low[above], low[node])
+    return sorted(found)
+
+
+def ring(edges: Mapping[int, Sequence[int]], members: Sequence[int]) -> list[int]:
+    """A shortest cycle within members, from its smallest process on."""
+    inside = set(members)
+    best: list[int] = []
+    for start in members:
+        paths = [[start]]
+        seen = {start}
+        while paths:
+            path = paths.pop(0)
+            targets = sorted(set(edges.get(path[-1], ())) & inside)
+            if start in targets:
+                if not best or len(path) < len(best):
+                    best = path
+                break
+            for target in targets:
+                if target not in seen:
+                    seen.add(target)
+                    paths.append([*path, target])
+    return best
+
+
+def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Finding:
+    evidence, trace = case.evidence, case.evidence.trace
+    path = ring(_edges(case), members)
+    following = dict(zip(path, [*path[1:], path[0]], strict=True))
+    sentences = []
+    for process in path:
+        wait = next(w for w in waits if w.process == process and following[process] in w.targets)
+        at = wording.place(frame(trace, wait.op))
+        sentences.append(
+            f"{trace.processes[process].label} is in {_detail(case, wait)} ({at}) and waits for"
+            f" {trace.processes[following[process]].label}"
+        )
+    groups = {w.op.call.group for w in waits}
+    first = min(waits, key=lambda w: w.op.begin_ns)
+    unsure = any(w.op.call.origin == "c++" for w in waits)
+    return Finding(
+        kind="deadlock",
+        summary=f"{wording.processes(trace, path).capitalize()} wait for one another:"
+        f" {'; '.join(sentences)}.",
+        certainty=LIKELY if unsure or not case.certain_journals(members) else CERTAIN,
+        hint=_hint(waits, len(groups)),
+        waiting=tuple(members),
+        op=first.op.call.op if len({w.op.call.op for w in waits}) == 1 else None,
+        group=trace.groups[groups.pop()].id  # type: ignore[index]
+        if len(groups) == 1 and None not in groups
+        else None,
+        cycle=tuple((p, "waits for", following[p]) for p in path),
+        locations=evidence.locations(w.op for w in sorted(waits, key=lambda w: w.process)),
+        at_ns=first.op.begin_ns,
+        scope=Scope(roots=frozenset(members), exchanges=frozenset(w.exchange for w in waits)),
+    )
+
+
+def _detail(case: Case, wait: Wait) -> str:
+    text = wording.operation(case.evidence.trace, wait.op)
+    return f"{text}, {wording.sizes(wait.op)}" if wait.kind == MESSAGE else text
+
+
+def _hint(waits: Sequence[Wait], groups: int) -> str:
+    if all(w.kind == MESSAGE for w in waits):
+        return (
+            "Let one side send first and the other receive first, or post both without waiting"
+            " (batch_isend_irecv)."
+        )
+    if groups > 1:
+        return "Use the groups in one order on all ranks."
+    return "Bring the calls of these ranks into one order."

@@ -1,0 +1,71 @@
+"""A key is awaited in a store that nobody has set."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.operation import frame
+from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.waits import KEY, Wait, set_keys
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One finding per key, or set of keys, that is awaited and not set."""
+    seen = set()
+    for wait in case.open():
+        if wait.kind != KEY or not wait.unknown or wait in case.owner or not case.old(wait):
+            continue
+        if wait.exchange not in seen:
+            seen.add(wait.exchange)
+            yield _finding(case, wait)
+
+
+def _finding(case: Case, wait: Wait) -> Finding:
+    evidence, trace = case.evidence, case.evidence.trace
+    _, place, *unset = wait.exchange  # type: ignore[misc]
+    inside = [w for w in case.open() if w.exchange == wait.exchange]
+    who = [w.process for w in inside]
+    key = str(unset[0])
+    names = " and ".join(repr(k) for k in unset[:3])
+    store = trace.place_by_id.get(str(place))
+    at = wording.place(frame(trace, wait.op))
+    known = set_keys(evidence)
+    near, setter = _near(known, place, key)
+    text = ""
+    if near is not None:
+        text = f"; the nearest key that was set is {near!r}"
+        if setter is not None:
+            text += f", by {trace.processes[setter].label}"
+    others = [p for p in (store.processes if store else ()) if p not in who and case.outside(p)]
+    doing = f"; of those who use this store{outside.where(case, others)[1:]}" if others else ""
+    age = wording.span(max(evidence.age_ns(w.op) for w in inside))
+    label = wording.processes(trace, who)
+    return Finding(
+        kind="store_key_missing",
+        summary=(
+            f"{label[0].upper() + label[1:]} {wording.have(len(who))} been in {wait.op.call.op} of"
+            f" {names} at {at} for {age}, and nobody has set it{text}{doing}."
+        ),
+        certainty=CERTAIN if store and case.certain_journals(store.processes) else LIKELY,
+        hint="Find who should set this key, and compare its spelling and its prefixes.",
+        waiting=tuple(who),
+        op=wait.op.call.op,
+        key=key,
+        locations=evidence.locations(w.op for w in inside) + outside.locations(case, others),
+        at_ns=wait.op.begin_ns,
+        scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset(who)),
+    )
+
+
+def _near(known: object, place: object, key: str) -> tuple[str | None, int | None]:
+    assert isinstance(known, dict)
+    keys = {k: process for (where, k), process in known.items() if where == place}
+    lower = {k.lower(): k for k in keys}
+    found = difflib.get_close_matches(key.lower(), list(lower), n=1, cutoff=0.6)
+    if not found:
+        return None, None
+    return lower[found[0]], keys[lower[found[0]]]

@@ -1,0 +1,141 @@
+"""A message with one end: its other end was never posted, or was posted with another tag."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import polars as pl
+
+from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.operation import Op, frame, ops
+from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.waits import MESSAGE, Wait
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Waits for a message whose other side is outside communication or has ended."""
+    for wait in case.open():
+        if wait in case.owner or wait.kind != MESSAGE or not case.old(wait):
+            continue
+        sinks = [t for t in wait.targets if case.outside(t)]
+        if wait.any_of and (len(sinks) < len(wait.targets) or not sinks):
+            continue
+        if not sinks and not wait.absent:
+            continue
+        other = _other_tag(case, wait)
+        yield _facing(case, wait, other) if other is not None else _finding(case, wait, sinks)
+
+
+def facing(case: Case, waits: Sequence[Wait]) -> Finding | None:
+    """Two ends of one direction that differ in the tag, among the waits of a cycle."""
+    for wait in waits:
+        if wait.kind == MESSAGE and not wait.any_of:
+            other = _other_tag(case, wait)
+            if other is not None:
+                return _facing(case, wait, other)
+    return None
+
+
+def _other_tag(case: Case, wait: Wait) -> Op | None:
+    """The unmatched other end of the same direction that bears another tag."""
+    op, evidence = wait.op, case.evidence
+    if op.peer is None or not wait.targets:
+        return None
+    send = op.call.op == "send"
+    side, other = ("send", "recv") if send else ("recv", "send")
+    mine = evidence.exchanges.messages.filter(
+        (pl.col(f"{side}_process") == op.process) & (pl.col(f"{side}_number") == op.number)
+    )
+    if not mine.height:
+        return None
+    row = mine.row(0, named=True)
+    facing = evidence.exchanges.messages.filter(
+        (pl.col("group") == row["group"])
+        & (pl.col("source") == row["source"])
+        & (pl.col("destination") == row["destination"])
+        & (pl.col("tag") != row["tag"])
+        & pl.col(f"{side}_process").is_null()
+        & pl.col(f"{other}_end_ns").is_null()
+    )
+    if not facing.height:
+        return None
+    first = facing.row(0, named=True)
+    rows = evidence.trace.operations.filter(
+        (pl.col("process") == first[f"{other}_process"])
+        & (pl.col("number") == first[f"{other}_number"])
+    )
+    return next(ops(evidence.trace, rows), None)
+
+
+def _facing(case: Case, wait: Wait, other: Op) -> Finding:
+    trace = case.evidence.trace
+    ends = sorted([wait.op, other], key=lambda op: op.call.op == "recv")
+    send, receive = ends
+    sender = trace.processes[send.process].label
+    blocked = {w.op.id for w in case.of_process.get(other.process, ())}
+    return Finding(
+        kind="unmatched_recv" if wait.op.call.op == "recv" else "unmatched_send",
+        summary=(
+            f"{sender[0].upper() + sender[1:]} sends to {trace.processes[receive.process].label}"
+            f" with tag {send.call.tag} ({wording.place(frame(trace, send))}), which receives with"
+            f" tag {receive.call.tag} ({wording.place(frame(trace, receive))}): the two never meet."
+        ),
+        hint="Give both ends one tag.",
+        waiting=tuple(sorted({wait.process} | ({other.process} if other.id in blocked else set()))),
+        op=wait.op.call.op,
+        group=_group(case, wait.op),
+        seq=wait.op.seq,
+        locations=case.evidence.locations([wait.op, other]),
+        at_ns=wait.op.begin_ns,
+        scope=Scope(
+            exchanges=frozenset({wait.exchange}),
+            roots=frozenset({wait.process, other.process}),
+            members=frozenset({wait.process, other.process}),
+        ),
+    )
+
+
+def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
+    evidence, trace = case.evidence, case.evidence.trace
+    op = wait.op
+    done = "sends" if op.call.op == "recv" else "receives"
+    label = trace.processes[wait.process].label
+    if sinks:
+        who = wording.processes(trace, sinks)
+        never = f"{who} never {done}{outside.where(case, sinks)}"
+    else:
+        never = f"{wording.ranks(wait.absent)}, of which no process was seen, never {done}"
+    if wait.any_of:
+        never = f"nobody {done}: {never}"
+    return Finding(
+        kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
+        summary=(
+            f"{label[0].upper() + label[1:]} has been in {wording.operation(trace, op)}"
+            f" ({wording.place(frame(trace, op))}, {wording.sizes(op)}) for"
+            f" {wording.span(evidence.age_ns(op))}, but {never}."
+        ),
+        certainty=CERTAIN
+        if sinks and not wait.any_of and case.certain_journals([wait.process, *sinks])
+        else LIKELY,
+        hint=f"Find the {'send' if op.call.op == 'recv' else 'receive'} that should meet it: is it"
+        " under a condition, or in a batch that one side left shorter?",
+        culprits=() if wait.any_of else tuple(sinks),
+        absent_ranks=() if wait.any_of else wait.absent,
+        waiting=(wait.process,),
+        op=op.call.op,
+        group=_group(case, op),
+        seq=op.seq,
+        locations=evidence.locations([op]) + outside.locations(case, sinks),
+        at_ns=op.begin_ns,
+        scope=Scope(
+            exchanges=frozenset({wait.exchange}),
+            roots=frozenset(sinks),
+            absent=frozenset((op.call.group, r) for r in wait.absent),
+        ),
+    )
+
+
+def _group(case: Case, op: Op) -> str | None:
+    return None if op.call.group is None else case.evidence.trace.groups[op.call.group].id
