@@ -55,6 +55,7 @@ class Session:
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
         self.live = Live(self.capture, beats=config.heartbeat)
         self.capture.wake = self.live.wake
+        self.capture.when_imported = self._hook.when_imported
         self._ending = Ending(self.capture, self._close)
         self._environment: dict[str, str | None] = {}
         self._exporter = (
@@ -66,7 +67,7 @@ class Session:
         self._hand_down()
         self.recorder.threads.state  # noqa: B018 - the installing thread is number 0
         self._ending.install(self._hook)
-        if self._exporter is not None:
+        if self._exporter is not None or exporter.spans_wanted:
             self._hook.when_imported("opentelemetry.trace", exporter.note_spans(self.recorder))
         self._hook.when_imported(_DISTRIBUTED, self._torch_arrived)
         if self.role in (AGENT, WORKER):

@@ -222,6 +222,12 @@ class Recorder:
         self.in_flight.pop(operation.n, None)
         self._record(b'{"l":%d,"d":%d}\n' % (operation.n, _clock() - operation.begin))
 
+    def asked(self, operation: Operation, how: str) -> None:
+        """The program asked for completion in another form than a wait (``get_future``, ...)."""
+        line = b'{"o":%d,"d":%d,"k":%b}\n'
+        elapsed = _clock() - operation.begin
+        self._record(line % (operation.n, elapsed, json_text(how)))
+
     def heartbeat(self) -> None:
         """Say that the interpreter still runs; nothing unless the journal is open."""
         if self._journal is not None:

@@ -143,16 +143,17 @@ def key_of(row: Row) -> Key:
 
 def _freeze_all(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     return (
-        tuple(_freeze(value) for value in args),
-        tuple((name, _freeze(value)) for name, value in kwargs.items()),
+        tuple(freeze(value) for value in args),
+        tuple((name, freeze(value)) for name, value in kwargs.items()),
     )
 
 
-def _freeze(value: Any) -> Hashable:
+def freeze(value: Any) -> Hashable:
+    """What tells ``value`` from another argument of the same call."""
     if isinstance(value, _Tensor):
         return (value.shape, value.dtype, value.device)
     if isinstance(value, (list, tuple)):
-        return tuple(_freeze(item) for item in value)
+        return tuple(freeze(item) for item in value)
     if value is None or isinstance(value, (int, str, float)):
         return value
     if _is_options(value):
@@ -171,21 +172,47 @@ def read(row: Row, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signatur
     named = _named(row, args, kwargs)
     options = named.get("options")
     sent, received = _tensors(row, named)
-    told = sent or received
-    splits = _splits(named)
-    shapes = [list(tensor.shape) for tensor in told]
-    return Signature(
-        device=told[0].device.type if told else _options_device(options),
+    return signature(
+        sent,
+        received,
+        device=_options_device(options),
         asynchronous=getattr(options, "asyncOp", None),
-        shapes=shapes if told else None,
-        dtypes=[str(tensor.dtype).removeprefix("torch.") for tensor in told] if told else None,
-        bytes=sum(_bytes(tensor) for tensor in told) if told else None,
-        splits=splits,
+        splits=_splits(named),
         reduce_op=reduce_op_name(_first(named.get("op"), getattr(options, "reduceOp", None))),
         root=_integer(_first(named.get("root"), getattr(options, "rootRank", None))),
         peer=_integer(named.get("peer")),
         tag=_integer(named.get("tag")),
         args=_rest(named, sent, received),
+    )
+
+
+def signature(
+    sent: list[Any],
+    received: list[Any],
+    *,
+    device: str | None = None,
+    asynchronous: bool | None = None,
+    splits: list[list[int]] | None = None,
+    reduce_op: str | None = None,
+    root: int | None = None,
+    peer: int | None = None,
+    tag: int | None = None,
+    args: dict[str, Any] | None = None,
+) -> Signature:
+    """A signature over tensors passed in, or filled where nothing is; ``device`` where none is."""
+    told = sent or received
+    return Signature(
+        device=told[0].device.type if told else device,
+        asynchronous=asynchronous,
+        shapes=[list(tensor.shape) for tensor in told] if told else None,
+        dtypes=[str(tensor.dtype).removeprefix("torch.") for tensor in told] if told else None,
+        bytes=sum(_bytes(tensor) for tensor in told) if told else None,
+        splits=splits,
+        reduce_op=reduce_op,
+        root=root,
+        peer=peer,
+        tag=tag,
+        args=args,
     )
 
 
@@ -231,16 +258,17 @@ def _is_options(value: Any) -> bool:
 def _tensors(row: Row, named: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     """Tensors passed in, and tensors that are only filled."""
     if "data" in row.layout:
-        return list(_flat(named.get("data"))), []
-    return list(_flat(named.get("inputs"))), list(_flat(named.get("outputs")))
+        return list(flat(named.get("data"))), []
+    return list(flat(named.get("inputs"))), list(flat(named.get("outputs")))
 
 
-def _flat(value: Any) -> Iterable[Any]:
+def flat(value: Any) -> Iterable[Any]:
+    """Every tensor in nested lists."""
     if isinstance(value, _Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from _flat(item)
+            yield from flat(item)
 
 
 def _bytes(tensor: Any) -> int:

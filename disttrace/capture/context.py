@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 from disttrace import guard
@@ -30,6 +32,8 @@ class Capture:
         # Called by the live thread; each says whether it waits for something.
         self.pollers: list[Callable[[], bool]] = []
         self.wake: Callable[[], None] = lambda: None  # a poller waits for something from now on
+        # Runs a callback once a module is imported: doors open in the middle of torch's import.
+        self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
         self.on_fork: list[Callable[[], None]] = [self.works.forget]  # caches of numbers
 
     def fail(self, part: str, error: BaseException) -> None:
@@ -64,6 +68,11 @@ class Capture:
     def known(self) -> list[dict[str, Any]]:
         """Definitions that a forked child's journal must repeat."""
         return [*self.stores.definitions(), *self.groups.definitions()]
+
+
+def _at_once(name: str, callback: Callable[[ModuleType], None]) -> None:
+    """For a capture without an import hook."""
+    callback(importlib.import_module(name))
 
 
 def wrap(

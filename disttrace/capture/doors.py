@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from disttrace.capture import composed, constructors, methods, storeops, waits
+from disttrace.capture import (
+    asked,
+    composed,
+    constructors,
+    dispatcher,
+    functional,
+    hooks,
+    methods,
+    storeops,
+    waits,
+)
 from disttrace.capture.context import Capture
 
 
@@ -21,7 +31,11 @@ DOORS: tuple[Door, ...] = (
     Door(constructors.PART, constructors.install),
     Door(storeops.PART, storeops.install),
     Door(methods.PART, methods.install),
+    Door(asked.PART, asked.install),
     Door(waits.PART, waits.install),
+    Door(dispatcher.PART, dispatcher.install),
+    Door(hooks.PART, hooks.install),
+    Door(functional.PART, functional.install),
     Door(composed.PART, composed.install),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +65,8 @@ class Groups:
         self._definitions: dict[int, GroupEntry] = {}
         self._made: dict[tuple[str, str], int] = {}  # groups made so far, by meeting place
         self.get = self._registry.get
+        # Called with each object that becomes known as a group or as a backend used directly.
+        self.on_new: list[Callable[[Any, GroupEntry], None]] = []
 
     def of(self, group: Any) -> GroupEntry:
         """The entry of a ProcessGroup or Backend, adopted if it was never seen."""
@@ -129,7 +132,10 @@ class Groups:
         entry.keys.setdefault("t", self._recorder.now())
         self._recorder.define("group", n=entry.n, **entry.keys)
         entry.reference = weakref.ref(group)
-        return self._registry.add(group, entry)
+        self._registry.add(group, entry)
+        for tell in self.on_new:
+            tell(group, entry)
+        return entry
 
     def _adopt(self, group: Any) -> GroupEntry:
         """A group made before tracing started, by C++, or whose Python wrapper was made anew."""

@@ -5,22 +5,20 @@ from __future__ import annotations
 import functools
 import sys
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from disttrace.capture import arguments
-from disttrace.capture.calls import Calls, Made, changed
+from disttrace.capture.calls import Calls
 from disttrace.capture.context import Capture
-from disttrace.capture.groups import ON_DEVICE, GroupEntry
+from disttrace.capture.describe import Described
 from disttrace.capture.operations import ROWS, Row
-from disttrace.journal.format import MESSAGE
-from disttrace.recorder import Call, Counter, Operation, ThreadState, json_text
+from disttrace.recorder import Call, Operation, ThreadState
 
 PART = "collectives and messages"
 
 # torch's public functions that wait themselves, by name: their options say nothing of it.
 _WAITING = frozenset({"send", "recv", "monitored_barrier"})
-_VARIABLE = ("shapes", "dtypes", "bytes", "splits", "reduce_op", "root")
 
 
 def install(capture: Capture) -> None:
@@ -55,8 +53,10 @@ def _door(capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]
         signature: Hashable = (method, entry, key_of(args, kwargs))
         if extra_key is not None:
             signature = (signature, extra_key(frame))
-        describe = _Describe(capture, row, group, entry, args, kwargs, frame)
-        call, extra = calls.find(frame, signature, describe.define, describe.overflow)
+        read = arguments.read(row, args, kwargs)
+        asynchronous = _asynchronous(capture, read, frame)
+        described = Described(capture, row, group, entry, read, asynchronous, "python")
+        call, extra = calls.find(frame, signature, described.define, described.overflow)
         return begin_record(thread, call, extra)
 
     def returned(operation: Operation, work: Any) -> None:
@@ -112,81 +112,6 @@ def _door(capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]
     return wrapper
 
 
-class _Describe:
-    """Defines the call of one signature; made only for signatures not seen before."""
-
-    def __init__(
-        self,
-        capture: Capture,
-        row: Row,
-        group: Any,
-        entry: GroupEntry,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        frame: Any,
-    ) -> None:
-        self._capture = capture
-        self._row = row
-        self._entry = entry
-        if entry.keys.get("ranks") is None or not entry.backends:
-            capture.groups.refresh(group, entry)
-        signature = arguments.read(row, args, kwargs)
-        device = signature.device
-        if device is None and row.op in ("barrier", "monitored_barrier"):
-            device = entry.barrier_device()
-        backend = entry.backend(device)
-        self._asynchronous = _asynchronous(capture, signature, frame)
-        self._counter = _counter(row, entry, signature, backend)
-        self._keys: dict[str, Any] = {
-            "kind": row.kind,
-            "group": entry.n,
-            "backend": backend,
-            "device": device if device != "*" else None,
-            "async": self._asynchronous,
-            "shapes": signature.shapes,
-            "dtypes": signature.dtypes,
-            "bytes": signature.bytes,
-            "splits": signature.splits,
-            "reduce_op": signature.reduce_op if _reduces(row.op) else None,
-            "root": signature.root,
-            "peer": signature.peer,
-            "tag": signature.tag,
-            "origin": "python",
-            "args": signature.args,
-        }
-
-    def define(self, stack: int | None) -> Call:
-        """The call with its whole signature."""
-        return self._make(self._keys, stack)
-
-    def overflow(self, stack: int | None) -> Made:
-        """The call without what varies, and what varies for the begin record."""
-        fixed = {k: v for k, v in self._keys.items() if k not in (*_VARIABLE, "args")}
-        call = self._make(fixed, stack)
-        return call, b',"a":' + json_text(changed(self._keys, _VARIABLE))
-
-    def _make(self, keys: dict[str, Any], stack: int | None) -> Call:
-        call = self._capture.recorder.call(
-            self._row.op,
-            synchronous=self._asynchronous is False,
-            counter=self._counter,
-            stack=stack,
-            **keys,
-        )
-        call.device_ends = keys["backend"] in ON_DEVICE
-        return call
-
-
-def _counter(
-    row: Row, entry: GroupEntry, signature: arguments.Signature, backend: str | None
-) -> Counter | None:
-    if row.kind != MESSAGE:
-        return entry.collective_counter(backend)
-    if signature.peer is None:
-        return None  # any source: numbered when the source is known
-    return entry.stream_counter(row.op, signature.peer, signature.tag, backend)
-
-
 def _asynchronous(capture: Capture, signature: arguments.Signature, frame: Any) -> bool | None:
     """Whether the public call left the waiting to its caller; None where that cannot be known."""
     if not capture.sites.is_torch(frame):
@@ -208,7 +133,3 @@ def _options_tell() -> bool:
     from torch._C._distributed_c10d import AllreduceOptions
 
     return hasattr(AllreduceOptions, "asyncOp")
-
-
-def _reduces(op: str) -> bool:
-    return "reduce" in op

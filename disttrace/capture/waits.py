@@ -37,11 +37,14 @@ def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
 
     def over(operation: Operation, work: Any) -> None:
         """A wait returned that was not simply that of a synchronous call."""
-        works.over(operation)
+        others = works.over(operation)
         if operation.call.device_ends:
+            works.on_device(operation)
             return
         source = b"" if operation.call.counter is not None else _source(capture, operation, work)
         recorder.end(operation, source)
+        for other in others:
+            recorder.end(other)
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         thread = threads.state
@@ -64,8 +67,8 @@ def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
             result = original(self, *args, **kwargs)
         except BaseException as error:
             thread.inside = False
-            works.over(operation)
-            capture.failed(PART, operation, error, on_issue=False)
+            for other in (operation, *works.over(operation)):
+                capture.failed(PART, other, error, on_issue=False)
             raise
         thread.inside = False
         try:

@@ -1,0 +1,74 @@
+"""The door for waits of functional collectives, which C++ does: ``_c10d_functional::wait_tensor``.
+
+Their Work never reaches Python: the tensor that holds the result is what people wait for. Without
+this door a rank that hangs in such a wait would look as if it waited for nothing.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+from disttrace.capture import issuers
+from disttrace.capture.context import Capture
+from disttrace.capture.kernels import Kernels, after_key
+from disttrace.recorder import Operation
+
+PART = "waits of functional collectives"
+
+
+def install(capture: Capture) -> None:
+    """Put a kernel on the operator when functional collectives appear."""
+    kernels = Kernels(capture, PART, issuers.FUNCTIONAL)
+
+    def appeared() -> None:
+        if kernels.first():
+            kernels.put("wait_tensor", _kernel(capture, kernels))
+
+    issuers.watch_operators(capture, PART, appeared, (issuers.FUNCTIONAL,))
+
+
+def _kernel(capture: Capture, kernels: Kernels) -> types.FunctionType:
+    import torch
+
+    operator = getattr(torch.ops, issuers.FUNCTIONAL).wait_tensor.default
+    redispatch, after, busy = operator.redispatch, after_key(), kernels.busy
+    recorder, works = capture.recorder, capture.works
+
+    def claim(tensor: Any) -> Operation | None:
+        """The operation whose result ``tensor`` holds; None if it is over or was never seen."""
+        operation = works.of_result(tensor)
+        if operation is not None:
+            recorder.wait_begins(operation)
+            busy.add(operation.n)
+        return operation
+
+    def over(operation: Operation) -> None:
+        works.over(operation)
+        if not operation.call.device_ends:
+            recorder.end(operation)
+
+    def wait_tensor(keyset: Any, tensor: Any) -> Any:
+        operation = None
+        try:
+            if not kernels.off:
+                operation = claim(tensor)
+        except BaseException as error:
+            kernels.fail(error)
+        if operation is None:
+            return redispatch(keyset & after, tensor)
+        try:
+            result = redispatch(keyset & after, tensor)
+        except BaseException as error:
+            works.over(operation)
+            capture.failed(PART, operation, error, on_issue=False)
+            raise
+        finally:
+            busy.discard(operation.n)
+        try:
+            over(operation)
+        except BaseException as error:
+            kernels.fail(error)
+        return result
+
+    return wait_tensor  # type: ignore[return-value]
