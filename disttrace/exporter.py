@@ -34,6 +34,9 @@ _START = (
 _LONGEST_WORDS = 4000
 _TRIES = 5
 
+spans_wanted = False
+"""Whether begins name the user's span although nothing is exported by a process of its own."""
+
 Say = Callable[[str, str], bool]
 
 

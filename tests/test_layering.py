@@ -18,7 +18,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("capture",),
     ("ending", "exporter", "live"),
     ("install",),
-    ("startup", "commands", "cli", "__main__"),
+    ("startup", "instrumentor", "commands", "cli", "__main__"),
 )
 LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 KNOWS_TORCH = frozenset({"capture", "install"})

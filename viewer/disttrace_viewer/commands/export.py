@@ -11,12 +11,18 @@ from collections.abc import Callable, Iterator
 from disttrace_viewer import reading
 from disttrace_viewer.errors import ViewerError
 from disttrace_viewer.model import Trace
+from disttrace_viewer.otlp import afterwards
 from disttrace_viewer.views import jsonl
 
 FORMATS: dict[str, Callable[[Trace], Iterator[bytes]]] = {
     "jsonl": jsonl.lines,
+    "otlp": afterwards.lines,
 }
 """Writers by name: each gives the output in pieces."""
+SENDERS: dict[str, Callable[[Trace], int]] = {
+    "otlp": afterwards.send,
+}
+"""Formats that go to a server where no output is named: each gives the exit code."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"one of: {', '.join(sorted(FORMATS))} (default: jsonl)",
     )
     parser.add_argument(
-        "-o", "--output", default="-", metavar="FILE", help="where to write (default: -, stdout)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to write (default: -, stdout; otlp: to the collector of the OTEL_* variables)",
     )
 
 
@@ -39,8 +48,10 @@ def execute(args: argparse.Namespace) -> int:
     trace = reading.read(args)
     for problem in trace.problems:
         sys.stderr.write(problem.sentence + "\n")
+    if args.output is None and args.format in SENDERS:
+        return SENDERS[args.format](trace)
     pieces = FORMATS[args.format](trace)
-    if args.output == "-":
+    if args.output in (None, "-"):
         for piece in pieces:
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()

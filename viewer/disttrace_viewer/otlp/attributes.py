@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from disttrace.journal import format as fmt
+import disttrace.journal.format as fmt
 from disttrace_viewer.otlp.definitions import Definitions
 from disttrace_viewer.otlp.journal import Operation
 

@@ -87,11 +87,17 @@ class Delivery(SpanProcessor):
                 self._drop(rest)
             self._changed.notify_all()
         if self.dropped:
-            total = self.dropped + self.sent
-            self._say(
-                f"{self.dropped} of {total} spans did not reach {self._name}: {self._reason()}"
-            )
+            self._say(self.verdict())
         return not self.dropped
+
+    def verdict(self) -> str:
+        """What was lost, and why."""
+        total = self.dropped + self.sent
+        return f"{self.dropped} of {total} spans did not reach {self._name}: {self._reason()}"
+
+    def hopeless(self) -> bool:
+        """Whether nothing was ever delivered, and a batch was given up."""
+        return not self.sent and self.dropped > 0
 
     def error(self, text: str) -> None:
         """What the exporter said about a failure; the first one is told at once."""

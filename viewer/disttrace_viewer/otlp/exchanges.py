@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from disttrace_viewer.otlp import attributes, ids
 from disttrace_viewer.otlp.ids import Context
 from disttrace_viewer.otlp.journal import JournalReader, Operation
-from disttrace_viewer.otlp.metrics import Meters
 from disttrace_viewer.otlp.spans import Builder, Exchanged, Span
+
+if TYPE_CHECKING:
+    from disttrace_viewer.otlp.metrics import Meters
 
 _REMEMBERED = 65536
 _QUIET_NS = 5_000_000_000

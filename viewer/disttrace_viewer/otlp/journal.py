@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from disttrace.journal import format as fmt
+import disttrace.journal.format as fmt
 from disttrace_viewer.otlp.definitions import Definitions, Record
 from disttrace_viewer.otlp.ids import Context
 from disttrace_viewer.otlp.tail import Tail

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from disttrace_viewer.otlp import processes
 from disttrace_viewer.otlp.exchanges import Exchanges
 from disttrace_viewer.otlp.journal import JournalReader, Operation
-from disttrace_viewer.otlp.metrics import Meters
 from disttrace_viewer.otlp.spans import Builder, Emit, Exchanged, exchanged
+
+if TYPE_CHECKING:
+    from disttrace_viewer.otlp.metrics import Meters
 
 _ROOT_AFTER_NS = 2_000_000_000
 """The root span waits so long for a rank to become known."""
@@ -50,17 +53,38 @@ class Pipeline:
 
     def ended(self, base: str) -> None:
         """The process of a journal is gone: read its last words, and say how it ended."""
+        for _ in self.replay(base):
+            pass
+
+    def replay(self, base: str, *, running_after: int | None = None) -> Iterator[None]:
+        """Read a journal to its end, and yield between spans.
+
+        ``running_after``: a process without an exit record that gave a sign of life after this
+        unix time may still run: what it has in flight is pending then.
+        """
         journal = self.journals[base]
         if journal.gone:
             return
-        self._read(journal, final=True)
+        now = time.time_ns()
+        for operation in journal.poll(final=True):
+            self._over(journal, operation, now)
+            yield
+        last = self._builder.time.unix(journal, journal.last)
+        said = journal.definitions.exit is not None
+        running = running_after is not None and last > running_after and not said
         for operation in list(journal.in_flight.values()):
-            self._send(journal, operation)
+            if running:
+                self._emit(self._builder.pending(journal, operation, now))
+            else:
+                self._joined(journal, operation, now)
+                self._send(journal, operation)
         journal.in_flight.clear()
         if journal.definitions.process:
             self._root(journal)
-            self._emit(processes.end(self._builder, journal))
+            if not running:
+                self._emit(processes.end(self._builder, journal))
         journal.close()
+        yield
 
     def finish(self) -> None:
         """Everything was read: what is still open will not be completed."""
@@ -78,13 +102,10 @@ class Pipeline:
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _read(self, journal: JournalReader, *, final: bool = False) -> None:
+    def _read(self, journal: JournalReader) -> None:
         now = time.time_ns()
-        for operation in journal.poll(final=final):
-            if operation.raised_on_issue:
-                self._exchanges.left(operation)
-            self._joined(journal, operation, now)
-            self._send(journal, operation)
+        for operation in journal.poll():
+            self._over(journal, operation, now)
         for operation in journal.begun():
             if operation.end is None:
                 self._joined(journal, operation, now)
@@ -92,6 +113,12 @@ class Pipeline:
             since = now - self._builder.time.unix(journal, 0)
             if journal.definitions.identity or since > _ROOT_AFTER_NS:
                 self._root(journal)
+
+    def _over(self, journal: JournalReader, operation: Operation, now: int) -> None:
+        if operation.raised_on_issue:
+            self._exchanges.left(operation)
+        self._joined(journal, operation, now)
+        self._send(journal, operation)
 
     def _joined(self, journal: JournalReader, operation: Operation, now: int) -> None:
         part: Exchanged | None = exchanged(journal, operation)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from dataclasses import dataclass
 
@@ -47,7 +48,7 @@ class Log:
                 pass
 
 
-class _Errors(logging.Handler):
+class Errors(logging.Handler):
     """What OpenTelemetry's exporters say about a delivery."""
 
     def __init__(self, delivery: Delivery) -> None:
@@ -55,7 +56,16 @@ class _Errors(logging.Handler):
         self._delivery = delivery
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._delivery.error(record.getMessage().splitlines()[0][:300])
+        self._delivery.error(_short(record.getMessage()))
+
+
+def _short(message: str) -> str:
+    """gRPC's status and details out of a long sentence; else its first line."""
+    code = re.search(r"StatusCode\.(\w+)", message)
+    details = re.search(r"[Ee]rror details: (.*)", message)
+    if code is None:
+        return message.splitlines()[0][:200]
+    return f"{code[1]}: {details[1][:160]}" if details is not None else code[1]
 
 
 class Service:
@@ -75,7 +85,7 @@ class Service:
             name = f"the collector at {where.name}"
             self._delivery = Delivery(span_exporter(where.protocol), name, log.say)
             logger = logging.getLogger("opentelemetry")
-            logger.addHandler(_Errors(self._delivery))
+            logger.addHandler(Errors(self._delivery))
             logger.propagate = False
             emit = Tracers(self._delivery).emit
         self.pipeline = Pipeline(emit, None, pending_ns=int(order.pending_s * 1e9))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from disttrace.journal import format as fmt
+import disttrace.journal.format as fmt
 from disttrace_viewer.otlp import attributes, ids
 from disttrace_viewer.otlp.attributes import Attributes
 from disttrace_viewer.otlp.ids import Context
@@ -112,7 +112,7 @@ class Builder:
         end = op.begin + op.end if op.end is not None else max(journal.last, op.begin)
         failed = op.error
         if op.state is State.IN_FLIGHT:
-            failed = "in flight when the process ended"
+            failed = "it never ended"
         return Span(
             process=journal,
             name=_name(op),

@@ -1,0 +1,90 @@
+"""OpenTelemetry's way in: ``opentelemetry-instrument torchrun ...``, or in a program.
+
+
+Spans go where the program's own go. A provider that the program made itself gets them through its
+processors; without one, or with the one that ``opentelemetry-instrument`` made from the
+environment, the exporter process sends them, and they outlive this process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Collection
+from typing import Any
+
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+
+from disttrace.config import SWITCH, resolve
+
+_AUTO = "telemetry.auto.version"
+_OFF = frozenset({"0", "off", "false", "no"})
+_FEED = "disttrace_viewer.otlp.inprocess"
+
+
+class DisttraceInstrumentor(BaseInstrumentor):
+    """Traces ``torch.distributed`` in this process and in the processes it starts.
+
+    ``instrument()`` takes ``tracer_provider`` and every setting of ``disttrace.install``.
+    """
+
+    _feed: Any = None
+    _installed = False
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """None: without torch there is just nothing to trace."""
+        return ()
+
+    def _instrument(self, **kwargs: Any) -> None:
+        from disttrace import exporter
+        from disttrace.install import identity, install, installed
+
+        if os.environ.get(SWITCH, "").strip().lower() in _OFF:
+            return  # said to be off, as in the exporter process itself
+        given = kwargs.pop("tracer_provider", None)
+        settings = {k: v for k, v in kwargs.items() if k not in _OF_OTHERS}
+        provider = given if given is not None else _own_provider()
+        self._installed = not installed()
+        if provider is None:
+            install(**{"export": _exports("otlp"), **settings})
+            return
+        exporter.spans_wanted = True
+        install(**{"export": _exports("json"), **settings})
+        found = identity()
+        if found is not None:
+            config, _ = resolve(settings, os.environ)
+            make = importlib.import_module(_FEED).Feed
+            self._feed = make(provider, config.dir, found.base_name(), pending_s=config.pending)
+
+    def _uninstrument(self, **kwargs: Any) -> None:
+        from disttrace import exporter
+        from disttrace.install import uninstall
+
+        exporter.spans_wanted = False
+        feed, self._feed = self._feed, None
+        if self._installed:
+            uninstall()
+        if feed is not None:
+            feed.stop()
+
+
+# Arguments of instrument() that concern other instrumentations.
+_OF_OTHERS = frozenset(
+    {"meter_provider", "logger_provider", "skip_dep_check", "raise_exception_on_conflict"}
+)
+
+
+def _exports(wanted: str) -> str | None:
+    """``wanted``, unless the environment chose."""
+    return None if os.environ.get("DISTTRACE_EXPORT") else wanted
+
+
+def _own_provider() -> Any:
+    """The provider that the program itself made; None without one."""
+    from opentelemetry import trace
+
+    provider = trace.get_tracer_provider()
+    resource = getattr(provider, "resource", None)
+    if resource is None or getattr(provider, "_active_span_processor", None) is None:
+        return None  # the API's stand-in
+    return None if _AUTO in resource.attributes else provider
