@@ -153,14 +153,16 @@ class Journal:
         base = self.tcp_store(port, server=self.rank == 0)
         return self.group(self.prefix_store(base, "default_pg", "0/"))
 
-    def collective(self, group: int, op: str = "all_reduce", **keys: Any) -> int:
+    def collective(
+        self, group: int, op: str = "all_reduce", *, asynchronous: bool = False, **keys: Any
+    ) -> int:
         """A call of a collective of four floats."""
         usual = {
             "kind": fmt.COLLECTIVE,
             "group": group,
             "backend": "gloo",
             "device": "cpu",
-            "async": False,
+            "async": asynchronous,
             "shapes": [[4]],
             "dtypes": ["float32"],
             "bytes": 16,

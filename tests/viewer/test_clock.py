@@ -40,8 +40,8 @@ def test_realigning_moves_operations_and_processes_of_one_host(tmp_path: Path) -
         for c in trace.clocks
     )
     again = realign(trace, moved)
-    host = [trace.processes[p].host for p in again.operations["process"]]
-    assert host == ["b", "a"]
+    hosts = [trace.processes[p].host for p in again.operations["process"]]
+    assert hosts == ["b", "a"]
     assert again.operations["begin_ns"].to_list() == [UNIX_NS + 2 * MS, UNIX_NS + 6 * MS]
     assert again.operations["end_ns"].to_list() == [UNIX_NS + 3 * MS, UNIX_NS + 7 * MS]
     ends = {p.host: p.exit.t_ns for p in again.processes if p.exit}

@@ -173,7 +173,7 @@ def test_a_receive_from_any_source_gets_its_peer_at_the_end(tmp_path: Path) -> N
 def test_asynchronous_work_by_its_records(tmp_path: Path) -> None:
     """Waited for; seen complete by somebody else; lost; in flight; failed."""
     (journal,) = workers(tmp_path, 1)
-    call = journal.collective(journal.world(), **{"async": True})
+    call = journal.collective(journal.world(), asynchronous=True)
     waited, seen, lost, flying, failed = (journal.begin(call, i * MS, q=i) for i in range(1, 6))
     for n in (waited, seen, lost, flying):
         journal.record(i=n, d=10)
