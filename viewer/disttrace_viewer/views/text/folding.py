@@ -33,16 +33,30 @@ class Span:
         return self.period + 1 if self.period else self.stop - self.start
 
 
-def fold(signatures: pl.Series, unusual: pl.Series) -> list[Span]:
-    """Spans that cover all rows in order; an unusual row is in no repetition."""
-    count = len(signatures)
+def fold(rows: pl.DataFrame) -> list[Span]:
+    """Spans that cover all ``rows`` (columns of a plan) in order.
+
+    An unusual row is in no repetition. What runs side by side, such as messages between different
+    pairs, comes in another order every time: it is compared without regard to that.
+    """
+    count = rows.height
     if not count:
         return []
-    # Unusual rows are unlike everything, so no period reaches over them.
-    frame = pl.DataFrame({"s": signatures, "u": unusual}).with_row_index("row")
-    kinds = frame.select(
-        pl.when("u").then(-1 - pl.col("row").cast(pl.Int64)).otherwise(pl.col("s").rank("dense"))
-    ).to_series()
+    alone = -1 - pl.int_range(pl.len(), dtype=pl.Int64)
+    usual = ~pl.col("unusual")
+    frame = rows.select(
+        "seq",
+        # Unusual rows are unlike everything, so no period reaches over them, and none moves.
+        pl.when(usual)
+        .then(pl.col("signature").rank("dense").cast(pl.Int64))
+        .otherwise(alone)
+        .alias("kind"),
+        pl.when(usual)
+        .then(pl.col("family").rank("dense").cast(pl.Int64))
+        .otherwise(alone)
+        .alias("family"),
+    )
+    kinds = frame.with_columns(run=pl.col("family").rle_id()).sort("run", "seq", "kind")["kind"]
     spans: list[Span] = []
     done = 0
     for start, stop, period in sorted(_runs(kinds), key=lambda r: (r[0], r[2] - (r[1] - r[0]))):

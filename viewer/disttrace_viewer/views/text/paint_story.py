@@ -168,10 +168,10 @@ class StoryPainter:
         first, last = arrivals[0], arrivals[-1]
         if last.offset_ns < NOTABLE_NS and not missing:
             return Text("; all at once", style=DIM)
-        shown = list(arrivals[1:]) if len(arrivals) <= ARRIVALS else list(arrivals[-2:])
+        shown = list(arrivals[1:]) if len(arrivals) <= ARRIVALS else [last]
         text = Text(f"; {self.names.short[first.process]}", style=DIM)
         if len(arrivals) > ARRIVALS:
-            text.append(f", {len(arrivals) - 3} others")
+            text.append(f", {len(arrivals) - 2:,} others")
         for one in shown:
             late = one is last and not missing
             text.append(f", {self.names.short[one.process]} ", WAIT if late else DIM)

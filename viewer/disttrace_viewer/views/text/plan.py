@@ -27,7 +27,9 @@ PLAN = {
     "item": pl.UInt32(),  # row of the table of its kind
     "first_ns": pl.Int64(),
     "end_ns": pl.Int64(),
-    "signature": pl.UInt64(),
+    "signature": pl.UInt64(),  # equal for rows that look alike
+    "family": pl.UInt64(),  # equal also where only the group or the two ends differ
+    "seq": pl.UInt32(),
     "unusual": pl.Boolean(),
 }
 
@@ -109,6 +111,7 @@ def _collectives(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.Dat
             item="exchange",
             end_ns=pl.when(~pl.col("pending")).then("end_ns"),
             signature=pl.struct("group", "op", "signature").hash(),
+            family=pl.struct("op", "signature").hash(),
             unusual=(
                 pl.col("pending")
                 | (pl.col("errors") > 0)
@@ -174,6 +177,7 @@ def _messages(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.DataFr
             item="message",
             end_ns=pl.max_horizontal("send_end_ns", "recv_end_ns"),
             signature=pl.struct("group", "source", "destination", "tag", "signature").hash(),
+            family=pl.struct("tag", "signature").hash(),
             unusual=alone | failed | ~(over[0] & over[1]),
         )
         .collect()
@@ -222,13 +226,13 @@ def _locals(trace: Trace, filters: Filters, way_in: pl.DataFrame) -> pl.DataFram
 
 
 def _steps(local: pl.DataFrame) -> pl.DataFrame:
+    alike = pl.struct(pl.col("op").first(), pl.col("stack").first(), pl.len()).first().hash()
     return local.group_by("item", maintain_order=True).agg(
         pl.lit(LOCAL).first().alias("kind"),
         pl.col("begin_ns").min().alias("first_ns"),
         pl.col("end_ns").max(),
-        pl.struct(pl.col("op").first(), pl.col("stack").first(), pl.len())
-        .first()
-        .hash()
-        .alias("signature"),
+        alike.alias("signature"),
+        alike.alias("family"),
+        pl.lit(None, pl.UInt32).first().alias("seq"),
         (pl.col("error").is_not_null() | (IN_FLIGHT & ~pl.col("lost"))).any().alias("unusual"),
     )

@@ -70,7 +70,7 @@ def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Span |
         middle = int(rows["first_ns"].search_sorted(when))
         half = (filters.last or AROUND) // 2
         return _cut([Span(0, count)], max(0, middle - half), min(count, middle + half + 1), count)
-    spans = [Span(0, count)] if filters.everything else fold(rows["signature"], rows["unusual"])
+    spans = [Span(0, count)] if filters.everything else fold(rows)
     if filters.last is not None:
         return _cut(spans, _from_end(spans, filters.last), count, count)
     if sum(span.shown for span in spans) <= HEAD + TAIL:
