@@ -10,18 +10,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
 import polars as pl
 
 from disttrace_viewer.clock import to_unix
 from disttrace_viewer.columns import COMPLETIONS, OPERATIONS, TIMES, empty
 from disttrace_viewer.load import segments, text
 from disttrace_viewer.load.match import Matched, match
+from disttrace_viewer.load.narrow import Narrowing
+from disttrace_viewer.load.narrow import completions as completions_of
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.load.processes import stack_of
 from disttrace_viewer.load.survey import Survey, restrict, survey
-from disttrace_viewer.load.tables import Calls
-from disttrace_viewer.model import Job, Key, Process, Standing, Trace
+from disttrace_viewer.model import Job, Process, Standing, Trace
 
 BATCH_BYTES = 32 << 20
 """Text of whole journals that is matched together: bounds memory, not results."""
@@ -60,7 +60,7 @@ def load(
     return Trace(
         processes=processes,
         operations=operations,
-        calls=reading.calls.table(),
+        calls=reading.narrowing.calls.table(),
         completions=completions,
         groups=part.groups,
         stores=part.stores,
@@ -73,9 +73,9 @@ def load(
             dataclasses.replace(job, processes=()) for job in whole.jobs if job.id not in chosen
         ),
         clocks=part.clocks,
-        stacks=tuple(reading.calls.stacks),
-        errors=tuple(reading.errors),
-        keys=tuple(reading.keys.values()),
+        stacks=tuple(reading.narrowing.calls.stacks),
+        errors=tuple(reading.narrowing.errors),
+        keys=tuple(reading.narrowing.keys.values()),
         problems=problems.found(),
         paths=tuple(paths),
         read_ns=read_ns,
@@ -90,10 +90,7 @@ def _no_progress(_done: int, _total: int) -> None:
 class _Reading:
     survey: Survey
     progress: Progress
-    calls: Calls = field(init=False)
-    errors: dict[str, int] = field(default_factory=dict)
-    keys: dict[str, Key] = field(default_factory=dict)
-    _key_index: dict[str, int] = field(default_factory=dict)
+    narrowing: Narrowing = field(init=False)
     _last_t: dict[int, int] = field(default_factory=dict)
     _last_end: dict[int, int] = field(default_factory=dict)
     _beat: dict[int, int] = field(default_factory=dict)
@@ -103,13 +100,7 @@ class _Reading:
 
     def __post_init__(self) -> None:
         part = self.survey
-        self.calls = Calls(
-            journals=part.journals,
-            stores={(s.process, s.number): s.index for s in part.stores},
-            groups=part.group_index,
-            group_values=part.groups,
-        )
-        self.calls.collect()
+        self.narrowing = Narrowing(part)
         self._files = [
             (process.index, path)
             for process, journal in zip(part.processes, part.journals, strict=True)
@@ -128,8 +119,9 @@ class _Reading:
                     bad[file] = (before[0] + count, min(before[1], first))
                 self._take_others(chunk)
             matched = match(chunks, self._process_of())
-            operations.append(self._narrow(matched.operations))
-            completions.append(_completions(matched.operations))
+            operations.append(self.narrowing.narrow(matched.operations))
+            completions.append(completions_of(matched.operations))
+            self._take_ends(operations[-1])
             reports.append(dataclasses.replace(matched, operations=empty({})))
         self._report_bad(bad)
         for matched in reports:
@@ -224,100 +216,13 @@ class _Reading:
             elif isinstance(record.get("t"), int):
                 self._seen(process, record["t"])
 
+    def _take_ends(self, operations: pl.DataFrame) -> None:
+        newest = pl.max_horizontal(pl.col(*TIMES).max()).alias("t")
+        for process, t in operations.group_by("process").agg(newest).iter_rows():
+            self._last_end[process] = max(t, self._last_end.get(process, t))
+
     def _seen(self, process: int, t: int) -> None:
         self._last_t[process] = max(t, self._last_t.get(process, t))
-
-    def _narrow(self, raw: pl.DataFrame) -> pl.DataFrame:
-        """Raw matched rows under global numbers and unix times."""
-        processes, clocks = self.survey.processes, self.survey.clocks
-        bases = pl.Series([p.t0 + clocks[p.clock].offset_ns for p in processes], dtype=pl.Int64)
-        frame = raw.with_columns(
-            begin_ns=pl.col("t") + bases.gather(raw["process"]),
-            call=self._call_rows(raw),
-            key=self._key_numbers(raw["k"]),
-            error=self._error_numbers(raw),
-        )
-        begin = pl.col("begin_ns")
-        refused = pl.col("f").fill_null(0) != 0
-        waited = pl.col("wait").is_not_null()
-        frame = frame.with_columns(
-            thread=pl.col("h").fill_null(0),
-            parent=pl.col("p"),
-            seq=pl.when(~refused).then(pl.coalesce("q_end", "q")),
-            source=pl.col("y"),
-            refused=refused,
-            lost=pl.col("lost").is_not_null(),
-            bytes=pl.coalesce("n_end", "n"),
-            issued_ns=begin + pl.col("issued"),
-            wait_begin_ns=begin + pl.col("wait"),
-            complete_ns=begin
-            + pl.coalesce("complete", pl.when(waited & pl.col("x").is_null()).then(pl.col("end"))),
-            end_ns=begin + pl.coalesce("end", pl.when(~waited).then(pl.col("complete"))),
-        )
-        narrow = frame.select(
-            pl.col(name).cast(kind, strict=False) for name, kind in OPERATIONS.items()
-        )
-        newest = narrow.group_by("process").agg(pl.max_horizontal(pl.col(*TIMES).max()).alias("t"))
-        for process, t in newest.iter_rows():
-            self._last_end[process] = max(t, self._last_end.get(process, t))
-        return narrow
-
-    def _call_rows(self, raw: pl.DataFrame) -> pl.Series:
-        """Rows of the calls table; ``unknown`` ones where no definition is there."""
-        index = pl.DataFrame(
-            [(p, n, row) for (p, n), row in self.calls.index.items()],
-            schema={"process": pl.UInt32, "s": pl.Int64, "call": pl.UInt32},
-            orient="row",
-        )
-        calls = raw.select("process", "s").join(
-            index, on=["process", "s"], how="left", maintain_order="left"
-        )["call"]
-        rich = (
-            raw.select("process", "s", "a").with_row_index("row").filter(pl.col("a").is_not_null())
-        )
-        if rich.height:
-            rows = [
-                self.calls.completed(process, call, override)
-                for process, call, override in rich.select("process", "s", "a").iter_rows()
-            ]
-            calls = calls.scatter(rich["row"], pl.Series(rows, dtype=pl.UInt32))
-        if calls.null_count():
-            missing = calls.is_null()
-            processes = raw["process"].filter(missing)
-            rows = [self.calls.unknown(p) for p in processes.to_list()]
-            calls = calls.scatter(missing.arg_true(), pl.Series(rows, dtype=pl.UInt32))
-            for process, count in processes.value_counts(sort=True).iter_rows():
-                if self.survey.journals[process].definitions.process:
-                    self._problem(
-                        process,
-                        "undefined call",
-                        f"{plural(count, 'operation')} refer to calls that are not defined; they"
-                        " are shown without name and place.",
-                    )
-        return calls.alias("call")
-
-    def _key_numbers(self, keys: pl.Series) -> pl.Series:
-        distinct = keys.drop_nulls().unique(maintain_order=True)
-        for key in distinct.to_list():
-            if key not in self._key_index:
-                self._key_index[key] = len(self._key_index)
-                self.keys[key] = _key(key)
-        if not len(distinct):
-            return _nulls("key", len(keys))
-        numbers = pl.Series([self._key_index[key] for key in distinct.to_list()], dtype=pl.UInt32)
-        table = pl.DataFrame({"k": distinct, "key": numbers})
-        return keys.to_frame("k").join(table, on="k", how="left", maintain_order="left")["key"]
-
-    def _error_numbers(self, raw: pl.DataFrame) -> pl.Series:
-        failed = raw.select("process", "x").with_row_index("row").filter(pl.col("x").is_not_null())
-        numbers = []
-        for process, string in failed.select("process", "x").iter_rows():
-            text = self.survey.journals[process].definitions.string(string) or "?"
-            numbers.append(self.errors.setdefault(text, len(self.errors)))
-        found = _nulls("error", raw.height)
-        if numbers:
-            found = found.scatter(failed["row"], pl.Series(numbers, dtype=pl.UInt32))
-        return found.alias("error")
 
     def _report(self, matched: Matched) -> None:
         for process, count in matched.repeated.items():
@@ -358,24 +263,6 @@ class _Reading:
 
     def _problem(self, process: int, kind: str, what: str) -> None:
         self.survey.problems.add(self.survey.journals[process].files.paths[0], kind, what)
-
-
-def _completions(raw: pl.DataFrame) -> pl.DataFrame:
-    some = raw.filter(pl.col("g").is_not_null() | pl.col("z").is_not_null())
-    named = some.select(
-        "process", "number", pl.col("g").alias("slack_ns"), pl.col("z").alias("device_ns")
-    )
-    return named.select(pl.col(name).cast(kind) for name, kind in COMPLETIONS.items())
-
-
-def _nulls(name: str, count: int) -> pl.Series:
-    return pl.select(pl.repeat(None, count, dtype=pl.UInt32).alias(name)).to_series()
-
-
-def _key(text: str) -> Key:
-    if text.startswith(segments.LIST_MARK):
-        return Key(tuple(orjson.loads(text[len(segments.LIST_MARK) :])), many=True)
-    return Key((text,), many=False)
 
 
 def _grouped(files: Sequence[tuple[int, str]]) -> list[list[int]]:
