@@ -1,0 +1,41 @@
+"""The README tells the truth about settings, commands and pages."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from disttrace.cli import COMMANDS
+from disttrace.config import SETTINGS, to_text
+from support.processes import ROOT
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_settings_is_the_tables() -> None:
+    """Each row: variable, default and the sentence of the table in config.py."""
+    rows = re.findall(r"^\| `(DISTTRACE_\w+)` \| (.+?) \| (.+?) \|$", README, re.MULTILINE)
+    defaults = {row.variable: to_text(row.default) or "none" for row in SETTINGS}
+    assert rows == [
+        (row.variable, default if default == "none" else f"`{default}`", row.help)
+        for row, default in zip(SETTINGS, defaults.values(), strict=True)
+    ]
+
+
+def test_the_quick_start_is_two_commands() -> None:
+    """A newcomer types these and nothing else."""
+    (block,) = re.findall(r"## Quick start.*?```sh\n(.*?)```", README, re.DOTALL)
+    assert [line.split("#")[0].strip() for line in block.splitlines()] == ["make demo", "make test"]
+
+
+def test_every_command_exists() -> None:
+    """No command is named that the command line does not have."""
+    named = set(re.findall(r"^disttrace (\w+)|`disttrace (\w+)", README, re.MULTILINE))
+    assert {a or b for a, b in named} <= {command.name for command in COMMANDS}
+
+
+@pytest.mark.parametrize("page", sorted(set(re.findall(r"`((?:docs|examples)/[\w/.-]*)`", README))))
+def test_every_page_exists(page: str) -> None:
+    """What the README refers to is there."""
+    assert (ROOT / page).exists()
