@@ -42,7 +42,6 @@ class Ending:
         atexit.register(self._at_exit)
         engine.on_undo(PART, "atexit", lambda: atexit.unregister(self._at_exit))
         hook.when_imported("multiprocessing.process", self._multiprocessing)
-        hook.when_imported("torch.multiprocessing.spawn", self._torch_spawn)
 
     def forked(self) -> None:
         """In a forked child: its end is still to come."""
@@ -106,7 +105,14 @@ class Ending:
 
     def _at_exit(self) -> None:
         def last_words() -> None:
-            if self._failed:
+            # A program may have put its own excepthook over ours; this is set for all of them.
+            error = getattr(sys, "last_value", None)
+            if error is not None and not self._failed:
+                self._failed = True
+                self.failure(error)
+            if isinstance(error, KeyboardInterrupt):
+                self.exit("exception", None)  # the interpreter will send itself SIGINT
+            elif self._failed:
                 self.exit("exception", 1)
             else:
                 self.exit("normal", None)
@@ -115,44 +121,49 @@ class Ending:
         self._guarded(last_words)
 
     def _multiprocessing(self, module: types.ModuleType) -> None:
-        """Children of multiprocessing: ``_bootstrap`` catches everything and returns the code."""
+        """Children of multiprocessing: ``_bootstrap`` catches everything and returns the code.
+
+        The exception is looked at on its way through ``_exit_function``, which runs in a
+        ``finally``: a frame of ours around the child's function would show in its traceback.
+        """
+        from multiprocessing import util
 
         def make(original: types.FunctionType) -> Callable[..., Any]:
-            def bootstrap(process: Any, *args: Any, **kwargs: Any) -> Any:
-                run = process.run
-                process.run = lambda: self._run(run)
-                try:
-                    code = original(process, *args, **kwargs)
-                finally:
-                    process.__dict__.pop("run", None)
+            def bootstrap(*args: Any, **kwargs: Any) -> Any:
+                code = original(*args, **kwargs)
                 self._guarded(lambda: self.exit("exception" if self._failed else "exit", code))
                 return code
 
             return bootstrap
 
-        self._capture.engine.function(PART, module.BaseProcess._bootstrap, make)
+        def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
+            def _exit_function(*args: Any, **kwargs: Any) -> Any:
+                self._guarded(lambda: self._on_its_way(sys.exc_info()[1]))
+                return original(*args, **kwargs)
 
-    def _torch_spawn(self, module: types.ModuleType) -> None:
-        """torch's spawn catches its function's exception itself."""
+            return _exit_function
 
-        def make(original: types.FunctionType) -> Callable[..., Any]:
-            def wrap(fn: Any, *args: Any, **kwargs: Any) -> Any:
-                return original(lambda *a, **k: self._run(lambda: fn(*a, **k)), *args, **kwargs)
+        engine = self._capture.engine
+        engine.function(PART, module.BaseProcess._bootstrap, make)
+        engine.value(PART, util, "_exit_function", leaving(util._exit_function))  # type: ignore[attr-defined]
 
-            return wrap
+    def _on_its_way(self, error: BaseException | None) -> None:
+        """A child's function raised ``error``, or nothing."""
+        if isinstance(error, SystemExit) and _is_torch_spawn(error):
+            error = error.__context__  # torch's spawn caught it, wrote it down and leaves with 1
+        if error is None or isinstance(error, (SystemExit, KeyboardInterrupt)) or self._failed:
+            return
+        self._failed = True
+        self.failure(error)
 
-        self._capture.engine.function(PART, module._wrap, make)
 
-    def _run(self, function: Callable[[], Any]) -> Any:
-        try:
-            return function()
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            if not self._failed:
-                self._failed = True
-                self._guarded(lambda e=error: self.failure(e))  # type: ignore[misc]
-            raise
+def _is_torch_spawn(error: SystemExit) -> bool:
+    traceback = error.__traceback__
+    if traceback is None:
+        return False
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback.tb_frame.f_globals.get("__name__") == "torch.multiprocessing.spawn"
 
 
 def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, int, str]]:
