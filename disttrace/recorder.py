@@ -70,7 +70,7 @@ class Operation:
 class ThreadState:
     """What the recorder knows of one thread."""
 
-    __slots__ = ("inside", "native", "number", "parents", "sync", "tail")
+    __slots__ = ("batches", "inside", "native", "number", "parents", "sync", "tail")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -78,6 +78,7 @@ class ThreadState:
         self.inside = False  # in a recorded call: what comes back through a door is the same one
         self.sync: Operation | None = None  # issued by a call that is about to wait for it itself
         self.parents: list[int] = []  # composed operations around the current point
+        self.batches: dict[int, list[Operation]] | None = None  # being coalesced, by group
         self.tail = b""
         self.retail()
 

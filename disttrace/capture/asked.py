@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.context import Capture
-from disttrace.capture.engine import subclasses
 
 PART = "completion without a wait"
 
@@ -33,14 +32,15 @@ def install(capture: Capture) -> None:
     capture.pollers.append(works.poll)
     capture.engine.on_undo(PART, "the poller", lambda: _stop(capture))
     atexit.register(_last_look, capture)
-    for owner in (Work, *subclasses(Work)):
-        adopt(capture, owner)
 
+    def adopt(owner: type) -> None:
+        if issubclass(owner, Work):
+            for name in METHODS:
+                door = functools.partial(_door, capture, name)
+                capture.engine.attribute(PART, owner, name, door)
 
-def adopt(capture: Capture, owner: type) -> None:
-    """Patch a class's own methods."""
-    for name in METHODS:
-        capture.engine.attribute(PART, owner, name, functools.partial(_door, capture, name))
+    capture.adopters.append(adopt)
+    adopt(Work)
 
 
 def _last_look(capture: Capture) -> None:

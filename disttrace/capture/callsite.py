@@ -6,6 +6,7 @@ shows, so two calls with one key have one stack. Frames are never kept.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import types
 from collections.abc import Callable
@@ -18,6 +19,7 @@ _TORCH_FRAMES = 2
 _DEEPEST = 100
 
 Key = tuple[int, ...]
+_CONTEXTLIB = contextlib.__file__  # between torch's context managers and the user's code
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -83,7 +85,7 @@ class CallSites:
         current: types.FrameType | None = frame
         distance = 0
         while current is not None and distance < _DEEPEST:
-            if not current.f_code.co_filename.startswith((self._torch, _OURS)):
+            if not current.f_code.co_filename.startswith((self._torch, _OURS, _CONTEXTLIB)):
                 return current, distance
             current = current.f_back
             distance += 1

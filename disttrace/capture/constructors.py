@@ -62,6 +62,7 @@ def install(capture: Capture) -> None:
         owner = getattr(c10d, name, None)
         if owner is not None:
             patch(PART, owner, "__init__", functools.partial(_backend, capture, calls))
+    patch(PART, c10d.ProcessGroup, "_get_backend", functools.partial(_lookup, capture))
     for name, key in (("_set_group_name", "name"), ("_set_group_desc", "desc")):
         patch(PART, c10d.ProcessGroup, name, functools.partial(_label, capture, key))
     patch(
@@ -219,6 +220,22 @@ def _registration(capture: Capture, original: Callable[..., Any]) -> Callable[..
         return result
 
     return _register_backend
+
+
+def _lookup(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
+    """C++ may hand out a new object for a group's backend: used directly, it is that group."""
+    groups = capture.groups
+
+    def _get_backend(self: Any, *args: Any, **kwargs: Any) -> Any:
+        backend = original(self, *args, **kwargs)
+        try:
+            if groups.get(id(backend)) is None:
+                groups.backend_of(self, backend)
+        except BaseException as error:
+            capture.fail(PART, error)
+        return backend
+
+    return _get_backend
 
 
 def _backend_label(backend_type: Any, backend: Any) -> str:

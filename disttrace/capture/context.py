@@ -34,6 +34,8 @@ class Capture:
         self.wake: Callable[[], None] = lambda: None  # a poller waits for something from now on
         # Runs a callback once a module is imported: doors open in the middle of torch's import.
         self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
+        # Each patches what a Python subclass of torch's classes overrides, if that concerns it.
+        self.adopters: list[Callable[[type], None]] = []
         self.on_fork: list[Callable[[], None]] = [self.works.forget]  # caches of numbers
 
     def fail(self, part: str, error: BaseException) -> None:

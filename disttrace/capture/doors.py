@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from disttrace.capture import (
     asked,
+    coalescing,
     composed,
     constructors,
     dispatcher,
@@ -14,6 +15,7 @@ from disttrace.capture import (
     hooks,
     methods,
     storeops,
+    subclasses,
     waits,
 )
 from disttrace.capture.context import Capture
@@ -37,6 +39,8 @@ DOORS: tuple[Door, ...] = (
     Door(hooks.PART, hooks.install),
     Door(functional.PART, functional.install),
     Door(composed.PART, composed.install),
+    Door(coalescing.PART, coalescing.install),
+    Door(subclasses.PART, subclasses.install),
 )
 
 

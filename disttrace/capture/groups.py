@@ -92,6 +92,11 @@ class Groups:
             self._registry.add(backend, entry)
         self.update(entry, backends=dict(entry.backends))
 
+    def backend_of(self, group: Any, backend: Any) -> None:
+        """``backend`` is what ``group`` uses for some device."""
+        if backend is not None and backend is not group:
+            self._registry.add(backend, self.of(group))
+
     def by_number(self, n: int | None) -> GroupEntry | None:
         """The entry that the journal calls group ``n``."""
         return self._definitions.get(n) if n is not None else None

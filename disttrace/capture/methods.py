@@ -19,6 +19,7 @@ PART = "collectives and messages"
 
 # torch's public functions that wait themselves, by name: their options say nothing of it.
 _WAITING = frozenset({"send", "recv", "monitored_barrier"})
+_LEAVING = frozenset({"isend", "irecv"})
 
 
 def install(capture: Capture) -> None:
@@ -27,14 +28,16 @@ def install(capture: Capture) -> None:
 
     calls = Calls(capture.sites)
     capture.on_fork.append(calls.forget)
-    for row in ROWS:
-        for owner in (ProcessGroup, Backend):
-            capture.engine.attribute(
-                PART,
-                owner,
-                row.method,
-                functools.partial(_door, capture, calls, row),
-            )
+
+    def adopt(owner: type) -> None:
+        if issubclass(owner, (ProcessGroup, Backend)):
+            for row in ROWS:
+                door = functools.partial(_door, capture, calls, row)
+                capture.engine.attribute(PART, owner, row.method, door)
+
+    capture.adopters.append(adopt)
+    for owner in (ProcessGroup, Backend):
+        adopt(owner)
 
 
 def _door(capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]) -> Any:
@@ -59,14 +62,18 @@ def _door(capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]
         call, extra = calls.find(frame, signature, described.define, described.overflow)
         return begin_record(thread, call, extra)
 
-    def returned(operation: Operation, work: Any) -> None:
+    def returned(thread: ThreadState, operation: Operation, work: Any) -> None:
         """The call of an operation that is not synchronous returned, or gave no Work."""
-        if work is not None:
+        if thread.batches is not None and operation.call.group in thread.batches:
+            recorder.issued(operation)
+            thread.batches[operation.call.group].append(operation)
+        elif work is not None:
             recorder.issued(operation)
             works.add(work, operation)
         elif operation.call.device_ends:
             # NCCL waits for a synchronous call inside C++, and that only orders streams.
             recorder.issued(operation)
+            works.on_device(operation)
         else:
             recorder.end(operation)
 
@@ -104,7 +111,7 @@ def _door(capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]
                 operation.work = id(work)
                 thread.sync = operation
             else:
-                returned(operation, work)
+                returned(thread, operation, work)
         except BaseException as error:
             fail(PART, error)
         return work
@@ -118,6 +125,8 @@ def _asynchronous(capture: Capture, signature: arguments.Signature, frame: Any) 
         return frame.f_code.co_name not in ("monitored_barrier",)  # the method itself was called
     if frame.f_code.co_name in _WAITING:
         return False
+    if frame.f_code.co_name in _LEAVING:
+        return True
     if signature.asynchronous is not None:
         return signature.asynchronous
     return _async_local(frame)

@@ -13,7 +13,6 @@ from typing import Any
 
 from disttrace.capture.calls import Calls
 from disttrace.capture.context import Capture, wrap
-from disttrace.capture.engine import subclasses
 from disttrace.journal.format import STORE
 from disttrace.recorder import Call, Operation, ThreadState, json_text
 
@@ -51,20 +50,21 @@ ROWS: tuple[Row, ...] = (
 
 
 def install(capture: Capture) -> None:
-    """Patch every method in Store and in the subclasses that define their own."""
+    """Patch every method in Store; subclasses.py does it in those that define their own."""
     from torch._C._distributed_c10d import Store
 
     calls = Calls(capture.sites)
     capture.on_fork.append(calls.forget)
-    for owner in (Store, *subclasses(Store)):
-        for row in ROWS:
-            capture.engine.attribute(
-                PART,
-                owner,
-                row.method,
-                functools.partial(_door, capture, calls, row),
-            )
-        capture.engine.attribute(PART, owner, "clone", functools.partial(_clone, capture))
+
+    def adopt(owner: type) -> None:
+        if issubclass(owner, Store):
+            for row in ROWS:
+                door = functools.partial(_door, capture, calls, row)
+                capture.engine.attribute(PART, owner, row.method, door)
+            capture.engine.attribute(PART, owner, "clone", functools.partial(_clone, capture))
+
+    capture.adopters.append(adopt)
+    adopt(Store)
 
 
 def _door(

@@ -7,19 +7,21 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.context import Capture
-from disttrace.capture.engine import subclasses
 from disttrace.recorder import Operation
 
 PART = "waits"
 
 
 def install(capture: Capture) -> None:
-    """Patch ``wait`` in Work and in the subclasses that have their own."""
+    """Patch ``wait`` in Work; subclasses.py does it in those that have their own."""
     from torch._C._distributed_c10d import Work
 
-    for owner in (Work, *subclasses(Work)):
-        if "wait" in owner.__dict__:
+    def adopt(owner: type) -> None:
+        if issubclass(owner, Work):
             capture.engine.attribute(PART, owner, "wait", functools.partial(_door, capture))
+
+    capture.adopters.append(adopt)
+    adopt(Work)
 
 
 def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -65,8 +65,11 @@ class Works:
         reference.seen = 0
         reference.tensors = ()
         self._references[key] = reference
-        self._open[key] = reference
-        self.wake()
+        if operation.call.device_ends:
+            self.on_device(operation)  # its Work could be asked only by querying the device
+        else:
+            self._open[key] = reference
+            self.wake()
 
     def hold(self, work: Any, operation: Operation, results: Sequence[int] = ()) -> None:
         """``work`` is that of an operation that C++ issued; nobody else can be asked.
