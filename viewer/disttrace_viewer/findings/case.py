@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from disttrace_viewer.findings.ending import CLEAN, ECHO, OWN, SILENT
+from disttrace_viewer.findings.ending import CLEAN, ECHO, FROM_OUTSIDE, OWN, SILENT, TOGETHER_NS
 from disttrace_viewer.findings.evidence import Evidence
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.meeting import Meetings
@@ -112,6 +112,18 @@ class Case:
     def clean(self, process: int) -> bool:
         """Whether a process ended as if all were well."""
         return self.evidence.ends[process].how == CLEAN
+
+    @cached_property
+    def cut_off(self) -> frozenset[int]:
+        """Processes that were ended from outside together, the last ones to live."""
+        evidence = self.evidence
+        last = [
+            i
+            for i, end in enumerate(evidence.ends)
+            if end.how == SILENT and evidence.cut_ns - end.t_ns <= TOGETHER_NS
+        ]
+        known = {i for i, end in enumerate(evidence.ends) if end.code in FROM_OUTSIDE}
+        return frozenset(last if len(last) > 1 else ()) | frozenset(known)
 
     def own_failures(self) -> list[int]:
         """Processes that failed by themselves and are not explained, by time."""

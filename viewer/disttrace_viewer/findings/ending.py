@@ -98,7 +98,8 @@ def _end(process: Process, last: Op | None, cut_ns: int, seen: Seen, told: int |
 def _failure(process: Process) -> Failure | None:
     """The exception that ended it: that of its main thread, else the newest of any."""
     main = [f for f in process.failures if f.thread == 0]
-    return (main or list(process.failures) or [None])[-1]
+    found = main or list(process.failures)
+    return found[-1] if found else None
 
 
 def _passes_on(failure: Failure, last: Op | None) -> bool:

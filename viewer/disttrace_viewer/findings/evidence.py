@@ -187,9 +187,9 @@ class Evidence:
         if end.failure is not None and end.failure.stack:
             where = end.failure.stack[0]
             return Location(process, where.file, where.line, where.function, None)
-        where = self.stands(process) if end.how in (ALIVE, SILENT) else None
-        if where is not None:
-            return Location(process, where.file, where.line, where.function, None)
+        stands = self.stands(process) if end.how in (ALIVE, SILENT) else None
+        if stands is not None:
+            return Location(process, stands.file, stands.line, stands.function, None)
         last = self._last_leaves.get(process)
         return None if last is None else self.location(last)
 

@@ -30,6 +30,8 @@ def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
             continue
         if wait.process in finding.waiting and finding.kind != "process_failed":
             continue
+        if (wait.stream, wait.op.seq) in finding.scope.streams:
+            continue  # the finding tells of it
         at = wording.place(frame(trace, wait.op))
         verb = "waited" if wait.op.error or evidence.ends[wait.process].over else "waits"
         text = f"{verb} in {wording.operation(trace, wait.op)} ({at})"
@@ -42,9 +44,12 @@ def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
     ended: dict[str, list[int]] = {}
     for process, owner in case.ends.items():
         end = evidence.ends[process]
+        if process in case.cut_off:
+            continue  # ended from outside when all was over: no consequence of anything here
         if owner == number and process not in finding.culprits and end.how != CLEAN:
             ended.setdefault(words(end), []).append(process)
     for text, processes in ended.items():
         subject = wording.processes(trace, processes)
-        sentences.append(f"{subject[0].upper() + subject[1:]} {text}.")
+        shown = text.replace("was ended", "were ended", 1) if len(processes) > 1 else text
+        sentences.append(f"{subject[0].upper() + subject[1:]} {shown}.")
     return sentences

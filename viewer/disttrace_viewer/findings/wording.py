@@ -75,8 +75,8 @@ def span(ns: int | float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def group(value: Group | None) -> str:
-    """A group as a person knows it."""
+def group(value: Group | None, trace: Trace | None = None) -> str:
+    """A group as a person knows it; by its name too where others have the same members."""
     if value is None:
         return "a group that is not known"
     if value.default:
@@ -85,6 +85,8 @@ def group(value: Group | None) -> str:
     text = f"group [{', '.join(members)}]" if members else f"group {value.name!r}"
     if value.desc and value.desc not in ("undefined", "default_pg") and "0x" not in value.desc:
         text += f" ({value.desc})"
+    elif trace is not None and sum(g.ranks == value.ranks for g in trace.groups) > 1:
+        text += f" named {value.name!r}"
     return text
 
 
@@ -109,7 +111,7 @@ def operation(trace: Trace, op: Op) -> str:
         return _message(op, where)
     if call.kind == "collective":
         number = "" if op.seq is None else f" #{op.seq}"
-        return f"{call.op}{number} of {group(where)}"
+        return f"{call.op}{number} of {group(where, trace)}"
     if op.key is not None:
         key = trace.full_key(call.index, op.key)
         return f"{call.op} of {key if isinstance(key, list) else repr(key)}"

@@ -13,8 +13,7 @@ from disttrace_viewer.findings.operation import frame
 WHAT: Mapping[str, tuple[str, str]] = {
     "op_mismatch": (
         "with different operations",
-        "Look for a collective under a condition on the rank, or for a loop that one rank leaves"
-        " earlier (uneven inputs: use join() or drop_last).",
+        "Look for a collective under a rank condition, or uneven inputs: join() or drop_last.",
     ),
     "root_mismatch": (
         "with different roots",
@@ -62,7 +61,7 @@ def _finding(case: Case, found: Difference) -> Finding:
     return Finding(
         kind=found.kind,
         summary=(
-            f"The members of {wording.group(group)} met in collective {number} {what}:"
+            f"The members of {wording.group(group, trace)} met in collective {number} {what}:"
             f" {_sides(case, found)}{again}."
         ),
         certainty=CERTAIN if whole and blame_sure else LIKELY,

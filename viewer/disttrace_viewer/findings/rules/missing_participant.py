@@ -12,6 +12,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.operation import Op, frame, ops
 from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.findings.waits import COLLECTIVE, MEETING, Wait
 
 
@@ -22,6 +23,8 @@ def find(case: Case) -> Iterator[Finding]:
         if wait.kind not in (COLLECTIVE, MEETING) or wait.exchange in seen:
             continue
         if wait in case.owner or not case.old(wait):
+            continue
+        if wait.kind == MEETING and not new_group(case, wait):
             continue
         sinks = [t for t in wait.targets if case.outside(t)]
         if sinks or (wait.absent and all(case.outside(t) for t in wait.targets)):

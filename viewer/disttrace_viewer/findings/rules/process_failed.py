@@ -139,7 +139,7 @@ def _hint(case: Case, process: int) -> str:
     end = case.evidence.ends[process]
     if end.failure is not None:
         return "Read this exception first; what the other ranks report follows from it."
-    if end.code is not None and end.code < 0 or end.how == SILENT:
+    if (end.code is not None and end.code < 0) or end.how == SILENT:
         return (
             "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or a crash in"
             " C code (run with PYTHONFAULTHANDLER=1)."

@@ -56,9 +56,9 @@ def _finding(case: Case, send: Op, receive: Op, times: int, messages: list[int])
     return Finding(
         kind="size_mismatch",
         summary=(
-            f"{_label(case, send)} sends {wording.sizes(send)} ({wording.place(frame(trace, send))})"
-            f" where {_label(case, receive)} receives {wording.sizes(receive)}"
-            f" ({wording.place(frame(trace, receive))}){again}."
+            f"{_label(case, send)} sends {wording.sizes(send)}"
+            f" ({wording.place(frame(trace, send))}) where {_label(case, receive)} receives"
+            f" {wording.sizes(receive)} ({wording.place(frame(trace, receive))}){again}."
         ),
         hint="Give both ends tensors of one size and dtype; the rest of the receiver's is stale.",
         waiting=tuple(op.process for op in (send, receive) if op.status != "ok"),

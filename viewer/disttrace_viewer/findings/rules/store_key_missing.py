@@ -26,7 +26,9 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _finding(case: Case, wait: Wait) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
-    _, place, *unset = wait.exchange  # type: ignore[misc]
+    exchange = wait.exchange
+    assert isinstance(exchange, tuple)
+    place, unset = exchange[1], exchange[2:]
     inside = [w for w in case.open() if w.exchange == wait.exchange]
     who = [w.process for w in inside]
     key = str(unset[0])

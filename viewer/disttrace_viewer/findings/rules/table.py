@@ -9,23 +9,37 @@ from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.rules import (
     argument_mismatch,
     deadlock,
+    duplicate_rank,
+    group_mismatch,
     missing_participant,
     no_progress,
+    not_in_group,
     process_failed,
+    rendezvous_incomplete,
+    rendezvous_unreachable,
     size_mismatch,
     store_key_missing,
     unmatched,
+    unwaited_work,
+    world_size,
 )
 
 Rule = Callable[[Case], Iterator[Finding]]
 
 RULES: tuple[Rule, ...] = (
+    duplicate_rank.find,
+    world_size.find,
+    rendezvous_unreachable.find,
     argument_mismatch.find,
     size_mismatch.find,
+    group_mismatch.find,
+    not_in_group.find,
     process_failed.find,
+    rendezvous_incomplete.find,
     deadlock.find,
     missing_participant.find,
     unmatched.find,
     store_key_missing.find,
     no_progress.find,
+    unwaited_work.find,
 )

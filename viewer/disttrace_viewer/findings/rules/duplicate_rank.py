@@ -1,0 +1,66 @@
+"""Two processes that live at one time claim one rank at one meeting place."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+
+from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import Finding, Scope
+from disttrace_viewer.findings.rules.parts import Join, joins, meeting_waits, overlap, unclaimed
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One finding per rank that is claimed twice, where somebody waits or fails over it."""
+    claims: dict[tuple[Hashable, int], list[Join]] = {}
+    everybody: dict[Hashable, list[Join]] = {}
+    for join in joins(case):
+        everybody.setdefault(join.address, []).append(join)
+        if join.rank is not None:
+            claims.setdefault((join.address, join.rank), []).append(join)
+    for (address, rank), found in sorted(claims.items(), key=lambda item: item[0][1]):
+        rivals = _rivals(case, found)
+        all_of = everybody[address]
+        harmed = any(j.open for j in all_of) or meeting_waits(case, {j.op.process for j in all_of})
+        if len(rivals) > 1 and harmed:
+            yield _finding(case, rank, rivals, all_of)
+
+
+def _rivals(case: Case, found: Sequence[Join]) -> list[Join]:
+    """The newest join of each process; those that lived together with another one."""
+    newest = {join.op.process: join for join in found}
+    return [
+        join
+        for process, join in newest.items()
+        if any(other != process and overlap(case, process, other) for other in newest)
+    ]
+
+
+def _finding(case: Case, rank: int, rivals: Sequence[Join], all_of: list[Join]) -> Finding:
+    trace = case.evidence.trace
+    who = [join.op.process for join in rivals]
+    pids = wording.listed(
+        [f"pid {trace.processes[p].pid} on {trace.processes[p].host}" for p in who]
+    )
+    left = unclaimed(all_of)
+    nobody = f"; nobody claims {wording.ranks(left)}" if left else ""
+    waits = meeting_waits(case, {join.op.process for join in all_of})
+    waiting = sorted({w.process for w in waits} - set(who))
+    return Finding(
+        kind="duplicate_rank",
+        summary=f"{len(rivals)} processes claim rank {rank} at {rivals[0].store.name}: {pids}"
+        f"{nobody}.",
+        hint="Give each process a RANK of its own; look for a launcher that was started twice, or"
+        " for a rank left over from an earlier run.",
+        culprits=tuple(who),
+        waiting=tuple(waiting),
+        op=rivals[0].op.call.op,
+        locations=case.evidence.locations(join.op for join in rivals),
+        at_ns=max(join.op.begin_ns for join in rivals),
+        scope=Scope(
+            exchanges=frozenset(w.exchange for w in waits),
+            roots=frozenset(who),
+            absent=frozenset((None, r) for r in left),
+            members=frozenset(who),
+        ),
+    )

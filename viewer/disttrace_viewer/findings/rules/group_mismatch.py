@@ -1,0 +1,184 @@
+"""Processes disagree on a group's creation: other ranks, another order, or a call left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from disttrace_viewer.findings import arguments, wording
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, Scope
+from disttrace_viewer.findings.operation import Op, frame, ops
+from disttrace_viewer.findings.waits import MEETING, Wait
+from disttrace_viewer.model import Group
+
+Ranks = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """One call of ``new_group`` with the global ranks that it names."""
+
+    op: Op
+    ranks: Ranks
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Per default group the first position in the sequence of calls where they differ."""
+    for group in case.evidence.trace.groups:
+        if group.default and len(group.members) > 1:
+            calls = _calls(case, group)
+            finding = _differ(case, group, calls) or _went_past(case, group, calls)
+            if finding is not None:
+                yield finding
+
+
+def _calls(case: Case, group: Group) -> Mapping[int, list[Creation]]:
+    """The calls of every member of a default group, in order, since it joined that group."""
+    trace = case.evidence.trace
+    since = {m.process: m.t_ns or 0 for m in group.members}
+    later = {
+        m.process: m.t_ns
+        for other in trace.groups
+        if other.default and other.index != group.index
+        for m in other.members
+        if m.t_ns is not None and m.t_ns > since.get(m.process, m.t_ns)
+    }
+    wanted = (
+        trace.calls.lazy().with_row_index("call").filter(pl.col("op") == "new_group").select("call")
+    )
+    rows = trace.operations.lazy().join(wanted, on="call", how="semi").sort("process", "number")
+    found: dict[int, list[Creation]] = {process: [] for process in since}
+    for op in ops(trace, rows.collect()):
+        if op.process not in since or not since[op.process] <= op.begin_ns:
+            continue
+        if op.process in later and op.begin_ns >= (later[op.process] or 0):
+            continue
+        if not op.call.args.get("use_local_synchronization"):
+            found[op.process].append(Creation(op, _ranks(op, group)))
+    return found
+
+
+def _ranks(op: Op, group: Group) -> Ranks:
+    given = op.call.args.get("ranks")
+    if not isinstance(given, list):
+        return group.ranks or tuple(range(group.size or 0))
+    return tuple(sorted(given) if op.call.args.get("sort_ranks", True) else given)
+
+
+def _differ(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> Finding | None:
+    for position in range(max(map(len, calls.values()))):
+        here = {p: c[position] for p, c in calls.items() if position < len(c)}
+        if len({creation.ranks for creation in here.values()}) < 2:
+            continue
+        waits = _harmed(case, calls, position)
+        harmed = bool(waits)
+        values = {p: creation.ranks for p, creation in here.items()}
+        odd = sorted(arguments.minority(values, group.size or len(values)))
+        return _finding(case, group, position, here, odd, waits, ERROR if harmed else WARNING)
+    return None
+
+
+def _harmed(case: Case, calls: Mapping[int, list[Creation]], position: int) -> list[Wait]:
+    """Open waits in a creation from a position on, or in a group that was made there."""
+    trace = case.evidence.trace
+    found = []
+    for wait in case.open():
+        own = calls.get(wait.process, [])[position:]
+        if not own:
+            continue
+        if wait.kind == MEETING:
+            if any(wait.op.begin_ns >= c.op.begin_ns for c in own):
+                found.append(wait)
+        elif wait.op.call.group is not None:
+            member = next(
+                (m for m in trace.groups[wait.op.call.group].members if m.process == wait.process),
+                None,
+            )
+            if member is not None and (member.t_ns or 0) >= own[0].op.begin_ns:
+                found.append(wait)
+    return found
+
+
+def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> Finding | None:
+    """A creation that somebody waits in, and that a member passed by without calling."""
+    for wait in case.open():
+        if wait.kind != MEETING or wait.process not in calls:
+            continue
+        own = calls[wait.process]
+        position = next(
+            (i for i, c in enumerate(own) if c.op.number == wait.op.parent and c.op.pending), None
+        )
+        if position is None or not case.old(wait):
+            continue
+        here = {p: c[position] for p, c in calls.items() if position < len(c)}
+        wanted = own[position].ranks
+        past = [
+            p
+            for p in calls
+            if p not in here
+            and case.evidence.trace.processes[p].rank in wanted
+            and (p in case.of_process or case.clean(p))
+        ]
+        if past:
+            waits = _harmed(case, calls, position)
+            return _finding(case, group, position, here, past, waits, ERROR, past=True)
+    return None
+
+
+def _finding(
+    case: Case,
+    group: Group,
+    position: int,
+    here: Mapping[int, Creation],
+    odd: list[int],
+    waits: list[Wait],
+    severity: str,
+    *,
+    past: bool = False,
+) -> Finding:
+    trace, evidence = case.evidence.trace, case.evidence
+    sides: dict[tuple[Ranks, str], list[int]] = {}
+    for process in sorted(here, key=lambda p: (p not in odd, p)):
+        creation = here[process]
+        at = wording.place(frame(trace, creation.op))
+        sides.setdefault((creation.ranks, at), []).append(process)
+    text = wording.listed(
+        [
+            f"{wording.processes(trace, who)} {list(ranks)} ({at})"
+            for (ranks, at), who in sides.items()
+        ]
+    )
+    places = [here[p].op for p in sorted(here, key=lambda p: (p not in odd, p))]
+    nth = f"call {position + 1} of new_group"
+    if past:
+        who = wording.processes(trace, odd)
+        went = [w.op for p in odd for w in case.of_process.get(p, ())]
+        at = wording.listed(
+            [f"{wording.operation(trace, op)} ({wording.place(frame(trace, op))})" for op in went]
+        )
+        then = f" and {'is' if len(odd) == 1 else 'are'} in {at}" if went else " and has ended"
+        summary = f"In {nth}, {text} make the group, but {who} went past it{then}."
+        places = [*went, *places]
+    else:
+        summary = f"In {nth}, the processes make different groups: {text}."
+    return Finding(
+        kind="group_mismatch",
+        summary=summary,
+        severity=severity,
+        hint="Every process must call new_group for every group, members or not, in one order with"
+        " the same ranks (or pass use_local_synchronization=True).",
+        culprits=tuple(odd),
+        waiting=tuple(sorted({w.process for w in waits} - set(odd))),
+        op="new_group",
+        group=group.id,
+        locations=evidence.locations(places),
+        at_ns=min(creation.op.begin_ns for creation in here.values()),
+        scope=Scope(
+            exchanges=frozenset(w.exchange for w in waits),
+            roots=frozenset(w.process for w in waits) | frozenset(odd if past else ()),
+            members=frozenset(w.process for w in waits),
+        ),
+    )

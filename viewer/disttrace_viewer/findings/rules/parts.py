@@ -1,0 +1,76 @@
+"""Parts of findings about rendezvous: who joins what, under which claims."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.meeting import STORES
+from disttrace_viewer.findings.operation import Op
+from disttrace_viewer.findings.waits import MEETING, Wait
+from disttrace_viewer.model import Store
+from disttrace_viewer.places import is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """One process on its way into a default group: the store it makes and what it claims."""
+
+    op: Op
+    store: Store
+    address: Hashable
+    """Where it means to meet: port and host (its own boot for a loopback address), or a path."""
+    rank: int | None
+    world_size: int | None
+    open: bool
+    """It waits there, or failed there."""
+
+
+def joins(case: Case) -> Iterator[Join]:
+    """Every store that was constructed for a rendezvous, by process and number."""
+    trace = case.evidence.trace
+    for op in case.meetings.constructors:
+        parent = case.meetings.parent(op)
+        if op.call.op not in STORES or op.call.store is None or parent is None:
+            continue
+        if parent.call.op not in ("rendezvous", "init_process_group"):
+            continue
+        store = trace.stores[op.call.store]
+        size = op.call.args.get("world_size")
+        yield Join(
+            op=op,
+            store=store,
+            address=address(case, store),
+            rank=case.meetings.claim(op),
+            world_size=size if isinstance(size, int) and size > 0 else None,
+            open=op.pending or op.error is not None,
+        )
+
+
+def address(case: Case, store: Store) -> Hashable:
+    """What makes two stores meet, whether or not the meeting came about."""
+    process = case.evidence.trace.processes[store.process]
+    if store.path is not None:
+        return ("file", store.path)
+    host = process.boot_id if is_loopback(store.host) else str(store.host).lower()
+    return ("tcp", host, store.port)
+
+
+def meeting_waits(case: Case, processes: set[int]) -> list[Wait]:
+    """Open waits of these processes for a store's or a default group's members."""
+    return [w for w in case.open() if w.kind == MEETING and w.process in processes]
+
+
+def overlap(case: Case, one: int, two: int) -> bool:
+    """Whether two processes lived at one time."""
+    processes = case.evidence.trace.processes
+    return processes[one].start_ns <= case.evidence.until_ns(two) and processes[
+        two
+    ].start_ns <= case.evidence.until_ns(one)
+
+
+def unclaimed(found: list[Join]) -> list[int]:
+    """Ranks of the world that nobody claims."""
+    world = max((j.world_size or 0 for j in found), default=0)
+    return sorted(set(range(world)) - {j.rank for j in found if j.rank is not None})

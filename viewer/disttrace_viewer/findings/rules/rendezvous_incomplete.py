@@ -1,0 +1,117 @@
+"""A rendezvous or the creation of a group waits for members that did not come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.operation import frame
+from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.waits import MEETING, Wait
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One finding per meeting that waits for somebody who waits for nothing, or is not there."""
+    for wait in case.open():
+        if wait.kind != MEETING or wait in case.owner or not case.old(wait):
+            continue
+        if new_group(case, wait):
+            continue  # a creation: see missing_participant
+        elsewhere = _elsewhere(case, wait)
+        sinks = [t for t in wait.targets if case.outside(t)]
+        if elsewhere or sinks or wait.absent:
+            yield _finding(case, wait, sinks, elsewhere)
+
+
+def new_group(case: Case, wait: Wait) -> bool:
+    """Whether a meeting is that of ``new_group``, which all members of the parent must call."""
+    parent = case.meetings.parent(wait.op)
+    return parent is not None and parent.call.op.startswith(("new_", "split_"))
+
+
+def _elsewhere(case: Case, wait: Wait) -> list[Wait]:
+    """Waits in the same place for a group of the same size, but under another prefix."""
+    mine = case.meetings.of(wait.op)
+    found = []
+    for other in case.open():
+        theirs = case.meetings.of(other.op) if other.kind == MEETING else None
+        if (
+            mine is not None
+            and theirs is not None
+            and theirs.store.place == mine.store.place
+            and theirs.store.prefix != mine.store.prefix
+            and theirs.expected == mine.expected
+            and not set(theirs.arrived) & set(mine.arrived)
+        ):
+            found.append(other)
+    return found
+
+
+def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) -> Finding:
+    evidence, trace = case.evidence, case.evidence.trace
+    meeting = case.meetings.of(wait.op)
+    assert meeting is not None
+    same = [
+        w
+        for w in case.open()
+        if w.kind == MEETING
+        and (w.exchange == wait.exchange or (set(w.absent) & set(wait.absent) and not elsewhere))
+    ]
+    who = sorted({w.process for w in same} | {w.process for w in elsewhere})
+    came = f"{wording.ranks(meeting.arrived)} came" if meeting.arrived else "nobody came"
+    if meeting.expected:
+        came += f" of {meeting.expected}"
+    at = wording.place(frame(trace, wait.op))
+    age = wording.span(max(evidence.age_ns(w.op) for w in same))
+    text = _missing(case, wait, sinks)
+    if elsewhere:
+        others = wording.processes(trace, [w.process for w in elsewhere])
+        theirs = case.meetings.of(elsewhere[0].op)
+        there = "/".join(p or "?" for p in theirs.store.prefix) if theirs else "?"
+        here = "/".join(p or "?" for p in meeting.store.prefix)
+        text = f"{others} waits in the same store under the prefix {there!r}, not {here!r}"
+    name = meeting.store.name or wait.op.call.op
+    label = wording.processes(trace, {w.process for w in same})
+    return Finding(
+        kind="rendezvous_incomplete",
+        summary=(
+            f"{label[0].upper() + label[1:]} {wording.have(len({w.process for w in same}))} been"
+            f" waiting in {evidence.top(wait.op).call.op} ({at}) at {name} for {age}: {came};"
+            f" {text}."
+        ),
+        certainty=CERTAIN if not wait.absent or elsewhere else LIKELY,
+        hint=_hint(wait, elsewhere),
+        culprits=() if elsewhere else tuple(sinks),
+        absent_ranks=() if elsewhere else wait.absent,
+        waiting=tuple(who),
+        op=evidence.top(wait.op).call.op,
+        locations=evidence.locations(w.op for w in [*same, *elsewhere])
+        + outside.locations(case, sinks),
+        at_ns=wait.op.begin_ns,
+        scope=Scope(
+            exchanges=frozenset(w.exchange for w in [*same, *elsewhere]),
+            roots=frozenset(sinks),
+            absent=frozenset((None, r) for r in wait.absent),
+        ),
+        settles=("the journals of these ranks, if they were started",) if wait.absent else (),
+    )
+
+
+def _missing(case: Case, wait: Wait, sinks: list[int]) -> str:
+    parts = []
+    if sinks:
+        who = wording.processes(case.evidence.trace, sinks)
+        parts.append(f"{who} did not come{outside.where(case, sinks)}")
+    if wait.absent:
+        parts.append(f"no process of {wording.ranks(wait.absent)} was seen")
+    return " and ".join(parts)
+
+
+def _hint(wait: Wait, elsewhere: list[Wait]) -> str:
+    if elsewhere:
+        return "Give all of them one prefix (and one store); then they meet."
+    if wait.absent:
+        return "See whether these ranks were started, and on which host; read their output."
+    return "See what these ranks do before they join."

@@ -1,0 +1,113 @@
+"""A client dials an address where no traced process listens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.operation import Op, frame
+from disttrace_viewer.findings.rules.parts import address
+from disttrace_viewer.model import Store
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One finding per address that is dialled in vain."""
+    trace = case.evidence.trace
+    dialled: dict[object, list[tuple[Op, Store]]] = {}
+    answered = set()
+    for op in case.meetings.constructors:
+        if op.call.op != "TCPStore" or op.call.store is None:
+            continue
+        store = trace.stores[op.call.store]
+        where = address(case, store)
+        if store.server or op.status == "ok":
+            answered.add(where)
+        elif case.evidence.stuck(op) and (op.error is not None or _old(case, op)):
+            dialled.setdefault(where, []).append((op, store))
+    for where, clients in dialled.items():
+        if where not in answered:
+            yield _finding(case, clients)
+
+
+def _old(case: Case, op: Op) -> bool:
+    return not case.evidence.live or case.evidence.age_ns(op) >= case.evidence.patience_ns
+
+
+def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
+    trace, evidence = case.evidence.trace, case.evidence
+    who = [op.process for op, _ in clients]
+    op, store = clients[0]
+    job = trace.processes[op.process].job
+    listeners = [
+        (o, trace.stores[o.call.store])
+        for o in case.meetings.constructors
+        if o.call.op == "TCPStore"
+        and o.call.store is not None
+        and trace.stores[o.call.store].server
+        and not o.refused
+        and trace.processes[o.process].job == job
+        and not evidence.ends[o.process].over
+    ] or [
+        (o, trace.stores[o.call.store])
+        for o in case.meetings.constructors
+        if o.call.store is not None
+        and trace.stores[o.call.store].server
+        and not o.refused
+        and trace.processes[o.process].job == job
+    ]
+    culprits, absent, text, sure = _blame(case, clients, listeners)
+    age = wording.span(max(evidence.age_ns(o) for o, _ in clients))
+    label = wording.processes(trace, who)
+    return Finding(
+        kind="rendezvous_unreachable",
+        summary=(
+            f"{label[0].upper() + label[1:]} {wording.have(len(who))} been dialling"
+            f" {store.host}:{store.port} ({wording.place(frame(trace, op))}) for {age}, where no"
+            f" traced process listens: {text}."
+        ),
+        certainty=CERTAIN if sure else LIKELY,
+        hint="Compare MASTER_ADDR and MASTER_PORT of all processes, see that rank 0 is started, and"
+        " that no firewall is between the hosts.",
+        culprits=tuple(culprits),
+        absent_ranks=tuple(absent),
+        waiting=tuple(p for p in who if p not in culprits),
+        op=op.call.op,
+        locations=evidence.locations(o for o, _ in clients),
+        at_ns=op.begin_ns,
+        scope=Scope(
+            exchanges=frozenset(w.exchange for w in case.open() if w.op in [o for o, _ in clients]),
+            roots=frozenset(who) | frozenset(culprits),
+            members=frozenset(who),
+        ),
+    )
+
+
+def _blame(
+    case: Case, clients: Sequence[tuple[Op, Store]], listeners: Sequence[tuple[Op, Store]]
+) -> tuple[list[int], list[int], str, bool]:
+    """Culprits, ranks without a process, the clause that says so, and whether that is sure."""
+    trace = case.evidence.trace
+    if listeners:
+        op, store = listeners[0]
+        there = {op.process} | {
+            o.process
+            for o in case.meetings.constructors
+            if o.call.store is not None
+            and o.call.op == "TCPStore"
+            and address(case, trace.stores[o.call.store]) == address(case, store)
+        }
+        label = trace.processes[op.process].label
+        text = f"{label} listens at {store.host}:{store.port}"
+        here = len({o.process for o, _ in clients})
+        if len(there) > here:
+            return [o.process for o, _ in clients], [], f"{text}, where the others dial", True
+        if here > len(there):
+            return [op.process], [], f"{text}, where nobody else dials", True
+        return [], [], text, True
+    job = trace.processes[clients[0][0].process].job
+    zero = [p for p in trace.processes if p.rank == 0 and p.job == job]
+    if zero:
+        return [zero[0].index], [], "rank 0, which should listen, has not come to it", True
+    return [], [0], "nobody claims rank 0, which should listen", False

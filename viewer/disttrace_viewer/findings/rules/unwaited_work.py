@@ -1,0 +1,54 @@
+"""Asynchronous work whose result nobody ever asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
+from disttrace_viewer.findings.operation import frame, ops
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One note per call site. A send that is not waited for is a habit and no fault."""
+    trace = case.evidence.trace
+    calls = trace.calls.lazy().with_row_index("call")
+    wanted = calls.filter(
+        (pl.col("kind").is_in(["collective", "message"]))
+        & (pl.col("op") != "send")
+        & (pl.col("origin") == "python")
+    ).select("call")
+    lost = (
+        trace.operations.lazy()
+        .filter(pl.col("lost") & pl.col("error").is_null() & pl.col("wait_begin_ns").is_null())
+        .join(wanted, on="call", how="semi")
+        .sort("begin_ns")
+        .collect()
+    )
+    sites: dict[object, list[int]] = {}
+    for row, call in enumerate(lost["call"].to_list()):
+        value = trace.call(call)
+        sites.setdefault((value.op, value.stack), []).append(row)
+    for rows in sites.values():
+        found = list(ops(trace, lost[rows[:1]]))
+        processes = sorted(set(lost["process"][rows].to_list()))
+        label = wording.processes(trace, processes)
+        op = found[0]
+        times = f", {len(rows):,} times" if len(rows) > 1 else ""
+        yield Finding(
+            kind="unwaited_work",
+            severity=NOTE,
+            certainty=LIKELY,
+            summary=f"{label[0].upper() + label[1:]} never waited for {op.call.op} at"
+            f" {wording.place(frame(trace, op))}{times}, and dropped its Work.",
+            hint="Keep the Work and wait for it before the tensors are used or freed.",
+            culprits=tuple(processes),
+            op=op.call.op,
+            group=None if op.call.group is None else trace.groups[op.call.group].id,
+            seq=op.seq,
+            locations=case.evidence.locations(found),
+            at_ns=op.begin_ns,
+        )

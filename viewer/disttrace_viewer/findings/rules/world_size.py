@@ -1,0 +1,59 @@
+"""Processes that meet for one default group claim different world sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from disttrace_viewer.findings import arguments, wording
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import Finding, Scope
+from disttrace_viewer.findings.rules.parts import Join, joins
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One ``group_mismatch`` per meeting place where the claims differ and somebody waits."""
+    found: dict[Hashable, dict[int, Join]] = {}
+    for join in joins(case):
+        if join.world_size is not None:
+            found.setdefault(join.address, {})[join.op.process] = join
+    for claims in found.values():
+        values = {p: join.world_size for p, join in claims.items()}
+        waiting = sorted({w.process for w in case.open() if w.process in claims})
+        harmed = waiting or any(join.open for join in claims.values())
+        if len(set(values.values())) > 1 and harmed:
+            yield _finding(case, claims, waiting)
+
+
+def _finding(case: Case, claims: dict[int, Join], waiting: list[int]) -> Finding:
+    trace = case.evidence.trace
+    values = {p: join.world_size for p, join in claims.items()}
+    odd = sorted(arguments.minority(values, len(values)))
+    sides: dict[int | None, list[int]] = {}
+    for process in sorted(values, key=lambda p: (p not in odd, p)):
+        sides.setdefault(values[process], []).append(process)
+    text = wording.listed(
+        [f"{wording.processes(trace, who)} {_claims(who)} {size}" for size, who in sides.items()]
+    )
+    first = next(iter(claims.values()))
+    return Finding(
+        kind="group_mismatch",
+        summary=f"The members of the default group disagree on its world size at"
+        f" {first.store.name}: {text}.",
+        hint="Give all processes one WORLD_SIZE; compare the environments that start them.",
+        culprits=tuple(odd),
+        waiting=tuple(p for p in waiting if p not in odd),
+        op=first.op.call.op,
+        locations=case.evidence.locations(
+            claims[p].op for p in sorted(claims, key=lambda p: (p not in odd, p))
+        ),
+        at_ns=first.op.begin_ns,
+        scope=Scope(
+            exchanges=frozenset(w.exchange for w in case.open() if w.process in claims),
+            roots=frozenset(claims),
+            members=frozenset(claims),
+        ),
+    )
+
+
+def _claims(who: list[int]) -> str:
+    return "claims" if len(who) == 1 else "claim"
