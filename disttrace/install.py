@@ -46,6 +46,7 @@ class Session:
         self._versions: dict[str, Any] | None = None
         self.recorder = Recorder(
             t0=self.identity.clock.mono_ns,
+            process=lambda: self.identity.process,
             open_journal=self._open_journal,
             opening=self._opening,
             on_failure=self._journal_failed,

@@ -18,7 +18,7 @@ import orjson
 from disttrace import guard
 from disttrace.journal import format as fmt
 from disttrace.journal.segment import SegmentFull
-from disttrace.journal.writer import Journal
+from disttrace.journal.writer import Journal, encode
 
 _clock = time.perf_counter_ns
 
@@ -101,7 +101,7 @@ class Threads(threading.local):
 class Recorder:
     """Begins and ends of operations, definitions, and the journal they go to.
 
-    ``open_journal`` makes the journal when the first record comes; ``opening`` gives the records
+    ``process`` is the id of this process, which a fork changes. ``open_journal`` makes the journal when the first record comes; ``opening`` gives the records
     that it starts with. When writing fails, ``on_failure`` is called once and the recorder is off.
     """
 
@@ -109,6 +109,7 @@ class Recorder:
         self,
         *,
         t0: int,
+        process: Callable[[], str],
         open_journal: Callable[[], Journal],
         opening: Callable[[], Sequence[Mapping[str, Any]]],
         on_failure: Callable[[BaseException], None],
@@ -117,6 +118,7 @@ class Recorder:
         self.lock = threading.RLock()  # a signal handler may record while its thread records
         self.in_flight: dict[int, bytes] = {}
         self.off = False
+        self._process = process
         self._open_journal = open_journal
         self._opening = opening
         self._on_failure = on_failure
@@ -395,7 +397,8 @@ class Recorder:
 
     def _roll(self, journal: Journal) -> None:
         number = journal.number + 1
-        first = b'{"seg":%d,"format":%d,"t":%d}\n' % (number, fmt.FORMAT, self.now())
+        head = {"seg": number, "format": fmt.FORMAT, "process": self._process(), "t": self.now()}
+        first = encode(head) + b"\n"
         copies = [line[:-2] + b',"r":1}\n' for line in list(self.in_flight.values())]
         dropped = journal.open_segment([first, *copies])
         self._in_background = 0

@@ -23,6 +23,7 @@ class Bench:
         self._max_bytes = max_bytes
         self.recorder = Recorder(
             t0=0,
+            process=lambda: "p",
             open_journal=self._open,
             opening=lambda: [{"def": "process", "process": "p"}],
             on_failure=self.failures.append,
@@ -69,7 +70,7 @@ def test_begin_and_end_are_joined_by_the_number(bench: Bench) -> None:
     recorder.close()
     records = [{k: v for k, v in r.items() if k not in "td"} for r in bench.journal().records]
     assert records == [
-        {"seg": 1, "format": 1},
+        {"seg": 1, "format": 1, "process": "p"},
         {"b": 1, "s": 1, "q": 1},
         {"e": 1, "u": 5},
         {"b": 2, "s": 2, "q": 1, "n": 7},
