@@ -17,10 +17,12 @@ from typing import Any
 
 from faults.clocks import shift_clocks
 from faults.expectation import EXAMPLES, REPOSITORY, Row
-from faults.judge import judge, serious
+from faults.judge import brief, judge, serious
 
 LAUNCHER = EXAMPLES / "faults" / "launch.py"
-STALL_S = 3.0
+# Where a process stands outside communication is noted at most five seconds after its last call;
+# a shorter time finds the same culprits but may show the line of their last operation instead.
+STALL_S = 5.0
 PAUSE_S = 1.0
 DEADLINE_S = 45.0
 ENDED_S = 60.0
@@ -137,14 +139,14 @@ def _journals(row: Row, folder: Path) -> Path:
     return copy
 
 
-def _said(report: Mapping[str, Any]) -> list[tuple[str, list[int]]]:
-    return [(one["kind"], sorted(one["culprit_ranks"])) for one in serious(report)]
+def _said(report: Mapping[str, Any]) -> list[str]:
+    return [brief(one) for one in serious(report)]
 
 
 def _verdict(row: Row, when: str, report: dict[str, Any] | None, code: int, text: str) -> Verdict:
     if report is None:
         return Verdict(when, "nothing", (f"diagnose ended with {code}: {text[-500:]}",), {})
-    said = "; ".join(f"{kind} {ranks}" for kind, ranks in _said(report)) or "healthy"
+    said = "; ".join(_said(report)) or "healthy"
     return Verdict(when, said, tuple(judge(row, report, code)), report)
 
 
@@ -154,7 +156,7 @@ def _live(row: Row, folder: Path, process: subprocess.Popen[bytes]) -> Verdict |
     None where the program ended before.
     """
     deadline = time.monotonic() + DEADLINE_S
-    before: list[tuple[str, list[int]]] = []
+    before: list[str] = []
     while True:
         time.sleep(PAUSE_S)
         report, code, text = diagnose(_journals(row, folder))
