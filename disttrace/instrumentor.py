@@ -1,6 +1,5 @@
 """OpenTelemetry's way in: ``opentelemetry-instrument torchrun ...``, or in a program.
 
-
 Spans go where the program's own go. A provider that the program made itself gets them through its
 processors; without one, or with the one that ``opentelemetry-instrument`` made from the
 environment, the exporter process sends them, and they outlive this process.

@@ -222,3 +222,18 @@ def _value(value: Any) -> Any:
     if kind == "array_value":
         return [_value(v) for v in value.array_value.values]
     return getattr(value, kind) if kind else None
+
+
+def exporters(directory: Path) -> list[int]:
+    """Exporter processes that follow the journals in ``directory``."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"disttrace_viewer.otlp" in command and str(directory).encode() in command.split(b"\0"):
+            found.append(int(entry.name))
+    return found

@@ -44,6 +44,7 @@ def span_exporter(protocol: str) -> Any:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
         return OTLPSpanExporter()
+    _certificate_wins("TRACES")
     from opentelemetry.exporter.otlp.proto.http import trace_exporter
 
     return trace_exporter.OTLPSpanExporter()
@@ -55,9 +56,17 @@ def metric_exporter(protocol: str) -> Any:
         from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
 
         return OTLPMetricExporter()
+    _certificate_wins("METRICS")
     from opentelemetry.exporter.otlp.proto.http import metric_exporter as http
 
     return http.OTLPMetricExporter()
+
+
+def _certificate_wins(signal: str) -> None:
+    """``requests`` puts its own variables above a session's certificate: OpenTelemetry's wins."""
+    if _variable(signal, "CERTIFICATE"):
+        for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+            os.environ.pop(variable, None)
 
 
 def _variable(signal: str, name: str) -> str:

@@ -1,0 +1,270 @@
+"""A job that runs with DISTTRACE_EXPORT=otlp is in the collector, whole, soon after its end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from support.collector import SERVE, Collector, Received, exporters, serve_grpc
+from support.processes import ROOT, clean_environ, python, torchrun, wait_until
+
+PROGRAMS = Path(__file__).parent / "programs"
+RANKS = 4
+
+
+def settings(directory: Path, collector: Collector, protocol: str, **more: str) -> dict[str, Any]:
+    """Variables that send a job to ``collector``."""
+    return {
+        "DISTTRACE": "1",
+        "DISTTRACE_DIR": str(directory),
+        "DISTTRACE_EXPORT": "json,otlp",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+        **more,
+    }
+
+
+def over(directory: Path, timeout: float = 30.0) -> None:
+    """Wait until the exporter of ``directory`` has ended."""
+    wait_until(lambda: not exporters(directory), timeout)
+
+
+def journalled(directory: Path) -> set[str]:
+    """Ids of all operations in the journals."""
+    found = set()
+    for path in directory.glob("*.ops.jsonl"):
+        process = path.name.split(".")[0].rpartition("-")[2][:8]
+        for line in path.read_bytes().splitlines():
+            if line.startswith(b'{"b":'):
+                found.add(f"{process}.{orjson.loads(line)['b']}")
+    return found
+
+
+def certificate(directory: Path) -> tuple[Path, Path]:
+    """A key and a certificate for localhost."""
+    key, found = directory / "key.pem", directory / "cert.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
+    command += ["-keyout", str(key), "-out", str(found), "-subj", "/CN=localhost"]
+    command += ["-addext", "subjectAltName=DNS:localhost"]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return key, found
+
+
+@pytest.fixture(scope="module", params=sorted(SERVE))
+def job(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Collector, Path]]:
+    """A 4-rank job sent over TLS with headers, by each protocol."""
+    folder = tmp_path_factory.mktemp("job")
+    key, found = certificate(folder)
+    out = folder / "out"
+    with SERVE[request.param](Collector(), (key, found)) as collector:
+        variables = settings(
+            out,
+            collector,
+            request.param,
+            OTEL_EXPORTER_OTLP_CERTIFICATE=str(found),
+            OTEL_EXPORTER_OTLP_HEADERS="x-team=alpha",
+            OTEL_RESOURCE_ATTRIBUTES="deployment.environment.name=test",
+            OTEL_SERVICE_NAME="trainer",
+        )
+        torchrun(PROGRAMS / "everything.py", RANKS, **variables).check()
+        over(out)
+        yield collector, out
+
+
+def test_every_operation_is_one_span(job: tuple[Collector, Path]) -> None:
+    """The operations in the journals and the final spans of operations are the same."""
+    collector, out = job
+    ids = [span.attributes["disttrace.operation.id"] for span in collector.operations()]
+    assert sorted(ids) == sorted(journalled(out))
+
+
+def test_one_trace_and_no_id_twice(job: tuple[Collector, Path]) -> None:
+    """Agent and ranks are in one trace, every id is unique, and every parent is there."""
+    collector, _ = job
+    ids = [span.span for span in collector.spans]
+    assert len({span.trace for span in collector.spans}) == 1
+    assert len(ids) == len(set(ids))
+    assert [s.name for s in collector.spans if s.parent and s.parent not in ids] == []
+
+
+def test_every_receive_links_to_its_send(job: tuple[Collector, Path]) -> None:
+    """Also the one from any source: the link leads to a send towards this rank."""
+    collector, _ = job
+    spans = {span.span: span for span in collector.spans}
+    receives = [s for s in collector.operations() if s.attributes["disttrace.op"] == "recv"]
+    assert len(receives) == 4
+    for receive in receives:
+        ((_, sent, _),) = [link for link in receive.links if link[2] == "send"]
+        send = spans[sent]
+        assert send.attributes["disttrace.op"] == "send"
+        assert send.attributes["disttrace.peer.rank"] == receive.resource["disttrace.rank"]
+        assert send.attributes["disttrace.seq"] == receive.attributes["disttrace.seq"]
+
+
+def test_members_of_a_collective_meet_in_one_exchange(job: tuple[Collector, Path]) -> None:
+    """Each exchange is linked to by exactly the members that arrived."""
+    collector, _ = job
+    exchanges = {span.span: span for span in collector.of("exchange")}
+    members: dict[str, list[Received]] = {}
+    for span in collector.operations():
+        for _, target, meaning in span.links:
+            if meaning == "exchange":
+                members.setdefault(target, []).append(span)
+    assert set(members) == set(exchanges)
+    for target, found in members.items():
+        exchange = exchanges[target]
+        ranks = sorted(s.attributes["disttrace.group.rank"] for s in found)
+        assert exchange.attributes["disttrace.exchange.arrived"] == ranks
+        assert {s.attributes["disttrace.op"] for s in found} == {exchange.name}
+        assert exchange.start == min(s.start for s in found)
+        assert exchange.end == max(s.end for s in found)
+    sizes = sorted(len(found) for found in members.values() if found[0].name == "all_reduce")
+    assert sizes == [2, 2, 4, 4, 4, 4, 4]
+
+
+def test_the_tree_is_agent_ranks_operations(job: tuple[Collector, Path]) -> None:
+    """Ranks stand under the agent, operations under ranks or what is composed around them."""
+    collector, _ = job
+    roots = {span.name: span for span in collector.of("process")}
+    assert sorted(roots) == ["agent", "rank 0", "rank 1", "rank 2", "rank 3"]
+    assert {roots[f"rank {r}"].parent for r in range(RANKS)} == {roots["agent"].span}
+    epochs = [s for s in collector.operations() if s.name == "epoch"]
+    assert len(epochs) == RANKS
+    for epoch in epochs:
+        inner = [s for s in collector.operations() if s.parent == epoch.span]
+        assert [s.name for s in inner] == ["all_reduce"] * 4
+    ends = {s.name: s.attributes["disttrace.process.state"] for s in collector.of("end")}
+    assert set(ends.values()) == {"exited"}
+
+
+def test_the_environment_is_honoured(job: tuple[Collector, Path]) -> None:
+    """Headers, service name and resource attributes come from the standard variables."""
+    collector, _ = job
+    assert {headers.get("x-team") for headers in collector.headers} == {"alpha"}
+    for span in collector.spans:
+        assert span.resource["service.name"] == "trainer"
+        assert span.resource["deployment.environment.name"] == "test"
+    ranks = {s.resource.get("disttrace.rank") for s in collector.spans}
+    assert ranks == {None, 0, 1, 2, 3}
+    assert {s.resource["disttrace.world_size"] for s in collector.of("process") if s.parent} == {4}
+
+
+def test_metrics_count_what_spans_show(job: tuple[Collector, Path]) -> None:
+    """The newest counter values add up to the number of operations."""
+    collector, _ = job
+    newest = {}
+    for point in collector.metrics["disttrace.operations"]:
+        key = tuple(sorted((a.key, str(a.value)) for a in point.attributes))
+        newest[key] = point.as_int
+    assert sum(newest.values()) == len(collector.operations())
+    assert {"disttrace.operation.duration", "disttrace.bus.bandwidth"} <= set(collector.metrics)
+
+
+def test_afterwards_gives_the_same_spans(job: tuple[Collector, Path], tmp_path: Path) -> None:
+    """``disttrace export --format otlp`` has the ids, parents and links of the live export."""
+    collector, out = job
+    target = tmp_path / "spans.jsonl"
+    python("-m", "disttrace", "export", str(out), "--format", "otlp", "-o", target).check()
+    spans = [
+        span
+        for line in target.read_bytes().splitlines()
+        for group in orjson.loads(line)["resourceSpans"]
+        for scope in group["scopeSpans"]
+        for span in scope["spans"]
+    ]
+    live = {
+        (s.trace, s.span, s.parent, s.name, tuple(sorted(link[1] for link in s.links)))
+        for s in collector.spans
+    }
+    later = {
+        (
+            s["traceId"],
+            s["spanId"],
+            s.get("parentSpanId", ""),
+            s["name"],
+            tuple(sorted(link["spanId"] for link in s.get("links", ()))),
+        )
+        for s in spans
+    }
+    assert later == live
+
+
+def test_afterwards_to_a_collector(job: tuple[Collector, Path]) -> None:
+    """Without ``-o`` the spans go to the collector that the variables name."""
+    first, out = job
+    with serve_grpc(Collector()) as second:
+        command = ("-m", "disttrace", "export", str(out), "--format", "otlp")
+        outcome = python(*command, OTEL_EXPORTER_OTLP_ENDPOINT=second.endpoint).check()
+        assert f"{len(first.spans)} spans sent" in outcome.stderr
+        assert {s.span for s in second.spans} == {s.span for s in first.spans}
+
+
+def test_journals_go_once_they_were_delivered(tmp_path: Path) -> None:
+    """``otlp`` without ``json`` leaves nothing behind."""
+    out = tmp_path / "out"
+    with serve_grpc(Collector()) as collector:
+        variables = settings(out, collector, "grpc") | {"DISTTRACE_EXPORT": "otlp"}
+        torchrun(ROOT / "examples" / "pingpong.py", 2, **variables).check()
+        over(out)
+        assert list(out.iterdir()) == []
+        assert len(collector.of("end")) == 3
+
+
+def test_a_hang_is_visible_while_it_hangs(tmp_path: Path) -> None:
+    """The pending spans of a hung collective arrive before the job is killed, the final after."""
+    program = tmp_path / "hang.py"
+    program.write_text(
+        "import time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "if dist.get_rank() == 1:\n"
+        "    time.sleep(600)\n"
+        "dist.all_reduce(torch.ones(1))\n"
+    )
+    out = tmp_path / "out"
+    with serve_grpc(Collector()) as collector:
+        variables = settings(out, collector, "grpc", DISTTRACE_PENDING="0.5")
+        command = [sys.executable, "-m", "torch.distributed.run"]
+        command += ["--standalone", "--nproc-per-node", "2", str(program)]
+        with subprocess.Popen(
+            command, env=clean_environ(**variables), stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                wait_until(lambda: named(collector.pending(), "all_reduce (pending)"), 40)
+            finally:
+                process.terminate()
+                process.wait(30)
+        (pending,) = named(collector.pending(), "all_reduce (pending)")
+        assert pending.resource["disttrace.rank"] == 0
+        assert pending.end - pending.start >= 500_000_000
+        assert pending.parent in {s.span for s in collector.of("process")}
+        over(out)
+        (final,) = named(collector.operations(), "all_reduce")
+        assert pending.attributes["disttrace.pending.replaced_by"] == final.span
+        assert (final.attributes["disttrace.status"], final.status) == ("in_flight", 2)
+
+
+def named(spans: list[Received], name: str) -> list[Received]:
+    """Spans of that name."""
+    return [span for span in spans if span.name == name]
+
+
+def test_the_exporter_keeps_no_pipe_open(tmp_path: Path) -> None:
+    """Standard output of a program reaches its end with the program, not with the exporter."""
+    out = tmp_path / "out"
+    with serve_grpc(Collector(delay=3.0)) as collector:
+        began = time.monotonic()
+        torchrun(ROOT / "examples" / "pingpong.py", 2, **settings(out, collector, "grpc")).check()
+        # run_program reads the pipes to their end; it kills the process group only after that.
+        assert exporters(out)
+        assert time.monotonic() - began < 60
+        over(out, 60)
+        assert len(collector.of("end")) == 3
