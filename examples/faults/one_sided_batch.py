@@ -7,8 +7,8 @@ only [irecv] (L2), and sleeps at L3. Hangs. Verdict: `unmatched_recv` on 0 from 
 never posts that send; the other message did match. `--missing recv`: rank 1 posts only [isend], so
 it is `unmatched_send` on 0 to 1. `--missing tag`: both post both, but the tags of one direction
 differ: `unmatched_recv` or `unmatched_send` whose summary names both tags; nobody is blamed. With
-`--then barrier` rank 1 goes on to a collective with rank 0 (L4) instead: a `deadlock`. Further ranks
-sleep at L5 and have no part in it.
+`--then barrier` rank 1 goes on to a collective with rank 0 (L4) instead: a `deadlock`. Any further
+ranks sleep at L5 and have no part in it.
 """
 
 from __future__ import annotations
