@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -61,8 +62,11 @@ class Batches:
         self._around[thread.number, entry.n] = operation
         enter(thread, operation)
 
-    def end(self, thread: ThreadState, group: Any, work: Any) -> None:
-        """``work`` ends them all; without one they are over, or the device says when."""
+    def end(self, thread: ThreadState, group: Any, work: Any, call: tuple[int, int]) -> None:
+        """``work`` ends them all; without one they are over, or the device says when.
+
+        ``call`` is the interval of the call that issued them together.
+        """
         entry = self._capture.groups.of(group)
         around = self._around.pop((thread.number, entry.n), None)
         if around is not None:
@@ -72,7 +76,7 @@ class Batches:
         recorder, works = self._capture.recorder, self._capture.works
         if batch and batch[0].call.device_ends:
             for operation in batch:
-                works.on_device(operation)
+                works.on_device(operation, call)
         elif batch and work is not None:
             works.add(work, batch[0], batch[1:])
         else:
@@ -104,11 +108,12 @@ def _end(capture: Capture, batches: Batches, original: Callable[..., Any]) -> Ca
     threads = capture.recorder.threads
 
     def _end_coalescing(self: Any, *args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter_ns()
         work = original(self, *args, **kwargs)
         try:
             thread = threads.state
             if not thread.inside:
-                batches.end(thread, self, work)
+                batches.end(thread, self, work, (begin, time.perf_counter_ns()))
         except BaseException as error:
             capture.fail(PART, error)
         return work

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from disttrace.capture import (
+    agent,
     asked,
     coalescing,
     composed,
     constructors,
+    device,
     dispatcher,
     functional,
     hooks,
@@ -34,6 +36,7 @@ DOORS: tuple[Door, ...] = (
     Door(storeops.PART, storeops.install),
     Door(methods.PART, methods.install),
     Door(asked.PART, asked.install),
+    Door(device.PART, device.install),
     Door(waits.PART, waits.install),
     Door(dispatcher.PART, dispatcher.install),
     Door(hooks.PART, hooks.install),
@@ -41,6 +44,7 @@ DOORS: tuple[Door, ...] = (
     Door(composed.PART, composed.install),
     Door(coalescing.PART, coalescing.install),
     Door(subclasses.PART, subclasses.install),
+    Door(agent.PART, agent.install),
 )
 
 

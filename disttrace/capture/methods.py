@@ -73,7 +73,7 @@ def _door(capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]
         elif operation.call.device_ends:
             # NCCL waits for a synchronous call inside C++, and that only orders streams.
             recorder.issued(operation)
-            works.on_device(operation)
+            works.on_device(operation, None)
         else:
             recorder.end(operation)
 

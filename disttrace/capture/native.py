@@ -63,7 +63,7 @@ class NativeOperations:
         recorder = self._capture.recorder
         if operation.call.device_ends:
             recorder.issued(operation)
-            self._capture.works.on_device(operation)
+            self._capture.works.on_device(operation, None)
         elif work is None:
             recorder.end(operation)
         else:

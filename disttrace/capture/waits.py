@@ -41,7 +41,7 @@ def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
         """A wait returned that was not simply that of a synchronous call."""
         others = works.over(operation)
         if operation.call.device_ends:
-            works.on_device(operation)
+            works.on_device(operation, None)
             return
         source = b"" if operation.call.counter is not None else _source(capture, operation, work)
         recorder.end(operation, source)

@@ -20,6 +20,10 @@ _clock = time.perf_counter_ns
 _TURN = 256
 
 
+# Gets the operation, and the interval of the call that issued it where that is not its own.
+OnDevice = Callable[[Operation, "tuple[int, int] | None"], None]
+
+
 class _Reference(weakref.ref[Any]):
     """A weak reference that knows the operations its Work ends."""
 
@@ -49,7 +53,7 @@ class Works:
         self.is_completed: Callable[[Any], bool] = lambda work: bool(work.is_completed())
         self.wait: Callable[[Any], Any] | None = None
         # Operations that a device ends; the door that watches the device takes them.
-        self.on_device: Callable[[Operation], None] = lambda operation: None
+        self.on_device: OnDevice = self.ends_here
 
     def add(self, work: Any, operation: Operation, more: Sequence[Operation] = ()) -> None:
         """``work`` is the handle of ``operation``, and of ``more`` where they were coalesced."""
@@ -66,7 +70,7 @@ class Works:
         reference.tensors = ()
         self._references[key] = reference
         if operation.call.device_ends:
-            self.on_device(operation)  # its Work could be asked only by querying the device
+            self.on_device(operation, None)  # its Work could be asked only by querying the device
         else:
             self._open[key] = reference
             self.wake()
@@ -135,6 +139,10 @@ class Works:
         for reference in references:
             self._look(reference)
         return bool(self._open)
+
+    def ends_here(self, operation: Operation, _: tuple[int, int] | None) -> None:
+        """Nobody watches the device: the return of the call must do."""
+        self._recorder.end(operation)
 
     def release(self) -> None:
         """Hold nothing any more: the interpreter is about to finalize, or tracing ends."""

@@ -1,0 +1,121 @@
+"""A program that issues operations through every path yields exactly those, each with an end."""
+
+from __future__ import annotations
+
+import collections
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from disttrace.capture.operations import NATIVE
+from support.processes import Outcome, clean_environ, run_program
+from support.raw import RawJournal, read_journals
+
+PROGRAMS = Path(__file__).parent / "programs"
+WORLD = 2
+NAMES = {row.dispatcher: row.op for row in NATIVE}
+
+
+def run_ranks(folder: Path, mode: str, **variables: str) -> list[Outcome]:
+    """Both ranks of `paths.py`, at once."""
+    env = clean_environ(OMP_NUM_THREADS="1", **variables)
+    store = folder / f"store-{mode}"
+
+    def rank(number: int) -> Outcome:
+        command = [sys.executable, str(PROGRAMS / "paths.py"), str(number), str(WORLD)]
+        return run_program([*command, str(store), mode, str(folder / "out")], env, 120)
+
+    with ThreadPoolExecutor(WORLD) as pool:
+        return [outcome.check() for outcome in pool.map(rank, range(WORLD))]
+
+
+def recorded(journal: RawJournal) -> collections.Counter[tuple[str, str]]:
+    """How many collectives and messages, by name and origin."""
+    calls = [journal.calls()[record["s"]] for record in begins(journal)]
+    kinds = ("collective", "message")
+    return collections.Counter((c["op"], c["origin"]) for c in calls if c["kind"] in kinds)
+
+
+def begins(journal: RawJournal) -> list[dict[str, int]]:
+    return [record for record in journal.records if "b" in record and "r" not in record]
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, int], RawJournal]]:
+    """Per rank: what passed the dispatcher without us, and the journal of a traced run."""
+    folder = tmp_path_factory.mktemp("paths")
+    counted = [json.loads(outcome.stdout) for outcome in run_ranks(folder, "count")]
+    run_ranks(folder, "trace")
+    journals = sorted(read_journals(folder / "out"), key=_rank)
+    assert len(journals) == WORLD
+    return list(zip(counted, journals))
+
+
+def _rank(journal: RawJournal) -> int:
+    return max(record["rank"] for record in journal.of("identity") if "rank" in record)
+
+
+def test_exactly_what_passed_the_dispatcher(
+    traced: list[tuple[dict[str, int], RawJournal]],
+) -> None:
+    """Names and numbers equal those that the program's own kernels counted, plus its barrier."""
+    for counted, journal in traced:
+        expected: collections.Counter[str] = collections.Counter()
+        for operator, number in counted.items():
+            expected[NAMES[operator]] += number
+        expected["barrier"] += 1  # after the counts were printed
+        found: collections.Counter[str] = collections.Counter()
+        for (op, _), number in recorded(journal).items():
+            found[op] += number
+        assert found == expected
+
+
+def test_origins(traced: list[tuple[dict[str, int], RawJournal]]) -> None:
+    """What the program calls itself is Python's; functional collectives and DDP are C++'s."""
+    for rank, (_, journal) in enumerate(traced):
+        found = recorded(journal)
+        # DDP makes three all-reduces, functional collectives three, inference mode among them.
+        assert found["all_reduce", "c++"] == 6
+        assert found["all_reduce", "python"] == 7
+        assert found["all_to_all_single", "python"] == 1
+        assert found["monitored_barrier", "python"] == 1
+        assert found["send", "python"] == (1 if rank == 0 else 2)
+        assert found["recv", "python"] == (2 if rank == 0 else 1)
+
+
+def test_each_is_over(traced: list[tuple[dict[str, int], RawJournal]]) -> None:
+    """Every operation has an end or was seen complete, and none an error."""
+    for _, journal in traced:
+        over = {r[k] for r in journal.records for k in ("e", "c") if k in r}
+        assert [r for r in begins(journal) if r["b"] not in over] == []
+        assert [r for r in journal.records if "x" in r] == []
+        assert journal.of("note") == []
+
+
+def test_any_source_tells_its_source(
+    traced: list[tuple[dict[str, int], RawJournal]],
+) -> None:
+    """The receive from anyone is numbered in the stream of the rank it came from."""
+    journal = traced[0][1]
+    sources = [record for record in journal.records if "y" in record]
+    assert [(record["y"], record["q"]) for record in sources] == [(1, 2)]
+
+
+def test_sequence_numbers_agree(traced: list[tuple[dict[str, int], RawJournal]]) -> None:
+    """Per group both ranks count the same collectives, whichever door they came through."""
+    streams = []
+    for _, journal in traced:
+        calls = journal.calls()
+        names = {group["n"]: group["name"] for group in journal.of("group") if "name" in group}
+        stream: dict[str, list[tuple[int, str]]] = collections.defaultdict(list)
+        for record in begins(journal):
+            call = calls[record["s"]]
+            if call["kind"] == "collective":
+                stream[names[call["group"]]].append((record["q"], call["op"]))
+        streams.append({name: sorted(pairs) for name, pairs in stream.items()})
+    assert streams[0] == streams[1]
+    for pairs in streams[0].values():
+        assert [q for q, _ in pairs] == list(range(1, len(pairs) + 1))
