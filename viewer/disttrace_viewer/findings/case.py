@@ -46,6 +46,10 @@ class Case:
         """Waits that no finding explains yet."""
         return [wait for wait in self.waits if wait not in self.owner]
 
+    def oldest(self) -> list[Wait]:
+        """Open waits in the order in which they began."""
+        return sorted(self.open(), key=lambda wait: (wait.op.begin_ns, wait.op.id))
+
     def old(self, wait: Wait) -> bool:
         """Whether it has lasted long enough to be somebody's fault."""
         return (

@@ -16,7 +16,7 @@ from disttrace_viewer.findings import ending
 from disttrace_viewer.findings.ending import ALIVE, ECHO, SILENT, End
 from disttrace_viewer.findings.finding import Location
 from disttrace_viewer.findings.liveness import Look, look
-from disttrace_viewer.findings.operation import Op, frame, ops
+from disttrace_viewer.findings.operation import Op, frame, innermost, ops
 from disttrace_viewer.model import Frame, Trace
 
 STUCK_NS = 1_500_000_000
@@ -170,9 +170,11 @@ class Evidence:
         last = self._last_leaves.get(process)
         if standing is None or not standing.stack:
             return None
-        if last is not None and standing.t_ns < (last.end_ns or last.begin_ns):
+        if last is not None and standing.t_ns < (
+            last.end_ns or last.wait_begin_ns or last.issued_ns or last.begin_ns
+        ):
             return None
-        return standing.stack[0]
+        return innermost(standing.stack)
 
     def location(self, op: Op) -> Location | None:
         """The call site of an operation."""
@@ -184,9 +186,9 @@ class Evidence:
     def whereabouts(self, process: int) -> Location | None:
         """Where a process outside communication stands; else where it failed or was last seen."""
         end = self.ends[process]
-        if end.failure is not None and end.failure.stack:
-            where = end.failure.stack[0]
-            return Location(process, where.file, where.line, where.function, None)
+        raised = None if end.failure is None else innermost(end.failure.stack)
+        if raised is not None:
+            return Location(process, raised.file, raised.line, raised.function, None)
         stands = self.stands(process) if end.how in (ALIVE, SILENT) else None
         if stands is not None:
             return Location(process, stands.file, stands.line, stands.function, None)
@@ -194,8 +196,17 @@ class Evidence:
         return None if last is None else self.location(last)
 
     def locations(self, found: Iterable[Op]) -> tuple[Location, ...]:
-        """Call sites of several operations, each once per process."""
-        places = (self.location(op) for op in found)
+        """Call sites of several operations, each once per process, and where their processes
+        stand meanwhile, if that is another line (work that was begun here is waited for there).
+        """
+        places: list[Location | None] = []
+        for op in found:
+            places.append(self.location(op))
+            where = self.stands(op.process) if op.pending and op.issued_ns is not None else None
+            if where is not None:
+                places.append(
+                    Location(op.process, where.file, where.line, where.function, op.call.op)
+                )
         return tuple(dict.fromkeys(p for p in places if p is not None))
 
     def top(self, op: Op) -> Op:

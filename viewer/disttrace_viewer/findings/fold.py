@@ -16,10 +16,20 @@ _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 def fold(case: Case) -> tuple[Finding, ...]:
     """All findings with their consequences, errors first, then in the order of the rules."""
     folded = [
-        replace(finding, consequences=(*finding.consequences, *_sentences(case, number, finding)))
+        replace(
+            finding,
+            waiting=finding.waiting or _waiting(case, number, finding),
+            consequences=(*finding.consequences, *_sentences(case, number, finding)),
+        )
         for number, finding in enumerate(case.findings)
     ]
     return tuple(sorted(folded, key=lambda f: _ORDER[f.severity]))
+
+
+def _waiting(case: Case, number: int, finding: Finding) -> tuple[int, ...]:
+    """Who waits because of a finding that names nobody itself."""
+    found = {wait.process for wait, owner in case.owner.items() if owner == number}
+    return tuple(sorted(found - set(finding.culprits)))
 
 
 def _sentences(case: Case, number: int, finding: Finding) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import polars as pl
 
-from disttrace_viewer.model import Call, Frame, Trace
+from disttrace_viewer.model import Call, Frame, Stack, Trace
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,7 +107,19 @@ def ops(trace: Trace, rows: pl.DataFrame) -> Iterator[Op]:
         )
 
 
+_LIBRARY = re.compile(
+    r"/(site-packages|dist-packages)/(torch|disttrace)/|/python3[^/]*/(multiprocessing|threading)"
+)
+
+
+def innermost(stack: Stack) -> Frame | None:
+    """The innermost frame of the user's program; that of a library where there is no other."""
+    for one in stack:
+        if not _LIBRARY.search(one.file):
+            return one
+    return stack[0] if stack else None
+
+
 def frame(trace: Trace, op: Op) -> Frame | None:
     """The user's line that called; None where Python had no frame."""
-    stack = trace.stack(op.call.index)
-    return stack[0] if stack else None
+    return innermost(trace.stack(op.call.index))

@@ -103,17 +103,20 @@ def _sides(case: Case, found: Difference) -> str:
     for rank in sorted(found.members, key=lambda r: (r not in found.odd, r)):
         if rank in found.values:
             where = wording.place(frame(trace, found.members[rank]))
-            sides.setdefault((_value(found, rank), where), []).append(found.members[rank].process)
+            sides.setdefault((_value(case, found, rank), where), []).append(
+                found.members[rank].process
+            )
     return ", ".join(
         f"{wording.processes(trace, processes)} {value} ({where})"
         for (value, where), processes in sides.items()
     )
 
 
-def _value(found: Difference, rank: int) -> str:
+def _value(case: Case, found: Difference, rank: int) -> str:
     value, op = found.values[rank], found.members[rank].call.op
     if found.kind == "op_mismatch":
         return value
     if found.kind == "root_mismatch":
-        return f"{op} with root {value} (group rank)"
+        root = case.evidence.trace.groups[found.group].global_rank(int(value))
+        return f"{op} with root {value if root is None else root}"
     return f"{op} with {value}"

@@ -128,6 +128,11 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
     return None
 
 
+def verb(who: list[int]) -> str:
+    """``makes`` or ``make``."""
+    return "makes" if len(who) == 1 else "make"
+
+
 def _finding(
     case: Case,
     group: Group,
@@ -147,7 +152,7 @@ def _finding(
         sides.setdefault((creation.ranks, at), []).append(process)
     text = wording.listed(
         [
-            f"{wording.processes(trace, who)} {list(ranks)} ({at})"
+            f"{wording.processes(trace, who)} {verb(who)} {list(ranks)} ({at})"
             for (ranks, at), who in sides.items()
         ]
     )
@@ -160,10 +165,10 @@ def _finding(
             [f"{wording.operation(trace, op)} ({wording.place(frame(trace, op))})" for op in went]
         )
         then = f" and {'is' if len(odd) == 1 else 'are'} in {at}" if went else " and has ended"
-        summary = f"In {nth}, {text} make the group, but {who} went past it{then}."
+        summary = f"In {nth}, {text}, but {who} went past it{then}."
         places = [*went, *places]
     else:
-        summary = f"In {nth}, the processes make different groups: {text}."
+        summary = f"In {nth}, the processes do not make the same group: {text}."
     return Finding(
         kind="group_mismatch",
         summary=summary,

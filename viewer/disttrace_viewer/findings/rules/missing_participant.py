@@ -19,7 +19,8 @@ from disttrace_viewer.findings.waits import COLLECTIVE, MEETING, Wait
 def find(case: Case) -> Iterator[Finding]:
     """Per collective that waits directly for somebody who waits for nothing: all such members."""
     seen = set()
-    for wait in case.open():
+    for wait in sorted(case.oldest(), key=lambda w: any(not case.outside(t) for t in w.targets)):
+        # First where nobody else is in between: the others wait for those who wait there.
         if wait.kind not in (COLLECTIVE, MEETING) or wait.exchange in seen:
             continue
         if wait in case.owner or not case.old(wait):

@@ -14,7 +14,7 @@ from disttrace_viewer.findings.waits import COLLECTIVE, MESSAGE
 def find(case: Case) -> Iterator[Finding]:
     """One finding per exchange that is complete, old, and not over."""
     seen = set()
-    for wait in case.open():
+    for wait in case.oldest():
         if wait in case.owner or wait.exchange in seen or not wait.complete:
             continue
         if wait.kind not in (COLLECTIVE, MESSAGE) or not case.old(wait):

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from disttrace_viewer.findings import wording
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import Finding, Location, Scope
-from disttrace_viewer.findings.operation import Op
+from disttrace_viewer.findings.ending import words
+from disttrace_viewer.findings.finding import Finding, Scope
+from disttrace_viewer.findings.operation import innermost
+from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.model import Group
 
+_WRAPPERS = ("wrapper", "inner", "_fn")
+"""Functions of torch that stand between the user's call and the one that was called."""
 _TEXT = re.compile(r"(?:Global|Group) rank (-?\d+) is not part of group", re.IGNORECASE)
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """Failures by that check; the same line and rank on several processes is one finding."""
-    found: dict[tuple[int, int | None], list[int]] = {}
+    """Failures by that check; those about one group are one finding."""
+    found: dict[int | None, dict[int, int]] = {}
     for process in case.own_failures():
         failure = case.evidence.ends[process].failure
         match = _TEXT.search(failure.text) if failure else None
         if failure and match:
             group = _group(case, process, int(match[1]))
-            key = (int(match[1]), None if group is None else group.index)
-            found.setdefault(key, []).append(process)
-    for (rank, index), processes in found.items():
-        group = None if index is None else case.evidence.trace.groups[index]
-        yield _finding(case, rank, group, processes)
+            index = None if group is None else group.index
+            found.setdefault(index, {})[process] = int(match[1])
+    for index, named in found.items():
+        yield _finding(case, None if index is None else case.evidence.trace.groups[index], named)
 
 
 def _group(case: Case, process: int, rank: int) -> Group | None:
@@ -45,37 +49,56 @@ def _group(case: Case, process: int, rank: int) -> Group | None:
     return mine[0] if len(mine) == 1 else None
 
 
-def _finding(case: Case, rank: int, group: Group | None, processes: list[int]) -> Finding:
+def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
+    """``named`` maps processes to the rank that each of them named."""
     evidence, trace = case.evidence, case.evidence.trace
-    first = evidence.ends[processes[0]].failure
-    assert first is not None
-    label = wording.processes(trace, processes)
+    processes = sorted(named)
     members = list(group.ranks) if group is not None and group.ranks else None
-    last = evidence.last.get(processes[0])
-    op = last.call.op if last is not None and _failed(last) else None
-    at = f" ({wording.standing(first.stack[0])})" if first.stack else ""
-    names = {True: "names", False: "name"}[len(processes) == 1]
+    sides: dict[tuple[int, str], list[int]] = {}
+    operations = {}
+    for process in processes:
+        place = evidence.whereabouts(process)
+        at = "" if place is None else f" ({outside.short(place)})"
+        sides.setdefault((named[process], at), []).append(process)
+        operations[process] = _operation(case, process)
+    text = wording.listed(
+        [
+            f"{wording.processes(trace, who)} {'names' if len(who) == 1 else 'name'} rank {rank}{at}"
+            for (rank, at), who in sides.items()
+        ]
+    )
+    first = evidence.ends[processes[0]]
+    label = wording.processes(trace, processes)
+    no_member = "no member" if len(set(named.values())) == 1 else "not among the members"
+    ops = set(operations.values())
     return Finding(
         kind="not_in_group",
-        summary=f"{label[0].upper() + label[1:]} {names} rank {rank}{at}, which is no member of"
+        summary=f"{text[0].upper() + text[1:]}, {no_member} of"
         f" {members if members is not None else 'the group'}.",
         hint="torch wants global ranks for src and dst; ranks within the group go by group_src and"
         " group_dst, or get_global_rank() translates them.",
         culprits=tuple(processes),
-        op=op,
+        op=ops.pop() if len(ops) == 1 else None,
         group=None if group is None else group.id,
         locations=tuple(
-            Location(p, failure.stack[0].file, failure.stack[0].line, failure.stack[0].function, op)
+            replace(where, op=operations[p])
             for p in processes
-            if (failure := evidence.ends[p].failure) is not None and failure.stack
+            if (where := evidence.whereabouts(p)) is not None
         ),
-        consequences=(
-            f"{label[0].upper() + label[1:]} failed with {first.type}: {first.text[:100]}.",
-        ),
+        consequences=(f"{label[0].upper() + label[1:]} {words(first)}.",),
         at_ns=first.t_ns,
         scope=Scope(roots=frozenset(processes)),
     )
 
 
-def _failed(op: Op) -> bool:
-    return op.error is not None and _TEXT.search(op.error) is not None
+def _operation(case: Case, process: int) -> str | None:
+    """The call that was refused: its own record's, else torch's function that the user called."""
+    last = case.evidence.last.get(process)
+    if last is not None and last.error is not None and _TEXT.search(last.error):
+        return last.call.op
+    failure = case.evidence.ends[process].failure
+    raised = None if failure is None else innermost(failure.stack)
+    if failure is None or raised is None:
+        return None
+    inside = [frame.function for frame in failure.stack[: failure.stack.index(raised)]]
+    return next((name for name in reversed(inside) if name not in _WRAPPERS), None)

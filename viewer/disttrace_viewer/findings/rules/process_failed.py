@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 
 from disttrace_viewer.findings import wording
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.ending import MISSED_NS, SILENT, TOGETHER_NS, words
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Location, Scope
+from disttrace_viewer.findings.operation import innermost
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -23,8 +23,7 @@ def find(case: Case) -> Iterator[Finding]:
     while order:
         first = order[0]
         alike = [p for p in order if _signature(case, p) == _signature(case, first)]
-        finding = _finding(case, first, alike)
-        yield finding
+        yield _finding(case, first, alike)
         order = [p for p in order if p not in alike and p not in case.ends]
 
 
@@ -44,7 +43,7 @@ def _signature(case: Case, process: int) -> object:
     end = case.evidence.ends[process]
     if end.failure is None:
         return process
-    where = end.failure.stack[0] if end.failure.stack else None
+    where = innermost(end.failure.stack)
     return (end.failure.type, where and (where.file, where.line))
 
 
@@ -114,7 +113,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     silent = end.how == SILENT and end.code is None
     noticed = any(p not in alike and t >= end.t_ns for p, t in evidence.echo_times)
     sure = not silent or noticed or end.known_dead
-    finding = Finding(
+    return Finding(
         kind="process_failed",
         summary=f"{text} {words(end)}{at}{before}.",
         certainty=CERTAIN if sure else LIKELY,
@@ -125,10 +124,6 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
         at_ns=end.t_ns,
         scope=Scope(roots=frozenset(alike)),
     )
-    waiting = tuple(
-        sorted({w.process for w in case.open() if set(w.targets) & set(alike)} - set(alike))
-    )
-    return replace(finding, waiting=waiting)
 
 
 def _place(where: Location) -> str:

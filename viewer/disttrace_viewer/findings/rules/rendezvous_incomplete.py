@@ -14,7 +14,7 @@ from disttrace_viewer.findings.waits import MEETING, Wait
 
 def find(case: Case) -> Iterator[Finding]:
     """One finding per meeting that waits for somebody who waits for nothing, or is not there."""
-    for wait in case.open():
+    for wait in case.oldest():
         if wait.kind != MEETING or wait in case.owner or not case.old(wait):
             continue
         if new_group(case, wait):

@@ -16,7 +16,7 @@ from disttrace_viewer.findings.waits import KEY, Wait, set_keys
 def find(case: Case) -> Iterator[Finding]:
     """One finding per key, or set of keys, that is awaited and not set."""
     seen = set()
-    for wait in case.open():
+    for wait in case.oldest():
         if wait.kind != KEY or not wait.unknown or wait in case.owner or not case.old(wait):
             continue
         if wait.exchange not in seen:

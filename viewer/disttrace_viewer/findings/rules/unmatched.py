@@ -16,7 +16,7 @@ from disttrace_viewer.findings.waits import MESSAGE, Wait
 
 def find(case: Case) -> Iterator[Finding]:
     """Waits for a message whose other side is outside communication or has ended."""
-    for wait in case.open():
+    for wait in case.oldest():
         if wait in case.owner or wait.kind != MESSAGE or not case.old(wait):
             continue
         sinks = [t for t in wait.targets if case.outside(t)]
