@@ -141,6 +141,16 @@ def identify(
     )
 
 
+def launch(identity: Identity, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Run and attempt, where a launcher wrote them into ``environ`` after the process started."""
+    found: dict[str, Any] = {}
+    if identity.attempt is None:
+        found["attempt"] = _integer(environ.get("TORCHELASTIC_RESTART_COUNT"))
+    if identity.run is None:
+        found["run"] = environ.get("TORCHELASTIC_RUN_ID")
+    return {key: value for key, value in found.items() if value is not None}
+
+
 def process_record(identity: Identity, *, mask: bool) -> dict[str, Any]:
     """The process's part of the journal's first line."""
     return {

@@ -20,6 +20,7 @@ from disttrace.identity import (
     Identity,
     handed_down,
     identify,
+    launch,
     process_record,
 )
 from disttrace.importhook import ImportHook
@@ -151,9 +152,15 @@ class Session:
             self.capture.fail("torch.distributed", error)
 
     def _identified(self, keys: Mapping[str, Any]) -> None:
-        """The process claims a rank towards others: it is a worker now."""
-        self.role = WORKER
-        self.recorder.note("identity", role=WORKER, **keys)
+        """The process claims a rank towards others, or launches those who do."""
+        role = keys.get("role", WORKER)
+        if role == self.role == AGENT:
+            return
+        self.role = role
+        os.environ[PARENT_VARIABLE] = handed_down(self.identity, role)
+        self.recorder.note(
+            "identity", **launch(self.identity, os.environ), **{**keys, "role": role}
+        )
 
     def _journal_failed(self, error: BaseException) -> None:
         """Writing is over: say so once and get out of the program's way."""
