@@ -6,6 +6,7 @@ import argparse
 
 from disttrace_viewer import reading
 from disttrace_viewer.errors import ViewerError
+from disttrace_viewer.findings.diagnose import diagnose
 from disttrace_viewer.views.text.filters import Filters, parse_ranks
 from disttrace_viewer.views.text.paint import paint
 from disttrace_viewer.views.text.paper import paper
@@ -46,7 +47,8 @@ def execute(args: argparse.Namespace) -> int:
         everything=args.all,
     )
     trace = reading.read(args)
-    report = report_of(trace, filters, init=args.phase == "init")
+    _, findings = diagnose(trace)
+    report = report_of(trace, filters, findings=findings, init=args.phase == "init")
     out = paper(width=args.width, color=False if args.no_color else None)
     paint(report, out, places=args.places)
     return 0

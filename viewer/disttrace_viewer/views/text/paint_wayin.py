@@ -8,7 +8,7 @@ from disttrace_viewer.views.text.describe import shortened
 from disttrace_viewer.views.text.names import Names
 from disttrace_viewer.views.text.paint_story import StoryPainter
 from disttrace_viewer.views.text.paper import BAD, DIM, HEAD, WAIT, Paper
-from disttrace_viewer.views.text.quantities import duration, number, offset
+from disttrace_viewer.views.text.quantities import duration, few, number, offset
 from disttrace_viewer.views.text.wayin import KeyUse, Made, Meeting, Phase, WayIn
 
 PHASES = 8
@@ -37,27 +37,30 @@ def _phase(phase: Phase, out: Paper) -> None:
     out.wrapped(text, Text(f"{offset(phase.at_ns):>10}  ", style=DIM), Text(" " * 14))
 
 
-def paint_full(way: WayIn, names: Names, out: Paper) -> None:
-    """Who serves and who comes, the groups with their prefixes, every step, every key."""
+def paint_full(way: WayIn, names: Names, out: Paper, *, timeless: bool = False) -> None:
+    """Who serves and who comes, the groups with their prefixes, every step, every key.
+
+    ``timeless`` leaves out what differs from run to run.
+    """
     out.heading("where they met")
     for meeting in way.meetings:
-        _meeting(meeting, names, out)
+        _meeting(meeting, names, out, timeless=timeless)
     out.heading("groups")
     for made in way.groups:
-        _made(made, names, out)
+        _made(made, names, out, timeless=timeless)
     if not way.groups:
         out.line(("  none was made", BAD))
     out.heading("step by step", "indented: inside the one above")
-    painter = StoryPainter(names, way.lanes, out)
+    painter = StoryPainter(names, way.lanes, out, timeless=timeless)
     painter.rows(way.steps)
-    if way.left_out:
+    if way.left_out and not timeless:
         out.line((f"{'':12}… {number(way.left_out, 'more step')} after that", DIM))
     if way.keys:
         out.heading("keys exchanged")
         _keys(way.keys, names, out)
 
 
-def _meeting(meeting: Meeting, names: Names, out: Paper) -> None:
+def _meeting(meeting: Meeting, names: Names, out: Paper, *, timeless: bool) -> None:
     out.line("  ", (meeting.name, HEAD))
     if meeting.server is not None:
         out.line("    ", ("server  ", DIM), names.process(meeting.server))
@@ -69,17 +72,18 @@ def _meeting(meeting: Meeting, names: Names, out: Paper) -> None:
             names.processes(client.processes),
             (f" by {client.address}", ""),
         )
-        if client.took_ns is not None:
+        if client.took_ns is not None and not timeless:
             text.append(f"  {duration(client.took_ns)}", DIM)
         out.wrapped(text, Text(f"    {label:<8}", style=DIM), Text(" " * 12))
 
 
-def _made(made: Made, names: Names, out: Paper) -> None:
-    chain = " → ".join(made.prefixes) or "no prefix"
+def _made(made: Made, names: Names, out: Paper, *, timeless: bool) -> None:
+    chain = " → ".join([*made.prefixes, *([" | ".join(made.backends)] if made.backends else [])])
     text = Text.assemble((made.name, HEAD), f" by {made.by}")
     out.wrapped(text, Text("  "), Text("    "))
-    where = f"{made.place}  {chain}" if made.place else chain
-    out.wrapped(Text(where), Text("    store   ", style=DIM), Text(" " * 12))
+    if made.place is not None:
+        out.wrapped(Text(made.place), Text("    store   ", style=DIM), Text(" " * 12))
+    out.wrapped(Text(chain or "none"), Text("    prefix  ", style=DIM), Text(" " * 12))
     joined = sorted(made.joined, key=lambda j: (j.rank is None, j.rank or 0))
     if not joined:
         return
@@ -88,21 +92,18 @@ def _made(made: Made, names: Names, out: Paper) -> None:
         text = Text.assemble(names.process(one.process))
         if one.rank is not None and names.trace.processes[one.process].rank != one.rank:
             text.append(f" as {one.rank}")
-        text.append(f"  came +{duration(one.at_ns - first)}", DIM)
+        text.append("" if timeless else f"  came +{duration(one.at_ns - first)}", DIM)
         if one.ready_ns is None:
             text.append("  not ready", BAD)
-        else:
-            text.append(
-                f"  ready {offset(one.ready_ns)} after {duration(one.ready_ns - one.at_ns)}"
-            )
+        elif not timeless:
+            took = duration(one.ready_ns - one.at_ns)
+            text.append(f"  ready {offset(one.ready_ns)} after {took}")
         out.wrapped(text, Text("    member  ", style=DIM), Text(" " * 12))
     if len(joined) > 8:
         out.line((f"{'':12}and {number(len(joined) - 8, 'more member')}", DIM))
     if made.missing:
-        out.line(
-            ("    missing ", DIM),
-            (", ".join(names.member(made.group, r) for r in made.missing), BAD),
-        )
+        absent = few([names.member(made.group, rank) for rank in made.missing])
+        out.line(("    missing ", DIM), (absent, BAD))
 
 
 def _keys(keys: tuple[KeyUse, ...], names: Names, out: Paper) -> None:

@@ -74,6 +74,8 @@ class Made:
     place: str | None
     prefixes: tuple[str, ...]
     """From the store server inwards."""
+    backends: tuple[str, ...]
+    """What each backend of the group adds to them."""
     joined: tuple[Joining, ...]
     missing: tuple[int, ...]
 
@@ -130,20 +132,28 @@ def way_in(
     for row in rows:
         if row["op"] in MAKERS or row["op"].startswith("ProcessGroup"):
             made_by.setdefault(row["process"], []).append(row)
-    meetings = tuple(_meeting(trace, place, constructed, origin_ns) for place in trace.places)
+    first = {r["store"]: r["begin_ns"] for r in reversed(rows) if r["kind"] == "constructor"}
+    opened: dict[str, int] = {}
+    for store in trace.stores:
+        begin = first.get(store.index, trace.end_ns)
+        opened[store.place] = min(begin, opened.get(store.place, begin))
+    places = sorted(trace.places, key=lambda p: opened.get(p.id, 0))
+    meetings = tuple(_meeting(trace, place, constructed, origin_ns) for place in places)
     groups = tuple(_made(trace, names, group, made_by, origin_ns) for group in trace.groups)
     lanes: tuple[Lane, ...] = ()
     steps: tuple[Row, ...] = ()
-    left_out = 0
+    left_out, inner = 0, operations
     if full:
         ready = [j.ready_ns for made in groups for j in made.joined if j.ready_ns is not None]
         until = origin_ns + max(ready) if ready else trace.end_ns
-        lanes, steps, left_out = _steps(trace, names, operations, origin_ns, until)
+        inner = _until_ready(trace, operations, until)
+        lanes, steps, left_out = _steps(trace, names, inner, origin_ns)
+        left_out += operations.height - inner.height
     return WayIn(
         phases=tuple(_phases(trace, names, operations, meetings, groups, rows, origin_ns)),
         meetings=tuple(m for m in meetings if m.clients or m.server is not None),
-        groups=groups,
-        keys=_keys(trace, exchanges, operations, origin_ns) if full else (),
+        groups=tuple(sorted(groups, key=lambda g: min((j.at_ns for j in g.joined), default=0))),
+        keys=_keys(trace, exchanges, inner, origin_ns) if full else (),
         lanes=lanes,
         steps=steps,
         left_out=left_out,
@@ -215,9 +225,23 @@ def _made(
         by=by or (group.type or "?"),
         place=place.name if place is not None else None,
         prefixes=tuple("?" if part is None else part for part in group.prefix),
+        backends=_backend_prefixes(trace, group, made_by),
         joined=tuple(joined),
         missing=group.missing,
     )
+
+
+def _backend_prefixes(
+    trace: Trace, group: Group, made_by: Mapping[int, Sequence[Mapping[str, Any]]]
+) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for member in group.members[:1]:
+        for row in made_by.get(member.process, ()):
+            if row["kind"] == "constructor" and row["store"] is not None:
+                *outer, own = trace.stores[row["store"]].prefix or (None,)
+                if outer and tuple(outer) == group.prefix:
+                    found[own or "?"] = None
+    return tuple(found)
 
 
 def _maker(member: Member, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -294,15 +318,14 @@ def _ready(names: Names, made: Made, server: Mapping[str, int | None]) -> Phase:
 
 
 def _steps(
-    trace: Trace, names: Names, operations: pl.DataFrame, origin_ns: int, ready_ns: int
+    trace: Trace, names: Names, operations: pl.DataFrame, origin_ns: int
 ) -> tuple[tuple[Lane, ...], tuple[Row, ...], int]:
     """The steps until all is ready; the n-th time of all processes at one line is one row."""
     lanes = lanes_of(names, operations["process"].unique().sort().to_list())
     maker = Maker(trace, names, lanes, origin_ns)
     loud = pl.col("error").is_not_null() | IN_FLIGHT
     agents = [p.index for p in trace.processes if p.role == "agent"]
-    late = pl.col("process").is_in(agents) & (pl.col("begin_ns") > ready_ns)
-    numbered = _unrepeated(agents, operations.filter(loud | ~late))
+    numbered = _unrepeated(trace, agents, operations)
     order = numbered.group_by("item").agg(pl.col("begin_ns").min(), loud.any().alias("loud"))
     order = order.sort("begin_ns", "item")
     kept = pl.concat([order.head(STEPS), order.slice(STEPS).filter(pl.col("loud")).head(STEPS)])
@@ -311,7 +334,14 @@ def _steps(
     return lanes, rows, operations.height - int(numbered["times"].sum() or 0)
 
 
-def _unrepeated(agents: Sequence[int], operations: pl.DataFrame) -> pl.DataFrame:
+def _until_ready(trace: Trace, operations: pl.DataFrame, ready_ns: int) -> pl.DataFrame:
+    """Without what agents did once all was ready, except for what failed or is in flight."""
+    agents = [p.index for p in trace.processes if p.role == "agent"]
+    late = pl.col("process").is_in(agents) & (pl.col("begin_ns") > ready_ns)
+    return operations.filter(pl.col("error").is_not_null() | IN_FLIGHT | ~late)
+
+
+def _unrepeated(trace: Trace, agents: Sequence[int], operations: pl.DataFrame) -> pl.DataFrame:
     """With ``item`` and ``times``. Agents ask the store again and again: one row per key, except
     for what is still in flight or failed."""
     asked = pl.col("process").is_in(agents) & (pl.col("kind") == "store")
@@ -323,9 +353,14 @@ def _unrepeated(agents: Sequence[int], operations: pl.DataFrame) -> pl.DataFrame
     )
     others = operations.filter(~(asked & ~loud)).with_columns(times=pl.lit(1, pl.UInt32))
     rows = pl.concat([polled, others]).sort("begin_ns", "process", "number")
-    site = ["op", "stack", "depth", "_agent"]
+    # Who listens and who connects do different things by the same call.
+    site = ["op", "stack", "depth", "_agent", "_server"]
+    serving = [s.index for s in trace.stores if s.server]
     return (
-        rows.with_columns(_agent=pl.col("process").is_in(agents))
+        rows.with_columns(
+            _agent=pl.col("process").is_in(agents),
+            _server=pl.col("store").is_in(serving).fill_null(value=False),
+        )
         .with_columns(_nth=pl.int_range(pl.len()).over("process", *site))
         .with_columns(item=pl.struct(*site, "_nth").rank("dense").cast(pl.UInt32))
     )
