@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
+import signal
 import subprocess
 import sys
 import time
@@ -102,3 +105,34 @@ def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path) -> N
     assert lines[1].startswith("  ranks 0,1 wait for rank 2 in all_reduce #2 in default group")
     assert max(len(line) for line in lines) <= 80
     assert "\x1b" not in done.stdout
+
+
+def test_on_a_terminal_it_refreshes_until_interrupted(tmp_path: Path) -> None:
+    """It waits for journals to appear, shows them, and Ctrl-C leaves with code 0."""
+    lead, follow = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "disttrace", "top", str(tmp_path), "--interval", "0.1"],
+        stdout=follow,
+        stderr=follow,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"},
+    )
+    os.close(follow)
+    try:
+        read_until(lead, b"waiting for journals")
+        hanging(tmp_path)
+        read_until(lead, b"all_reduce #2")
+        process.send_signal(signal.SIGINT)
+        read_until(lead, b"\x1b[?1049l")  # the screen from before is back
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        os.close(lead)
+
+
+def read_until(terminal: int, wanted: bytes) -> None:
+    """Read what a program writes until it has written ``wanted``."""
+    found = b""
+    while wanted not in found:
+        ready, _, _ = select.select([terminal], [], [], 60)
+        assert ready, f"no {wanted!r} in {found!r}"
+        found += os.read(terminal, 65536)

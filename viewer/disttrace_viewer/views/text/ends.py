@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from disttrace_viewer.columns import IN_FLIGHT
-from disttrace_viewer.model import Process, Trace
+from disttrace_viewer.model import Frame, Process, Trace
 from disttrace_viewer.views.text.describe import Describer
 from disttrace_viewer.views.text.names import Names, place
 from disttrace_viewer.views.text.rows import Flight
@@ -122,6 +123,44 @@ def flights_of(trace: Trace, names: Names, *, limit: int = 200) -> tuple[Flight,
         for (what, where, gone), found in grouped.items()
     ]
     return tuple(sorted(flights, key=lambda f: -f.age_ns)[:limit])
+
+
+def standings_of(trace: Trace, flights: Sequence[Flight]) -> tuple[Flight, ...]:
+    """Where those stand that are in no operation while others are, as far as they noted it."""
+    busy = {index for flight in flights for index in flight.processes}
+    grouped: dict[tuple[str, bool], list[tuple[int, int]]] = {}
+    for process in trace.processes:
+        where = standing(process)
+        how = state(process)
+        if process.index in busy or process.role == "agent" or where is None or how == "ended":
+            continue
+        since = max((s.t_ns for s in process.stands_at.values()), default=process.last_ns)
+        age = until_ns(process, trace) - since
+        grouped.setdefault((where, how != "running"), []).append((age, process.index))
+    return tuple(
+        Flight(
+            what="outside communication",
+            processes=tuple(index for _, index in found),
+            age_ns=max(0, max(age for age, _ in found)),
+            place=where,
+            ended=gone,
+            outside=True,
+        )
+        for (where, gone), found in grouped.items()
+    )
+
+
+def standing(process: Process) -> str | None:
+    """Where a process stood when nothing had happened for a while: in the user's code if known."""
+    stands = process.stands_at.get(0) or next(iter(process.stands_at.values()), None)
+    if stands is None or not stands.stack:
+        return None
+    own = tuple(frame for frame in stands.stack if not _foreign(frame))
+    return place(own or stands.stack)
+
+
+def _foreign(frame: Frame) -> bool:
+    return any(part in frame.file for part in ("/torch/", "/site-packages/", "/lib/python"))
 
 
 def until_ns(process: Process, trace: Trace) -> int:

@@ -9,7 +9,7 @@ import polars as pl
 
 from disttrace_viewer.columns import IN_FLIGHT
 from disttrace_viewer.exchanges import Exchanges
-from disttrace_viewer.model import Frame, Process, Trace
+from disttrace_viewer.model import Process, Trace
 from disttrace_viewer.views.text import ends
 from disttrace_viewer.views.text.describe import Describer
 from disttrace_viewer.views.text.names import Names, names_of, place
@@ -121,7 +121,7 @@ def _now(
         doing, where = describer.title(row), place(trace.stack(call))
         age = max(0, ends.until_ns(process, trace) - begin)
     elif running:
-        doing, where = "", standing(process)
+        doing, where = "", ends.standing(process)
     ops, size = rate or (0.0, 0.0)
     return Now(
         process=process.index,
@@ -135,19 +135,6 @@ def _now(
         bytes_per_s=size if running else None,
         sign_ns=max(0, at - process.last_ns),
     )
-
-
-def standing(process: Process) -> str | None:
-    """Where a process outside communication stood last, in the user's code if that is known."""
-    stands = process.stands_at.get(0) or next(iter(process.stands_at.values()), None)
-    if stands is None or not stands.stack:
-        return None
-    own = tuple(frame for frame in stands.stack if not _foreign(frame))
-    return place(own or stands.stack)
-
-
-def _foreign(frame: Frame) -> bool:
-    return "/torch/" in frame.file or "/site-packages/" in frame.file or "/lib/python" in frame.file
 
 
 def _waits(trace: Trace, names: Names, describer: Describer) -> tuple[Wait, ...]:

@@ -52,15 +52,18 @@ def _flights(report: Report, out: Paper) -> None:
     out.heading(title, "the innermost operation of each thread, oldest first")
     for flight in report.flights[:FLIGHTS]:
         _flight(report, flight, out)
+    for flight in report.standings[:FLIGHTS]:
+        _flight(report, flight, out)
     if len(report.flights) > FLIGHTS:
         out.line((f"  and {number(len(report.flights) - FLIGHTS, 'more operation')}", DIM))
 
 
 def _flight(report: Report, flight: Flight, out: Paper) -> None:
     who = report.names.processes(flight.processes)
-    text = Text.assemble((who, "bold yellow"), f" in {flight.what}")
+    link = "" if flight.outside else "in "
+    text = Text.assemble((who, "bold yellow"), f" {link}{flight.what}")
     if flight.place:
         text.append(f" at {flight.place}")
-    gone = "  (ended in it)" if flight.ended else ""
+    gone = "  (ended in it)" if flight.ended and not flight.outside else ""
     age = Text(f"  {duration(flight.age_ns):>9}  ", style="bold yellow")
     out.wrapped(Text.assemble(text, (gone, DIM)), age, Text(" " * 13))

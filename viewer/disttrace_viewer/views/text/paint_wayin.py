@@ -9,7 +9,8 @@ from disttrace_viewer.views.text.names import Names
 from disttrace_viewer.views.text.paint_story import StoryPainter
 from disttrace_viewer.views.text.paper import BAD, DIM, HEAD, WAIT, Paper
 from disttrace_viewer.views.text.quantities import duration, few, number, offset
-from disttrace_viewer.views.text.wayin import KeyUse, Made, Meeting, Phase, WayIn
+from disttrace_viewer.views.text.wayin import Made, Meeting, Phase, WayIn
+from disttrace_viewer.views.text.waysteps import KeyUse
 
 PHASES = 8
 KEYS = 60

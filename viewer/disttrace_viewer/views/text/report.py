@@ -12,7 +12,7 @@ from disttrace_viewer.columns import IN_FLIGHT
 from disttrace_viewer.errors import ViewerError
 from disttrace_viewer.exchanges import Exchanges
 from disttrace_viewer.model import Trace
-from disttrace_viewer.views.text.ends import Ending, endings_of, flights_of
+from disttrace_viewer.views.text.ends import Ending, endings_of, flights_of, standings_of
 from disttrace_viewer.views.text.filters import Filters
 from disttrace_viewer.views.text.header import Header, header_of
 from disttrace_viewer.views.text.names import Names, names_of
@@ -44,6 +44,8 @@ class Report:
     way_in: WayIn
     story: Story
     flights: tuple[Flight, ...]
+    standings: tuple[Flight, ...]
+    """Where those stand that are in no operation while others are."""
     endings: tuple[Ending, ...]
     origin_ns: int
     init_only: bool
@@ -80,13 +82,15 @@ def report_of(
             way_in=_quiet(trace, inside),
             endings=endings,
         )
+    flights = flights_of(trace, names)
     return Report(
         names=names,
         header=header_of(trace, exchanges, names),
         findings=tuple((f.severity, f.summary) for f in findings),
         way_in=way_in(trace, exchanges, names, inside, origin_ns=origin, full=init),
         story=story,
-        flights=flights_of(trace, names),
+        flights=flights,
+        standings=standings_of(trace, flights) if flights else (),
         endings=endings,
         origin_ns=origin,
         init_only=init,

@@ -42,6 +42,8 @@ class Flight:
     place: str | None
     ended: bool = False
     """The processes are gone: the operation was in flight when they ended."""
+    outside: bool = False
+    """In no operation at all: ``what`` says so, and the age is since it stands at its place."""
 
 
 @dataclass(frozen=True, slots=True)
