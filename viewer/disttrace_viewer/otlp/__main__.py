@@ -26,10 +26,12 @@ def main(argv: list[str]) -> int:
     os.nice(10)  # training comes first
 
     from disttrace_viewer.otlp.registry import Registry
-    from disttrace_viewer.otlp.service import Log, Order, Service
+    from disttrace_viewer.otlp.sentences import Log
 
     log = Log(log_descriptor)
     try:
+        from disttrace_viewer.otlp.service import Order, Service
+
         order = Order(directory, float(pending), keep == "keep")
         Service(order, Registry(path, descriptor), log).run()
     except ModuleNotFoundError as error:

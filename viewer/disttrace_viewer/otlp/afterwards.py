@@ -49,7 +49,7 @@ def send(trace: Trace) -> int:
 
     from disttrace_viewer.otlp.backends import span_exporter, target
     from disttrace_viewer.otlp.delivery import Delivery
-    from disttrace_viewer.otlp.service import Errors
+    from disttrace_viewer.otlp.sentences import Errors
     from disttrace_viewer.otlp.tracers import Tracers
 
     where = target("TRACES")
@@ -57,7 +57,7 @@ def send(trace: Trace) -> int:
         raise ViewerError("OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER says that nothing is sent")
     delivery = Delivery(span_exporter(where.protocol), f"the collector at {where.name}", _quiet)
     logger = logging.getLogger("opentelemetry")
-    handler, propagate = Errors(delivery), logger.propagate
+    handler, propagate = Errors(delivery.error), logger.propagate
     logger.addHandler(handler)
     logger.propagate = False
     try:

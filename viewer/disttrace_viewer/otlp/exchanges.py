@@ -171,7 +171,7 @@ class Exchanges:
             process=journal,
             name=" | ".join(ops),
             context=Context(trace, ids.exchange_span(trace, group, backend, seq)),
-            parent=Context(trace, ids.group_span(trace, group)),
+            parent=self._builder.of_job(journal, ids.group_span(trace, group)),
             start=exchange.first,
             end=end,
             attributes=found,

@@ -267,4 +267,4 @@ _MARKS = {
 def _context(text: object) -> Context | None:
     """The user's span as a begin has it: ``TRACE-SPAN-FLAGS``."""
     parts = text.split("-") if isinstance(text, str) else []
-    return Context(parts[0], parts[1], parts[2] != "00") if len(parts) == 3 else None
+    return Context(parts[0], parts[1], bool(int(parts[2], 16) & 1)) if len(parts) == 3 else None

@@ -29,7 +29,7 @@ def start(builder: Builder, journal: JournalReader) -> Span:
     outer = builder.top(journal)
     above: Context | None = None
     if parent:
-        above = Context(root.trace, ids.root_of(root.trace, str(parent)))
+        above = root._replace(span=ids.root_of(root.trace, str(parent)))
     if outer is not None and not parent:
         above = outer
     return Span(

@@ -94,8 +94,12 @@ class Builder:
 
     def root(self, journal: JournalReader) -> Context:
         """The root span of a process."""
-        trace = self.trace(journal)
-        return Context(trace, ids.root_of(trace, journal.definitions.id))
+        return self.of_job(journal, ids.root_of(self.trace(journal), journal.definitions.id))
+
+    def of_job(self, journal: JournalReader, span: str) -> Context:
+        """A span in the trace of a process's job, sampled as whoever started the trace decided."""
+        trace, outer = self._trace(journal)
+        return Context(trace, span, None if outer is None else outer.sampled)
 
     def top(self, journal: JournalReader) -> Context | None:
         """The span outside of the job under which a process runs."""

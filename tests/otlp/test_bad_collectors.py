@@ -1,0 +1,210 @@
+"""A collector that is down, slow, refusing or rude changes nothing for the program."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.collector import Collector, exporters, serve_grpc, serve_http
+from support.processes import ROOT, Outcome, python, torchrun, wait_until
+
+PROGRAMS = Path(__file__).parent / "programs"
+BOUND = 45.0
+"""Seconds after which the exporter has given up a collector that never takes anything."""
+
+
+@contextlib.contextmanager
+def down(protocol: str) -> Iterator[str]:
+    """Nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def silent(protocol: str) -> Iterator[str]:
+    """Connections are accepted, and that is all."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@contextlib.contextmanager
+def half_closing(protocol: str) -> Iterator[str]:
+    """Every connection is closed for writing as soon as it is there."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        held = []
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    connection.shutdown(socket.SHUT_WR)
+                    held.append(connection)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+        for connection in held:
+            connection.close()
+
+
+@contextlib.contextmanager
+def refusing(protocol: str) -> Iterator[str]:
+    """Every request is denied."""
+    serve = serve_grpc if protocol == "grpc" else serve_http
+    with serve(Collector(refuse=True)) as collector:
+        yield collector.endpoint
+
+
+BAD: dict[str, Callable[[str], Any]] = {
+    "down": down,
+    "silent": silent,
+    "half-closing": half_closing,
+    "refusing": refusing,
+}
+
+
+FIRST = ("down", "silent")
+
+
+def loader(out: Path, protocol: str, endpoint: str) -> Outcome:
+    """The DataLoader program with two ranks, exported to ``endpoint``."""
+    return torchrun(
+        PROGRAMS / "loader.py",
+        2,
+        DISTTRACE="1",
+        DISTTRACE_DIR=str(out),
+        DISTTRACE_EXPORT="otlp",
+        OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+        OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+    )
+
+
+# Each takes as long as the exporter is patient: one half always, all of them with the faults.
+EVERY = [
+    pytest.param(
+        kind, protocol, marks=() if (kind in FIRST) is (protocol == "grpc") else pytest.mark.faults
+    )
+    for kind in sorted(BAD)
+    for protocol in ("grpc", "http/protobuf")
+]
+
+
+@pytest.mark.parametrize(("kind", "protocol"), EVERY)
+def test_a_program_does_not_notice(kind: str, protocol: str, tmp_path: Path) -> None:
+    """Forking DataLoader included: same output, exit code 0; the loss is counted, in one place."""
+    with BAD[kind](protocol) as endpoint:
+        outcome = loader(tmp_path, protocol, endpoint).check()
+        assert outcome.stdout.splitlines() == ["total 112.0"] * 2
+        wait_until(lambda: not exporters(tmp_path), BOUND)
+    (log,) = tmp_path.iterdir()
+    sentences = log.read_text().splitlines()
+    dropped = [s for s in sentences if "spans did not reach the collector at" in s]
+    assert len(dropped) == 1
+    count, total = dropped[0].split(" spans")[0].split(" of ")
+    assert count == total
+    assert int(total) > 30
+    assert len(sentences) == len(set(sentences)) <= 3
+
+
+def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
+    """Five seconds per request: the program does not wait for it, the exporter does."""
+    with serve_grpc(Collector(delay=5.0)) as collector:
+        loader(tmp_path, "grpc", collector.endpoint).check()
+        wait_until(lambda: not exporters(tmp_path), 60)
+        assert list(tmp_path.iterdir()) == []
+        assert len(collector.of("end")) == 3
+
+
+def test_a_collector_that_dies_and_comes_back(tmp_path: Path) -> None:
+    """What it missed while it was away is counted or delivered, and the program goes on."""
+    first = serve_grpc(Collector())
+    seen = threading.Event()
+
+    def kill() -> None:
+        wait_until(lambda: first.spans, 60)
+        seen.set()
+        first.stop()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    outcome = loader(tmp_path, "grpc", first.endpoint)
+    killer.join(60)
+    outcome.check()
+    assert seen.is_set()
+    wait_until(lambda: not exporters(tmp_path), BOUND)
+
+
+def test_exit_is_not_delayed(tmp_path: Path) -> None:
+    """A process that exports to a silent collector ends as soon as one that only writes."""
+    program = tmp_path / "exit.py"
+    program.write_text(
+        "import atexit, time, torch.distributed as dist\n"
+        "store = dist.HashStore()\n"
+        "for i in range(100): store.set(str(i), 'x')\n"
+        "import os; os.write(1, str(time.time()).encode())\n"
+    )
+
+    def ending(export: str) -> float:
+        with silent("grpc") as endpoint:
+            outcome = python(
+                program,
+                DISTTRACE="1",
+                DISTTRACE_DIR=str(tmp_path / "out"),
+                DISTTRACE_EXPORT=export,
+                OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+            ).check()
+            return time.time() - float(outcome.stdout)
+
+    plain = min(ending("json") for _ in range(3))
+    assert min(ending("json,otlp") for _ in range(3)) - plain < 0.2
+    wait_until(lambda: not exporters(tmp_path / "out"), BOUND)
+
+
+def test_the_exporter_is_nobodys_child(tmp_path: Path) -> None:
+    """``waitpid(-1)`` finds no child, nothing of OpenTelemetry is imported."""
+    with serve_grpc(Collector()) as collector:
+        outcome = python(
+            PROGRAMS / "children.py",
+            DISTTRACE="1",
+            DISTTRACE_DIR=str(tmp_path),
+            DISTTRACE_EXPORT="otlp",
+            OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint,
+        ).check()
+        assert outcome.stdout.splitlines() == [
+            "no child",
+            "own child True",
+            "imported []",
+        ]
+        wait_until(lambda: not exporters(tmp_path), BOUND)
+        assert len(collector.of("end")) == 1
+
+
+def test_a_missing_package_is_one_sentence(tmp_path: Path) -> None:
+    """Without the extra the program runs on, the journal stays, and a sentence names the extra."""
+    hidden = tmp_path / "path" / "opentelemetry"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("")
+    out = tmp_path / "out"
+    outcome = python(
+        PROGRAMS / "children.py",
+        DISTTRACE="1",
+        DISTTRACE_DIR=str(out),
+        DISTTRACE_EXPORT="otlp",
+        PYTHONPATH=os.pathsep.join((str(hidden.parent), str(ROOT), str(ROOT / "viewer"))),
+    ).check()
+    wait_until(lambda: not exporters(out), BOUND)
+    assert "own child True" in outcome.stdout
+    (log,) = out.glob("*.log")
+    assert "pip install 'disttrace[otlp]'" in log.read_text()
+    assert list(out.glob("*.defs.jsonl"))

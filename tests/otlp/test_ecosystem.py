@@ -1,0 +1,127 @@
+"""Programs that use OpenTelemetry themselves: their spans, their provider, its command."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.collector import Collector, exporters, serve_grpc
+from support.processes import ROOT, clean_environ, python, run_program, torchrun, wait_until
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+def settings(out: Path, collector: Collector, **more: str) -> dict[str, Any]:
+    """Variables that export a job to ``collector``."""
+    return {
+        "DISTTRACE": "1",
+        "DISTTRACE_DIR": str(out),
+        "DISTTRACE_EXPORT": "otlp",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+        **more,
+    }
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_the_users_span_is_the_parent(joins: bool, tmp_path: Path) -> None:
+    """In the job's trace when the program continues it, in the program's own trace otherwise."""
+    with serve_grpc(Collector()) as collector:
+        arguments = ["join"] if joins else []
+        outcome = torchrun(
+            PROGRAMS / "train_step.py", 2, *arguments, **settings(tmp_path, collector)
+        ).check()
+        wait_until(lambda: not exporters(tmp_path), 40)
+    steps = {int(r): (t, s) for r, t, s in map(str.split, outcome.stdout.splitlines())}
+    ours = {span.span: span for span in collector.spans}
+    operations = collector.operations()
+    job = collector.of("process")[0].trace
+    for rank, (trace, step) in steps.items():
+        own = [s for s in operations if s.resource.get("disttrace.rank") == rank]
+        under = sorted(s.name for s in own if (s.trace, s.parent) == (trace, step))
+        assert under == ["inner", "send" if rank == 0 else "recv"]
+        (inner,) = [s for s in own if s.name == "inner"]
+        reduces = [s for s in own if s.name == "all_reduce"]
+        assert sorted((s.trace, s.parent) for s in reduces) == sorted(
+            [(trace, inner.span), (job, inner.links[0][1])]
+        )
+        assert (trace == job) is joins
+    (receive,) = [s for s in operations if s.name == "recv"]
+    ((trace, sent, _),) = [link for link in receive.links if link[2] == "send"]
+    assert (ours[sent].name, ours[sent].trace) == ("send", trace)
+
+
+def test_traceparent_of_the_environment_is_continued(tmp_path: Path) -> None:
+    """The whole job is in the caller's trace, under the caller's span."""
+    trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    with serve_grpc(Collector()) as collector:
+        more = settings(tmp_path, collector, TRACEPARENT=f"00-{trace}-{span}-01")
+        torchrun(ROOT / "examples" / "pingpong.py", 2, **more).check()
+        wait_until(lambda: not exporters(tmp_path), 40)
+    assert {s.trace for s in collector.spans} == {trace}
+    (agent,) = [s for s in collector.of("process") if s.name == "agent"]
+    assert agent.parent == span
+
+
+def test_an_unsampled_trace_is_not_sent(tmp_path: Path) -> None:
+    """The caller's decision holds for the job."""
+    header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+    with serve_grpc(Collector()) as collector:
+        more = settings(tmp_path, collector, TRACEPARENT=header)
+        torchrun(ROOT / "examples" / "pingpong.py", 2, **more).check()
+        wait_until(lambda: not exporters(tmp_path), 40)
+    assert collector.spans == []
+    assert collector.metrics["disttrace.operations"]
+
+
+def test_a_program_with_a_provider_of_its_own(tmp_path: Path) -> None:
+    """Its processors get the spans, with its resource, under its span."""
+    outcome = python(PROGRAMS / "own_provider.py", DISTTRACE_DIR=str(tmp_path)).check()
+    lines = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
+    assert (lines["parent"], lines["trace"], lines["service"]) == ("True", "True", "mine")
+    assert lines["provider"] == "True"
+    assert "init_process_group" in lines["names"]
+    assert exporters(tmp_path) == []
+
+
+def test_opentelemetry_instrument_torchrun(tmp_path: Path) -> None:
+    """OpenTelemetry's own command switches tracing on, for the agent and every worker."""
+    pytest.importorskip("opentelemetry.distro")
+    if not any(entry.name == "disttrace" for entry in entry_points()):
+        pytest.skip("the installed disttrace has no opentelemetry_instrumentor entry point")
+    command: list[str | Path] = [Path(sys.executable).parent / "opentelemetry-instrument"]
+    command += [sys.executable]
+    command += ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += [ROOT / "examples" / "pingpong.py"]
+    with serve_grpc(Collector()) as collector:
+        variables = {
+            "DISTTRACE_DIR": str(tmp_path),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint,
+            "OTEL_SERVICE_NAME": "trainer",
+            "OMP_NUM_THREADS": "1",
+        }
+        run_program(command, clean_environ(**variables), 120).check()
+        wait_until(lambda: not exporters(tmp_path), 40)
+    names = sorted(s.name for s in collector.of("process"))
+    assert names == ["agent", "rank 0", "rank 1"]
+    assert {s.resource["service.name"] for s in collector.operations()} == {"trainer"}
+
+
+def entry_points() -> Any:
+    """OpenTelemetry's instrumentors that are installed here."""
+    from importlib import metadata
+
+    return metadata.entry_points(group="opentelemetry_instrumentor")
+
+
+def test_off_is_off(tmp_path: Path) -> None:
+    """With OTEL_SDK_DISABLED nothing is sent, and the journals still go."""
+    with serve_grpc(Collector()) as collector:
+        more = settings(tmp_path, collector, OTEL_SDK_DISABLED="true")
+        torchrun(ROOT / "examples" / "pingpong.py", 2, **more).check()
+        wait_until(lambda: not exporters(tmp_path), 40)
+    assert (collector.spans, collector.metrics) == ([], {})
+    assert os.listdir(tmp_path) == []
