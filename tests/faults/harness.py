@@ -20,9 +20,10 @@ from faults.expectation import EXAMPLES, REPOSITORY, Row
 from faults.judge import brief, judge, serious
 
 LAUNCHER = EXAMPLES / "faults" / "launch.py"
+STALL_S = 3.0
 # Where a process stands outside communication is noted at most five seconds after its last call;
-# a shorter time finds the same culprits but may show the line of their last operation instead.
-STALL_S = 5.0
+# a verdict taken sooner names the same culprits, but may show the line of their last operation.
+SETTLED_S = 5.0
 PAUSE_S = 1.0
 DEADLINE_S = 45.0
 ENDED_S = 60.0
@@ -151,21 +152,24 @@ def _verdict(row: Row, when: str, report: dict[str, Any] | None, code: int, text
 
 
 def _live(row: Row, folder: Path, process: subprocess.Popen[bytes]) -> Verdict | None:
-    """The first diagnosis that finds something and says the same again, or the last one tried.
+    """The first diagnosis that finds something and says the same for a while, or the last one.
 
     None where the program ended before.
     """
     deadline = time.monotonic() + DEADLINE_S
     before: list[str] = []
+    since = time.monotonic()
     while True:
         time.sleep(PAUSE_S)
         report, code, text = diagnose(_journals(row, folder))
+        now = time.monotonic()
         if process.poll() is not None:
             return None
         said = _said(report) if report else []
-        if (said and said == before) or time.monotonic() > deadline:
+        if said != before:
+            before, since = said, now
+        if (said and now - since >= SETTLED_S) or now > deadline:
             return _verdict(row, "live", report, code, text)
-        before = said
 
 
 def _wait_for_end(process: subprocess.Popen[bytes]) -> bool:

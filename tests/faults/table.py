@@ -561,7 +561,22 @@ SUDDEN_END = (
         ),
         fixed_slice=True,
     ),
-    _sudden_end("sys_exit", None, "3"),
+    Row(
+        number=11,
+        program="faults/sudden_end.py --how sys_exit",
+        ends="either",
+        expected=(
+            # The code is known to who reaps the process only, and this launcher does not tell.
+            Expected(kinds=("process_failed", "missing_participant"), culprits=((1,),)),
+        ),
+    ),
+    Row(
+        number=11,
+        program="faults/sudden_end.py --how sys_exit --culprit 2",
+        torchrun=True,
+        ends="ends",
+        expected=(Expected(kinds=("process_failed",), culprits=((2,),), words=("3",)),),
+    ),
     _sudden_end("os_exit", None, "4"),
     _sudden_end("sigkill", None),
     _sudden_end("segfault", None),
