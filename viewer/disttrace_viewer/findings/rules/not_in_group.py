@@ -63,7 +63,7 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
         operations[process] = _operation(case, process)
     text = wording.listed(
         [
-            f"{wording.processes(trace, who)} {'names' if len(who) == 1 else 'name'} rank {rank}{at}"
+            f"{wording.processes(trace, who)} name{'s' if len(who) == 1 else ''} rank {rank}{at}"
             for (rank, at), who in sides.items()
         ]
     )

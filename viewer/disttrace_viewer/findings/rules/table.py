@@ -11,6 +11,7 @@ from disttrace_viewer.findings.rules import (
     deadlock,
     duplicate_rank,
     group_mismatch,
+    late_sender,
     missing_participant,
     no_progress,
     not_in_group,
@@ -19,6 +20,7 @@ from disttrace_viewer.findings.rules import (
     rendezvous_unreachable,
     size_mismatch,
     store_key_missing,
+    straggler,
     unmatched,
     unwaited_work,
     world_size,
@@ -42,4 +44,6 @@ RULES: tuple[Rule, ...] = (
     store_key_missing.find,
     no_progress.find,
     unwaited_work.find,
+    straggler.find,
+    late_sender.find,
 )

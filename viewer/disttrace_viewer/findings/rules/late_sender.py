@@ -1,0 +1,19 @@
+"""Someone keeps receivers waiting for messages, again and again, before the same line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from disttrace_viewer.findings import slowness
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import ERROR, Finding
+from disttrace_viewer.findings.rules.straggler import finding_of, worth_telling
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One warning per process and line; only where nothing is broken."""
+    if any(finding.severity == ERROR for finding in case.findings):
+        return
+    for delay in slowness.late_senders(case.evidence.exchanges):
+        if worth_telling(case, delay):
+            yield finding_of(case, delay, "late_sender")

@@ -1,0 +1,71 @@
+"""Someone makes the others wait in collectives, again and again, before the same line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from disttrace_viewer.findings import slowness, wording
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Location
+from disttrace_viewer.findings.operation import innermost
+from disttrace_viewer.findings.slowness import SHARE_OF_SPAN, WARN_NS, Delay
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One warning per process and line; only where nothing is broken."""
+    if any(finding.severity == ERROR for finding in case.findings):
+        return
+    for delay in slowness.stragglers(case.evidence.exchanges):
+        if worth_telling(case, delay):
+            yield finding_of(case, delay, "straggler")
+
+
+def worth_telling(case: Case, delay: Delay) -> bool:
+    """From 5 % of the span and 10 ms on, and above what the clocks leave open."""
+    trace = case.evidence.trace
+    clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}
+    error = sum(trace.clocks[c].error_ns for c in clocks) if len(clocks) > 1 else 0
+    if delay.median_ns < max(WARN_NS, 2 * error):
+        return False
+    return delay.total_ns >= SHARE_OF_SPAN * span_ns(case)
+
+
+def span_ns(case: Case) -> int:
+    """From the first to the last collective or message of the trace."""
+    found = case.evidence.trace.operations.filter(pl.col("seq").is_not_null())
+    first, last = found["begin_ns"].min(), found["end_ns"].max()
+    return int(last) - int(first) if isinstance(first, int) and isinstance(last, int) else 0
+
+
+def finding_of(case: Case, delay: Delay, kind: str) -> Finding:
+    """A straggler or a late sender, in words."""
+    trace = case.evidence.trace
+    call = trace.call(delay.call)
+    where = innermost(trace.stack(delay.call))
+    at = f" before {wording.standing(where)}" if where is not None else ""
+    label = trace.processes[delay.process].label
+    others = wording.processes(trace, delay.others)
+    does = f"comes late to {call.op}" if kind == "straggler" else "sends late"
+    clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}
+    return Finding(
+        kind=kind,
+        severity=WARNING,
+        certainty=CERTAIN if len(clocks) == 1 else LIKELY,
+        summary=(
+            f"{label[0].upper() + label[1:]} {does} by {wording.span(delay.median_ns)} in"
+            f" {delay.times} of {delay.of} cases{at}; {others} waited"
+            f" {wording.span(delay.waited_ns)} for it in total."
+        ),
+        hint="Look at what this rank does between its communication before and this line: data"
+        " loading, logging, a slower device, or more work than the others.",
+        culprits=(delay.process,),
+        waiting=delay.others,
+        op=call.op,
+        group=None if call.group is None else trace.groups[call.group].id,
+        locations=()
+        if where is None
+        else (Location(delay.process, where.file, where.line, where.function, call.op),),
+        at_ns=delay.first_ns,
+    )
