@@ -16,6 +16,8 @@ from typing import Any
 
 # Durations and times since t0, in records of either kind of file.
 _TIMES = ("t", "d", "u", "v", "z", "g", "from_t", "to_t")
+# Several hosts cannot meet at a loopback address, so the journals speak of another one.
+_ADDRESS = b"10.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def _copy(source: Path, target: Path, clock: _Clock) -> None:
     lines = []
     for line in source.read_bytes().split(b"\0", 1)[0].split(b"\n"):
         try:
-            record = json.loads(line)
+            record = json.loads(line.replace(b"127.0.0.1", _ADDRESS))
         except ValueError:
             continue  # the torn last line of a process that still writes
         lines.append(json.dumps(clock.shifted(record)) + "\n")

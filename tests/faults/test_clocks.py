@@ -53,3 +53,10 @@ def test_other_ranks_stay_on_one_host(tmp_path: Path) -> None:
     shift_clocks(tmp_path / "in", tmp_path / "out", {2: (1.0, 0.0)})
     first = read(tmp_path / "out")[0]
     assert (first["unix_ns"], first["host"]) == (5_000_000_000, "host-0")
+
+
+def test_hosts_do_not_meet_at_a_loopback_address(tmp_path: Path) -> None:
+    """Otherwise the reader would rightly take them for two jobs with a store each."""
+    write(tmp_path / "in", b'{"def":"store","n":1,"name":"tcp://127.0.0.1:5"}\n')
+    shift_clocks(tmp_path / "in", tmp_path / "out", {1: (0.0, 0.0)})
+    assert read(tmp_path / "out")[-1] == {"def": "store", "n": 1, "name": "tcp://10.0.0.1:5"}
