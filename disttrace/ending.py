@@ -170,8 +170,10 @@ def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, in
     """(file, line, function) of where an exception was raised, innermost first."""
     found: list[tuple[str, int, str]] = []
     while traceback is not None:
+        code = traceback.tb_frame.f_code
         shown = frames(traceback.tb_frame, 1)
-        if shown:
-            found.append((shown[0][0], traceback.tb_lineno, shown[0][2]))
+        # For a frame of ours `frames` gives its caller's, whose line is not this one's.
+        if shown and (shown[0][0], shown[0][2]) == (code.co_filename, code.co_name):
+            found.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
     return found[::-1]

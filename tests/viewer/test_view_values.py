@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from disttrace_viewer.errors import ViewerError
+from disttrace_viewer.views.text.describe import brief
 from disttrace_viewer.views.text.details import common
 from disttrace_viewer.views.text.filters import parse_ranks, parse_time
 from disttrace_viewer.views.text.quantities import (
@@ -58,6 +59,16 @@ def test_common_words_mark_where_they_differ() -> None:
     assert common(["as 0 of 3", "as 1 of 3"]) == "as * of 3"
     assert common(["step/1", "step/1"]) == "step/1"
     assert common(["a", "ab"]) == "a*"
+
+
+def test_errors_are_brief() -> None:
+    """What a C++ library says about its own source and how to report it is left out."""
+    assert brief(
+        "RuntimeError: [/__w/gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+        " [127.0.0.1]:37576. This is typically caused by a remote worker crashing."
+    ) == ("RuntimeError: Connection closed by peer [127.0.0.1]:37576")
+    assert brief("ValueError: no data\nsecond line") == "ValueError: no data"
+    assert len(brief("x" * 500)) == 110
 
 
 def test_times_are_offsets_unix_seconds_or_iso() -> None:

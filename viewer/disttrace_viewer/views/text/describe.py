@@ -19,6 +19,20 @@ def shortened(key: str) -> str:
     return _UUID.sub(r"\1…", key)
 
 
+ERROR = 110
+"""Letters of an error's text that are shown; all of it is in the export and in ``diagnose``."""
+_SOURCE = re.compile(r"\[/[^\]]*\] ")
+
+
+def brief(error: str) -> str:
+    """The first line of an error, without the source line of the C++ library, not too long."""
+    line = _SOURCE.sub("", error.split("\n")[0]).strip()
+    first = line.find(". ")
+    if 30 < first < ERROR:
+        line = line[:first]
+    return line if len(line) <= ERROR else line[: ERROR - 1] + "…"
+
+
 @dataclass(frozen=True, slots=True)
 class Describer:
     """Words for operations of one trace."""

@@ -11,7 +11,7 @@ import polars as pl
 from disttrace_viewer.exchanges import Exchanges
 from disttrace_viewer.model import Trace
 from disttrace_viewer.views.text import ends
-from disttrace_viewer.views.text.describe import Describer
+from disttrace_viewer.views.text.describe import Describer, brief
 from disttrace_viewer.views.text.names import Lane, Names, place
 from disttrace_viewer.views.text.rows import (
     Arrival,
@@ -216,7 +216,7 @@ class Maker:
         for one in came:
             if one["error"] is not None:
                 where = place(self.trace.stack(one["call"]))
-                key = (self.trace.errors[one["error"]], where)
+                key = (brief(self.trace.errors[one["error"]]), where)
                 grouped.setdefault(key, []).append(one["process"])
         return tuple(
             Failed(tuple(sorted(found)), error, where) for (error, where), found in grouped.items()

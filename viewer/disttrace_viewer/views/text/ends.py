@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import polars as pl
 
 from disttrace_viewer.columns import IN_FLIGHT
-from disttrace_viewer.model import Frame, Process, Trace
-from disttrace_viewer.views.text.describe import Describer
+from disttrace_viewer.model import Frame, Process, Stack, Trace
+from disttrace_viewer.views.text.describe import Describer, brief
 from disttrace_viewer.views.text.names import Names, place
 from disttrace_viewer.views.text.rows import Flight
 
@@ -90,8 +90,8 @@ def endings_of(trace: Trace) -> tuple[Ending, ...]:
 def _how(process: Process, how: str) -> tuple[str, str | None, int]:
     failure = process.failure
     if failure is not None:
-        text = failure.text.strip().split("\n")[0]
-        return f"raised {failure.type}: {text}", place(failure.stack), failure.t_ns
+        told = brief(f"{failure.type}: {failure.text.strip()}".rstrip(": "))
+        return f"raised {told}", user_place(failure.stack), failure.t_ns
     if how == "failed" and process.exit is not None:
         called = " by os._exit" if process.exit.how == "os._exit" else ""
         return f"ended with code {process.exit.code}{called}", None, process.exit.t_ns
@@ -155,12 +155,18 @@ def standing(process: Process) -> str | None:
     stands = process.stands_at.get(0) or next(iter(process.stands_at.values()), None)
     if stands is None or not stands.stack:
         return None
-    own = tuple(frame for frame in stands.stack if not _foreign(frame))
-    return place(own or stands.stack)
+    return user_place(stands.stack)
+
+
+def user_place(stack: Stack) -> str | None:
+    """The innermost frame that is the user's, else the innermost."""
+    return place(tuple(frame for frame in stack if not _foreign(frame)) or stack)
 
 
 def _foreign(frame: Frame) -> bool:
-    return any(part in frame.file for part in ("/torch/", "/site-packages/", "/lib/python"))
+    return any(
+        part in frame.file for part in ("/torch/", "/site-packages/", "/lib/python", "<frozen")
+    )
 
 
 def until_ns(process: Process, trace: Trace) -> int:

@@ -284,7 +284,7 @@ def _phases(
             how = "failed in" if row["error"] is not None else "is still in"
             what = f"{names.process(row['process'])} {how} {row['op']}"
             found.append(Phase("not ready", what, row["begin_ns"] - origin_ns, None))
-    return found
+    return sorted(found, key=lambda phase: phase.at_ns)
 
 
 def _ready(names: Names, made: Made, server: Mapping[str, int | None]) -> Phase:
