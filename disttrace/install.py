@@ -57,6 +57,7 @@ class Session:
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
         self.live = Live(self.capture, beats=config.heartbeat)
         self.capture.wake = self.live.wake
+        self.capture.store_trace = config.store_trace
         self.capture.when_imported = self._hook.when_imported
         self._ending = Ending(self.capture, self._close)
         self._environment: dict[str, str | None] = {}

@@ -28,6 +28,7 @@ class Capture:
         self.groups = Groups(recorder, self.stores)
         self.sites = CallSites(recorder, depth=stack_depth)
         self.works = Works(recorder)
+        self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
         self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
         # Called by the live thread; each says whether it waits for something.
         self.pollers: list[Callable[[], bool]] = []
