@@ -11,6 +11,7 @@ from disttrace.capture import (
     coalescing,
     composed,
     constructors,
+    delegate,
     device,
     dispatcher,
     functional,
@@ -32,6 +33,7 @@ class Door:
 
 
 DOORS: tuple[Door, ...] = (
+    Door(delegate.PART, delegate.install),
     Door(constructors.PART, constructors.install),
     Door(storeops.PART, storeops.install),
     Door(methods.PART, methods.install),

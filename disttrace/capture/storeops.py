@@ -74,7 +74,7 @@ def _door(
     get_store, get_call, site = stores.get, calls.get, capture.sites.key
     begin_record, end_record = recorder.begin, recorder.end
     getframe = sys._getframe
-    method, op, values = row.method, f"store.{row.method}", row.values
+    method, op = row.method, f"store.{row.method}"
 
     def begin(
         thread: ThreadState, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -82,12 +82,7 @@ def _door(
         entry = get_store(id(store)) or stores.of(store)
         frame = getframe(2)
         signature = (method, entry.n)
-        extra = b""
-        if row.has_key:
-            key = args[0] if args else kwargs.get("key")
-            extra = b',"k":' + json_text(key) if isinstance(key, (str, list)) else _several(key)
-        if values is not None and len(args) > values:
-            extra += b',"n":%d' % _size(args[values])
+        extra = key_and_size(row, args, kwargs)
         call = get_call((site(frame), signature))
         if type(call) is not Call:
             call, _ = calls.find(frame, signature, lambda stack: define(entry.n, stack))
@@ -107,7 +102,7 @@ def _door(
 
     def done(thread: ThreadState, operation: Operation, store: Any, result: Any) -> None:
         if row.returns_value:
-            end_record(operation, b',"n":%d' % _size(result))
+            end_record(operation, b',"n":%d' % size(result))
         else:
             end_record(operation)
 
@@ -128,6 +123,17 @@ def _clone(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]
     return clone
 
 
+def key_and_size(row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Keys of the begin record: which key, and how many bytes go there."""
+    extra = b""
+    if row.has_key:
+        key = args[0] if args else kwargs.get("key")
+        extra = b',"k":' + json_text(key) if isinstance(key, (str, list)) else _several(key)
+    if row.values is not None and len(args) > row.values:
+        extra += b',"n":%d' % size(args[row.values])
+    return extra
+
+
 def _several(keys: Any) -> bytes:
     """Keys in another container than a list."""
     try:
@@ -136,12 +142,12 @@ def _several(keys: Any) -> bytes:
         return b""
 
 
-def _size(value: Any) -> int:
+def size(value: Any) -> int:
     """Bytes of a value, or of all of them."""
     if isinstance(value, (bytes, bytearray)):
         return len(value)
     if isinstance(value, str):
         return len(value) if value.isascii() else len(value.encode("utf-8", "replace"))
     if isinstance(value, (list, tuple)):
-        return sum(_size(item) for item in value)
+        return sum(size(item) for item in value)
     return 0
