@@ -95,7 +95,7 @@ def _how(process: Process, how: str) -> tuple[str, str | None, int]:
     if how == "failed" and process.exit is not None:
         called = " by os._exit" if process.exit.how == "os._exit" else ""
         return f"ended with code {process.exit.code}{called}", None, process.exit.t_ns
-    return "ended without a word (killed, or its host went away)", None, process.last_ns
+    return "ended without a word (killed, or the host went away)", None, process.last_ns
 
 
 def flights_of(trace: Trace, names: Names, *, limit: int = 200) -> tuple[Flight, ...]:

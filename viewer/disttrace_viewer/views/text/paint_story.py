@@ -176,9 +176,9 @@ class StoryPainter:
         if last.offset_ns < NOTABLE_NS and not missing:
             return Text("; all at once", style=DIM)
         shown = list(arrivals[1:]) if len(arrivals) <= ARRIVALS else [last]
-        text = Text(f"; {self.names.short[first.process]}", style=DIM)
+        text = Text.assemble((f"; {self.names.short[first.process]}", DIM))
         if len(arrivals) > ARRIVALS:
-            text.append(f", {len(arrivals) - 2:,} others")
+            text.append(f", {len(arrivals) - 2:,} others", DIM)
         for one in shown:
             late = one is last and not missing
             text.append(f", {self.names.short[one.process]} ", WAIT if late else DIM)

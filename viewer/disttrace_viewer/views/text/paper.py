@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import IO
 
@@ -9,6 +10,10 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 _PLAIN = str.maketrans("│─●◆◐○✗◌◍▶◀…→µ╎", "|-o@%.x?c><~>u:")
+
+_QUANTITY = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|h|B|kB|MB|GB)\b)")
+_HOLD = "\ue000"
+"""Stands between a number and its unit while a text is wrapped, so that they stay together."""
 
 DIM, BAD, WAIT, GOOD, HEAD, NUMBER = "dim", "bold red", "yellow", "green", "bold", "cyan"
 """The palette: few colours, each with one meaning."""
@@ -38,7 +43,10 @@ class Paper:
     def wrapped(self, text: Text, first: Text, rest: Text) -> None:
         """``text`` in the room beside a margin, which is ``first`` and then ``rest``."""
         room = max(24, self.width - max(first.cell_len, rest.cell_len))
-        for number, line in enumerate(text.wrap(self.console, room) or [Text()]):
+        held = text.copy()
+        held.plain = _QUANTITY.sub(_HOLD, held.plain)
+        for number, line in enumerate(held.wrap(self.console, room) or [Text()]):
+            line.plain = line.plain.replace(_HOLD, " ")
             self._put(Text.assemble(first if number == 0 else rest, line))
 
     def heading(self, title: str, note: str = "") -> None:
