@@ -1,0 +1,63 @@
+"""How much a run measures: everything, enough for a look, or just enough to show that it works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Numbers of repetitions; a round passes through every tracer once."""
+
+    name: str
+    rounds: int
+    calls: int  # of one operation in one round, in one process
+    gloo_calls: int  # the same between two processes
+    starts: int  # of `python -c pass`
+    imports: int  # of `python -c "import torch"`
+    journal_operations: int
+    steps: int  # of a model, in one round
+    step_rounds: int
+    memory_runs: int
+    lines: int  # put into a segment, in one round
+
+
+FULL = Scale(
+    name="full",
+    rounds=21,
+    calls=1000,
+    gloo_calls=200,
+    starts=60,
+    imports=7,
+    journal_operations=100_000,
+    steps=8,
+    step_rounds=9,
+    memory_runs=3,
+    lines=50_000,
+)
+QUICK = Scale(
+    name="quick",
+    rounds=7,
+    calls=400,
+    gloo_calls=60,
+    starts=20,
+    imports=2,
+    journal_operations=20_000,
+    steps=4,
+    step_rounds=3,
+    memory_runs=1,
+    lines=20_000,
+)
+TINY = Scale(
+    name="tiny",
+    rounds=1,
+    calls=5,
+    gloo_calls=3,
+    starts=1,
+    imports=1,
+    journal_operations=50,
+    steps=1,
+    step_rounds=1,
+    memory_runs=1,
+    lines=2000,
+)
