@@ -220,6 +220,9 @@ def _job(
         value = environ.get(name)
         if value and value != "none":
             return value, name
+    if _is_agent() and (run := _option(command_line(), "rdzv_id")) not in (None, "", "none"):
+        # torchrun gives its run id to the workers only; its hosts agree on it all the same.
+        return str(run), "--rdzv-id"
     return f"job_{process[:12]}", "drawn"
 
 
@@ -245,6 +248,15 @@ def _is_agent() -> bool:
         elif not argument.startswith("-"):
             return os.path.basename(argument) in _AGENT_SCRIPTS
     return False
+
+
+def _option(argv: list[str], name: str) -> str | None:
+    """Value of a long option, which torchrun takes with hyphens and with underscores."""
+    for position, argument in enumerate(argv):
+        option, equals, value = argument.partition("=")
+        if option.startswith("--") and option[2:].replace("-", "_") == name:
+            return value if equals else next(iter(argv[position + 1 :]), None)
+    return None
 
 
 def _integer(text: str | None) -> int | None:

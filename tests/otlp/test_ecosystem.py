@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,15 @@ from typing import Any
 import pytest
 
 from support.collector import Collector, exporters, serve_grpc
-from support.processes import ROOT, clean_environ, python, run_program, torchrun, wait_until
+from support.processes import (
+    ROOT,
+    clean_environ,
+    free_port,
+    python,
+    run_program,
+    torchrun,
+    wait_until,
+)
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -125,3 +134,30 @@ def test_off_is_off(tmp_path: Path) -> None:
         wait_until(lambda: not exporters(tmp_path), 40)
     assert (collector.spans, collector.metrics) == ([], {})
     assert os.listdir(tmp_path) == []
+
+
+def test_hosts_without_a_shared_id_are_told_what_to_set(tmp_path: Path) -> None:
+    """Two agents that share nothing are two traces; with DISTTRACE_JOB they are one."""
+    for job, traces in ((None, 2), ("nightly-7", 1)):
+        out = tmp_path / str(job)
+        with serve_grpc(Collector()) as collector:
+            more = settings(out, collector, DISTTRACE_EXPORT="json,otlp", OMP_NUM_THREADS="1")
+            if job is not None:
+                more["DISTTRACE_JOB"] = job
+            port = str(free_port())
+            agents = [two_hosts(node, port, more) for node in (0, 1)]
+            for agent in agents:
+                assert agent.wait(90) == 0
+            wait_until(lambda: not exporters(out), 40)  # noqa: B023
+        assert len({s.trace for s in collector.spans}) == traces
+        logs = [path.read_text() for path in out.glob("*.log")]
+        assert all("set DISTTRACE_JOB" in text for text in logs)
+        assert len(logs) == (2 if job is None else 0)
+
+
+def two_hosts(node: int, port: str, variables: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """torchrun as on one of two hosts, with one worker each."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    command += ["--node-rank", str(node), "--nproc-per-node", "1", "--master-port", port]
+    command += ["--master-addr", "127.0.0.1", str(ROOT / "examples" / "pingpong.py")]
+    return subprocess.Popen(command, env=clean_environ(**variables), stderr=subprocess.DEVNULL)

@@ -223,11 +223,12 @@ def test_a_hang_is_visible_while_it_hangs(tmp_path: Path) -> None:
     """The pending spans of a hung collective arrive before the job is killed, the final after."""
     program = tmp_path / "hang.py"
     program.write_text(
-        "import time, torch, torch.distributed as dist\n"
+        "import disttrace, time, torch, torch.distributed as dist\n"
         "dist.init_process_group('gloo')\n"
         "if dist.get_rank() == 1:\n"
         "    time.sleep(600)\n"
-        "dist.all_reduce(torch.ones(1))\n"
+        "with disttrace.annotate('train_step'):\n"
+        "    dist.all_reduce(torch.ones(1))\n"
     )
     out = tmp_path / "out"
     with serve_grpc(Collector()) as collector:
@@ -245,7 +246,9 @@ def test_a_hang_is_visible_while_it_hangs(tmp_path: Path) -> None:
         (pending,) = named(collector.pending(), "all_reduce (pending)")
         assert pending.resource["disttrace.rank"] == 0
         assert pending.end - pending.start >= 500_000_000
-        assert pending.parent in {s.span for s in collector.of("process")}
+        (around,) = named(collector.pending(), "train_step (pending)")
+        assert pending.parent == around.span
+        assert around.parent in {s.span for s in collector.of("process")}
         over(out)
         (final,) = named(collector.operations(), "all_reduce")
         assert pending.attributes["disttrace.pending.replaced_by"] == final.span

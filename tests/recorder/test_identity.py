@@ -102,3 +102,15 @@ def test_secrets_are_masked() -> None:
     assert masked(argv) == [
         *("x.py", "--api-token", "***", "--key=***", "--lr", "1", "password=***", "--keyring")
     ]
+
+
+@pytest.mark.parametrize("given", [["--rdzv-id", "r7"], ["--rdzv_id=r7"]])
+def test_a_run_id_names_the_job_of_the_agent(
+    monkeypatch: pytest.MonkeyPatch, given: list[str]
+) -> None:
+    """The agents of all hosts are told it on their command lines, and only there."""
+    command = ["python", "/usr/bin/torchrun", *given, "train.py"]
+    monkeypatch.setattr(sys, "orig_argv", command)
+    assert (identify({}).job, identify({}).job_source) == ("r7", "--rdzv-id")
+    monkeypatch.setattr(sys, "orig_argv", [*command[:2], "--rdzv-id=none", "train.py"])
+    assert identify({}).job_source == "drawn"

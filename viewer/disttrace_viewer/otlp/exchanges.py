@@ -102,6 +102,8 @@ class Exchanges:
                 continue
             exchange.pending_sent = True
             rank = min(exchange.begun)
+            if rank == 0:
+                yield from self._group_once(key, exchange)
             span = self._span(key, exchange, rank, max(now, exchange.first))
             pending = ids.other_span(span.context.trace, "pending", span.context.span, rank)
             yield Span(
@@ -132,12 +134,15 @@ class Exchanges:
         return len(exchange.begun) == group.get("size") or now - exchange.seen > _QUIET_NS
 
     def _spans(self, key: Key, exchange: Exchange) -> Iterator[Span]:
+        yield from self._group_once(key, exchange)
+        yield self._span(key, exchange, 0, exchange.last_end or exchange.last_arrival)
+
+    def _group_once(self, key: Key, exchange: Exchange) -> Iterator[Span]:
         journal, _ = exchange.begun[0]
         trace, group, _, _ = key
         if (trace, group) not in self._groups:
             self._groups.add((trace, group))
             yield self._group(trace, journal, exchange.part)
-        yield self._span(key, exchange, 0, exchange.last_end or exchange.last_arrival)
 
     def _group(self, trace: str, journal: JournalReader, part: Exchanged) -> Span:
         """A group: a moment at its creation, under which its exchanges stand."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from disttrace_viewer.otlp.backends import span_exporter, target
@@ -66,6 +67,7 @@ class Service:
                 last_alive = time.monotonic()
             elif time.monotonic() - last_alive > LINGER_S and self._registry.release():
                 break
+            self._warn_of_hosts()
             self._metrics.named()
             time.sleep(POLL_S)
         self.pipeline.finish()
@@ -81,6 +83,18 @@ class Service:
             for journal in self.pipeline.journals.values():
                 journal.delete()
 
+    def _warn_of_hosts(self) -> None:
+        """A job over several hosts that nothing names is several traces."""
+        known = [j.definitions for j in self.pipeline.journals.values()]
+        drawn = any(
+            d.process.get("job_source") == "drawn" and "TRACEPARENT" not in d.env for d in known
+        )
+        if drawn and any(_elsewhere(d.env) for d in known):
+            self._log.say(
+                "this job has processes on other hosts, and no id that they share: each host has "
+                "a trace of its own; set DISTTRACE_JOB to one value on all of them"
+            )
+
     def _warn_of_unread(self) -> None:
         unread = sum(journal.unread for journal in self.pipeline.journals.values())
         if unread:
@@ -88,6 +102,12 @@ class Service:
                 f"{unread} segments of journals were dropped before they were sent; "
                 "DISTTRACE_MAX_MB keeps more"
             )
+
+
+def _elsewhere(environ: Mapping[str, str]) -> bool:
+    """Whether a launcher said that the job has more ranks than this host."""
+    world, local = environ.get("WORLD_SIZE", ""), environ.get("LOCAL_WORLD_SIZE", "")
+    return world.isdigit() and local.isdigit() and int(world) > int(local)
 
 
 def _discard(span: object) -> None:

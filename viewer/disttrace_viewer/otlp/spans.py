@@ -140,6 +140,7 @@ class Builder:
             final,
             name=f"{final.name} (pending)",
             context=final.context._replace(span=pending_id(final.context)),
+            parent=self._pending_parent(op, final),
             end=max(now, final.start),
             attributes={
                 **final.attributes,
@@ -158,6 +159,13 @@ class Builder:
             part = exchanged(journal, outer)
             return Context(above.trace, self._span_id(journal, outer, part), above.sampled)
         return op.user if op.user is not None else self.root(journal)
+
+    def _pending_parent(self, op: Operation, final: Span) -> Context | None:
+        """Of a composed operation in flight there is only the pending span so far."""
+        inside = op.parent is not None and (op.user is None or op.user == op.parent.user)
+        if not inside or op.parent is None or not op.parent.pending_sent or final.parent is None:
+            return final.parent
+        return final.parent._replace(span=pending_id(final.parent))
 
     def _span_id(self, journal: JournalReader, op: Operation, part: Exchanged | None) -> str:
         trace = self.trace(journal)
