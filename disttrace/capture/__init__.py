@@ -33,7 +33,7 @@ def activate(capture: Capture) -> None:
             door.install(capture)
         except BaseException as error:
             capture.fail(door.part, error)
-    _skip_our_frames()
+    _skip_our_frames(capture)
 
 
 def deactivate() -> None:
@@ -58,9 +58,10 @@ def coverage() -> Coverage:
     return Coverage(doors, missing)
 
 
-def _skip_our_frames() -> None:
+def _skip_our_frames(capture: Capture) -> None:
     """Keep torch.compile from compiling what runs inside a compiled region."""
     from disttrace.capture import dynamo
 
     ours = [m for name, m in sys.modules.items() if name.startswith("disttrace.") and m is not None]
     dynamo.skip_module(*ours)
+    dynamo.skip(capture.sites.key.__code__)  # made at run time, so it is in no module

@@ -17,7 +17,7 @@ from disttrace.capture.arguments import Signature
 from disttrace.capture.context import Capture
 from disttrace.capture.describe import Described
 from disttrace.capture.groups import GroupEntry
-from disttrace.capture.kernels import Kernels, after_key
+from disttrace.capture.kernels import Kernels, after_key, redispatch_of
 from disttrace.capture.native import NativeOperations
 from disttrace.capture.operations import NATIVE, Native
 from disttrace.capture.works import storage
@@ -63,7 +63,7 @@ def _kernel(
 ) -> types.FunctionType:
     from torch._C._distributed_c10d import Work
 
-    redispatch, after, unbox_work = operator.redispatch, after_key(), Work.unbox
+    redispatch, after, unbox_work = redispatch_of(operator), after_key(), Work.unbox
     threads, busy, fail = capture.recorder.threads, kernels.busy, kernels.fail
     begin, issued = reader.begin, reader.operations.done
 

@@ -6,9 +6,10 @@ result was a crash of the user's program (torch 2.5 and 2.13) or the recompile l
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -46,6 +47,20 @@ def skip_module(*modules: types.ModuleType) -> None:
         for value in list(vars(module).values()):
             for code in _codes(value, module.__name__):
                 mark(code)
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """Have dynamo look at no frame meanwhile: it counts those that it only declines."""
+    eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")
+    if eval_frame is None:
+        yield
+        return
+    callback = eval_frame.set_eval_frame(None)
+    try:
+        yield
+    finally:
+        eval_frame.set_eval_frame(callback)
 
 
 def _codes(value: object, module: str) -> list[types.CodeType]:

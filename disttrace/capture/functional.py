@@ -11,7 +11,7 @@ from typing import Any
 
 from disttrace.capture import issuers
 from disttrace.capture.context import Capture
-from disttrace.capture.kernels import Kernels, after_key
+from disttrace.capture.kernels import Kernels, after_key, redispatch_of
 from disttrace.recorder import Operation
 
 PART = "waits of functional collectives"
@@ -32,7 +32,7 @@ def _kernel(capture: Capture, kernels: Kernels) -> types.FunctionType:
     import torch
 
     operator = getattr(torch.ops, issuers.FUNCTIONAL).wait_tensor.default
-    redispatch, after, busy = operator.redispatch, after_key(), kernels.busy
+    redispatch, after, busy = redispatch_of(operator), after_key(), kernels.busy
     recorder, works = capture.recorder, capture.works
 
     def claim(tensor: Any) -> Operation | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from disttrace.capture import dynamo
 from disttrace.capture.context import Capture
 
 FUNCTIONAL = "_c10d_functional"
@@ -69,6 +70,7 @@ def watch_reducer(capture: Capture, part: str, appeared: Callable[[], None]) -> 
 
 def _guarded(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
     try:
-        appeared()
+        with dynamo.unseen():
+            appeared()
     except BaseException as error:
         capture.fail(part, error)

@@ -8,6 +8,7 @@ everything on.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture import dynamo
@@ -62,6 +63,13 @@ class Kernels:
 
     def _undoable(self) -> None:
         self._capture.engine.on_undo(self._part, f"{self._namespace} kernels", self.remove)
+
+
+def redispatch_of(operator: Any) -> Callable[..., Any]:
+    """``redispatch(keyset, *arguments)`` of an operator, without a Python frame of its own."""
+    handle = getattr(operator, "_handle", None)
+    direct: Callable[..., Any] | None = getattr(handle, "redispatch_boxed", None)
+    return direct if direct is not None else operator.redispatch
 
 
 def after_key() -> Any:

@@ -6,6 +6,7 @@ finalizes: a thread that lets go of a frame or a process group after that aborts
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 
@@ -38,6 +39,8 @@ class Live:
         self._idle = True
         self._fresh()
 
+    _wake: queue.SimpleQueue[None]
+
     def start(self) -> None:
         """Run from now on; nothing if it runs, or if nobody needs it."""
         if self._thread is not None or not (self._beats or self._capture.pollers):
@@ -56,7 +59,7 @@ class Live:
         if thread is None:
             return
         self._stopping = True
-        self._wake.set()
+        self._wake.put(None)
         if thread is not threading.current_thread():
             thread.join(_JOIN)
 
@@ -64,7 +67,7 @@ class Live:
         """Something is pending from now on: look often until it is over."""
         if self._idle:
             self._idle = False
-            self._wake.set()
+            self._wake.put(None)
             if self._thread is None and not self._beats:
                 self.start()
 
@@ -77,7 +80,7 @@ class Live:
         """In the parent: go on."""
         if self._paused:
             self._paused = False
-            self._wake.clear()
+            self._wake = queue.SimpleQueue()
             self.start()
 
     def in_child(self) -> None:
@@ -86,7 +89,8 @@ class Live:
 
     def _fresh(self) -> None:
         self._thread = None
-        self._wake = threading.Event()
+        # Put from inside the program's calls: it is C's, so torch.compile sees no frame of it.
+        self._wake = queue.SimpleQueue()
         self._stopping = False
         self._paused = False
         self._idle = True
@@ -97,13 +101,20 @@ class Live:
     def _run(self) -> None:
         try:
             while not (self._stopping or self._capture.recorder.off):
-                self._wake.wait(self._turn() / _NS)
-                self._wake.clear()
+                self._sleep(self._turn() / _NS)
         except BaseException as error:
             try:
                 self._capture.fail(PART, error)
             except BaseException:  # not ours, and no program's either: there is nobody to tell
                 return
+
+    def _sleep(self, seconds: float) -> None:
+        try:
+            self._wake.get(timeout=seconds)
+            while True:
+                self._wake.get_nowait()
+        except queue.Empty:
+            return
 
     def _turn(self) -> int:
         """Do what is due; nanoseconds until the next turn."""

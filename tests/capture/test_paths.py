@@ -55,7 +55,7 @@ def traced(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[dict[str, int
 
 
 def _rank(journal: RawJournal) -> int:
-    return max(record["rank"] for record in journal.of("identity") if "rank" in record)
+    return int(max(record["rank"] for record in journal.of("identity") if "rank" in record))
 
 
 def test_exactly_what_passed_the_dispatcher(
