@@ -1,0 +1,46 @@
+"""A program whose journal meets trouble in mid-run: argv is the trouble, its result is printed."""
+
+import os
+import resource
+import shutil
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+FOLDER = os.environ.get("DISTTRACE_DIR", "")
+LINE = "x" * 200  # a key, so that the journal grows
+
+
+def trouble(kind: str) -> None:
+    """Take away what the journal needs."""
+    if kind == "deleted" and os.path.isdir(FOLDER):
+        shutil.rmtree(FOLDER)
+    elif kind == "descriptors":
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, highest + 1))
+    elif kind == "size":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+
+
+def main() -> int:
+    """Issue operations before and after the trouble; the exit code is the program's own."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
+    store = dist.HashStore()
+    tensor = torch.ones(4)
+    for step in range(3_000):
+        if step == 100:
+            trouble(sys.argv[1])
+        dist.all_reduce(tensor)
+        store.set(f"{LINE}{step}", str(step))
+    if sys.argv[1] == "deleted" and FOLDER:
+        time.sleep(2.5)  # a heartbeat looks whether the folder is there
+    print(store.get(f"{LINE}2999").decode(), store.num_keys(), tensor.sum().item())
+    dist.destroy_process_group()
+    return 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())
