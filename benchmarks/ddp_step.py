@@ -14,11 +14,10 @@ from benchmarks import child
 from benchmarks.interleave import CPU, WALL
 from benchmarks.journalled import origins
 from benchmarks.report import Report, Table
-from benchmarks.scale import Scale
+from benchmarks.scale import SMALL, Scale
 from benchmarks.series import BARE, added, relative, spread
 from benchmarks.tracers import OURS, PROFILER, STACKS, available
 
-SMALL, MEDIUM = "small", "medium"
 _SETTLE = 3
 """Steps before the clock is read: DDP builds its buckets anew after the first."""
 
@@ -26,7 +25,7 @@ _SETTLE = 3
 def measure(scale: Scale) -> Report:
     """Both models; what a tracer adds to a step, in microseconds and as a fraction."""
     tables = []
-    for size in (SMALL, MEDIUM):
+    for size in scale.models:
         steps = scale.steps * (5 if size == SMALL else 1)
         arguments = {"size": size, "rounds": scale.step_rounds, "steps": steps}
         found = child.measure(__name__, "in_child", arguments, ranks=2, timeout=400)

@@ -10,11 +10,10 @@ from typing import Any
 
 from benchmarks import child
 from benchmarks.report import Report, Table, Verdict
-from benchmarks.scale import Scale
+from benchmarks.scale import FSDP, Scale
 from benchmarks.series import BARE, added, relative, spread
 from benchmarks.tracers import OURS
 
-DDP, FSDP = "DDP", "FSDP2"
 LIMIT = 0.01
 """Of the peak, in an FSDP step."""
 
@@ -28,7 +27,7 @@ _LAYERS, _WIDTH, _STEPS = 8, 1536, 4
 def measure(scale: Scale) -> Report:
     """Two ranks in processes of their own, in turns with and without."""
     rows, verdicts = [], []
-    for kind in (DDP, FSDP):
+    for kind in scale.trainings:
         taken: dict[str, list[float]] = {BARE: [], OURS: []}
         for _ in range(scale.memory_runs):
             for name, samples in taken.items():

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+SMALL, MEDIUM = "small", "medium"
+DDP, FSDP = "DDP", "FSDP2"
+
+
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Numbers of repetitions; a round passes through every tracer once."""
@@ -14,10 +18,12 @@ class Scale:
     calls: int  # of one operation in one round, in one process
     gloo_calls: int  # the same between two processes
     starts: int  # of `python -c pass`
-    imports: int  # of `python -c "import torch"`
+    imports: int  # of `python -c "import torch"`; 0 leaves it out
     journal_operations: int
     steps: int  # of a model, in one round
     step_rounds: int
+    models: tuple[str, ...]
+    trainings: tuple[str, ...]  # whose peak memory is taken
     memory_runs: int
     lines: int  # put into a segment, in one round
 
@@ -32,6 +38,8 @@ FULL = Scale(
     journal_operations=100_000,
     steps=8,
     step_rounds=9,
+    models=(SMALL, MEDIUM),
+    trainings=(DDP, FSDP),
     memory_runs=3,
     lines=50_000,
 )
@@ -45,6 +53,8 @@ QUICK = Scale(
     journal_operations=20_000,
     steps=4,
     step_rounds=3,
+    models=(SMALL, MEDIUM),
+    trainings=(DDP, FSDP),
     memory_runs=1,
     lines=20_000,
 )
@@ -54,10 +64,12 @@ TINY = Scale(
     calls=5,
     gloo_calls=3,
     starts=1,
-    imports=1,
+    imports=0,
     journal_operations=50,
     steps=1,
     step_rounds=1,
+    models=(SMALL,),
+    trainings=(FSDP,),
     memory_runs=1,
     lines=2000,
 )

@@ -37,6 +37,8 @@ def measure(scale: Scale) -> Report:
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         starts = environments(Path(folder))
         for title, program in PROGRAMS.items():
+            if not counts[title]:
+                continue
             taken = interleaved_starts(starts, program, counts[title])
             rows += [
                 (f"`python -c '{program}'`, {variant}", *_cells(taken, variant))

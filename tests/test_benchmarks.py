@@ -1,0 +1,278 @@
+"""The benchmark's scripts run and count right; what they measure is never asserted here."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import (
+    child,
+    ddp_step,
+    journal_bytes,
+    latency,
+    one_process,
+    overhead,
+    peak_memory,
+    segment_lines,
+    startup_time,
+    store_operations,
+    two_processes,
+)
+from benchmarks.journalled import Origin, begins, origins
+from benchmarks.report import BEGIN, END, Report, Table, Verdict, document, markdown, replaced
+from benchmarks.scale import TINY
+from benchmarks.series import Spread, added, ratio, relative, spread
+from support.processes import ROOT
+
+PYTHON_ISSUED = [
+    "all_reduce",
+    "all_reduce, async and wait",
+    "broadcast",
+    "all_gather_into_tensor",
+    "barrier",
+]
+FUNCTIONAL = "functional all_reduce and wait"
+
+
+def names(table: Table) -> list[str]:
+    return [row[0] for row in table.rows]
+
+
+# -- statistics and text -----------------------------------------------------------------------
+
+
+def test_what_a_tracer_adds_is_taken_within_a_round() -> None:
+    """The machine's mood, which both meet in one round, does not count."""
+    variants = {"bare": [10.0, 100.0, 20.0], "disttrace": [13.0, 104.0, 25.0]}
+    assert added(variants, "disttrace") == Spread(3.5, 4.0, 4.5)
+
+
+def test_ratios_are_those_of_medians() -> None:
+    """Three microseconds against two are one and a half; nothing cannot be a unit."""
+    variants = {"bare": [1.0, 1.0], "ours": [4.0, 4.0], "theirs": [3.0, 3.0], "free": [1.0, 0.5]}
+    assert ratio(variants, "ours", "theirs") == 1.5
+    assert ratio(variants, "ours", "free") is None
+    assert ratio(variants, "ours", "absent") is None
+    assert relative(variants, "theirs") == Spread(2.0, 2.0, 2.0)
+
+
+def test_one_sample_is_its_own_spread() -> None:
+    """The smallest run still gives a figure."""
+    assert spread([7.0]) == Spread(7.0, 7.0, 7.0)
+    assert Spread(-1.0, 0.5, 2.0).holds_zero
+    assert not Spread(0.5, 1.0, 2.0).holds_zero
+
+
+def test_a_table_is_aligned_markdown() -> None:
+    """Words stand left, figures right, and a note follows."""
+    table = Table("Costs", ("operation", "us", ""), (("send", "1.0", "met"),), "Measured.")
+    assert markdown(table) == (
+        "### Costs\n\n"
+        "| operation | us  |     |\n"
+        "| --------- | --: | --- |\n"
+        "| send      | 1.0 | met |\n"
+        "\nMeasured.\n"
+    )
+
+
+def test_goals_come_first_and_say_when_they_cannot_be_judged() -> None:
+    """A verdict has three values, and all of them are printed."""
+    verdicts = tuple(Verdict(f"goal {met}", "1", met) for met in (True, False, None))
+    text = document([Report((Table("T", ("a",), (("b",),)),), verdicts)], "Python, torch.")
+    words = re.findall(r"goal \w+ +\| 1 +\| (.*?) +\|", text)
+    assert words == ["met", "**not met**", "cannot tell"]
+    assert text.startswith("Python, torch.\n\n### Goals")
+    assert text.index("### Goals") < text.index("### T")
+
+
+def test_figures_replace_what_stands_between_the_marks() -> None:
+    """The hand-written part of the page stays, and writing twice changes nothing."""
+    page = f"# Title\n\n{BEGIN}\nold\n{END}\n\nHow to read.\n"
+    once = replaced(page, "new\n")
+    assert once == f"# Title\n\n{BEGIN}\n\nnew\n\n{END}\n\nHow to read.\n"
+    assert replaced(once, "new\n") == once
+    with pytest.raises(ValueError, match="the page has no"):
+        replaced("# Title\n", "new")
+
+
+def test_the_page_has_its_marks_and_names_no_machine() -> None:
+    """What `--write` replaces is there, and no path or host name got into it."""
+    page = overhead.PAGE.read_text()
+    assert replaced(page, "x") != page
+    assert str(ROOT) not in page
+    assert os.uname().nodename not in page
+    assert "/tmp" not in page
+
+
+def test_begins_are_counted_by_function_and_origin(tmp_path: Path) -> None:
+    """Copies at the head of a segment, ends, heartbeats and torn lines are not counted."""
+    definitions = [
+        {"def": "string", "n": 1, "v": "main.py"},
+        {"def": "string", "n": 2, "v": "step"},
+        {"def": "stack", "n": 1, "frames": [[1, 12, 2]]},
+        {"def": "call", "n": 1, "op": "all_reduce", "stack": 1, "origin": "python"},
+        {"def": "call", "n": 2, "op": "broadcast", "origin": "c++"},
+    ]
+    records = [
+        {"seg": 2, "format": 1, "t": 5},
+        {"b": 1, "t": 6, "s": 1, "r": 1},
+        {"b": 2, "t": 7, "s": 1, "q": 2},
+        {"e": 2, "d": 4},
+        {"b": 3, "t": 8, "s": 2},
+        {"hb": 9},
+    ]
+    (tmp_path / "x.defs.jsonl").write_text("".join(json.dumps(d) + "\n" for d in definitions))
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / "x.000002.ops.jsonl").write_text(text + '{"b":4,"t":9' + "\0" * 8)
+    assert origins(tmp_path) == {
+        Origin("all_reduce", "step", "python"): 1,
+        Origin("broadcast", "", "c++"): 1,
+    }
+    assert begins(tmp_path) == {"step": 1, "": 1}
+
+
+def test_a_figure_of_a_tracer_that_saw_nothing_is_marked() -> None:
+    """Calls without begins are said in the table, and no goal is judged by them."""
+    clocks = {"bare": [1e3], "disttrace": [1e3], "profiler, stacks": [2e3]}
+    result = {
+        "figures": {"all_reduce": {"cpu": clocks, "wall": clocks}},
+        "recorded": {"all_reduce": [25, 0]},
+    }
+    note = latency.table("T", result).note
+    assert note == ("**Not recorded, so of no worth:** all_reduce (0 begins of 25 calls).")
+    (verdict,) = latency.against_profiler("Python", result, ["all_reduce"], [1.25])
+    assert verdict.met is None
+
+
+# -- the parts, on real processes -----------------------------------------------------------------
+
+
+def complete(table: Table) -> None:
+    """Every figure is a finite number, and our journal held every call."""
+    assert "Not recorded" not in table.note
+    for row in table.rows:
+        for cell in row[1:]:
+            for figure in re.findall(r"-?[\d,.]*\d|nan|inf", cell):
+                assert math.isfinite(float(figure.replace(",", "")))
+
+
+def test_one_process() -> None:
+    """Both tables hold every operation, each as often in the journal as it was called."""
+    alone, beside = one_process.measure(TINY).tables
+    messages = ["send", "recv", "isend and wait"]
+    assert names(alone) == [*PYTHON_ISSUED, *messages]
+    assert names(beside) == [*PYTHON_ISSUED, *messages, FUNCTIONAL]
+    assert alone.columns[:5] == ("operation", "bare", "disttrace", "profiler", "profiler, stacks")
+    complete(alone)
+    complete(beside)
+
+
+def test_two_processes() -> None:
+    """The ranks go through all tracers together, a checking group among them."""
+    (table,) = two_processes.measure(TINY).tables
+    assert names(table) == [*PYTHON_ISSUED, "send and recv", FUNCTIONAL]
+    assert "DETAIL" in table.columns
+    complete(table)
+
+
+def test_store_operations() -> None:
+    """Both kinds of stores, both directions, and one goal."""
+    report = store_operations.measure(TINY)
+    (table,) = report.tables
+    assert names(table) == ["HashStore.set", "HashStore.get", "TCPStore.set", "TCPStore.get"]
+    assert [verdict.goal for verdict in report.verdicts] == ["Store operations: at most 3 us"]
+    complete(table)
+
+
+def test_segment_lines() -> None:
+    """Both kinds of segments, by the line and by the operation."""
+    lines, operations = segment_lines.measure(TINY).tables
+    assert names(lines) == ["mapped", "written"]
+    assert operations.columns == ("operation", "bare", "disttrace", "disttrace, written")
+    complete(operations)
+
+
+def test_journal_bytes() -> None:
+    """Every operation of every kind is in its journal."""
+    report = journal_bytes.measure(TINY)
+    (table,) = report.tables
+    assert names(table) == [kind.name for kind in journal_bytes.KINDS]
+    assert [row[1] for row in table.rows] == ["50"] * 4
+    assert all(verdict.met is not None for verdict in report.verdicts)
+
+
+def test_startup_time() -> None:
+    """Three starts of one program; the second environment differs in one file."""
+    (table,) = startup_time.measure(TINY).tables
+    assert [name.rsplit(", ", 1)[-1] for name in names(table)] == [
+        "bare",
+        "unset",
+        "DISTTRACE=1",
+    ]
+
+
+def test_a_start_that_fails_or_hangs_is_no_figure(tmp_path: Path) -> None:
+    """A program that ends badly must not count as a fast one."""
+    start = startup_time.Start(Path(sys.executable), {})
+    with pytest.raises(OSError, match="status"):
+        startup_time.cpu_time(start, "raise SystemExit(3)")
+    with pytest.raises(TimeoutError, match=r"more than 0\.2 s"):
+        startup_time.cpu_time(start, "import time; time.sleep(60)", limit=0.2)
+
+
+def test_ddp_step() -> None:
+    """Our journal holds the reducer's all-reduces: a bucket per layer in the small model."""
+    (table,) = ddp_step.measure(TINY).tables
+    assert names(table) == ["bare", "disttrace", "profiler", "profiler, stacks"]
+    found = re.search(r"([\d.]+) all-reduces per step", table.note)
+    assert found is not None
+    assert float(found[1]) >= 1
+
+
+def test_peak_memory() -> None:
+    """Sharded training gives a peak, or this torch is said to have none."""
+    (table,) = peak_memory.measure(TINY).tables
+    assert names(table) == ["FSDP2"]
+    complete(table)
+
+
+def test_a_child_that_fails_is_reported_with_what_it_said() -> None:
+    """The text holds the traceback, not only a code."""
+    with pytest.raises(child.MeasurementFailed, match=r"AttributeError[^\n]*no_such_function"):
+        child.measure("benchmarks.cases", "no_such_function", {}, timeout=120)
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / "overhead.py"), *options],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_parts_are_chosen_by_name() -> None:
+    """A wrong name is one sentence with the right ones, before anything is measured."""
+    outcome = run("--parts", "fake,nothing")
+    assert outcome.returncode == 2
+    assert "--parts takes fake, stores, gloo, ddp, startup, bytes, memory, segments" in (
+        outcome.stderr
+    )
+
+
+def test_the_page_is_not_written_from_some_parts() -> None:
+    """The page holds one run, or its figures could not be compared."""
+    outcome = run("--parts", "segments", "--write")
+    assert outcome.returncode == 2
+    assert "--write takes a run of all parts" in outcome.stderr
