@@ -271,3 +271,28 @@ def test_the_exporter_keeps_no_pipe_open(tmp_path: Path) -> None:
         assert time.monotonic() - began < 60
         over(out, 60)
         assert len(collector.of("end")) == 3
+
+
+def test_a_restart_stays_in_the_trace(tmp_path: Path) -> None:
+    """Both attempts of a job are in one trace, told apart by their resource, with no id twice."""
+    program = tmp_path / "restart.py"
+    program.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "dist.all_reduce(torch.ones(1))\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and dist.get_rank() == 0:\n"
+        "    raise SystemExit(3)\n"
+        "dist.barrier()\n"
+        "dist.destroy_process_group()\n"
+    )
+    out = tmp_path / "out"
+    with serve_grpc(Collector()) as collector:
+        variables = settings(out, collector, "grpc")
+        torchrun(program, 2, options=("--max-restarts", "1"), **variables).check()
+        over(out)
+    ids = [span.span for span in collector.spans]
+    assert len(ids) == len(set(ids))
+    assert len({span.trace for span in collector.spans}) == 1
+    reduces = named(collector.operations(), "all_reduce")
+    assert sorted(s.resource["disttrace.attempt"] for s in reduces) == [0, 0, 1, 1]
+    assert len(named(collector.of("exchange"), "all_reduce")) == 2
