@@ -29,6 +29,7 @@ class Capture:
         self.sites = CallSites(recorder, depth=stack_depth)
         self.works = Works(recorder)
         self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
+        self.broken: set[str] = set()  # parts taken out of service
         self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
         # Called by the live thread; each says whether it waits for something.
         self.pollers: list[Callable[[], bool]] = []
@@ -47,6 +48,7 @@ class Capture:
         if not guard.is_ours(error):
             raise error
         self.engine.undo(part)
+        self.broken.add(part)
         where = _innermost(error)
         sentence = (
             f"{part} are no longer traced after {guard.first_line(error)} ({where}); "

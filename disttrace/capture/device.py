@@ -21,11 +21,12 @@ from disttrace.recorder import Operation
 
 PART = "completion on devices"
 
+BUFFER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 BLIND = (
     "When NCCL finishes an operation: torch's flight recorder is off, so operations end when their "
-    "call returns (set TORCH_NCCL_TRACE_BUFFER_SIZE=2000)."
+    f"call returns (set {BUFFER}=2000)."
 )
-_DUMPS = ("_dump_nccl_trace", "_dump_xccl_trace")
+DUMPS = ("_dump_nccl_trace", "_dump_xccl_trace")
 _TIMING = "TORCH_NCCL_ENABLE_TIMING"
 _COMPLETED = "completed"
 _SLACK = 2_000  # ns between two clocks read at the same moment
@@ -39,7 +40,7 @@ def install(capture: Capture) -> None:
     """Follow what devices do, where this torch has a flight recorder for them."""
     import torch._C._distributed_c10d as c10d
 
-    dumps = [getattr(c10d, name) for name in _DUMPS if hasattr(c10d, name)]
+    dumps = [getattr(c10d, name) for name in DUMPS if hasattr(c10d, name)]
     if not dumps:
         return
     timed = os.environ.get(_TIMING, "").lower() in ("1", "true", "yes", "on", "y", "t")

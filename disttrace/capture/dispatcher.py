@@ -12,7 +12,7 @@ import types
 from collections.abc import Hashable
 from typing import Any
 
-from disttrace.capture import arguments, issuers
+from disttrace.capture import arguments, hooks, issuers
 from disttrace.capture.arguments import Signature
 from disttrace.capture.context import Capture
 from disttrace.capture.describe import Described
@@ -23,7 +23,7 @@ from disttrace.capture.operations import NATIVE, Native
 from disttrace.capture.works import storage
 from disttrace.recorder import Operation, ThreadState
 
-PART = "operations issued by C++"
+PART = hooks.PART
 _NAMESPACE = "c10d"
 
 # Names of the schemas' parameters, by what they mean.
@@ -35,11 +35,7 @@ _DUMMY = frozenset({"barrier", "monitored_barrier"})  # their tensor only carrie
 
 
 def install(capture: Capture) -> None:
-    """Watch for issuers; nothing where torch has native hooks, which hooks.py uses."""
-    from torch._C._distributed_c10d import ProcessGroup
-
-    if hasattr(ProcessGroup, "register_pre_hook"):
-        return
+    """Watch for issuers."""
     kernels = Kernels(capture, PART, _NAMESPACE)
     operations = NativeOperations(capture)
 

@@ -17,6 +17,7 @@ from disttrace.capture import (
     functional,
     hooks,
     methods,
+    missing,
     storeops,
     subclasses,
     waits,
@@ -32,6 +33,14 @@ class Door:
     install: Callable[[Capture], None]
 
 
+def _issued_by_cxx(capture: Capture) -> None:
+    """Native hooks where this torch has them, else dispatcher kernels."""
+    if hooks.supported():
+        hooks.install(capture)
+    else:
+        dispatcher.install(capture)
+
+
 DOORS: tuple[Door, ...] = (
     Door(delegate.PART, delegate.install),
     Door(constructors.PART, constructors.install),
@@ -40,8 +49,7 @@ DOORS: tuple[Door, ...] = (
     Door(asked.PART, asked.install),
     Door(device.PART, device.install),
     Door(waits.PART, waits.install),
-    Door(dispatcher.PART, dispatcher.install),
-    Door(hooks.PART, hooks.install),
+    Door(hooks.PART, _issued_by_cxx),
     Door(functional.PART, functional.install),
     Door(composed.PART, composed.install),
     Door(coalescing.PART, coalescing.install),
@@ -59,14 +67,11 @@ def survey(capture: Capture | None) -> tuple[list[tuple[str, str]], list[str]]:
     states = []
     for door in DOORS:
         if capture is None:
-            states.append((door.part, "available"))
+            state = "available"
+        elif door.part in capture.broken:
+            state = "switched off after it failed"
         else:
             count = len(capture.engine.names(door.part))
-            states.append((door.part, f"active, {count} patches" if count else "switched off"))
-    return states, NOT_CAPTURED
-
-
-NOT_CAPTURED: list[str] = [
-    "Operations on one-sided windows (Window.put, get, signal), symmetric memory and RPC.",
-    "Replays of CUDA graphs: the operations are recorded once, at capture.",
-]
+            state = f"active, {count} patches" if count else "nothing to patch here"
+        states.append((door.part, state))
+    return states, missing.sentences()

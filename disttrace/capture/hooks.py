@@ -30,13 +30,17 @@ _NOBODY = -1
 _ISSUE_FAILED = RuntimeError("the operation raised when it was issued")
 
 
-def install(capture: Capture) -> None:
-    """Hook every group, now and later; nothing where this torch has no hooks."""
+def supported() -> bool:
+    """Whether this torch has hooks."""
     from torch._C._distributed_c10d import ProcessGroup
+
+    return hasattr(ProcessGroup, "register_pre_hook")
+
+
+def install(capture: Capture) -> None:
+    """Hook every group, now and later."""
     from torch.distributed import distributed_c10d as c10d
 
-    if not hasattr(ProcessGroup, "register_pre_hook"):
-        return
     hooks = Hooks(capture)
     capture.groups.on_new.append(hooks.attach)
     capture.engine.on_undo(PART, "native hooks of groups", hooks.detach)

@@ -1,0 +1,65 @@
+"""What cannot be seen with this torch: one sentence per gap, and when it is there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.capture import device
+
+
+def _always(_: Any) -> bool:
+    return True
+
+
+def _hooks(c10d: Any) -> bool:
+    return hasattr(c10d.ProcessGroup, "register_pre_hook")
+
+
+def _kernels(c10d: Any) -> bool:
+    return not _hooks(c10d)
+
+
+def _hidden_reductions(c10d: Any) -> bool:
+    """A boxed ReduceOp can be opened, or says its number itself (torch 2.6 and later)."""
+    return _kernels(c10d) and not hasattr(c10d.AllreduceOptions, "asyncOp")
+
+
+def _recorder_off(c10d: Any) -> bool:
+    if not any(hasattr(c10d, name) for name in device.DUMPS):
+        return False
+    sizes = [os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", device.BUFFER)]
+    return next((size for size in sizes if size is not None), None) == "0"
+
+
+# When a gap is there, and what it is.
+GAPS: tuple[tuple[Callable[[Any], bool], str], ...] = (
+    (
+        _always,
+        "Operations on one-sided windows (Window.put, get, signal), symmetric memory and RPC.",
+    ),
+    (_always, "Replays of CUDA graphs: the operations are recorded once, at capture."),
+    (_always, "When asynchronous work is complete whose handle the program dropped."),
+    (_always, "When an asynchronous message is complete that nobody waits for, on gloo."),
+    (
+        _hooks,
+        "The reduce operation and the tag of operations issued by C++: hooks do not tell them.",
+    ),
+    (
+        _hooks,
+        "Operations that C++ issues on groups that it made itself, until Python sees the group.",
+    ),
+    (
+        _hidden_reductions,
+        "The reduce operation of operations issued by C++: this torch shows it to nobody.",
+    ),
+    (_recorder_off, device.BLIND),
+)
+
+
+def sentences() -> list[str]:
+    """The gaps with the torch of this process."""
+    import torch._C._distributed_c10d as c10d
+
+    return [sentence for holds, sentence in GAPS if holds(c10d)]

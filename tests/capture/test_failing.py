@@ -1,0 +1,74 @@
+"""Every door forced to fail inside: the program's own results, and one sentence per part."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from disttrace.capture import hooks
+from support.processes import clean_environ, run_program
+
+PROGRAM = Path(__file__).parent / "programs" / "failing.py"
+CAPTURE = "disttrace.capture"
+
+# A helper that breaks, and the parts that say so.
+HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("constructors:_begin", frozenset({"constructors"})),
+    ("groups:Groups.group_made", frozenset({"constructors"})),
+    ("groups:Groups.of", frozenset({"collectives and messages", "composed operations"})),
+    ("calls:Calls.find", frozenset({"collectives and messages", "store operations"})),
+    ("arguments:read", frozenset({"collectives and messages"})),
+    ("describe:Described.define", frozenset({"collectives and messages"})),
+    ("storeops:json_text", frozenset({"store operations"})),
+    ("works:Works.add", frozenset({"collectives and messages"})),
+    ("works:Works.over", frozenset({"waits"})),
+    ("works:Works.observed", frozenset({"completion without a wait"})),
+    ("works:Works.hold", frozenset({"operations issued by C++"})),
+    ("works:Works.of_result", frozenset({"waits of functional collectives"})),
+    ("works:Works.poll", frozenset({"completion without a wait"})),
+    ("native:NativeOperations.begin", frozenset({"operations issued by C++"})),
+    ("native:NativeOperations.done", frozenset({"operations issued by C++"})),
+    ("dispatcher:_Reader.begin", frozenset({"operations issued by C++"})),
+    ("hooks:Hooks.attach", frozenset({"operations issued by C++"})),
+    ("composed:_begin", frozenset({"composed operations"})),
+    ("subclasses:subclasses", frozenset({"Python subclasses"})),
+    ("engine:Engine.attribute", frozenset({"collectives and messages"})),
+    ("engine:Engine.addition", frozenset({"Python subclasses"})),
+)
+
+
+# Native hooks stand in for the dispatcher kernels where torch has them.
+_UNUSED = "dispatcher:" if hooks.supported() else "hooks:"
+USED = [(helper, parts) for helper, parts in HELPERS if not helper.startswith(_UNUSED)]
+
+
+def run(helper: str, folder: Path) -> tuple[str, list[str]]:
+    """What the program printed, and disttrace's sentences."""
+    command = [sys.executable, "-W", "ignore", str(PROGRAM), helper, str(folder)]
+    outcome = run_program(command, clean_environ(), 120).check()
+    sentences = [line for line in outcome.stderr.splitlines() if line.startswith("disttrace:")]
+    assert "Traceback" not in outcome.stderr, outcome.stderr
+    return outcome.stdout, sentences
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What the program prints when nothing fails."""
+    stdout, sentences = run("none", tmp_path_factory.mktemp("whole"))
+    assert sentences == []
+    return stdout
+
+
+@pytest.mark.parametrize(("helper", "parts"), USED, ids=[helper for helper, _ in USED])
+def test_the_program_goes_on(
+    tmp_path: Path, whole: str, helper: str, parts: frozenset[str]
+) -> None:
+    """Same results, and each part that failed is named once."""
+    stdout, sentences = run(f"{CAPTURE}.{helper}", tmp_path)
+    assert stdout == whole
+    named = [sentence.partition(" are no longer traced")[0] for sentence in sentences]
+    assert len(named) == len(set(named))
+    missing = [part for part in parts if f"disttrace: {part}" not in named]
+    assert missing == [], sentences
