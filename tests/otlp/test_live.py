@@ -278,7 +278,11 @@ def test_a_restart_stays_in_the_trace(tmp_path: Path) -> None:
     program = tmp_path / "restart.py"
     program.write_text(
         "import os, torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
+        # A prefix per attempt: torch 2.13 alone meets the addresses of the attempt before.
+        "attempt, port = os.environ['TORCHELASTIC_RESTART_COUNT'], int(os.environ['MASTER_PORT'])\n"
+        "store = dist.PrefixStore(attempt, dist.TCPStore('127.0.0.1', port, 2, False))\n"
+        "rank = int(os.environ['RANK'])\n"
+        "dist.init_process_group('gloo', store=store, rank=rank, world_size=2)\n"
         "dist.all_reduce(torch.ones(1))\n"
         "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and dist.get_rank() == 0:\n"
         "    raise SystemExit(3)\n"
