@@ -54,7 +54,7 @@ CALLS: dict[str, pl.DataType] = {
     "origin": pl.String(),
     "stack": pl.UInt32(),  # index into Trace.stacks
     "args": pl.String(),  # JSON object
-    "signature": pl.UInt32(),  # equal for calls with the same op, root, dtypes, shapes, reduce op
+    "signature": pl.UInt32(),  # same op, root, dtypes, shapes, splits, reduce op
 }
 
 COMPLETIONS: dict[str, pl.DataType] = {

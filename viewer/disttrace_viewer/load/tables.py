@@ -160,7 +160,7 @@ class Calls:
         return len(self.rows) - 1
 
     def _signature(self, row: Mapping[str, Any]) -> int:
-        names = ("op", "root", "dtypes", "shapes", "reduce_op")
+        names = ("op", "root", "dtypes", "shapes", "splits", "reduce_op")
         text = repr([row[name] for name in names])
         return self._signatures.setdefault(text, len(self._signatures))
 

@@ -1,0 +1,123 @@
+"""Jobs that are in trouble, as journals: what tests of findings start from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.diagnose import diagnose
+from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.liveness import GONE, UNKNOWN, Look, Seen
+from disttrace_viewer.load import load
+from disttrace_viewer.model import Process
+from support.journals import MS, Journal, workers
+
+S = 1000 * MS
+PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
+
+
+def nobody_knows(_process: Process) -> Seen:
+    """The journals are of another host."""
+    return UNKNOWN
+
+
+def all_gone(_process: Process) -> Seen:
+    """Every process is known to be dead."""
+    return GONE
+
+
+def findings(folder: Path, *, stall_s: float = 10, look: Look = nobody_knows) -> list[Finding]:
+    """What is said about the journals in a folder."""
+    return list(verdict(folder, stall_s=stall_s, look=look)[1])
+
+
+def verdict(
+    folder: Path, *, stall_s: float = 10, look: Look = nobody_knows
+) -> tuple[Case, tuple[Finding, ...]]:
+    """The case too."""
+    return diagnose(load([str(folder)]), stall_ns=round(stall_s * 1e9), look=look)
+
+
+def only(found: Sequence[Finding]) -> Finding:
+    """The one finding that there is."""
+    assert [f.kind for f in found] == [found[0].kind if found else "one finding"]
+    return found[0]
+
+
+def ranks(folder: Path, indices: Sequence[int]) -> list[int | None]:
+    """Ranks of processes by their index in the trace of a folder."""
+    processes = load([str(folder)]).processes
+    return sorted((processes[i].rank for i in indices), key=lambda rank: rank or 0)
+
+
+def beat(journal: Journal, until_s: int, since_s: int = 0) -> None:
+    """A heartbeat every two seconds."""
+    for second in range(since_s, until_s + 1, 2):
+        journal.record(hb=second * S)
+
+
+def stand(journal: Journal, t: int, file: str, line: int, function: str) -> None:
+    """Where the main thread stands from ``t`` on."""
+    journal.record(at=t, h=0, k=journal.stack((file, line, function)))
+
+
+def fail(journal: Journal, t: int, kind: str, text: str, line: int = 30) -> None:
+    """An exception that nobody caught, and the end."""
+    stack = journal.stack(("train.py", line, "step"))
+    journal.define("failure", t=t, type=kind, text=text, stack=stack, h=0)
+    journal.define("exit", t=t + MS, how="exception", code=1)
+
+
+def leave(journal: Journal, t: int) -> None:
+    """A clean end."""
+    journal.define("exit", t=t, how="normal", code=None)
+
+
+def steps(folder: Path, world_size: int, count: int = 2, **keys: Any) -> list[tuple[Journal, int]]:
+    """A job that has made ``count`` all_reduces, a millisecond apart; each with its group."""
+    found = []
+    for journal in workers(folder, world_size, **keys):
+        group = journal.world()
+        call = journal.collective(group)
+        for number in range(1, count + 1):
+            journal.run(call, t=100 * MS + number * MS, d=MS // 2, q=number)
+        found.append((journal, group))
+    return found
+
+
+def join(journal: Journal, t: int, world_size: int, port: int = 29500) -> tuple[int, int, int]:
+    """Begin ``init_process_group`` as ``env://`` does, up to the store's constructor.
+
+    Returns the numbers of the three operations and leaves them in flight.
+    """
+    where = journal.stack(("train.py", 5, "main"))
+    init = journal.call("init_process_group", kind="composed", origin="python", stack=where)
+    meet = journal.call("rendezvous", kind="composed", origin="python", stack=where)
+    store = journal.tcp_store(port, server=journal.rank == 0)
+    make = journal.call(
+        "TCPStore",
+        kind="constructor",
+        store=store,
+        origin="python",
+        stack=where,
+        args={"host": "127.0.0.1", "port": port, "world_size": world_size},
+    )
+    one = journal.begin(init, t)
+    two = journal.begin(meet, t + 1, p=one)
+    return one, two, journal.begin(make, t + 2, p=two)
+
+
+def mesh(journal: Journal, t: int, parent: int, size: int, rank: int, *prefix: str) -> int:
+    """Begin the constructor of a gloo group under a prefix; it stays in flight."""
+    base = journal.tcp_store(29500, server=journal.rank == 0)
+    make = journal.call(
+        "ProcessGroupGloo",
+        kind="constructor",
+        store=journal.prefix_store(base, *prefix),
+        origin="python",
+        stack=journal.stack(("train.py", 6, "main")),
+        args={"rank": rank, "size": size},
+    )
+    return journal.begin(make, t, p=parent)

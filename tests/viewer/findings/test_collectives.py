@@ -1,0 +1,238 @@
+"""Faults of collectives: who is missing, whose arguments differ, and what is legal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.journals import MS
+from support.scenes import (
+    S,
+    all_gone,
+    beat,
+    findings,
+    leave,
+    only,
+    ranks,
+    stand,
+    steps,
+)
+
+
+def test_a_rank_outside_communication_is_missing(tmp_path: Path) -> None:
+    """Rank 2 stands in its loader; the others are named with line and time, rank 2 with its own."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 2:
+            stand(journal, 3 * S, "/work/loader.py", 9, "load")
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.seq) == ("missing_participant", "certain", 3)
+    assert ranks(tmp_path, found.culprits) == [2]
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+    assert found.summary == (
+        "Rank 2 never came to all_reduce #3 of the default group, in which ranks 0 and 1 have been"
+        " waiting at train.py:10 for 19.8 s; it stands at loader.py:9 in load, outside"
+        " communication."
+    )
+    assert (found.locations[0].file, found.locations[0].line) == ("/work/loader.py", 9)
+
+
+def test_waiting_less_than_the_stall_time_is_no_fault_while_they_live(tmp_path: Path) -> None:
+    """Nine seconds are nothing at the default of ten, and a fault at five."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 1 * S, q=3)
+        beat(journal, 10)
+    assert findings(tmp_path) == []
+    assert only(findings(tmp_path, stall_s=5)).kind == "missing_participant"
+
+
+def test_a_clean_end_is_missing_and_no_failure(tmp_path: Path) -> None:
+    """Rank 1 has ended with code 0 before the collective of rank 0."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+        else:
+            leave(journal, 210 * MS)
+    found = only(findings(tmp_path))
+    assert found.kind == "missing_participant"
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert "it has ended" in found.summary
+    assert "uneven inputs" in (found.hint or "")
+
+
+def test_one_extra_call_of_those_who_wait_blames_nobody(tmp_path: Path) -> None:
+    """Rank 0 called once more at another line; leaving that out makes both sequences equal."""
+    for journal, group in steps(tmp_path, 2, count=1):
+        usual = journal.collective(group)
+        extra = journal.collective(group, stack=journal.stack(("train.py", 77, "evaluate")))
+        calls = [extra, usual, usual] if journal.rank == 0 else [usual, usual]
+        for number, call in enumerate(calls, 2):
+            if number < 4:
+                journal.run(call, t=200 * MS + number * MS, d=MS, q=number)
+            else:
+                journal.begin(call, 300 * MS, q=4)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits, found.certainty) == ("missing_participant", (), "likely")
+    assert "one more call at train.py:77" in (found.hint or "")
+
+
+def test_a_rank_without_a_journal_is_likely_missing(tmp_path: Path) -> None:
+    """Nothing was seen of rank 2, so what it does is not known."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 2:
+            for path in (journal.definitions, *journal.segments):
+                path.unlink()
+            continue
+        journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("missing_participant", "likely")
+    assert (found.culprits, found.absent_ranks) == ((), (2,))
+
+
+ODD: list[tuple[str, dict[str, Any], str]] = [
+    ("op_mismatch", {"op": "all_gather", "reduce_op": None}, "all_gather"),
+    ("dtype_mismatch", {"dtypes": ["float64"]}, "float64"),
+    ("shape_mismatch", {"shapes": [[8]], "bytes": 32}, "8 elements"),
+    ("reduce_op_mismatch", {"reduce_op": "MAX"}, "MAX"),
+]
+
+
+@pytest.mark.parametrize(("kind", "odd", "word"), ODD)
+def test_the_one_outside_the_majority_is_odd(
+    tmp_path: Path, kind: str, odd: dict[str, Any], word: str
+) -> None:
+    """Also when everybody returned."""
+    for journal, group in steps(tmp_path, 3):
+        keys = dict(odd) if journal.rank == 1 else {}
+        op = keys.pop("op", "all_reduce")
+        journal.run(journal.collective(group, op, **keys), t=200 * MS, d=MS, q=3)
+        leave(journal, 300 * MS)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, found.seq, found.certainty) == (kind, 3, "certain")
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert word in found.summary
+
+
+def test_one_against_one_names_nobody(tmp_path: Path) -> None:
+    """Of two ranks both sides are shown."""
+    for journal, group in steps(tmp_path, 2):
+        op = "all_gather" if journal.rank else "all_reduce"
+        journal.begin(journal.collective(group, op), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("op_mismatch", ())
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+    assert {place.op for place in found.locations} == {"all_gather", "all_reduce"}
+
+
+def test_different_roots_come_before_the_barrier_after_them(tmp_path: Path) -> None:
+    """The third rank has returned and stands alone in the next collective: a consequence."""
+    for journal, group in steps(tmp_path, 3):
+        root = 1 if journal.rank == 1 else 0
+        call = journal.collective(group, "broadcast", root=root)
+        if journal.rank == 2:
+            journal.run(call, t=200 * MS, d=MS, q=3)
+            journal.begin(journal.collective(group, "barrier", shapes=None), 300 * MS, q=4)
+        else:
+            journal.begin(call, 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.seq) == ("root_mismatch", 3)
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert found.consequences == ("Rank 2 waits in barrier #4 of the default group (train.py:10).",)
+
+
+def test_an_abort_inside_a_difference_is_its_consequence(tmp_path: Path) -> None:
+    """Rank 1 dies without a word in the collective in which rank 0 brought another size."""
+    for journal, group in steps(tmp_path, 3):
+        size = 8 if journal.rank == 0 else 4
+        call = journal.collective(group, shapes=[[size]])
+        journal.begin(call, 200 * MS, q=3)
+        if journal.rank != 1:
+            beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "shape_mismatch"
+    assert ranks(tmp_path, found.culprits) == [0]
+    assert "Rank 1 ended without a word (killed, or aborted in C code)." in found.consequences
+
+
+def test_a_reduce_op_that_returned_explains_nothing_else(tmp_path: Path) -> None:
+    """Two faults are two findings."""
+    for journal, group in steps(tmp_path, 3):
+        op = "MAX" if journal.rank == 1 else "SUM"
+        journal.run(journal.collective(group, reduce_op=op), t=200 * MS, d=MS, q=3)
+        if journal.rank != 2:
+            journal.begin(journal.collective(group), 300 * MS, q=4)
+        beat(journal, 20)
+    kinds = {f.kind: ranks(tmp_path, f.culprits) for f in findings(tmp_path)}
+    assert kinds == {"reduce_op_mismatch": [1], "missing_participant": [2]}
+
+
+def test_scatter_and_gather_differ_by_rank_and_are_legal(tmp_path: Path) -> None:
+    """The root passes a list of tensors, the others receive one."""
+    for journal, group in steps(tmp_path, 2):
+        shapes = [[4], [4]] if journal.rank == 0 else [[4]]
+        scatter = journal.collective(group, "scatter", root=0, shapes=shapes)
+        slots = {"output_shapes": [[4], [4]]} if journal.rank == 0 else None
+        gather = journal.collective(group, "gather", root=0, args=slots)
+        journal.run(scatter, t=200 * MS, d=MS, q=3)
+        journal.run(gather, t=300 * MS, d=MS, q=4)
+        leave(journal, 400 * MS)
+    assert findings(tmp_path, look=all_gone) == []
+
+
+def test_a_slot_that_does_not_fit_its_input_is_a_shape_mismatch(tmp_path: Path) -> None:
+    """Rank 2 gathers six elements into a slot of four; rank 1 fits."""
+    for journal, group in steps(tmp_path, 3):
+        slots = {"output_shapes": [[4], [4], [4]]} if journal.rank == 0 else None
+        shape = [6] if journal.rank == 2 else [4]
+        call = journal.collective(group, "gather", root=0, shapes=[shape], args=slots)
+        journal.begin(call, 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("shape_mismatch", [2])
+
+
+def test_split_sizes_of_all_to_all_single_are_compared_pair_by_pair(tmp_path: Path) -> None:
+    """Rank 2 expects more rows from everybody than they send."""
+    for journal, group in steps(tmp_path, 3):
+        taken = [2, 2, 2] if journal.rank == 2 else [1, 1, 1]
+        call = journal.collective(
+            group,
+            "all_to_all_single",
+            shapes=[[3]],
+            splits=[[1, 1, 1], taken],
+            args={"output_shapes": [[sum(taken)]]},
+        )
+        journal.begin(call, 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("shape_mismatch", [2])
+
+
+def test_everybody_in_and_nobody_returns_is_no_progress(tmp_path: Path) -> None:
+    """No culprit."""
+    for journal, group in steps(tmp_path, 2):
+        journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits, found.certainty) == ("no_progress", (), "likely")
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+
+
+def test_asynchronous_work_that_nobody_waits_for_holds_up_nobody(tmp_path: Path) -> None:
+    """Rank 0 issued and goes on; rank 1 has not come yet: nothing is wrong."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            number = journal.begin(journal.collective(group, asynchronous=True), 200 * MS, q=3)
+            journal.record(i=number, d=MS)
+        beat(journal, 20)
+    assert findings(tmp_path) == []

@@ -1,0 +1,208 @@
+"""Faults of rendezvous and of the creation of groups."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.journals import MS, Journal, workers
+from support.scenes import (
+    S,
+    all_gone,
+    beat,
+    findings,
+    join,
+    leave,
+    mesh,
+    only,
+    ranks,
+    stand,
+    steps,
+)
+
+
+def met(journal: Journal, t: int, world_size: int, port: int = 29500) -> None:
+    """The client's part of a rendezvous up to the mesh, in which it then waits."""
+    init, meet, store = join(journal, t, world_size, port)
+    journal.end(store, MS)
+    journal.end(meet, MS)
+    mesh(journal, t + 2 * MS, init, world_size, journal.rank or 0, "default_pg", "0/", "cpu/")
+
+
+def test_a_rank_that_was_never_started_is_named(tmp_path: Path) -> None:
+    """Rank 0 waits in its store, rank 1 in the mesh, and no process of rank 2 was seen."""
+    for journal in workers(tmp_path, 3)[:2]:
+        if journal.rank == 0:
+            join(journal, 100 * MS, 3)
+        else:
+            met(journal, 100 * MS, 3)
+        beat(journal, 20)
+    for path in tmp_path.glob("*-4002-*"):
+        path.unlink()
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("rendezvous_incomplete", "likely")
+    assert (found.culprits, found.absent_ranks) == ((), (2,))
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+    assert "ranks 0 and 1 came of 3; no process of rank 2 was seen" in found.summary
+
+
+def test_a_rank_that_stands_before_its_rendezvous_is_named_with_its_line(tmp_path: Path) -> None:
+    """It was started and has not come yet."""
+    for journal in workers(tmp_path, 2):
+        if journal.rank == 0:
+            join(journal, 100 * MS, 2)
+        else:
+            stand(journal, 3 * S, "/work/train.py", 3, "download")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_incomplete", [1])
+    assert "it stands at train.py:3 in download" in found.summary
+
+
+def test_nobody_listens_where_nobody_claims_rank_0(tmp_path: Path) -> None:
+    """Both clients dial in vain."""
+    journals = workers(tmp_path, 3)
+    for journal in journals[1:]:
+        join(journal, 100 * MS, 3)
+        beat(journal, 20)
+    for path in tmp_path.glob("*-4000-*"):
+        path.unlink()
+    found = only(findings(tmp_path))
+    assert (found.kind, found.absent_ranks) == ("rendezvous_unreachable", (0,))
+    assert ranks(tmp_path, found.waiting) == [1, 2]
+
+
+def test_a_wrong_port_names_the_listener_and_the_odd_one(tmp_path: Path) -> None:
+    """Rank 1 dials another port; that rank 0 and 2 wait follows from it."""
+    for journal in workers(tmp_path, 3):
+        if journal.rank == 2:
+            met(journal, 100 * MS, 3)
+        else:
+            join(journal, 100 * MS, 3, port=29501 if journal.rank else 29500)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_unreachable", [1])
+    assert "rank 0 listens at 127.0.0.1:29500, where the others dial" in found.summary
+    assert len(found.consequences) == 2
+
+
+def test_two_claims_on_one_rank_explain_the_one_that_is_missing(tmp_path: Path) -> None:
+    """Both processes are culprits; nobody claims rank 2."""
+    journals = [Journal(tmp_path, pid=4000 + n, rank=r, world_size=3) for n, r in enumerate((0, 1))]
+    join(journals[0], 100 * MS, 3)
+    met(journals[1], 100 * MS, 3)
+    again = Journal(tmp_path, pid=4002, rank=1, world_size=3)
+    met(again, 200 * MS, 3)
+    for journal in (*journals, again):
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("duplicate_rank", [1, 1])
+    assert "pid 4001 on host and pid 4002 on host; nobody claims rank 2" in found.summary
+
+
+def test_a_restart_claims_the_same_rank_later(tmp_path: Path) -> None:
+    """The first attempt had ended before: no duplicate."""
+    first = Journal(tmp_path, pid=4000, rank=0, world_size=1)
+    join(first, 100 * MS, 1)
+    leave(first, 200 * MS)
+    second = Journal(tmp_path, pid=4001, rank=0, world_size=1, t0=10**12 + 30 * S)
+    _, _, store = join(second, 100 * MS, 1)
+    second.end(store, MS)
+    leave(second, 300 * MS)
+    assert findings(tmp_path, look=all_gone) == []
+
+
+def test_claims_of_another_world_size_are_a_group_mismatch(tmp_path: Path) -> None:
+    """Rank 1 says four where the others say three."""
+    for journal in workers(tmp_path, 3):
+        if journal.rank:
+            met(journal, 100 * MS, 4 if journal.rank == 1 else 3)
+        else:
+            join(journal, 100 * MS, 3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("group_mismatch", [1])
+    assert "rank 1 claims 4 and ranks 0 and 2 claim 3" in found.summary
+
+
+def test_prefixes_that_differ_are_shown_side_by_side(tmp_path: Path) -> None:
+    """Two processes build a group of two by hand, each under a prefix of its own."""
+    for journal in workers(tmp_path, 2):
+        rank = journal.rank or 0
+        mesh(journal, 100 * MS, 0, 2, rank, f"job_{rank}")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("rendezvous_incomplete", ())
+    assert "job_0" in found.summary
+    assert "job_1" in found.summary
+
+
+def create(journal: Journal, t: int, members: list[int], *, wait: bool = True) -> None:
+    """``new_group`` of these ranks; waiting in its mesh, or done."""
+    where = journal.stack(("train.py", 60 + len(members), "main"))
+    args = {"ranks": members, "use_local_synchronization": False, "sort_ranks": True}
+    call = journal.call("new_group", kind="composed", origin="python", stack=where, args=args)
+    outer = journal.begin(call, t)
+    rank = journal.rank or 0
+    if rank in members:
+        inner = mesh(journal, t + 1, outer, len(members), members.index(rank), "0/", "1/", "cpu/")
+        if wait:
+            return
+        journal.end(inner, MS)
+    journal.end(outer, 2 * MS)
+
+
+def test_other_ranks_in_the_same_call_are_a_group_mismatch(tmp_path: Path) -> None:
+    """Rank 1 of three names other members."""
+    for journal, _ in steps(tmp_path, 3):
+        create(journal, 200 * MS, [1, 2] if journal.rank == 1 else [0, 1])
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.severity) == ("group_mismatch", "error")
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert "rank 1 makes [1, 2] (train.py:62)" in found.summary
+
+
+def test_a_group_mismatch_that_harmed_nobody_is_a_warning(tmp_path: Path) -> None:
+    """Two halves made groups of their own in the same call, and all went well."""
+    for journal, _ in steps(tmp_path, 4):
+        half = [0, 1] if (journal.rank or 0) < 2 else [2, 3]
+        create(journal, 200 * MS, half, wait=False)
+        leave(journal, 300 * MS)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, found.severity, found.culprits) == ("group_mismatch", "warning", ())
+
+
+def test_members_only_with_nothing_after_it_is_legal(tmp_path: Path) -> None:
+    """Ranks 2 and 3 do not call, and nobody misses them."""
+    for journal, _ in steps(tmp_path, 4):
+        if (journal.rank or 0) < 2:
+            create(journal, 200 * MS, [0, 1], wait=False)
+        leave(journal, 300 * MS)
+    assert findings(tmp_path, look=all_gone) == []
+
+
+def test_who_goes_past_a_creation_is_to_blame(tmp_path: Path) -> None:
+    """Rank 1 does not call and waits in the next collective instead."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            create(journal, 200 * MS, [0, 1])
+        if journal.rank == 2:
+            journal.begin(journal.collective(group), 300 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("group_mismatch", [1])
+    assert "rank 1 went past it and is in all_reduce #3" in found.summary
+
+
+def test_who_may_still_come_to_a_creation_is_missing(tmp_path: Path) -> None:
+    """Rank 1 sleeps before the call."""
+    for journal, _ in steps(tmp_path, 2):
+        if journal.rank == 0:
+            create(journal, 200 * MS, [0, 1])
+        else:
+            stand(journal, 3 * S, "/work/train.py", 99, "save")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])

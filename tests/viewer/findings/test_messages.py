@@ -1,0 +1,147 @@
+"""Faults of messages, keys and cycles over all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from disttrace_viewer.findings.rules.deadlock import cycles, ring
+from support.journals import MS
+from support.scenes import S, beat, findings, leave, only, ranks, stand, steps, verdict
+
+
+def test_a_ring_of_receives_is_one_deadlock_without_culprit(tmp_path: Path) -> None:
+    """Each rank receives from the one before it; the cycle is told edge by edge."""
+    for journal, group in steps(tmp_path, 3):
+        rank = journal.rank or 0
+        journal.begin(journal.message(group, "recv", (rank - 1) % 3, tag=7), 200 * MS, q=1)
+        beat(journal, 20)
+    case, found = verdict(tmp_path)
+    finding = only(found)
+    rank_of = {p.index: p.rank for p in case.evidence.trace.processes}
+    assert (finding.kind, finding.culprits, finding.certainty) == ("deadlock", (), "certain")
+    edges = {(rank_of[a], word, rank_of[b]) for a, word, b in finding.cycle or ()}
+    assert edges == {(0, "waits for", 2), (2, "waits for", 1), (1, "waits for", 0)}
+    assert "recv from rank 2 with tag 7, 4 elements of float32 (train.py:20)" in finding.summary
+
+
+def test_a_cycle_is_told_before_the_stall_time(tmp_path: Path) -> None:
+    """It is certain, so two seconds do."""
+    for journal, group in steps(tmp_path, 2):
+        journal.begin(journal.message(group, "recv", 1 - (journal.rank or 0)), 200 * MS, q=1)
+        beat(journal, 4)
+    assert only(findings(tmp_path)).kind == "deadlock"
+
+
+def test_groups_in_opposite_order_are_a_deadlock(tmp_path: Path) -> None:
+    """Rank 0 is in group a and rank 1 in group b, of the same two ranks; rank 2 only follows."""
+    for journal, group in steps(tmp_path, 3):
+        a, b = (journal.group(name=name, ranks=[0, 1], size=2, default=False) for name in "ab")
+        mine = {0: a, 1: b, 2: group}[journal.rank or 0]
+        journal.begin(journal.collective(mine), 200 * MS, q=3 if mine == group else 1)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("deadlock", ())
+    assert "group [0, 1] named 'a'" in found.summary
+    assert found.consequences == (
+        "Rank 2 waits in all_reduce #3 of the default group (train.py:10).",
+    )
+
+
+def test_a_message_whose_sender_is_outside_is_unmatched(tmp_path: Path) -> None:
+    """Rank 1 never sends; it sleeps at a line of its own."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
+        else:
+            stand(journal, 3 * S, "/work/train.py", 99, "save")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("unmatched_recv", "certain")
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert "but rank 1 never sends; it stands at train.py:99 in save" in found.summary
+
+
+def test_a_send_that_nobody_receives_is_unmatched(tmp_path: Path) -> None:
+    """The receiver has ended."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.message(group, "send", 1), 200 * MS, q=1)
+            beat(journal, 20)
+        else:
+            leave(journal, 210 * MS)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("unmatched_send", [1])
+
+
+def test_two_ends_with_other_tags_name_both_and_blame_nobody(tmp_path: Path) -> None:
+    """They wait for one another, but a deadlock would hide what is wrong."""
+    for journal, group in steps(tmp_path, 2):
+        rank = journal.rank or 0
+        call = journal.message(group, "recv" if rank else "send", 1 - rank, tag=rank)
+        journal.begin(call, 200 * MS, q=1)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind in ("unmatched_send", "unmatched_recv")
+    assert found.culprits == ()
+    assert "with tag 0" in found.summary
+    assert "with tag 1" in found.summary
+
+
+def test_a_receive_from_any_source_waits_for_any_sender(tmp_path: Path) -> None:
+    """As long as one of two senders may still come from a wait of its own, nobody is to blame."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 0:
+            journal.begin(journal.message(group, "recv", None), 200 * MS)
+        elif journal.rank == 1:
+            journal.begin(journal.message(group, "recv", 2), 200 * MS, q=1)
+        else:
+            stand(journal, 3 * S, "/work/train.py", 99, "save")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("unmatched_recv", [2])
+    assert ranks(tmp_path, found.waiting) == [1]
+    assert found.consequences == ("Rank 0 waits in recv from any rank (train.py:20).",)
+
+
+def test_two_ends_of_another_size_are_told_although_both_returned(tmp_path: Path) -> None:
+    """Four elements are sent where eight are received."""
+    for journal, group in steps(tmp_path, 2):
+        rank = journal.rank or 0
+        keys = {"shapes": [[8]], "bytes": 32} if rank else {}
+        call = journal.message(group, "recv" if rank else "send", 1 - rank, **keys)
+        journal.run(call, t=200 * MS, d=MS, q=1)
+        leave(journal, 300 * MS)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("size_mismatch", ())
+    assert "sends 4 elements of float32 (train.py:20) where rank 1 receives 8" in found.summary
+
+
+def test_a_key_that_nobody_set_is_missing_and_the_nearest_is_named(tmp_path: Path) -> None:
+    """Rank 1 set it with another spelling and waits in a barrier meanwhile."""
+    for journal, group in steps(tmp_path, 2):
+        store = journal.prefix_store(1, "app")
+        where = journal.stack(("train.py", 50, "main"))
+        keys = {"kind": "store", "store": store, "origin": "python", "stack": where}
+        if journal.rank == 0:
+            journal.begin(journal.call("store.get", **keys), 200 * MS, k="ready/1")
+        else:
+            journal.run(journal.call("store.set", **keys), t=200 * MS, d=MS, k="Ready/1")
+            journal.begin(journal.collective(group, "barrier", shapes=None), 300 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.key, found.culprits) == ("store_key_missing", "app/ready/1", ())
+    assert "the nearest key that was set is 'app/Ready/1', by rank 1" in found.summary
+    assert found.consequences == ("Rank 1 waits in barrier #3 of the default group (train.py:10).",)
+
+
+def test_cycles_are_found_apart_from_those_who_lead_into_them() -> None:
+    """3 leads into the cycle of 0, 1 and 2; 4 and 5 are another."""
+    edges = {0: (1,), 1: (2,), 2: (0, 9), 3: (0,), 4: (5,), 5: (4,), 6: ()}
+    assert cycles(edges) == [(0, 1, 2), (4, 5)]
+    assert ring(edges, (0, 1, 2)) == [0, 1, 2]
+
+
+def test_a_long_cycle_needs_no_recursion() -> None:
+    """Five thousand ranks in one ring."""
+    size = 5000
+    assert cycles({n: ((n + 1) % size,) for n in range(size)}) == [tuple(range(size))]

@@ -1,0 +1,158 @@
+"""How processes end, who failed first, and what is only an echo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.findings.ending import is_echo
+from support.journals import MS
+from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, leave, only, ranks, steps
+
+
+def test_the_first_failure_is_the_finding_and_echoes_follow(tmp_path: Path) -> None:
+    """Rank 1 raises; the others report a closed connection, one of them hangs."""
+    for journal, group in steps(tmp_path, 3):
+        call = journal.collective(group)
+        if journal.rank == 1:
+            fail(journal, 210 * MS, "ValueError", "the loss is not a number")
+        elif journal.rank == 0:
+            number = journal.begin(call, 200 * MS, q=3)
+            journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
+            fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+        else:
+            journal.begin(call, 200 * MS, q=3)
+            beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert ranks(tmp_path, found.waiting) == [0, 2]
+    assert found.summary == (
+        "Rank 1 failed with ValueError: the loss is not a number at train.py:30 in step."
+    )
+    assert any(text.startswith("Rank 0 failed with RuntimeError") for text in found.consequences)
+
+
+def test_the_same_error_at_the_same_line_is_one_finding(tmp_path: Path) -> None:
+    """Two ranks run out of data in the same step."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+        else:
+            fail(journal, 210 * MS, "StopIteration", "")
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1, 2])
+
+
+def test_a_silent_end_that_others_noticed_is_a_failure(tmp_path: Path) -> None:
+    """Rank 1 has no last word; the others saw its connections close."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            continue
+        number = journal.begin(journal.collective(group), 200 * MS, q=3)
+        journal.end(number, 10 * S, x=journal.string(PEER_GONE))
+        fail(journal, 11 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert "after all_reduce #2 of the default group" in found.summary
+
+
+def test_a_silent_end_that_nobody_noticed_is_likely(tmp_path: Path) -> None:
+    """The others still beat long after its last sign, and wait."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("process_failed", "likely")
+    assert ranks(tmp_path, found.culprits) == [1]
+
+
+def test_a_hanging_job_that_was_killed_keeps_its_verdict(tmp_path: Path) -> None:
+    """All are gone at one time: what stood before counts, and not that they were killed."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank != 2:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
+    assert found.consequences == ()
+
+
+def test_a_healthy_job_that_was_killed_has_no_finding(tmp_path: Path) -> None:
+    """Somebody is always in something for some milliseconds."""
+    for journal, group in steps(tmp_path, 3):
+        beat(journal, 4)
+        if journal.rank != 2:
+            journal.begin(journal.collective(group), 4 * S + 10 * MS, q=3)
+    assert findings(tmp_path, look=all_gone) == []
+
+
+def test_os_exit_with_a_code_is_a_failure(tmp_path: Path) -> None:
+    """It is the only way of leaving that says its code itself."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+        else:
+            journal.define("exit", t=210 * MS, how="os._exit", code=4)
+    found = only(findings(tmp_path))
+    assert found.kind == "process_failed"
+    assert found.summary.startswith("Rank 1 left by os._exit(4), after all_reduce #2")
+
+
+def test_a_rank_that_is_no_member_explains_the_exception(tmp_path: Path) -> None:
+    """The group rank was given where the global rank is wanted."""
+    text = "Global rank 0 is not part of group <torch.distributed.ProcessGroup object at 0x7f>"
+    for journal, group in steps(tmp_path, 4):
+        if (journal.rank or 0) >= 2:
+            sub = journal.group(name="1", ranks=[2, 3], size=2, rank=0, default=False)
+            journal.run(journal.collective(sub, "broadcast", root=0), t=200 * MS, d=MS, q=1)
+            fail(journal, 210 * MS, "ValueError", text, line=25)
+        else:
+            journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
+            beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("not_in_group", [2, 3])
+    assert found.summary == "Ranks 2 and 3 name rank 0 (train.py:25), no member of [2, 3]."
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+
+
+def test_work_that_was_dropped_unwaited_is_a_note(tmp_path: Path) -> None:
+    """A note makes nobody unhealthy; sends are left out."""
+    for journal, group in steps(tmp_path, 2):
+        rank = journal.rank or 0
+        for call in (
+            journal.collective(group, asynchronous=True),
+            journal.message(group, "recv" if rank else "send", 1 - rank),
+        ):
+            number = journal.begin(call, 200 * MS, q=3 if call == 2 else 1)
+            journal.record(i=number, d=MS)
+            journal.record(l=number, d=2 * MS)
+        leave(journal, 300 * MS)
+    found = findings(tmp_path)
+    assert {f.severity for f in found} == {"note"}
+    assert sorted((f.kind, f.op) for f in found) == [
+        ("unwaited_work", "all_reduce"),
+        ("unwaited_work", "recv"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "echo"),
+    [
+        ("RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:1", True),
+        ("RuntimeError: Timed out waiting 3000ms for recv operation to complete", True),
+        ("DistStoreError: wait timeout after 3000ms, keys: /ready/1", True),
+        ("RuntimeError: Rank 2 failed to pass monitoredBarrier in 100 ms", True),
+        ("ValueError: the loss is not a number", False),
+        ("torch.OutOfMemoryError: CUDA out of memory", False),
+        ("KeyError: 'step'", False),
+    ],
+)
+def test_what_is_an_echo(text: str, echo: bool) -> None:
+    """An error that says only that somebody went away, or did not come."""
+    assert is_echo(text) is echo

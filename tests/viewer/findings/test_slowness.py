@@ -1,0 +1,76 @@
+"""Who makes the others wait: own delays, told apart from those that were inherited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.journals import MS, Journal
+from support.scenes import all_gone, findings, leave, only, ranks, steps
+
+LATE = 40 * MS
+COUNT = 20
+
+
+def late_steps(folder: Path, delays: dict[int, int], *, world_size: int = 3) -> None:
+    """All_reduces in which each rank comes after its delay since the last one let it go."""
+    let_go = 200 * MS
+    jobs = steps(folder, world_size)
+    calls = [journal.collective(group) for journal, group in jobs]
+    for number in range(3, 3 + COUNT):
+        begins = [let_go + MS + delays.get(journal.rank or 0, 0) for journal, _ in jobs]
+        end = max(begins) + MS // 5
+        for (journal, _), call, begin in zip(jobs, calls, begins, strict=True):
+            journal.run(call, t=begin, d=end - begin, q=number)
+        let_go = end
+    for journal, _ in jobs:
+        leave(journal, let_go + MS)
+
+
+def test_a_straggler_is_found_with_its_delay_and_its_line(tmp_path: Path) -> None:
+    """Rank 1 comes 40 ms late every time; the two others wait 1.6 s in all."""
+    late_steps(tmp_path, {1: LATE})
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, found.severity) == ("straggler", "warning")
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert ranks(tmp_path, found.waiting) == [0, 2]
+    assert found.summary == (
+        "Rank 1 comes late to all_reduce by 40 ms in 20 of 22 cases before train.py:10 in main;"
+        " ranks 0 and 2 waited 1.6 s for it in total."
+    )
+
+
+def test_everybody_equally_slow_is_no_straggler(tmp_path: Path) -> None:
+    """They all compute for 40 ms."""
+    late_steps(tmp_path, {0: LATE, 1: LATE, 2: LATE})
+    assert findings(tmp_path, look=all_gone) == []
+
+
+def test_small_delays_are_not_told(tmp_path: Path) -> None:
+    """Nine milliseconds are below what is worth a warning."""
+    late_steps(tmp_path, {1: 9 * MS})
+    assert findings(tmp_path, look=all_gone) == []
+
+
+def ball(journal: Journal, call: int, begin: int, end: int, number: int) -> None:
+    """One end of a message."""
+    journal.run(call, t=begin, d=end - begin, q=number)
+
+
+def test_a_late_sender_is_found_and_its_partner_is_not(tmp_path: Path) -> None:
+    """Rank 1 holds the ball for 20 ms in each round of a ping-pong."""
+    (one, group), (two, _) = steps(tmp_path, 2)
+    out, back = one.message(group, "send", 1), one.message(group, "recv", 1)
+    away = two.stack(("pong.py", 7, "answer"))
+    taken, sent = two.message(group, "recv", 0), two.message(group, "send", 0, stack=away)
+    t = 200 * MS
+    for number in range(1, COUNT + 1):
+        ball(one, out, t, t + MS, number)
+        ball(two, taken, t, t + MS, number)
+        ball(one, back, t + MS, t + 22 * MS, number)
+        ball(two, sent, t + 21 * MS, t + 22 * MS, number)
+        t += 22 * MS
+    for journal in (one, two):
+        leave(journal, t)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("late_sender", [1])
+    assert "sends late by 20 ms in 20 of 20 cases before pong.py:7 in answer" in found.summary
