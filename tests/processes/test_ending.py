@@ -1,0 +1,118 @@
+"""Every way out of a process leaves the record that it can, and stays the way out it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.patches import OURS
+from support.processes import Outcome, python
+from support.raw import RawJournal, read_journals
+
+PROGRAM = Path(__file__).with_name("ways_out.py")
+FAILURE = [("ValueError", "first line")]
+
+Exits = list[tuple[str, int | None]]
+Failures = list[tuple[str, str]]
+
+# How it ends, its exit code, exit records as (how, code), failures as (type, text).
+IN_MAIN: list[tuple[str, int, Exits, Failures]] = [
+    ("use", 0, [("normal", None)], []),
+    ("raises", 1, [("exception", 1)], FAILURE),
+    ("leaves", 7, [("normal", None)], []),
+    ("leaves_at_once", 9, [("os._exit", 9)], []),
+    ("killed", -9, [], []),
+    ("terminated", -15, [], []),
+    ("aborts", -6, [], []),
+    ("interrupted", -2, [("exception", None)], []),
+    ("raises_in_thread", 0, [("normal", None)], FAILURE),
+    ("leaves_a_daemon", 0, [("normal", None)], []),
+    ("own_hook", 1, [("exception", 1)], FAILURE),
+]
+IN_CHILD: list[tuple[str, str, int, Exits, Failures]] = [
+    ("fork", "use", 0, [("exit", 0)], []),
+    ("fork", "raises", 1, [("exception", 1)], FAILURE),
+    ("fork", "leaves_at_once", 9, [("os._exit", 9)], []),
+    ("spawn", "raises", 1, [("exception", 1)], FAILURE),
+    ("spawn", "leaves", 7, [("exit", 7)], []),
+    ("forkserver", "raises", 1, [("exception", 1)], FAILURE),
+]
+
+
+def ends(journal: RawJournal) -> tuple[list[Any], list[Any]]:
+    """(how, code) of the exit records and (type, text) of the failures."""
+    return (
+        [(record["how"], record["code"]) for record in journal.of("exit")],
+        [(record["type"], record["text"]) for record in journal.of("failure")],
+    )
+
+
+def traced(folder: Path, start: str, name: str) -> Outcome:
+    """The program under tracing; no frame of ours is in what it says of itself."""
+    outcome = python(
+        *(PROGRAM, start, name),
+        PYTHONFAULTHANDLER="",  # it would list every thread at an abort, ours too
+        DISTTRACE="1",
+        DISTTRACE_DIR=str(folder),
+    )
+    assert not outcome.hung, f"{outcome}"
+    assert OURS not in outcome.stderr, f"{outcome}"
+    return outcome
+
+
+@pytest.mark.parametrize(("name", "code", "exits", "failures"), IN_MAIN)
+def test_way_out(tmp_path: Path, name: str, code: int, exits: Exits, failures: Failures) -> None:
+    """One exit record where the process can write one, and the code that it has untraced."""
+    outcome = traced(tmp_path, "main", name)
+    assert outcome.code == code, f"{outcome}"
+    (journal,) = read_journals(tmp_path)
+    assert ends(journal) == (exits, failures)
+
+
+@pytest.mark.parametrize(("start", "name", "code", "exits", "failures"), IN_CHILD)
+def test_way_out_of_a_child(
+    tmp_path: Path, start: str, name: str, code: int, exits: Exits, failures: Failures
+) -> None:
+    """Children of multiprocessing, where neither excepthook nor atexit is called."""
+    assert traced(tmp_path, start, name).check().stdout == f"{code}\n"
+    (journal,) = read_journals(tmp_path)
+    assert ends(journal) == (exits, failures)
+
+
+def test_way_out_of_torch_spawn(tmp_path: Path) -> None:
+    """Its parent shows the child's traceback, in which we do not appear."""
+    outcome = traced(tmp_path, "torch", "raises").check()
+    assert outcome.stdout.startswith("ProcessRaisedException")
+    assert "ValueError: first line" in outcome.stdout
+    assert OURS not in outcome.stdout
+    (journal,) = read_journals(tmp_path)
+    assert ends(journal) == ([("exception", 1)], FAILURE)
+
+
+def test_the_failing_line(tmp_path: Path) -> None:
+    """A failure shows where it was raised, innermost first."""
+    python(PROGRAM, "spawn", "raises", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path))
+    (journal,) = read_journals(tmp_path)
+    strings = {record["n"]: record["v"] for record in journal.of("string")}
+    stacks = {record["n"]: record["frames"] for record in journal.of("stack")}
+    file, line, function = stacks[journal.only("failure")["stack"]][0]
+    assert (strings[file], strings[function]) == (str(PROGRAM), "raises")
+    assert PROGRAM.read_text().splitlines()[line - 1].strip().startswith("raise ValueError")
+
+
+def test_parent_and_forked_child_end_apart(tmp_path: Path) -> None:
+    """A child forked by hand that leaves by os._exit has a journal and an end of its own."""
+    outcome = python(PROGRAM, "main", "forks", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
+    assert outcome.stdout == "3\n"
+    found = {j.only("process")["role"]: ends(j)[0] for j in read_journals(tmp_path)}
+    assert found == {"main": [("normal", None)], "child": [("os._exit", 3)]}
+
+
+def test_pool(tmp_path: Path) -> None:
+    """A pool's workers are traced, and its results come."""
+    outcome = python(PROGRAM, "fork", "pool", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
+    assert outcome.stdout == "[0, 1, 4, 9, 16, 25]\n"
+    roles = {journal.only("process")["role"] for journal in read_journals(tmp_path)}
+    assert roles == {"child"}

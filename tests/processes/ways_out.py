@@ -1,0 +1,117 @@
+"""Ways in which a process that used c10d ends; argv names one, and before it how it was started."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import torch.distributed as dist
+import torch.multiprocessing
+
+
+def use() -> None:
+    """What opens the journal."""
+    dist.HashStore().set("key", "value")
+
+
+def raises() -> None:
+    use()
+    raise ValueError("first line\nsecond line")
+
+
+def leaves() -> None:
+    use()
+    sys.exit(7)
+
+
+def leaves_at_once() -> None:
+    use()
+    os._exit(9)
+
+
+def killed() -> None:
+    use()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def terminated() -> None:
+    use()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def aborts() -> None:
+    use()
+    os.abort()
+
+
+def interrupted() -> None:
+    use()
+    raise KeyboardInterrupt
+
+
+def raises_in_thread() -> None:
+    use()
+    thread = threading.Thread(target=raises)
+    thread.start()
+    thread.join()
+
+
+def leaves_a_daemon() -> None:
+    use()
+    threading.Thread(target=dist.HashStore().wait, args=(["never"],), daemon=True).start()
+    time.sleep(0.05)
+
+
+def forks() -> None:
+    use()
+    child = os.fork()
+    if child == 0:
+        use()
+        os._exit(3)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def own_hook() -> None:
+    sys.excepthook = lambda kind, error, trace: print("mine", kind.__name__)
+    raises()
+
+
+WAYS: tuple[Callable[[], None], ...] = (
+    *(use, raises, leaves, leaves_at_once, killed, terminated, aborts, interrupted),
+    *(raises_in_thread, leaves_a_daemon, forks, own_hook),
+)
+
+
+def square(number: int) -> int:
+    use()
+    return number * number
+
+
+def spawned(_: int, name: str) -> None:
+    globals()[name]()
+
+
+def main(start: str, name: str) -> None:
+    if start == "main":
+        globals()[name]()
+    elif start == "torch":
+        try:
+            torch.multiprocessing.spawn(spawned, (name,), nprocs=1)
+        except Exception as error:
+            print(type(error).__name__, error)
+    elif name == "pool":
+        with multiprocessing.get_context(start).Pool(2) as pool:
+            print(pool.map(square, range(6)))
+    else:
+        multiprocessing.set_start_method(start)
+        process = multiprocessing.Process(target=globals()[name])
+        process.start()
+        process.join()
+        print(process.exitcode)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
