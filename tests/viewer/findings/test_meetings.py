@@ -9,6 +9,7 @@ from support.scenes import (
     S,
     all_gone,
     beat,
+    fail,
     findings,
     join,
     leave,
@@ -43,6 +44,54 @@ def test_a_rank_that_was_never_started_is_named(tmp_path: Path) -> None:
     assert (found.culprits, found.absent_ranks) == ((), (2,))
     assert ranks(tmp_path, found.waiting) == [0, 1]
     assert "ranks 0 and 1 came of 3; no process of rank 2 was seen" in found.summary
+
+
+def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -> None:
+    """Gloo waits for the key of the peer that is missing; that is no fault of a key."""
+    for journal in workers(tmp_path, 2):
+        if journal.rank == 1:
+            met(journal, 100 * MS, 2)
+            keys = {"kind": "store", "store": 3, "origin": "c++"}
+            journal.begin(journal.call("store.wait", **keys), 200 * MS, p=1, k=["0/0"])
+        else:
+            init, meet, store = join(journal, 50 * MS, 2)
+            for number in (store, meet):
+                journal.end(number, MS)
+            journal.end(init, 2 * MS, x=journal.string("KeyboardInterrupt"))
+            stand(journal, 3 * S, "/work/train.py", 3, "clean_up")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.op) == ("rendezvous_incomplete", "init_process_group")
+    assert ranks(tmp_path, found.culprits) == [0]
+
+
+def test_waiting_in_what_cannot_be_seen_is_no_progress(tmp_path: Path) -> None:
+    """Nothing tells what an ``init_process_group`` without anything inside waits for."""
+    for journal in workers(tmp_path, 2):
+        init, meet, store = join(journal, 50 * MS, 2)
+        for number in (store, meet):
+            journal.end(number, MS)
+        assert init == 1
+        beat(journal, 20)
+    found = findings(tmp_path)
+    assert {(f.kind, f.op, f.culprits) for f in found} == {
+        ("no_progress", "init_process_group", ())
+    }
+
+
+def test_a_time_out_in_the_store_has_come_all_the_same(tmp_path: Path) -> None:
+    """Rank 0 gave up waiting; rank 1 never came."""
+    (journal,) = workers(tmp_path, 2)[:1]
+    init, meet, store = join(journal, 100 * MS, 2)
+    text = journal.string("torch.distributed.DistStoreError: Timed out after 9 seconds waiting")
+    journal.end(store, 9 * S, x=text, f=1)
+    journal.end(meet, 9 * S, x=text)
+    journal.end(init, 9 * S, x=text)
+    fail(journal, 10 * S, "DistStoreError", "Timed out after 9 seconds waiting for clients")
+    for path in tmp_path.glob("*-4001-*"):
+        path.unlink()
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, found.absent_ranks) == ("rendezvous_incomplete", (1,))
 
 
 def test_a_rank_that_stands_before_its_rendezvous_is_named_with_its_line(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import polars as pl
 
+from disttrace_viewer.findings.ending import is_echo
 from disttrace_viewer.findings.evidence import Evidence
 from disttrace_viewer.findings.operation import Op, ops
 from disttrace_viewer.model import Store
@@ -105,7 +106,7 @@ class Meetings:
         arrived: dict[int, int] = {}
         for other in together:
             rank = self.claim(other)
-            if rank is not None and not other.refused:
+            if rank is not None and (other.error is None or is_echo(other.error)):
                 arrived.setdefault(rank, other.process)
         made = self._ranks(op)
         missing = [r for r in range(expected or 0) if r not in arrived]

@@ -72,12 +72,18 @@ def waits(evidence: Evidence, meetings: Meetings) -> tuple[Wait, ...]:
 
 
 def _carrier(evidence: Evidence, op: Op) -> Op:
-    """What C++ code does in a store is part of the operation around it."""
-    if op.call.kind != "store" or op.call.origin != "c++" or op.parent is None:
+    """What C++ code does in a store is part of the operation that its thread is in."""
+    if op.call.kind != "store" or op.call.origin != "c++":
         return op
-    around = {o.id: o for o in evidence.pending}
-    outer = around.get((op.process, op.parent))
-    return outer if outer is not None and outer.call.kind != "composed" else op
+    around = [
+        o
+        for o in evidence.pending
+        if (o.process, o.thread) == (op.process, op.thread)
+        and o.number < op.number
+        and o.call.kind not in ("store", "composed")
+        and (o.issued_ns is None or o.wait_begin_ns is not None)
+    ]
+    return around[-1] if around else op
 
 
 def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:

@@ -8,41 +8,58 @@ from disttrace_viewer.findings import wording
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.findings.operation import frame
-from disttrace_viewer.findings.waits import COLLECTIVE, MESSAGE
+from disttrace_viewer.findings.waits import COLLECTIVE, MESSAGE, OTHER, Wait
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """One finding per exchange that is complete, old, and not over."""
-    seen = set()
-    for wait in case.oldest():
-        if wait in case.owner or wait.exchange in seen or not wait.complete:
-            continue
-        if wait.kind not in (COLLECTIVE, MESSAGE) or not case.old(wait):
-            continue
-        seen.add(wait.exchange)
-        evidence, trace = case.evidence, case.evidence.trace
-        inside = [w for w in case.open() if w.exchange == wait.exchange]
-        who = [w.process for w in inside]
-        group = wait.op.call.group
-        label = wording.processes(trace, who)
-        yield Finding(
-            kind="no_progress",
-            summary=(
-                f"Everybody came to {wording.operation(trace, wait.op)} with equal arguments, and"
-                f" {label} {wording.have(len(who))} been in it at"
-                f" {wording.place(frame(trace, wait.op))} for"
-                f" {wording.span(max(evidence.age_ns(w.op) for w in inside))} without an end."
-            ),
-            certainty=LIKELY,
-            hint=(
-                "Suspect the network, the device or the library: test the links between these"
-                " hosts, look for errors of the driver, and compare library versions."
-            ),
-            waiting=tuple(who),
-            op=wait.op.call.op,
-            group=None if group is None else trace.groups[group].id,
-            seq=wait.op.seq,
-            locations=evidence.locations(w.op for w in inside),
-            at_ns=wait.op.begin_ns,
-            scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset(who)),
+    """One finding per exchange that is complete, old, and not over.
+
+    What an operation waits for that is seen only from outside is not known; it comes last.
+    """
+    for kinds in ((COLLECTIVE, MESSAGE), (OTHER,)):
+        for wait in case.oldest():
+            if wait.kind in kinds and wait.complete and wait not in case.owner and case.old(wait):
+                yield _finding(case, wait)
+
+
+def _finding(case: Case, wait: Wait) -> Finding:
+    evidence, trace = case.evidence, case.evidence.trace
+    inside = [w for w in case.open() if w.exchange == wait.exchange or _alike(w, wait)]
+    who = [w.process for w in inside]
+    group = wait.op.call.group
+    label = wording.processes(trace, who)
+    lasting = (
+        f"{wording.have(len(who))} been in {{}} at {wording.place(frame(trace, wait.op))} for"
+        f" {wording.span(max(evidence.age_ns(w.op) for w in inside))}"
+    )
+    name = wording.operation(trace, wait.op)
+    if wait.kind == OTHER:
+        summary = (
+            f"{label[0].upper() + label[1:]} {lasting.format(name)}, and what it waits for was not"
+            " seen."
         )
+    else:
+        summary = (
+            f"Everybody came to {name} with equal arguments, and {label} {lasting.format('it')}"
+            " without an end."
+        )
+    return Finding(
+        kind="no_progress",
+        summary=summary,
+        certainty=LIKELY,
+        hint=(
+            "Suspect the network, the device or the library: test the links between these hosts,"
+            " look for errors of the driver, and compare library versions."
+        ),
+        waiting=tuple(who),
+        op=wait.op.call.op,
+        group=None if group is None else trace.groups[group].id,
+        seq=wait.op.seq,
+        locations=evidence.locations(w.op for w in inside),
+        at_ns=wait.op.begin_ns,
+        scope=Scope(exchanges=frozenset(w.exchange for w in inside), roots=frozenset(who)),
+    )
+
+
+def _alike(one: Wait, two: Wait) -> bool:
+    return one.kind == two.kind == OTHER and one.op.call.op == two.op.call.op
