@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
 SMALL, MEDIUM = "small", "medium"
 DDP, FSDP = "DDP", "FSDP2"
 
@@ -51,10 +50,10 @@ QUICK = Scale(
     starts=20,
     imports=2,
     journal_operations=20_000,
-    steps=4,
+    steps=3,
     step_rounds=3,
-    models=(SMALL, MEDIUM),
-    trainings=(DDP, FSDP),
+    models=(SMALL,),
+    trainings=(FSDP,),
     memory_runs=1,
     lines=20_000,
 )
