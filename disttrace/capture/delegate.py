@@ -41,10 +41,7 @@ def install(capture: Capture) -> None:
     import torch._C._distributed_c10d as c10d
 
     chosen = [name for name in _BACKENDS if name in capture.store_trace]
-    # Under DETAIL the backend's Python object dies while C++ keeps the backend, and gloo's lazy
-    # connections come from threads of its own, at any time: there the real store stays.
-    if str(getattr(c10d, "get_debug_level", str)()).endswith("DETAIL"):
-        return
+    # Gloo's lazy connections come from threads of its own, at any time: there the real store stays.
     if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
         chosen = [name for name in chosen if name != "gloo"]
     owners = [getattr(c10d, _BACKENDS[name], None) for name in chosen]
@@ -108,10 +105,8 @@ class _Lives:
     def swap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A delegate for the store among the arguments, and the arguments with it in its place."""
         store = args[0] if args else kwargs.get("store")
-        if not self._on or store is None or isinstance(store, self._delegate):
-            return None
-        if not _is_plain(type(store)):
-            return None  # somebody's Python store, which is asked by its own methods
+        if not self._on or not _is_plain(type(store)) or _is_detail():
+            return None  # a Python store is asked by its own methods
         delegate = self._delegate(store)
         if args:
             return delegate, (delegate, *args[1:]), kwargs
@@ -133,6 +128,13 @@ class _Lives:
     def _stop(self) -> None:
         """No new ones; those in use stay, as their backends do."""
         self._on = False
+
+
+def _is_detail() -> bool:
+    """Whether backends are wrapped: their Python objects then die long before they do."""
+    import torch._C._distributed_c10d as c10d
+
+    return bool(c10d.get_debug_level() == c10d.DebugLevel.DETAIL)
 
 
 def _is_plain(kind: type) -> bool:

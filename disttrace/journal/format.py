@@ -37,6 +37,8 @@ DEFINITIONS = (
     "store",
     "group",
     "call",
+    "worker",
+    "rendezvous",
     "failure",
     "exit",
     "note",
