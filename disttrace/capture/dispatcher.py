@@ -8,8 +8,7 @@ too, so they wait for something that issues from C++.
 from __future__ import annotations
 
 import sys
-import types
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from disttrace.capture import arguments, hooks, issuers
@@ -56,11 +55,11 @@ def install(capture: Capture) -> None:
 
 def _kernel(
     capture: Capture, kernels: Kernels, reader: _Reader, operator: Any
-) -> types.FunctionType:
+) -> Callable[..., Any]:
     from torch._C._distributed_c10d import Work
 
     redispatch, after, unbox_work = redispatch_of(operator), after_key(), Work.unbox
-    threads, busy, fail = capture.recorder.threads, kernels.busy, kernels.fail
+    threads, fail = capture.recorder.threads, capture.fail
     begin, issued = reader.begin, reader.operations.done
 
     def done(operation: Operation, args: tuple[Any, ...], result: Any) -> None:
@@ -73,10 +72,9 @@ def _kernel(
         thread = threads.state
         if not (thread.inside or kernels.off):
             try:
-                operation = begin(thread, args, sys._getframe())
-                busy.add(operation.n)
+                operation = begin(thread, args, sys._getframe(1))
             except BaseException as error:
-                fail(error)
+                fail(PART, error)
         if operation is None:
             return redispatch(keyset & after, *args)
         try:
@@ -86,16 +84,14 @@ def _kernel(
             thread.inside = False
             capture.failed(PART, operation, error)
             raise
-        finally:
-            busy.discard(operation.n)
         thread.inside = False
         try:
             done(operation, args, result)
         except BaseException as error:
-            fail(error)
+            fail(PART, error)
         return result
 
-    return kernel  # type: ignore[return-value]
+    return kernel
 
 
 class _Reader:

@@ -6,7 +6,7 @@ this door a rank that hangs in such a wait would look as if it waited for nothin
 
 from __future__ import annotations
 
-import types
+from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture import issuers
@@ -28,11 +28,11 @@ def install(capture: Capture) -> None:
     issuers.watch_operators(capture, PART, appeared, (issuers.FUNCTIONAL,))
 
 
-def _kernel(capture: Capture, kernels: Kernels) -> types.FunctionType:
+def _kernel(capture: Capture, kernels: Kernels) -> Callable[..., Any]:
     import torch
 
     operator = getattr(torch.ops, issuers.FUNCTIONAL).wait_tensor.default
-    redispatch, after, busy = redispatch_of(operator), after_key(), kernels.busy
+    redispatch, after = redispatch_of(operator), after_key()
     recorder, works = capture.recorder, capture.works
 
     def claim(tensor: Any) -> Operation | None:
@@ -40,7 +40,6 @@ def _kernel(capture: Capture, kernels: Kernels) -> types.FunctionType:
         operation = works.of_result(tensor)
         if operation is not None:
             recorder.wait_begins(operation)
-            busy.add(operation.n)
         return operation
 
     def over(operation: Operation) -> None:
@@ -54,7 +53,7 @@ def _kernel(capture: Capture, kernels: Kernels) -> types.FunctionType:
             if not kernels.off:
                 operation = claim(tensor)
         except BaseException as error:
-            kernels.fail(error)
+            capture.fail(PART, error)
         if operation is None:
             return redispatch(keyset & after, tensor)
         try:
@@ -63,12 +62,10 @@ def _kernel(capture: Capture, kernels: Kernels) -> types.FunctionType:
             works.over(operation)
             capture.failed(PART, operation, error, on_issue=False)
             raise
-        finally:
-            busy.discard(operation.n)
         try:
             over(operation)
         except BaseException as error:
-            kernels.fail(error)
+            capture.fail(PART, error)
         return result
 
-    return wait_tensor  # type: ignore[return-value]
+    return wait_tensor

@@ -42,7 +42,7 @@ def install(capture: Capture) -> None:
     from torch.distributed import distributed_c10d as c10d
 
     hooks = Hooks(capture)
-    capture.groups.on_new.append(hooks.attach)
+    capture.groups.on_new.append(hooks.appeared)
     capture.engine.on_undo(PART, "native hooks of groups", hooks.detach)
     for group in list(getattr(c10d._world, "pg_map", ())):
         hooks.attach(group, capture.groups.of(group))
@@ -59,73 +59,90 @@ class Hooks:
         # What a thread has begun and not issued yet: an operation that raises has no post-hook.
         self._issuing: dict[int, tuple[Operation, list[int]]] = {}
         self._off = False
+        self._running: list[None] = []  # one entry for each hook that runs now, on any thread
+
+    def appeared(self, group: Any, entry: GroupEntry) -> None:
+        """A group became known, in the middle of another door's work."""
+        try:
+            self.attach(group, entry)
+        except BaseException as error:
+            self._capture.fail(PART, error)
 
     def attach(self, group: Any, entry: GroupEntry) -> None:
         """Register our hooks with ``group``, which they must not keep alive."""
         if group in self._groups or not hasattr(group, "register_pre_hook"):
             return  # known, or a Backend used directly
         reference = weakref.ref(group)
-        before, after = self._before(reference, entry), self._after()
-        for hook in (before, after):
-            dynamo.skip(hook.__code__)
-        group.register_pre_hook(HOOK_ID, before)
-        group.register_post_hook(HOOK_ID, after)
+        group.register_pre_hook(HOOK_ID, self._hook(self._before(reference, entry)))
+        group.register_post_hook(HOOK_ID, self._hook(self._after()))
         self._groups.add(group)
 
     def detach(self) -> None:
         """Take the hooks off; a group whose Python object died and came back keeps idle ones."""
         self._off = True
-        if self.attach in self._capture.groups.on_new:
-            self._capture.groups.on_new.remove(self.attach)
+        if self.appeared in self._capture.groups.on_new:
+            self._capture.groups.on_new.remove(self.appeared)
+        if self._running:  # torch walks over the group's hooks now: later
+            self._capture.engine.on_undo(PART, "native hooks of groups", self.detach)
+            return
         for group in list(self._groups):
             group.unregister_pre_hook(HOOK_ID)
             group.unregister_post_hook(HOOK_ID)
         self._groups.clear()
 
+    def _hook(self, inner: Callable[[Any], None]) -> Callable[[Any], None]:
+        """``inner``, guarded, and known to run while it does."""
+        running = self._running
+
+        def hook(told: Any) -> None:
+            if self._off:
+                return
+            running.append(None)
+            try:
+                inner(told)
+            except BaseException as error:
+                self._capture.fail(PART, error)
+            finally:
+                running.pop()
+
+        for function in (hook, inner):
+            dynamo.skip(function.__code__)
+        return hook
+
     def _before(self, reference: Callable[[], Any], entry: GroupEntry) -> Callable[[Any], None]:
-        threads, fail, issuing = self._capture.recorder.threads, self._capture.fail, self._issuing
-        rows, operations, ident = self._rows, self._operations, threading.get_ident
+        threads, issuing, ident = self._capture.recorder.threads, self._issuing, threading.get_ident
+        rows, operations, never_issued = self._rows, self._operations, self._never_issued
 
         def before(told: Any) -> None:
-            try:
-                thread = threads.state
-                if thread.inside or self._off:
-                    return
-                row = rows.get(told.name.name)
-                if row is None:
-                    return
-                if ident() in issuing:
-                    self._never_issued(issuing.pop(ident())[0])
-                sent, received = told.input_tensors, told.output_tensors
-                root = told.root
-                key = (row.hook, entry, root, arguments.freeze(sent), arguments.freeze(received))
-                operation = operations.begin(
-                    thread,
-                    sys._getframe(),
-                    key,
-                    lambda: operations.described(
-                        row, reference(), entry, _signature(row, told, sent, received)
-                    ),
-                )
-                issuing[ident()] = operation, [storage(t) for t in received or sent]
-            except BaseException as error:
-                fail(PART, error)
+            thread = threads.state
+            row = None if thread.inside else rows.get(told.name.name)
+            if row is None:
+                return
+            if ident() in issuing:
+                never_issued(issuing.pop(ident())[0])
+            sent, received = told.input_tensors, told.output_tensors
+            root = told.root
+            key = (row.hook, entry, root, arguments.freeze(sent), arguments.freeze(received))
+            operation = operations.begin(
+                thread,
+                sys._getframe(1),  # the guard's: what lies outside it is the issuer's
+                key,
+                lambda: operations.described(
+                    row, reference(), entry, _signature(row, told, sent, received)
+                ),
+            )
+            issuing[ident()] = operation, [storage(t) for t in received or sent]
 
         return before
 
     def _after(self) -> Callable[[Any], None]:
-        threads, fail, issuing = self._capture.recorder.threads, self._capture.fail, self._issuing
-        operations, ident = self._operations, threading.get_ident
+        threads, issuing, ident = self._capture.recorder.threads, self._issuing, threading.get_ident
+        operations = self._operations
 
         def after(told: Any) -> None:
-            try:
-                if threads.state.inside:
-                    return
-                issued = issuing.pop(ident(), None)
-                if issued is not None:
-                    operations.done(issued[0], told.work, issued[1])
-            except BaseException as error:
-                fail(PART, error)
+            issued = None if threads.state.inside else issuing.pop(ident(), None)
+            if issued is not None:
+                operations.done(issued[0], told.work, issued[1])
 
         return after
 

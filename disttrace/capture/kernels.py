@@ -7,7 +7,6 @@ everything on.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ from disttrace.capture import dynamo
 from disttrace.capture.context import Capture
 
 KEY = "BackendSelect"
-_FAILING = 0  # operations are numbered from 1
 
 
 class Kernels:
@@ -23,41 +21,46 @@ class Kernels:
 
     def __init__(self, capture: Capture, part: str, namespace: str) -> None:
         self.off = False
-        self.busy: set[int] = set()  # numbers of operations inside a kernel now
         self._capture = capture
         self._part = part
         self._namespace = namespace
         self._library: Any = None
         self._asked = False
+        self._running: list[None] = []  # one entry for each kernel that runs now, on any thread
 
     def first(self) -> bool:
         """True for the first who asks: looking operators up brings us here again."""
         first, self._asked = not (self._asked or self.off), True
         return first
 
-    def put(self, name: str, kernel: types.FunctionType) -> None:
-        """Have ``kernel(keyset, *arguments)`` called for the operator ``name``."""
+    def put(self, name: str, traced: Callable[..., Any]) -> None:
+        """Have ``traced(keyset, *arguments)`` called for the operator ``name``."""
         if self._library is None:
             import torch
 
             self._library = torch.library.Library(self._namespace, "IMPL")
             self._undoable()
-        dynamo.skip(kernel.__code__)
+        running = self._running
+
+        def kernel(*args: Any) -> Any:
+            running.append(None)
+            try:
+                return traced(*args)
+            finally:
+                running.pop()
+
+        for function in (kernel, traced):
+            dynamo.skip(function.__code__)
         self._library.impl(name, kernel, KEY, with_keyset=True)
 
-    def fail(self, error: BaseException) -> None:
-        """A kernel failed, and is still running: it is idle now, and goes when tracing ends."""
-        self.busy.add(_FAILING)
-        try:
-            self._capture.fail(self._part, error)
-        finally:
-            self.busy.discard(_FAILING)
-            self._undoable()
-
     def remove(self) -> None:
-        """Take them out, unless one is running."""
+        """Take them out; while one runs they stay, idle, until tracing ends."""
         self.off = True
-        if self._library is not None and not self.busy:
+        if self._library is None:
+            return
+        if self._running:
+            self._undoable()
+        else:
             self._library._destroy()
             self._library = None
 

@@ -34,9 +34,12 @@ def install(capture: Capture) -> None:
             each(owner)
 
     def appeared(group: Any, _: GroupEntry) -> None:
-        for owner in type(group).__mro__:
-            if owner not in bases and issubclass(owner, bases):
-                adopt(owner)
+        try:
+            for owner in type(group).__mro__:
+                if owner not in bases and issubclass(owner, bases):
+                    adopt(owner)
+        except BaseException as error:
+            capture.fail(PART, error)
 
     bases = (ProcessGroup, Backend, Store, Work)
     for base in bases:
