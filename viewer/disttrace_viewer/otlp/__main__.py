@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     os.closerange(max(descriptor, log_descriptor, quiet) + 1, 65536)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)  # sent to the program; we end after it
-    os.nice(10)  # training comes first
+    os.nice(19)  # training comes first
 
     from disttrace_viewer.otlp.registry import Registry
     from disttrace_viewer.otlp.sentences import Log

@@ -11,6 +11,9 @@ from disttrace_viewer.otlp.attributes import Attributes
 from disttrace_viewer.otlp.ids import Context
 from disttrace_viewer.otlp.journal import JournalReader, Operation, State
 
+_REMEMBERED = 65536
+"""Sends in traces of the program's own; older ones found their receives long ago."""
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
@@ -112,6 +115,8 @@ class Builder:
         context = Context(parent.trace, self._span_id(journal, op, part), parent.sampled)
         if part is not None and part.peer is not None and context.trace != self.trace(journal):
             self._elsewhere[context.span] = context.trace
+            if len(self._elsewhere) > _REMEMBERED:
+                del self._elsewhere[next(iter(self._elsewhere))]
         kind = attributes.OPERATION_KIND.get(str(op.call.get("kind")), _internal)
         end = op.begin + op.end if op.end is not None else max(journal.last, op.begin)
         failed = op.error

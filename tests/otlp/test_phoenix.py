@@ -1,0 +1,74 @@
+"""A real backend: ``phoenix serve`` somewhere, and DISTTRACE_TEST_PHOENIX=http://localhost:6006."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.collector import exporters
+from support.processes import torchrun, wait_until
+
+WHERE = os.environ.get("DISTTRACE_TEST_PHOENIX", "")
+GRPC = os.environ.get("DISTTRACE_TEST_PHOENIX_GRPC", "http://localhost:4317")
+PROGRAMS = Path(__file__).parent / "programs"
+
+pytestmark = pytest.mark.skipif(not WHERE, reason="DISTTRACE_TEST_PHOENIX names no backend")
+
+
+def spans(project: str) -> list[dict[str, Any]]:
+    """What Phoenix holds of a project."""
+    query = (
+        "{projects{edges{node{name spans(first:1000){edges{node"
+        "{name spanId parentId attributes trace{traceId}}}}}}}}"
+    )
+    request = urllib.request.Request(
+        f"{WHERE}/graphql",
+        json.dumps({"query": query}).encode(),
+        {"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        found = json.load(answer)
+    for edge in found["data"]["projects"]["edges"]:
+        if edge["node"]["name"] == project:
+            return [item["node"] for item in edge["node"]["spans"]["edges"]]
+    return []
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_phoenix_holds_the_whole_trace(protocol: str, tmp_path: Path) -> None:
+    """Every operation of a 4-rank job is there once, in one trace, in a connected tree."""
+    project = uuid.uuid4().hex
+    torchrun(
+        PROGRAMS / "everything.py",
+        4,
+        DISTTRACE="1",
+        DISTTRACE_DIR=str(tmp_path),
+        DISTTRACE_EXPORT="json,otlp",
+        OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
+        OTEL_EXPORTER_OTLP_ENDPOINT=GRPC if protocol == "grpc" else WHERE,
+        OTEL_METRICS_EXPORTER="none",
+        OTEL_RESOURCE_ATTRIBUTES=f"openinference.project.name={project}",
+    ).check()
+    wait_until(lambda: not exporters(tmp_path), 30)
+    operations = sum(
+        line.startswith(b'{"b":')
+        for path in tmp_path.glob("*.ops.jsonl")
+        for line in path.read_bytes().splitlines()
+    )
+    wait_until(lambda: len(spans(project)) > operations, 30)
+    found = spans(project)
+    kinds = Counter(json.loads(span["attributes"])["disttrace"]["type"] for span in found)
+    assert kinds["operation"] == operations
+    assert (kinds["process"], kinds["end"], kinds["group"]) == (5, 5, 3)
+    assert len({span["trace"]["traceId"] for span in found}) == 1
+    ids = {span["spanId"] for span in found}
+    assert [
+        span["name"] for span in found if span["parentId"] and span["parentId"] not in ids
+    ] == []
