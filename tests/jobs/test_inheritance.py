@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
-import pytest
-
 from disttrace.commands.run import environment
-from support.processes import ROOT, clean_environ, run_program, torchrun
+from support.processes import clean_environ, run_program
 
 CHILDREN = """
 import multiprocessing, sys
@@ -59,25 +56,3 @@ def test_a_processs_own_threads_and_folder_stay_as_they_were(tmp_path: Path) -> 
     )
     outcome = run_program([sys.executable, "-c", code], environ, 60, cwd=tmp_path).check()
     assert (outcome.stdout, outcome.stderr) == (f"{tmp_path} 1 False\n", "")
-
-
-def test_torchruns_agent_and_workers_are_traced(tmp_path: Path) -> None:
-    """One journal for the agent and one for each worker, each knowing what it is."""
-    pytest.importorskip("torch")
-    environ = shell(tmp_path)
-    example = ROOT / "examples" / "pingpong_allreduce.py"
-    torchrun(
-        example,
-        2,
-        DISTTRACE=environ["DISTTRACE"],
-        DISTTRACE_DIR=environ["DISTTRACE_DIR"],
-        PYTHONPATH=environ["PYTHONPATH"],
-    ).check()
-    heads = [
-        json.loads(path.read_text().splitlines()[0])
-        for path in sorted((tmp_path / "out").glob("*.defs.jsonl"))
-    ]
-    assert sorted(head["role"] for head in heads) == ["agent", "worker", "worker"]
-    (agent,) = [head["process"] for head in heads if head["role"] == "agent"]
-    assert [head["parent"] for head in heads if head["role"] == "worker"] == [agent, agent]
-    assert len({head["job"] for head in heads}) == 1
