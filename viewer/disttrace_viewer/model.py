@@ -99,6 +99,22 @@ class Dropped:
 
 
 @dataclass(frozen=True, slots=True)
+class Worker:
+    """What a process knows of one that it launched."""
+
+    t_ns: int
+    pid: int
+    event: str
+    """``started``, ``exited``, ``failed`` (by itself) or ``killed`` (told to end)."""
+    rank: int | None
+    attempt: int | None
+    code: int | None
+    """Exit code; -N for signal N."""
+    error: str | None
+    """Text of its error file."""
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """One traced process; ``index`` is its place in ``Trace.processes``."""
 
@@ -131,6 +147,7 @@ class Process:
     """The latest standing per thread number."""
     notes: tuple[Note, ...]
     dropped: tuple[Dropped, ...]
+    workers: tuple[Worker, ...]
     versions: Mapping[str, Any]
     """``torch``, ``backends``, ``not_captured``, ``doors`` as the journal has them."""
     env: Mapping[str, str]

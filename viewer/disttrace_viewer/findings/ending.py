@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from disttrace.journal.format import HEARTBEAT_NS
 from disttrace_viewer.findings.liveness import Look, Seen, signal_name
 from disttrace_viewer.findings.operation import Op
-from disttrace_viewer.model import Failure, Process
+from disttrace_viewer.model import Failure, Process, Worker
 
 ALIVE, CLEAN, OWN, ECHO, SILENT = "alive", "clean", "own", "echo", "silent"
 
@@ -49,6 +49,8 @@ class End:
     exit_word: str | None = None
     """How the journal itself puts it: ``normal``, ``exception``, ``exit``, ``os._exit``."""
     known_dead: bool = False
+    told_to_end: bool = False
+    """Whoever launched it ended it, because of somebody else."""
 
     @property
     def over(self) -> bool:
@@ -66,33 +68,53 @@ def ends(
     last: Mapping[int, Op],
     cut_ns: int,
     look: Look,
-    codes: Mapping[str, int],
 ) -> tuple[End, ...]:
-    """The end of every process. ``codes`` are exit codes that others know, by process id."""
-    return tuple(_end(p, last.get(p.index), cut_ns, look(p), codes.get(p.id)) for p in processes)
+    """The end of every process."""
+    told = _told(processes)
+    return tuple(
+        _end(p, last.get(p.index), cut_ns, look(p), told.get((p.parent, p.pid))) for p in processes
+    )
 
 
-def _end(process: Process, last: Op | None, cut_ns: int, seen: Seen, told: int | None) -> End:
-    failure = _failure(process)
-    code = told if told is not None else seen.code
+def _told(processes: Sequence[Process]) -> Mapping[tuple[str | None, int | None], Worker]:
+    """What an agent or a parent knows of the end of a process, by its parent and pid."""
+    return {
+        (parent.id, worker.pid): worker
+        for parent in processes
+        for worker in parent.workers
+        if worker.event != "started"
+    }
+
+
+def _end(process: Process, last: Op | None, cut_ns: int, seen: Seen, told: Worker | None) -> End:
+    killed = told is not None and told.event == "killed"
+    code = seen.code if told is None else told.code
+    dead = seen.alive is False or told is not None
     if process.exit is None:
-        if seen.alive or (seen.alive is None and cut_ns - process.last_ns <= MISSED_NS):
+        if not dead and (seen.alive or cut_ns - process.last_ns <= MISSED_NS):
             return End(ALIVE, cut_ns)
-        dead = seen.alive is False or told is not None
-        if failure is not None:
-            how = ECHO if _passes_on(failure, last) else OWN
-            return End(how, failure.t_ns, code, failure, known_dead=dead)
-        if code not in (None, 0) and code not in FROM_OUTSIDE:
-            return End(OWN, process.last_ns, code, known_dead=True)
-        return End(SILENT, process.last_ns, code, known_dead=dead)
-    word = process.exit.how
-    known = code if code is not None and code > 0 else process.exit.code
+        return _cut_short(process, last, code, dead=dead, killed=killed)
+    failure, word = _failure(process), process.exit.how
+    known = code if code is not None and code > 0 and not killed else process.exit.code
     if word == "exception" and failure is not None:
         how = ECHO if _passes_on(failure, last) else OWN
         return End(how, failure.t_ns, known, failure, word, known_dead=True)
     if known not in (None, 0):
         return End(OWN, process.exit.t_ns, known, None, word, known_dead=True)
     return End(CLEAN, process.exit.t_ns, known, None, word, known_dead=True)
+
+
+def _cut_short(
+    process: Process, last: Op | None, code: int | None, *, dead: bool, killed: bool
+) -> End:
+    """The end of a process that could not say its last word."""
+    failure = _failure(process)
+    if failure is not None:
+        how = ECHO if _passes_on(failure, last) else OWN
+        return End(how, failure.t_ns, code, failure, known_dead=dead)
+    if code not in (None, 0) and code not in FROM_OUTSIDE and not killed:
+        return End(OWN, process.last_ns, code, known_dead=True)
+    return End(SILENT, process.last_ns, code, known_dead=dead, told_to_end=killed)
 
 
 def _failure(process: Process) -> Failure | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
@@ -32,8 +32,6 @@ class Evidence:
     exchanges: Exchanges
     stall_ns: int = STALL_NS
     look: Look = look
-    codes: Mapping[str, int] = field(default_factory=dict)
-    """Exit codes that an agent or a parent knows, by process id."""
 
     @cached_property
     def alive_here(self) -> bool:
@@ -57,7 +55,7 @@ class Evidence:
     @cached_property
     def ends(self) -> tuple[End, ...]:
         """How each process ended."""
-        return ending.ends(self.trace.processes, self.last, self.cut_ns, self.look, self.codes)
+        return ending.ends(self.trace.processes, self.last, self.cut_ns, self.look)
 
     @cached_property
     def live(self) -> bool:

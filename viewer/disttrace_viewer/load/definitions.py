@@ -15,7 +15,7 @@ from disttrace_viewer.load.text import Text
 Record = dict[str, Any]
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
-LISTED = ("clock", "failure", "exit", "note", "dropped")
+LISTED = ("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous")
 
 
 @dataclass(slots=True)

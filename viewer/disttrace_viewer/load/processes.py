@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from disttrace_viewer.model import (
     Process,
     Stack,
     Thread,
+    Worker,
 )
 
 ROLES = ("agent", "worker", "child", "main")
@@ -146,6 +148,18 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
             )
             for item in definitions.listed["dropped"]
         ),
+        workers=tuple(
+            Worker(
+                t_ns=unix(item),
+                pid=_int(item, "pid"),
+                event=str(item.get("event") or "?"),
+                rank=_number(item, "rank"),
+                attempt=_number(item, "attempt"),
+                code=_code(item),
+                error=_text(item, "error"),
+            )
+            for item in definitions.listed["worker"]
+        ),
         versions={k: v for k, v in definitions.versions.items() if k != "def"},
         env=env,
         settings=_mapping(record, "settings"),
@@ -158,6 +172,13 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
 
 def _exit(record: Mapping[str, Any], t_ns: int) -> Exit:
     return Exit(how=str(record.get("how") or "?"), code=_number(record, "code"), t_ns=t_ns)
+
+
+def _code(record: Mapping[str, Any]) -> int | None:
+    name = record.get("signal")
+    if isinstance(name, str) and name in signal.Signals.__members__:
+        return -int(signal.Signals[name])
+    return _number(record, "code")
 
 
 def _int(record: Mapping[str, Any], key: str) -> int:

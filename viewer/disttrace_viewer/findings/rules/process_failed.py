@@ -53,7 +53,9 @@ def _gone(case: Case) -> list[int]:
     silent = [i for i, end in enumerate(evidence.ends) if end.how == SILENT]
     found = []
     for process in silent:
-        if evidence.trace.processes[process].role == "agent" or not case.outside(process):
+        if evidence.ends[process].told_to_end or not case.outside(process):
+            continue
+        if evidence.trace.processes[process].role == "agent":
             continue
         at = evidence.ends[process].t_ns
         together = [
