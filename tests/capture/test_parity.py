@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from support.processes import clean_environ, run_program
 from support.raw import read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"
+OVERRIDDEN = ("all_reduce", "barrier", "broadcast")
 
 
 def outputs(program: str, folder: Path, **variables: str) -> tuple[str, str]:
@@ -43,3 +45,27 @@ def test_compiled_functions_break_where_they_did(tmp_path: Path) -> None:
     (journal,) = read_journals(tmp_path)
     calls = journal.calls().values()
     assert {"python", "c++"} == {call["origin"] for call in calls if call["op"] == "all_reduce"}
+
+
+def test_python_subclasses(tmp_path: Path) -> None:
+    """Overriding none, some or all: same results, no recursion, each operation once."""
+    plain, traced = outputs("subclasses.py", tmp_path)
+    assert traced == plain
+    assert "RecursionError" not in traced
+    (journal,) = read_journals(tmp_path)
+    kinds = {group["n"]: group["type"] for group in journal.of("group") if "type" in group}
+    calls = journal.calls()
+    found = [
+        (kinds[calls[record["s"]]["group"]], calls[record["s"]]["op"])
+        for record in journal.records
+        if "b" in record and calls[record["s"]]["kind"] == "collective"
+    ]
+    each = [(kind, op) for kind in ("Before", "All", "NoneOf") for op in OVERRIDDEN]
+    assert found == [*each, ("ProcessGroup", "all_reduce")]
+    own = [calls[r["s"]]["op"] for r in journal.records if "b" in r and _from_python(calls, r)]
+    assert [own.count(f"store.{op}") for op in ("set", "get", "append")] == [1, 2, 2]
+
+
+def _from_python(calls: dict[int, dict[str, Any]], record: dict[str, Any]) -> bool:
+    """Not what gloo writes into its store by itself."""
+    return bool(calls[record["s"]]["origin"] == "python")
