@@ -18,6 +18,7 @@ from disttrace.capture import (
     hooks,
     methods,
     missing,
+    regroup,
     storeops,
     subclasses,
     waits,
@@ -53,6 +54,7 @@ DOORS: tuple[Door, ...] = (
     Door(functional.PART, functional.install),
     Door(composed.PART, composed.install),
     Door(coalescing.PART, coalescing.install),
+    Door(regroup.PART, regroup.install),
     Door(subclasses.PART, subclasses.install),
     Door(agent.PART, agent.install),
 )
