@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from disttrace_viewer.alignment import align
 from disttrace_viewer.errors import ViewerError
 from disttrace_viewer.jobs import closure, newest
 from disttrace_viewer.load import load
@@ -54,7 +55,7 @@ def read(args: argparse.Namespace, *, quiet: bool = False) -> Trace:
             f"no journals in {', '.join(dirs)}: run the program with DISTTRACE=1 and give the"
             f" folder that DISTTRACE_DIR names.{reasons}"
         )
-    return trace
+    return align(trace)
 
 
 def _chooser(wanted: str) -> Callable[[Sequence[Job]], Sequence[str]]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from disttrace_viewer.findings import wording
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.ending import words
-from disttrace_viewer.findings.finding import Finding, Scope
+from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.operation import innermost
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.model import Group
@@ -17,6 +17,8 @@ from disttrace_viewer.model import Group
 _WRAPPERS = ("wrapper", "inner", "_fn")
 """Functions of torch that stand between the user's call and the one that was called."""
 _TEXT = re.compile(r"(?:Global|Group) rank (-?\d+) is not part of group", re.IGNORECASE)
+_ITSELF = re.compile(r"rank should not be the same as the rank of the current process")
+"""What torch says where a group rank, taken for a global one, happens to be the caller's own."""
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -24,13 +26,21 @@ def find(case: Case) -> Iterator[Finding]:
     found: dict[int | None, dict[int, int]] = {}
     for process in case.own_failures():
         failure = case.evidence.ends[process].failure
-        match = _TEXT.search(failure.text) if failure else None
-        if failure and match:
-            group = _group(case, process, int(match[1]))
+        rank = _named(case, process, failure.text) if failure else None
+        if rank is not None:
+            group = _group(case, process, rank)
             index = None if group is None else group.index
-            found.setdefault(index, {})[process] = int(match[1])
+            found.setdefault(index, {})[process] = rank
     for index, named in found.items():
         yield _finding(case, None if index is None else case.evidence.trace.groups[index], named)
+
+
+def _named(case: Case, process: int, text: str) -> int | None:
+    """The rank that an error says is wrong; None for other errors."""
+    match = _TEXT.search(text)
+    if match:
+        return int(match[1])
+    return case.evidence.trace.processes[process].rank if _ITSELF.search(text) else None
 
 
 def _group(case: Case, process: int, rank: int) -> Group | None:
@@ -69,14 +79,18 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
     )
     first = evidence.ends[processes[0]]
     label = wording.processes(trace, processes)
+    itself = all(trace.processes[p].rank == rank for p, rank in named.items())
+    whole = members if members is not None else "the group"
     no_member = "no member" if len(set(named.values())) == 1 else "not among the members"
     ops = set(operations.values())
     return Finding(
         kind="not_in_group",
-        summary=f"{text[0].upper() + text[1:]}, {no_member} of"
-        f" {members if members is not None else 'the group'}.",
+        summary=f"{text[0].upper() + text[1:]}, which is itself and no other member."
+        if itself
+        else f"{text[0].upper() + text[1:]}, {no_member} of {whole}.",
         hint="torch wants global ranks for src and dst; ranks within the group go by group_src and"
         " group_dst, or get_global_rank() translates them.",
+        certainty=LIKELY if itself else CERTAIN,
         culprits=tuple(processes),
         op=ops.pop() if len(ops) == 1 else None,
         group=None if group is None else group.id,
