@@ -153,7 +153,7 @@ def freeze(value: Any) -> Hashable:
     if isinstance(value, _Tensor):
         return (value.shape, value.dtype, value.device)
     if isinstance(value, (list, tuple)):
-        return tuple(freeze(item) for item in value)
+        return tuple([freeze(item) for item in value])  # a generator costs several times as much
     if value is None or isinstance(value, (int, str, float)):
         return value
     if _is_options(value):

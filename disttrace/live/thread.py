@@ -111,8 +111,9 @@ class Live:
     def _sleep(self, seconds: float) -> None:
         try:
             self._wake.get(timeout=seconds)
-            while True:
-                self._wake.get_nowait()
+            # A look at once would find little complete, and come after every single operation.
+            while not self._stopping:
+                self._wake.get(timeout=_POLL_NS / _NS)
         except queue.Empty:
             return
 
