@@ -31,7 +31,7 @@ FULL = Scale(
     name="full",
     rounds=21,
     calls=1000,
-    gloo_calls=200,
+    gloo_calls=100,
     starts=60,
     imports=7,
     journal_operations=100_000,
@@ -39,7 +39,7 @@ FULL = Scale(
     step_rounds=9,
     models=(SMALL, MEDIUM),
     trainings=(DDP, FSDP),
-    memory_runs=3,
+    memory_runs=2,
     lines=50_000,
 )
 QUICK = Scale(

@@ -20,6 +20,8 @@ from benchmarks.series import BARE, Spread, added, spread
 UNSET, SET = "installed, unset", "DISTTRACE=1"
 PROGRAMS = {"pass": "pass", "import torch": "import torch.distributed"}
 _MILLION = 1e6
+_UNEVEN = 0.1
+"""Of a whole start: quartiles further apart than this tell nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ def measure(scale: Scale) -> Report:
                 Verdict(
                     f"DISTTRACE unset, {title}: nothing measurable",
                     _with_quartiles(difference),
-                    difference.holds_zero if counts[title] > 2 else None,
+                    _unmeasurable(difference, spread(taken[BARE]).median),
                 )
             )
     return Report(
@@ -61,7 +63,7 @@ def measure(scale: Scale) -> Report:
                 "CPU time of the whole process, from its start to its end, in milliseconds. "
                 "`bare` is an environment of the same packages without disttrace's start-up file; "
                 "nothing is measurable where the quartiles of the difference lie on both sides "
-                "of 0.",
+                "of 0, and less than a tenth of the whole apart.",
             ),
         ),
         verdicts=tuple(verdicts),
@@ -125,6 +127,13 @@ def cpu_time(start: Start, program: str, *, limit: float = 60.0) -> float:
     if status:
         raise OSError(f"python -c {program!r} ended with status {status}")
     return (usage.ru_utime + usage.ru_stime) * 1e9
+
+
+def _unmeasurable(difference: Spread, whole: float) -> bool | None:
+    """Whether the difference is nothing; None where the starts were too uneven to tell."""
+    if difference.high - difference.low > _UNEVEN * whole:
+        return None
+    return difference.holds_zero
 
 
 def _cells(taken: Mapping[str, list[float]], name: str) -> tuple[str, str]:
