@@ -16,7 +16,7 @@ STAMP = $(VENV)/.stamp
 CHECKED = disttrace viewer tests examples $(wildcard benchmarks/*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check test-torch test-gpu faults bench docs clean
+.PHONY: help setup demo test check test-torch test-gpu torch-suite faults bench docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ test-gpu: $(STAMP) ## the tests that need a CUDA device
 
 faults: $(STAMP) ## the whole matrix of faults, and the page that shows it
 	$(BIN)/python benchmarks/faults.py --write docs/faults.md
+
+torch-suite: $(STAMP) ## all of PyTorch's own distributed tests, plain and traced, compared
+	cd tests && PYTHONPATH=. ../$(BIN)/python -m torch_suite.compare
 
 bench: $(STAMP) ## what tracing costs, beside other tracers
 	$(BIN)/python benchmarks/overhead.py
