@@ -59,7 +59,8 @@ def _table(size: str, found: dict[str, Any]) -> Table:
         ),
         tuple(rows),
         f"{found['parameters']:,} parameters; {reduces:.1f} all-reduces per step recorded as "
-        "issued by C++. Wall time of rank 0, median over rounds; the difference is taken within a round.",
+        "issued by C++. Wall time of rank 0, median over rounds; the difference is taken within "
+        "a round.",
     )
 
 
