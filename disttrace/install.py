@@ -79,6 +79,7 @@ class Session:
     def stop(self) -> None:
         """Take everything apart: every patched attribute is the original object again."""
         self._hook.remove()
+        self._ending.exit("uninstalled", None)
         self.capture.engine.undo()
         capture.deactivate()
         self._close()

@@ -14,6 +14,9 @@ from disttrace_viewer.model import Failure, Process, Worker
 
 ALIVE, CLEAN, OWN, ECHO, SILENT = "alive", "clean", "own", "echo", "silent"
 
+UNINSTALLED = "uninstalled"
+"""An exit record's word for: tracing was taken off, and what came after is not known."""
+
 MISSED_NS = 3 * HEARTBEAT_NS
 """Silent for longer than this while others beat: it does not run any more."""
 TOGETHER_NS = HEARTBEAT_NS + 1_000_000_000
@@ -145,6 +148,8 @@ def words(end: End) -> str:
         )
     if end.code is not None and end.code < 0:
         return f"was ended by {signal_name(end.code)}"
+    if end.exit_word == UNINSTALLED:
+        return "switched tracing off"
     if end.exit_word == "os._exit":
         return f"left by os._exit({end.code})"
     if end.code:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.ending import ALIVE, CLEAN, SILENT
+from disttrace_viewer.findings.ending import ALIVE, CLEAN, SILENT, UNINSTALLED
 from disttrace_viewer.findings.finding import NOTE, Finding, Location
 from disttrace_viewer.findings.operation import Op
 from disttrace_viewer.model import Process
@@ -36,7 +36,7 @@ def state(case: Case, index: int) -> str:
     if end.how == ALIVE:
         return "running"
     if end.how == CLEAN:
-        return "exited"
+        return "unknown" if end.exit_word == UNINSTALLED else "exited"
     if end.how == SILENT or (end.code is not None and end.code < 0):
         return "killed" if end.known_dead else "unknown"
     return "failed"
