@@ -18,6 +18,7 @@ from disttrace.capture import (
     hooks,
     methods,
     missing,
+    names,
     regroup,
     storeops,
     subclasses,
@@ -55,6 +56,7 @@ DOORS: tuple[Door, ...] = (
     Door(composed.PART, composed.install),
     Door(coalescing.PART, coalescing.install),
     Door(regroup.PART, regroup.install),
+    Door(names.PART, names.install),
     Door(subclasses.PART, subclasses.install),
     Door(agent.PART, agent.install),
 )
