@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.journals import MS
+from support.journals import MS, Journal
 from support.scenes import (
     S,
     all_gone,
@@ -236,3 +236,49 @@ def test_asynchronous_work_that_nobody_waits_for_holds_up_nobody(tmp_path: Path)
             journal.record(i=number, d=MS)
         beat(journal, 20)
     assert findings(tmp_path) == []
+
+
+def test_an_end_that_was_lost_is_no_wait(tmp_path: Path) -> None:
+    """Rank 0's thread has gone on since, so it left the call, although its end is not there."""
+    for journal, group in steps(tmp_path, 2):
+        call = journal.collective(group)
+        if journal.rank == 0:
+            journal.begin(call, 200 * MS, q=3)
+        else:
+            journal.run(call, t=200 * MS, d=MS, q=3)
+        journal.run(call, t=300 * MS, d=MS, q=4)
+        beat(journal, 20)
+    assert findings(tmp_path) == []
+
+
+def nccl(journal: Journal, ranks: list[int], name: str) -> int:
+    """A call of an all_reduce on NCCL in a group of its own."""
+    group = journal.group(name=name, ranks=ranks, size=len(ranks), backends={"cuda": "nccl"},
+                          default=False)  # fmt: skip
+    return journal.collective(group, backend="nccl", device="cuda")
+
+
+def test_on_nccl_what_stands_behind_a_hanging_operation_has_not_begun(tmp_path: Path) -> None:
+    """Both ranks issued both, in opposite order, and their hosts went on: a deadlock."""
+    for journal, _ in steps(tmp_path, 2):
+        calls = [nccl(journal, [0, 1], name) for name in "ab"]
+        for place, call in enumerate(calls if journal.rank else calls[::-1]):
+            number = journal.begin(call, 200 * MS + place * MS, q=1)
+            journal.record(i=number, d=MS // 10)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("deadlock", ())
+
+
+def test_on_nccl_a_returned_call_is_in_flight_until_the_device_has_done_it(tmp_path: Path) -> None:
+    """Rank 0's call returned, and it stands in `.item()`; rank 1 never came."""
+    for journal, _ in steps(tmp_path, 2):
+        call = nccl(journal, [0, 1], "a")
+        if journal.rank == 0:
+            number = journal.begin(call, 200 * MS, q=1)
+            journal.record(i=number, d=MS // 10)
+            stand(journal, 5 * S, "/work/train.py", 44, "log")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    assert {(p.line, p.op) for p in found.locations} >= {(10, "all_reduce"), (44, "all_reduce")}

@@ -140,7 +140,29 @@ class Evidence:
         if op.call.origin == "c++":
             # Nobody tells that C++ code waits; it does when nothing else was begun since.
             return self.last[op.process].number == op.number or op.wait_begin_ns is not None
-        return op.issued_ns is None or op.wait_begin_ns is not None
+        if op.wait_begin_ns is not None:
+            return True
+        # A thread that has begun something else since has left it, although its end is not there.
+        newest = self._newest_of_thread.get((op.process, op.thread), op.number)
+        return op.issued_ns is None and newest <= op.number
+
+    @cached_property
+    def _newest_of_thread(self) -> Mapping[tuple[int, int], int]:
+        """The newest operation that each thread began, but for what C++ code does inside others."""
+        inside = (
+            self.trace.calls.lazy()
+            .with_row_index("call")
+            .filter((pl.col("kind") == "store") & (pl.col("origin") == "c++"))
+            .select("call")
+        )
+        rows = (
+            self.trace.operations.lazy()
+            .join(inside, on="call", how="anti")
+            .group_by("process", pl.col("thread").fill_null(0))
+            .agg(pl.col("number").max())
+            .collect()
+        )
+        return {(process, thread): number for process, thread, number in rows.iter_rows()}
 
     def until_ns(self, process: int) -> int:
         """Until when a process certainly was where it was last seen."""
