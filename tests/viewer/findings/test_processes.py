@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.findings.ending import is_echo
-from support.journals import MS
+from support.journals import MS, Journal
 from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, leave, only, ranks, steps
 
 
@@ -156,3 +156,34 @@ def test_work_that_was_dropped_unwaited_is_a_note(tmp_path: Path) -> None:
 def test_what_is_an_echo(text: str, echo: bool) -> None:
     """An error that says only that somebody went away, or did not come."""
     assert is_echo(text) is echo
+
+
+def test_an_agent_knows_the_code_that_sys_exit_hides(tmp_path: Path) -> None:
+    """It ended the other worker for it, which is no failure of that one; its own end follows."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    jobs = steps(tmp_path, 2, parent=agent.process)
+    for journal, _ in jobs:
+        failed = journal.rank == 1
+        event = (
+            {"event": "failed", "code": 3} if failed else {"event": "killed", "signal": "SIGTERM"}
+        )
+        agent.define("worker", t=(400 if failed else 500) * MS, pid=journal.pid, **event)
+    leave(jobs[1][0], 210 * MS)
+    fail(agent, 600 * MS, "ChildFailedError", "")
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    assert found.summary.startswith("Rank 1 ended with exit code 3, after all_reduce #2")
+    assert found.consequences == ("Agent 3999 failed with ChildFailedError.",)
+
+
+def test_a_failed_launcher_alone_is_no_second_failure(tmp_path: Path) -> None:
+    """The exception of the worker is the finding, that of its agent its consequence."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    for journal, _ in steps(tmp_path, 2, parent=agent.process):
+        if journal.rank == 0:
+            fail(journal, 210 * MS, "KeyError", "'step'")
+        else:
+            leave(journal, 220 * MS)
+    fail(agent, 600 * MS, "ChildFailedError", "")
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from disttrace_viewer.findings import wording
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.ending import MISSED_NS, SILENT, TOGETHER_NS, words
+from disttrace_viewer.findings.ending import MISSED_NS, OWN, SILENT, TOGETHER_NS, words
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Location, Scope
 from disttrace_viewer.findings.operation import innermost
 
@@ -36,6 +36,17 @@ def _counts(case: Case, process: int) -> bool:
         case.evidence.ends[c].how in ("own", "echo", SILENT)
         and case.evidence.ends[c].t_ns <= case.evidence.ends[process].t_ns
         for c in children
+    )
+
+
+def _launchers(case: Case, processes: list[int]) -> frozenset[int]:
+    """The failed agents and parents of some processes: theirs is what follows."""
+    trace = case.evidence.trace
+    parents = {trace.processes[p].parent for p in processes}
+    return frozenset(
+        p.index
+        for p in trace.processes
+        if p.id in parents and case.evidence.ends[p.index].how == OWN
     )
 
 
@@ -124,7 +135,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
         op=None if last is None else last.call.op,
         locations=tuple(place for p in alike if (place := evidence.whereabouts(p)) is not None),
         at_ns=end.t_ns,
-        scope=Scope(roots=frozenset(alike)),
+        scope=Scope(roots=frozenset(alike), members=_launchers(case, alike)),
     )
 
 
