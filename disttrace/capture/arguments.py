@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from disttrace.capture.operations import DATA, OUT_IN, PEER, ROOTED, Row
+from disttrace.capture.operations import DATA, NOTHING, OUT_IN, PEER, ROOTED, Row
 
 _Tensor = torch.Tensor
 
@@ -128,11 +128,20 @@ def _peer_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
         return _freeze_all(args, kwargs)
 
 
+def _options_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    try:
+        (options,) = args or (kwargs.get("opts"),)  # barrier passes it by name
+        return (tuple(options.device_ids), options.device, getattr(options, "asyncOp", None))
+    except _MISFIT:
+        return _freeze_all(args, kwargs)
+
+
 _FAST: Mapping[tuple[str, ...], Key] = {
     DATA: _data_key,
     ROOTED: _rooted_key,
     OUT_IN: _pair_key,
     PEER: _peer_key,
+    NOTHING: _options_key,
 }
 
 

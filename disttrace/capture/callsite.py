@@ -30,6 +30,7 @@ class CallSites:
         """``depth`` is the number of frames a recorded stack has, from the user's frame on."""
         self._recorder = recorder
         self._depth = depth
+        self._deep: dict[int, Callable[[Any], Key]] = {}  # by number of frames
         self._torch = os.sep * 2  # no file stands there: torch is not known yet
         self._codes: dict[int, types.CodeType] = {}  # a key holds ids: keep these alive
         self.key: Callable[[Any], Key] = _unrolled(depth + _TORCH_FRAMES if depth else 1)
@@ -48,12 +49,10 @@ class CallSites:
 
     def deep_key(self, frame: types.FrameType, needed: int) -> Key:
         """A key of ``needed`` frames, for calls from deep inside torch (FSDP, pipelining)."""
-        parts: list[int] = []
-        current: types.FrameType | None = frame
-        while current is not None and len(parts) < 2 * needed:
-            parts += (id(current.f_code), current.f_lasti)
-            current = current.f_back
-        return tuple(parts)
+        key = self._deep.get(needed)
+        if key is None:
+            key = self._deep[needed] = _unrolled(needed)
+        return key(frame)
 
     def stack(self, frame: types.FrameType, *, pin: int = 0) -> int | None:
         """Number of the stack at ``frame``; ``pin`` code objects are kept alive for the key."""

@@ -45,6 +45,7 @@ def _door(capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]
     recorder, groups, works, fail = capture.recorder, capture.groups, capture.works, capture.fail
     threads, begin_record, clock = recorder.threads, recorder.begin, time.perf_counter_ns
     get_group, get_call, site = groups.get, calls.get, capture.sites.key
+    deep_site = capture.sites.deep_key
     key_of, method, getframe = arguments.key_of(row), row.method, sys._getframe
     extra_key = None if _options_tell() else _async_local
 
@@ -88,6 +89,8 @@ def _door(capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]
             if extra_key is not None:
                 signature = (signature, extra_key(frame))
             call = get_call((site(frame), signature))
+            if type(call) is int:  # the user's frame lies deeper: dist.send calls dist.isend
+                call = get_call((deep_site(frame, call), signature))
             if type(call) is Call:
                 operation = begin_record(thread, call)
             else:
@@ -126,10 +129,20 @@ def _asynchronous(capture: Capture, signature: arguments.Signature, frame: Any) 
     if frame.f_code.co_name in _WAITING:
         return False
     if frame.f_code.co_name in _LEAVING:
-        return True
+        return not _sends_and_waits(capture, frame)
     if signature.asynchronous is not None:
         return signature.asynchronous
     return _async_local(frame)
+
+
+def _sends_and_waits(capture: Capture, frame: Any) -> bool:
+    """Whether torch's own ``send`` or ``recv`` called this ``isend``, and waits for it itself."""
+    caller = frame.f_back
+    if caller is not None and caller.f_code.co_name == "wrapper":  # torch's decorator
+        caller = caller.f_back
+    return (
+        caller is not None and caller.f_code.co_name in _WAITING and capture.sites.is_torch(caller)
+    )
 
 
 def _async_local(frame: Any) -> bool | None:

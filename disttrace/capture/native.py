@@ -45,6 +45,8 @@ class NativeOperations:
         """
         outside = frame.f_back or frame
         call = self._get((self._site(outside), key))
+        if type(call) is int:
+            call = self._get((self._capture.sites.deep_key(outside, call), key))
         if type(call) is Call:
             return self._capture.recorder.begin(thread, call)
         described = describe()
