@@ -118,7 +118,8 @@ def _keys(keys: tuple[KeyUse, ...], names: Names, out: Paper) -> None:
             parts.append(f"set by {names.processes(use.set_by)}")
         if use.read_by:
             parts.append(f"read by {names.processes(use.read_by)}")
-        text = Text.assemble(shortened(use.key), ("  " + "; ".join(parts), DIM))
+        said = f"  {use.meaning}" if use.meaning is not None else ""
+        text = Text.assemble(shortened(use.key), said, ("  " + "; ".join(parts), DIM))
         if use.waiting:
             text.append(f"; {names.processes(use.waiting)} wait for it", BAD)
         out.wrapped(text, Text("    "), Text("      "))

@@ -10,6 +10,7 @@ import polars as pl
 
 from disttrace_viewer.columns import IN_FLIGHT
 from disttrace_viewer.exchanges import Exchanges
+from disttrace_viewer.keys import describe
 from disttrace_viewer.model import Trace
 from disttrace_viewer.views.text.details import Maker
 from disttrace_viewer.views.text.names import Lane, Names, lanes_of
@@ -25,6 +26,8 @@ class KeyUse:
 
     place: str
     key: str
+    meaning: str | None
+    """What the key holds, in words, where its form tells."""
     set_by: tuple[int, ...]
     read_by: tuple[int, ...]
     waiting: tuple[int, ...]
@@ -98,6 +101,7 @@ def keys_of(
         KeyUse(
             place=trace.place_by_id[place].name if place in trace.place_by_id else "?",
             key=key,
+            meaning=describe(key, trace.groups),
             set_by=who(touched, "set"),
             read_by=who(touched, "wait"),
             waiting=tuple(
