@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
 
 SHAPES = tuple([n * 64] for n in range(1, 9))
-STACK = tuple((f"/work/project/layer{n}.py", 10 + n, f"forward{n}") for n in range(8))
+STACK = tuple((f"/project/layer{n}.py", 10 + n, f"forward{n}") for n in range(8))
 """The user's frames, as deep as disttrace keeps them."""
 TORCH = tuple((f"/site-packages/torch/nn/module{n}.py", 100 + n, "_call_impl") for n in range(8))
 """What the flight recorder keeps besides; it writes all frames out in every entry."""
