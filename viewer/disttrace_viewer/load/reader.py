@@ -23,7 +23,7 @@ from disttrace_viewer.load.processes import stack_of
 from disttrace_viewer.load.survey import Survey, restrict, survey
 from disttrace_viewer.model import Job, Process, Standing, Trace
 
-BATCH_BYTES = 32 << 20
+BATCH_BYTES = 16 << 20
 """Text of whole journals that is matched together: bounds memory, not results."""
 
 PARSERS = min(4, os.cpu_count() or 1)
