@@ -124,11 +124,12 @@ def test_a_fork_in_a_threaded_program_keeps_both_journals_whole(tmp_path: Path) 
 import disttrace, os, threading, sys
 disttrace.install()
 {GLOO}
-store = dist.HashStore()
+# Two stores: a HashStore's lock that the thread holds at a fork stays locked in the child.
+store, busy = dist.HashStore(), dist.HashStore()
 stop = threading.Event()
 def work():
     while not stop.is_set():
-        store.set("a", "b")
+        busy.set("a", "b")
 thread = threading.Thread(target=work); thread.start()
 pids = []
 for n in range(20):
