@@ -157,7 +157,7 @@ def note_spans(recorder: Recorder) -> Callable[[Any], None]:
         if current:
             context = current[0]().get_span_context()
             if context.span_id:
-                extra += b',"o":"%032x-%016x-%02x"' % (
+                extra += b',"sp":"%032x-%016x-%02x"' % (
                     context.trace_id,
                     context.span_id,
                     context.trace_flags,

@@ -220,10 +220,14 @@ class Recorder:
         self.in_flight.pop(operation.n, None)
         self._record(b'{"c":%d,"d":%d%b}\n' % (operation.n, _clock() - operation.begin, extra))
 
-    def lost(self, operation: Operation) -> None:
-        """Its Work was dropped: nobody waited, and nobody will see it complete."""
+    def lost(self, operation: Operation, *, asked: bool = False) -> None:
+        """Its Work was dropped: nobody waited, and nobody will see it complete.
+
+        ``asked``: the program did ask for completion in another form than a wait.
+        """
         self.in_flight.pop(operation.n, None)
-        self._record(b'{"l":%d,"d":%d}\n' % (operation.n, _clock() - operation.begin))
+        extra = b',"o":1' if asked else b""
+        self._record(b'{"l":%d,"d":%d%b}\n' % (operation.n, _clock() - operation.begin, extra))
 
     def asked(self, operation: Operation, how: str) -> None:
         """The program asked for completion in another form than a wait (``get_future``, ...)."""

@@ -201,7 +201,7 @@ class Works:
             if self._open.pop(key, None) is not None:
                 for operation in (reference.operation, *reference.more):
                     if operation.n in self._recorder.in_flight:
-                        self._recorder.lost(operation)
+                        self._recorder.lost(operation, asked=reference.asked)
 
 
 def storage(tensor: Any) -> int:

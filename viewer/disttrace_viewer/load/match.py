@@ -18,7 +18,7 @@ class Matched:
     """Operations of some whole journals, still with the journals' own numbers and times.
 
     Columns of ``operations``: ``process``, ``number``, the begin's ``t s h q p n k a``, and, in ns
-    after the begin, ``issued wait complete end``, then ``n_end q_end y x f lost g z``.
+    after the begin, ``issued wait complete end``, then ``n_end q_end y x f lost asked g z``.
     """
 
     operations: pl.DataFrame
@@ -87,7 +87,7 @@ _MARKS = {
     "i": {"d": "issued"},
     "w": {"d": "wait"},
     "c": {"d": "complete", "g": "g", "z": "z"},
-    "l": {"d": "lost"},
+    "l": {"d": "lost", "o": "asked"},
 }
 
 

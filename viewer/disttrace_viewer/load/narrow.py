@@ -55,7 +55,7 @@ class Narrowing:
             seq=pl.when(~refused).then(pl.coalesce("q_end", "q")),
             source=pl.col("y"),
             refused=refused,
-            lost=pl.col("lost").is_not_null(),
+            lost=pl.col("lost").is_not_null() & pl.col("asked").is_null(),
             bytes=pl.coalesce("n_end", "n"),
             issued_ns=begin + pl.col("issued"),
             wait_begin_ns=begin + pl.col("wait"),

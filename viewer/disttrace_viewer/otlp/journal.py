@@ -206,7 +206,7 @@ class JournalReader:
             key=record.get("k"),
             bytes=record.get("n", call.get("bytes")),
             parent=self.in_flight.get(record.get("p", -1)),
-            user=_context(record.get("o")),
+            user=_context(record.get("sp")),
         )
         self.in_flight[number] = operation
         self._begun.append(operation)
