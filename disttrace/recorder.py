@@ -101,8 +101,9 @@ class Threads(threading.local):
 class Recorder:
     """Begins and ends of operations, definitions, and the journal they go to.
 
-    ``process`` is the id of this process, which a fork changes. ``open_journal`` makes the journal when the first record comes; ``opening`` gives the records
-    that it starts with. When writing fails, ``on_failure`` is called once and the recorder is off.
+    ``process`` is the id of this process, which a fork changes. ``open_journal`` makes the journal
+    when the first record comes; ``opening`` gives the records that it starts with. When writing
+    fails, ``on_failure`` is called once and the recorder is off.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from disttrace_viewer.otlp import processes
@@ -31,6 +32,7 @@ class Pipeline:
         self._builder = Builder()
         self._exchanges = Exchanges(self._builder, meters)
         self._rooted: set[str] = set()
+        self._ended: list[tuple[JournalReader, Operation]] = []  # to be sent at the next turn
 
     def use(self, meters: Meters) -> None:
         """Feed these instruments from now on (they ask the pipeline what is in flight)."""
@@ -43,16 +45,23 @@ class Pipeline:
             self.journals[base] = JournalReader(directory, base)
 
     def poll(self) -> None:
-        """Take in what is new."""
-        for journal in list(self.journals.values()):
-            if not journal.gone:
-                self._read(journal)
+        """Take in what is new, and send what had ended at the turn before.
+
+        A receive links to its send, whose begin was on disk before: by the next turn it was read,
+        whatever the order of the journals.
+        """
+        before = self._ended
+        self._ended = []
+        self._read_all()
         now = time.time_ns()
+        for journal, operation in before:
+            self._over(journal, operation, now)
         self._send_exchanges(now)
         self._send_pending(now)
 
     def ended(self, base: str) -> None:
         """The process of a journal is gone: read its last words, and say how it ended."""
+        self._read_all()
         for _ in self.replay(base):
             pass
 
@@ -66,7 +75,9 @@ class Pipeline:
         if journal.gone:
             return
         now = time.time_ns()
-        for operation in journal.poll(final=True):
+        waiting = [operation for of, operation in self._ended if of is journal]
+        self._ended = [(of, operation) for of, operation in self._ended if of is not journal]
+        for operation in chain(waiting, journal.poll(final=True)):
             self._over(journal, operation, now)
             yield
         last = self._builder.time.unix(journal, journal.last)
@@ -102,11 +113,16 @@ class Pipeline:
 
     # -- inside ------------------------------------------------------------------------------
 
+    def _read_all(self) -> None:
+        for journal in list(self.journals.values()):
+            if not journal.gone:
+                self._read(journal)
+
     def _read(self, journal: JournalReader) -> None:
         now = time.time_ns()
-        for operation in journal.poll():
-            self._over(journal, operation, now)
+        self._ended += [(journal, operation) for operation in journal.poll()]
         for operation in journal.begun():
+            self._builder.began(journal, operation)
             if operation.end is None:
                 self._joined(journal, operation, now)
         if journal.base not in self._rooted and journal.definitions.process:

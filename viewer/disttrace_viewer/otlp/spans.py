@@ -108,15 +108,22 @@ class Builder:
         """The span outside of the job under which a process runs."""
         return self._trace(journal)[1]
 
+    def began(self, journal: JournalReader, op: Operation) -> None:
+        """Remember a message in a trace of the user's own: the other end's link must name it."""
+        part = exchanged(journal, op)
+        if part is None or part.peer is None:
+            return
+        trace = self.parent(journal, op).trace
+        if trace != self.trace(journal):
+            self._elsewhere[self._span_id(journal, op, part)] = trace
+            if len(self._elsewhere) > _REMEMBERED:
+                del self._elsewhere[next(iter(self._elsewhere))]
+
     def operation(self, journal: JournalReader, op: Operation) -> Span:
         """The span of an operation that is over, or whose process ended first."""
         part = exchanged(journal, op)
         parent = self.parent(journal, op)
         context = Context(parent.trace, self._span_id(journal, op, part), parent.sampled)
-        if part is not None and part.peer is not None and context.trace != self.trace(journal):
-            self._elsewhere[context.span] = context.trace
-            if len(self._elsewhere) > _REMEMBERED:
-                del self._elsewhere[next(iter(self._elsewhere))]
         kind = attributes.OPERATION_KIND.get(str(op.call.get("kind")), _internal)
         end = op.begin + op.end if op.end is not None else max(journal.last, op.begin)
         failed = op.error
