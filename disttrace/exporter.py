@@ -20,7 +20,8 @@ from typing import Any
 from disttrace.config import Config
 from disttrace.identity import AGENT, PARENT_VARIABLE, Identity
 from disttrace.journal.format import job_trace_id, process_span_id
-from disttrace.recorder import Operation, Recorder, ThreadState
+from disttrace.operation import Operation, ThreadState
+from disttrace.recorder import Recorder
 
 TRACEPARENT = "TRACEPARENT"
 _ALWAYS_ON = ("", "always_on", "parentbased_always_on")

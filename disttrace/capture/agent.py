@@ -15,7 +15,7 @@ from disttrace.capture.composed import enter, leave
 from disttrace.capture.context import Capture
 from disttrace.capture.workers import Workers
 from disttrace.journal.format import COMPOSED
-from disttrace.recorder import Operation
+from disttrace.operation import Operation
 
 PART = "launchers"
 

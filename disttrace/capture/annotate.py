@@ -10,7 +10,7 @@ from collections.abc import Callable
 from disttrace.capture.composed import enter, leave
 from disttrace.capture.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recorder import Operation
+from disttrace.operation import Operation
 
 PART = "annotations"
 

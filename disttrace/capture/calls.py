@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from disttrace.capture.callsite import CallSites
-from disttrace.recorder import Call
+from disttrace.operation import Call
 
 # Dynamic shapes make new signatures for ever: one place gets this many definitions, later calls
 # carry their signature in the begin record; and the table starts anew at its bound.

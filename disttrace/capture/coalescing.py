@@ -12,7 +12,7 @@ from disttrace.capture.calls import Calls
 from disttrace.capture.composed import enter, leave
 from disttrace.capture.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recorder import Call, Operation, ThreadState
+from disttrace.operation import Call, Operation, ThreadState
 
 PART = "coalesced operations"
 _OP = "coalescing_manager"

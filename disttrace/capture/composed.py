@@ -17,7 +17,7 @@ from disttrace.capture.calls import Calls
 from disttrace.capture.constructors import plain_value
 from disttrace.capture.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recorder import Call, Operation, ThreadState
+from disttrace.operation import Call, Operation, ThreadState
 
 PART = "composed operations"
 

@@ -16,7 +16,7 @@ from disttrace.capture.calls import Calls
 from disttrace.capture.context import Capture, wrap
 from disttrace.capture.stores import StoreEntry, adopted_keys
 from disttrace.journal.format import CONSTRUCTOR
-from disttrace.recorder import Call, Operation, ThreadState
+from disttrace.operation import Call, Operation, ThreadState
 
 PART = "constructors"
 

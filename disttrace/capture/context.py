@@ -14,7 +14,8 @@ from disttrace.capture.engine import Engine
 from disttrace.capture.groups import Groups
 from disttrace.capture.stores import Stores
 from disttrace.capture.works import Works
-from disttrace.recorder import Operation, Recorder, ThreadState
+from disttrace.operation import Operation, ThreadState
+from disttrace.recorder import Recorder
 
 
 class Capture:

@@ -18,7 +18,7 @@ from disttrace.capture.calls import Calls
 from disttrace.capture.context import Capture
 from disttrace.capture.storeops import ROWS, Row, key_and_size, size
 from disttrace.journal.format import STORE
-from disttrace.recorder import Call, Operation, ThreadState
+from disttrace.operation import Call, Operation, ThreadState
 
 PART = "store traffic from C++"
 

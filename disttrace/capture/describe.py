@@ -9,7 +9,7 @@ from disttrace.capture.calls import Made, changed
 from disttrace.capture.context import Capture
 from disttrace.capture.groups import ON_DEVICE, GroupEntry
 from disttrace.journal.format import MESSAGE
-from disttrace.recorder import Call, Counter, json_text
+from disttrace.operation import Call, Counter, json_text
 
 _VARIABLE = ("shapes", "dtypes", "bytes", "splits", "reduce_op", "root")
 ANYWHERE = "*"  # a backend used directly serves whatever device it is given

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from disttrace.capture.context import Capture
-from disttrace.recorder import Operation
+from disttrace.operation import Operation
 
 PART = "completion on devices"
 

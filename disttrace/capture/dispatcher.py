@@ -20,7 +20,7 @@ from disttrace.capture.kernels import Kernels, after_key, redispatch_of
 from disttrace.capture.native import NativeOperations
 from disttrace.capture.operations import NATIVE, Native
 from disttrace.capture.works import storage
-from disttrace.recorder import Operation, ThreadState
+from disttrace.operation import Operation, ThreadState
 
 PART = hooks.PART
 _NAMESPACE = "c10d"

@@ -12,7 +12,7 @@ from typing import Any
 from disttrace.capture import issuers
 from disttrace.capture.context import Capture
 from disttrace.capture.kernels import Kernels, after_key, redispatch_of
-from disttrace.recorder import Operation
+from disttrace.operation import Operation
 
 PART = "waits of functional collectives"
 

@@ -10,7 +10,8 @@ from typing import Any
 from disttrace.capture.objects import Registry
 from disttrace.capture.stores import Stores
 from disttrace.journal import format as fmt
-from disttrace.recorder import Counter, Recorder
+from disttrace.operation import Counter
+from disttrace.recorder import Recorder
 
 # Backends of devices: a call returns before the device has done anything, and messages are matched
 # in order only, so the tag does not tell streams apart.

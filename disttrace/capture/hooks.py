@@ -20,7 +20,7 @@ from disttrace.capture.native import NativeOperations
 from disttrace.capture.operations import NATIVE, Native
 from disttrace.capture.works import storage
 from disttrace.journal.format import MESSAGE
-from disttrace.recorder import Operation
+from disttrace.operation import Operation
 
 PART = "operations issued by C++"
 

@@ -13,7 +13,7 @@ from disttrace.capture.calls import Calls
 from disttrace.capture.context import Capture
 from disttrace.capture.describe import Described
 from disttrace.capture.operations import ROWS, Row
-from disttrace.recorder import Call, Operation, ThreadState
+from disttrace.operation import Call, Operation, ThreadState
 
 PART = "collectives and messages"
 

@@ -13,7 +13,7 @@ from disttrace.capture.calls import Calls
 from disttrace.capture.composed import enter, leave
 from disttrace.capture.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recorder import Call, Operation
+from disttrace.operation import Call, Operation
 
 PART = "names of communication"
 _OP = "record_comm"

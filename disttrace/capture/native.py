@@ -17,7 +17,7 @@ from disttrace.capture.context import Capture
 from disttrace.capture.describe import Described
 from disttrace.capture.groups import GroupEntry
 from disttrace.capture.operations import Native
-from disttrace.recorder import Call, Operation, ThreadState
+from disttrace.operation import Call, Operation, ThreadState
 
 ORIGIN = "c++"
 

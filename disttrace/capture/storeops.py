@@ -14,7 +14,7 @@ from typing import Any
 from disttrace.capture.calls import Calls
 from disttrace.capture.context import Capture, wrap
 from disttrace.journal.format import STORE
-from disttrace.recorder import Call, Operation, ThreadState, json_text
+from disttrace.operation import Call, Operation, ThreadState, json_text
 
 PART = "store operations"
 

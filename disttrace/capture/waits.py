@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.context import Capture
-from disttrace.recorder import Operation
+from disttrace.operation import Operation
 
 PART = "waits"
 

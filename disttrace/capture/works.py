@@ -12,7 +12,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from disttrace.recorder import Operation, Recorder
+from disttrace.operation import Operation
+from disttrace.recorder import Recorder
 
 _clock = time.perf_counter_ns
 

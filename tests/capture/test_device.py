@@ -10,7 +10,8 @@ import pytest
 from disttrace import guard
 from disttrace.capture.context import Capture
 from disttrace.capture.device import BLIND, DeviceOperations
-from disttrace.recorder import Operation, Recorder
+from disttrace.operation import Operation
+from disttrace.recorder import Recorder
 
 Entry = dict[str, Any]
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from disttrace.journal.writer import Journal
-from disttrace.recorder import Counter, Recorder
+from disttrace.operation import Counter
+from disttrace.recorder import Recorder
 from support.raw import RawJournal, read_journals
 
 

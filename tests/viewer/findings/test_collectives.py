@@ -25,7 +25,7 @@ def test_a_rank_outside_communication_is_missing(tmp_path: Path) -> None:
     """Rank 2 stands in its loader; the others are named with line and time, rank 2 with its own."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 2:
-            stand(journal, 3 * S, "/work/loader.py", 9, "load")
+            stand(journal, 3 * S, "/src/loader.py", 9, "load")
         else:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         beat(journal, 20)
@@ -38,7 +38,7 @@ def test_a_rank_outside_communication_is_missing(tmp_path: Path) -> None:
         " waiting at train.py:10 for 19.8 s; it stands at loader.py:9 in load, outside"
         " communication."
     )
-    assert (found.locations[0].file, found.locations[0].line) == ("/work/loader.py", 9)
+    assert (found.locations[0].file, found.locations[0].line) == ("/src/loader.py", 9)
 
 
 def test_waiting_less_than_the_stall_time_is_no_fault_while_they_live(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_on_nccl_a_returned_call_is_in_flight_until_the_device_has_done_it(tmp_p
         if journal.rank == 0:
             number = journal.begin(call, 200 * MS, q=1)
             journal.record(i=number, d=MS // 10)
-            stand(journal, 5 * S, "/work/train.py", 44, "log")
+            stand(journal, 5 * S, "/src/train.py", 44, "log")
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])

@@ -58,7 +58,7 @@ def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -
             for number in (store, meet):
                 journal.end(number, MS)
             journal.end(init, 2 * MS, x=journal.string("KeyboardInterrupt"))
-            stand(journal, 3 * S, "/work/train.py", 3, "clean_up")
+            stand(journal, 3 * S, "/src/train.py", 3, "clean_up")
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, found.op) == ("rendezvous_incomplete", "init_process_group")
@@ -100,7 +100,7 @@ def test_a_rank_that_stands_before_its_rendezvous_is_named_with_its_line(tmp_pat
         if journal.rank == 0:
             join(journal, 100 * MS, 2)
         else:
-            stand(journal, 3 * S, "/work/train.py", 3, "download")
+            stand(journal, 3 * S, "/src/train.py", 3, "download")
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_incomplete", [1])
@@ -251,7 +251,7 @@ def test_who_may_still_come_to_a_creation_is_missing(tmp_path: Path) -> None:
         if journal.rank == 0:
             create(journal, 200 * MS, [0, 1])
         else:
-            stand(journal, 3 * S, "/work/train.py", 99, "save")
+            stand(journal, 3 * S, "/src/train.py", 99, "save")
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])

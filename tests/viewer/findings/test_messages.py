@@ -53,7 +53,7 @@ def test_a_message_whose_sender_is_outside_is_unmatched(tmp_path: Path) -> None:
         if journal.rank == 0:
             journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
         else:
-            stand(journal, 3 * S, "/work/train.py", 99, "save")
+            stand(journal, 3 * S, "/src/train.py", 99, "save")
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, found.certainty) == ("unmatched_recv", "certain")
@@ -95,7 +95,7 @@ def test_a_receive_from_any_source_waits_for_any_sender(tmp_path: Path) -> None:
         elif journal.rank == 1:
             journal.begin(journal.message(group, "recv", 2), 200 * MS, q=1)
         else:
-            stand(journal, 3 * S, "/work/train.py", 99, "save")
+            stand(journal, 3 * S, "/src/train.py", 99, "save")
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("unmatched_recv", [2])

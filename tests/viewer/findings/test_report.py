@@ -34,7 +34,7 @@ def hang(folder: Path) -> None:
         if journal.rank == 0:
             journal.begin(journal.collective(group), 200 * MS, q=3)
         else:
-            stand(journal, 9000 * MS, "/work/loader.py", 9, "load")
+            stand(journal, 9000 * MS, "/src/loader.py", 9, "load")
         beat(journal, 20)
 
 
@@ -58,7 +58,7 @@ def test_every_key_of_the_contract_is_there(
     assert (finding["cycle"], finding["key"]) == (None, None)
     first = finding["locations"][0]
     assert set(first) == {"process", "rank", "file", "line", "function", "op"}
-    assert (first["rank"], first["file"], first["line"]) == (1, "/work/loader.py", 9)
+    assert (first["rank"], first["file"], first["line"]) == (1, "/src/loader.py", 9)
     by_rank = {p["rank"]: p for p in told["processes"]}
     assert all(set(p) == PROCESS for p in told["processes"])
     assert finding["culprits"] == [by_rank[1]["id"]]
