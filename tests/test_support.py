@@ -32,6 +32,18 @@ def test_a_program_that_hangs_prints_its_stacks_and_dies() -> None:
     assert "in stuck" in outcome.stderr
 
 
+def test_a_hung_worker_in_a_session_of_its_own_dies_too() -> None:
+    """What a hung program started, torchrun's workers for one, says where it was and is gone."""
+    child = "def stuck():\\n while True: pass\\nprint(flush=True)\\nstuck()"
+    code = (
+        "import subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', '{child}'], start_new_session=True)\n"
+    )
+    outcome = python("-c", code, timeout=2.0)
+    assert outcome.hung
+    assert "in stuck" in outcome.stderr
+
+
 def test_what_a_program_leaves_running_is_killed(tmp_path: Path) -> None:
     """A child that outlives its parent is gone when the outcome is there."""
     note = tmp_path / "pid"

@@ -62,7 +62,9 @@ def run_program(
     """Run `args` in a process group of its own, for `timeout` seconds at most.
 
     After that every process of the group gets SIGABRT, with which Python prints the stacks of all
-    threads, and then SIGKILL, like anything that is still there after a program that ended.
+    threads, and then SIGKILL, like anything that is still there after a program that ended. So do
+    the groups of its descendants: torchrun starts each worker in a session of its own, and one
+    that stays would keep the pipes open for ever.
     """
     with subprocess.Popen(
         [os.fspath(arg) for arg in args],
@@ -80,11 +82,14 @@ def run_program(
             stdout, stderr = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
             hung = True
-            signal_group(process.pid, signal.SIGABRT)
+            groups = {process.pid, *descendant_groups(process.pid)}
+            for group in groups:
+                signal_group(group, signal.SIGABRT)
             try:
                 stdout, stderr = process.communicate(timeout=GRACE)
             except subprocess.TimeoutExpired:
-                signal_group(process.pid, signal.SIGKILL)
+                for group in groups:
+                    signal_group(group, signal.SIGKILL)
                 stdout, stderr = process.communicate()
         finally:
             signal_group(process.pid, signal.SIGKILL)
@@ -97,6 +102,21 @@ def signal_group(leader: int, number: signal.Signals) -> None:
         os.killpg(leader, number)
     except (ProcessLookupError, PermissionError):
         pass
+
+
+def descendant_groups(ancestor: int) -> set[int]:
+    """The process groups of what descends from a process, as far as its parents still live."""
+    parents: dict[int, tuple[int, int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            _, parent, group = stat.read_text().rsplit(")", 1)[1].split()[:3]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        parents[int(stat.parent.name)] = int(parent), int(group)
+    ours = {ancestor}
+    while new := {pid for pid, (parent, _) in parents.items() if parent in ours} - ours:
+        ours |= new
+    return {parents[pid][1] for pid in ours if pid != ancestor}
 
 
 def python(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: str) -> Outcome:

@@ -19,8 +19,10 @@ trace.set_tracer_provider(provider)
 
 DisttraceInstrumentor().instrument()
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+# Named: torch 2.5 may hang in destroying a group when the tensor went before.
+tensor = torch.ones(1)
 with trace.get_tracer("program").start_as_current_span("train_step") as step:
-    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(tensor)
 dist.destroy_process_group()
 DisttraceInstrumentor().uninstrument()
 
