@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from support.journals import training
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,6 +93,7 @@ def test_width_bounds_every_line(tmp_path: Path) -> None:
 
 def test_a_real_run_under_torchrun(tmp_path: Path) -> None:
     """Ping-pong and all-reduce in their order, with the agent as the server of the store."""
+    pytest.importorskip("torch")
     command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     subprocess.run(
         [sys.executable, *command, "examples/pingpong_allreduce.py"],
