@@ -20,13 +20,15 @@ import torch.distributed as dist
 from common import deeper, join, options, subgroup
 
 STEPS = 4
+KEPT = torch.ones(8)
+"""Alive to the end: torch 2.5 may hang in destroying a group when its tensor went before."""
 
 
 def step(what: str, odd: bool, members: list[int], group: dist.ProcessGroup | None) -> None:
     """One step's communication; the odd rank's differs in one argument."""
     if what == "reduce_op":
         op = dist.ReduceOp.MAX if odd else dist.ReduceOp.SUM
-        dist.all_reduce(torch.ones(8), op=op, group=group)  # <- L1
+        dist.all_reduce(KEPT, op=op, group=group)  # <- L1
     elif what == "root":
         dist.broadcast(torch.ones(8), src=members[1 if odd else 0], group=group)  # <- L2
     elif what in ("dtype", "same_size_dtype"):
