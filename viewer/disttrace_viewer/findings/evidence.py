@@ -112,6 +112,11 @@ class Evidence:
         )
 
     @cached_property
+    def raised(self) -> Mapping[int, Op]:
+        """The last thing a process did, where that ended in an error."""
+        return {p: op for p, op in self._last_leaves.items() if op.error is not None}
+
+    @cached_property
     def echo_times(self) -> tuple[tuple[int, int], ...]:
         """(process, time) of every error that says that somebody went away."""
         echoes = [i for i, text in enumerate(self.trace.errors) if ending.is_echo(text)]

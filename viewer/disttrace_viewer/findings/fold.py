@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.addresses import words
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.ending import CLEAN, words
+from disttrace_viewer.findings.ending import CLEAN
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.findings.operation import frame
 
@@ -57,7 +58,7 @@ def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
         if process in case.cut_off:
             continue  # ended from outside when all was over: no consequence of anything here
         if owner == number and process not in finding.culprits and end.how != CLEAN:
-            ended.setdefault(words(end), []).append(process)
+            ended.setdefault(words(evidence, process), []).append(process)
     for text, processes in ended.items():
         subject = wording.processes(trace, processes)
         shown = text.replace("was ended", "were ended", 1) if len(processes) > 1 else text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.addresses import words
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.ending import words
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.operation import frame
 from disttrace_viewer.findings.report import coverage, state
@@ -61,7 +61,7 @@ def _doing(case: Case, process: Process) -> str:
         return f"in {wording.operation(trace, op)} for {age}{at}"
     end = evidence.ends[process.index]
     if end.over:
-        return words(end)
+        return words(evidence, process.index)
     standing = evidence.stands(process.index)
     if standing is not None:
         return f"outside communication, at {wording.standing(standing)}"

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterable
 
 from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.addresses import words
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.ending import ALIVE, words
+from disttrace_viewer.findings.ending import ALIVE
 from disttrace_viewer.findings.finding import Location
 
 
@@ -19,7 +20,7 @@ def where(case: Case, processes: Iterable[int]) -> str:
         end = evidence.ends[process]
         standing = evidence.stands(process)
         if end.over and end.how != "silent":
-            text = words(end)
+            text = words(evidence, process)
         elif standing is not None:
             text = f"stands at {wording.standing(standing)}, outside communication"
         else:
