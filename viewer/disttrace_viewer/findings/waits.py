@@ -7,7 +7,7 @@ possible sender, a key for whoever sets it, a constructor of a group for its oth
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import polars as pl
@@ -16,6 +16,7 @@ from disttrace_viewer.exchanges import TAGLESS
 from disttrace_viewer.findings.evidence import Evidence
 from disttrace_viewer.findings.meeting import Meetings
 from disttrace_viewer.findings.operation import Op
+from disttrace_viewer.findings.setters import Setters
 
 COLLECTIVE, MESSAGE, KEY, MEETING, OTHER = "collective", "message", "key", "meeting", "other"
 
@@ -29,7 +30,8 @@ class Wait:
 
     ``targets`` are processes, ``absent`` global ranks without a process (group ranks where the
     group knows no global ones). ``any_of``: one of them would do. ``unknown``: who must act is not
-    known. No target, nothing absent and not unknown: everybody is there.
+    known; a key's target is then only who is expected to set it. No target, nothing absent and not
+    unknown: everybody is there.
     """
 
     op: Op
@@ -63,11 +65,13 @@ def waits(evidence: Evidence, meetings: Meetings) -> tuple[Wait, ...]:
     found: list[Wait] = []
     found += _collectives(evidence, by_kind.pop("collective", []))
     found += _messages(evidence, by_kind.pop("message", []))
-    found += _keys(evidence, by_kind.pop("store", []))
+    keys = by_kind.pop("store", [])
     for op in by_kind.pop("constructor", []):
         found.append(_meeting(meetings, op))
     for rest in by_kind.values():
         found += [Wait(op, OTHER, ("other", *op.id)) for op in rest]
+    waiting = {op.process for op in keys} | {wait.process for wait in found}
+    found += _keys(evidence, keys, waiting)
     return tuple(sorted(found, key=lambda w: (w.process, w.op.number)))
 
 
@@ -178,28 +182,24 @@ def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
         yield Wait(op, MESSAGE, key, targets, absent, arrived=arrived)
 
 
-def _keys(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
+def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterator[Wait]:
     if not chosen:
         return
-    sets = set_keys(evidence)
+    setters = Setters(evidence)
     for op in chosen:
         full = evidence.trace.full_key(op.call.index, op.key)
         keys = [full] if isinstance(full, str) else (full or [])
         store = op.call.store
         place = None if store is None else evidence.trace.stores[store].place
-        unset = [key for key in keys if (place, key) not in sets]
-        waiting = op.call.op in ("store.get", "store.wait", "store.multi_get", "store.queue_pop")
+        unset = [key for key in keys if setters.absent((place, key))]
+        blocks = op.call.op in ("store.get", "store.wait", "store.multi_get", "store.queue_pop")
         exchange = ("key", place, *sorted(unset or keys))
-        yield Wait(op, KEY, exchange, unknown=bool(unset) and waiting)
-
-
-def set_keys(evidence: Evidence) -> Mapping[tuple[str | None, str], int]:
-    """Keys that somebody has set or is about to, by place, with the first who did."""
-    events = evidence.exchanges.key_events.filter(pl.col("part") == "set")
-    found: dict[tuple[str | None, str], int] = {}
-    for place, key, process in events.select("place", "key", "process").iter_rows():
-        found.setdefault((place, key), process)
-    return found
+        missing = bool(unset) and blocks
+        wanted = unset if missing else []
+        known = {setters.expected((place, key), op.process, waiting) for key in wanted} - {None}
+        yield Wait(
+            op, KEY, exchange, tuple(sorted(p for p in known if p is not None)), unknown=missing
+        )
 
 
 def _meeting(meetings: Meetings, op: Op) -> Wait:

@@ -9,7 +9,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.operation import frame
 from disttrace_viewer.findings.rules import unmatched
-from disttrace_viewer.findings.waits import MESSAGE, Wait
+from disttrace_viewer.findings.waits import KEY, MESSAGE, Wait
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -101,11 +101,12 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
         at = wording.place(frame(trace, wait.op))
         sentences.append(
             f"{trace.processes[process].label} is in {_detail(case, wait)} ({at}) and waits for"
-            f" {trace.processes[following[process]].label}"
+            f" {trace.processes[following[process]].label}{_expected(wait)}"
         )
-    groups = {w.op.call.group for w in waits}
+    groups = {w.op.call.group for w in waits if w.kind != KEY}
+    keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
-    unsure = any(w.op.call.origin == "c++" for w in waits)
+    unsure = bool(keys) or any(w.op.call.origin == "c++" for w in waits)
     return Finding(
         kind="deadlock",
         summary=f"{wording.processes(trace, path).capitalize()} wait for one another:"
@@ -117,6 +118,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
         group=trace.groups[groups.pop()].id  # type: ignore[index]
         if len(groups) == 1 and None not in groups
         else None,
+        key=_key(keys[0]) if keys else None,
         cycle=tuple((p, "waits for", following[p]) for p in path),
         locations=evidence.locations(w.op for w in sorted(waits, key=lambda w: w.process)),
         at_ns=first.op.begin_ns,
@@ -129,7 +131,19 @@ def _detail(case: Case, wait: Wait) -> str:
     return f"{text}, {wording.sizes(wait.op)}" if wait.kind == MESSAGE else text
 
 
+def _key(wait: Wait) -> str:
+    """The first key that is awaited; the exchange is the place, then the keys."""
+    assert isinstance(wait.exchange, tuple)
+    return str(wait.exchange[2])
+
+
+def _expected(wait: Wait) -> str:
+    return ", which alone has set such keys" if wait.kind == KEY else ""
+
+
 def _hint(waits: Sequence[Wait], groups: int) -> str:
+    if any(w.kind == KEY for w in waits):
+        return "Set the key before the call in which its setter waits, or wait for it after that."
     if all(w.kind == MESSAGE for w in waits):
         return (
             "Let one side send first and the other receive first, or post both without waiting"

@@ -10,7 +10,8 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.operation import frame
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.findings.waits import KEY, Wait, set_keys
+from disttrace_viewer.findings.setters import Setters
+from disttrace_viewer.findings.waits import KEY, Wait
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -35,11 +36,15 @@ def _finding(case: Case, wait: Wait) -> Finding:
     names = " and ".join(repr(k) for k in unset[:3])
     store = trace.place_by_id.get(str(place))
     at = wording.place(frame(trace, wait.op))
-    known = set_keys(evidence)
+    setters = Setters(evidence)
+    known = setters.first
     near, setter = _near(known, place, key)
-    text = ""
-    if near is not None:
-        text = f"; the nearest key that was set is {near!r}"
+    before = known.get((str(place), key))
+    text = "nobody has set it"
+    if before is not None:
+        text = f"it was deleted after {trace.processes[before].label} had set it"
+    elif near is not None:
+        text += f"; the nearest key that was set is {near!r}"
         if setter is not None:
             text += f", by {trace.processes[setter].label}"
     others = [p for p in (store.processes if store else ()) if p not in who and case.outside(p)]
@@ -50,7 +55,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         kind="store_key_missing",
         summary=(
             f"{label[0].upper() + label[1:]} {wording.have(len(who))} been in {wait.op.call.op} of"
-            f" {names} at {at} for {age}, and nobody has set it{text}{doing}."
+            f" {names} at {at} for {age}, and {text}{doing}."
         ),
         certainty=CERTAIN if store and case.certain_journals(store.processes) else LIKELY,
         hint="Find who should set this key, and compare its spelling and its prefixes.",

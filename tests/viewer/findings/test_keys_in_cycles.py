@@ -1,0 +1,126 @@
+"""Cycles through keys of a store: only where nobody else could set what is awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from disttrace_viewer.findings.finding import Finding
+from support.journals import MS, Journal
+from support.scenes import S, beat, findings, only, ranks, stand, steps
+
+
+def store_call(journal: Journal, op: str, line: int) -> int:
+    """A store operation under the prefix ``app``, at a line of its own."""
+    return journal.call(
+        f"store.{op}",
+        kind="store",
+        store=journal.prefix_store(1, "app"),
+        origin="python",
+        stack=journal.stack(("train.py", line, "main")),
+    )
+
+
+def job(
+    folder: Path,
+    sets: Mapping[int, Sequence[str]],
+    awaited: dict[int, str],
+    *,
+    deleted: Sequence[str] = (),
+    sleeping: Sequence[int] = (),
+    world_size: int = 2,
+) -> list[Finding]:
+    """Ranks set keys; then some await one, some stand elsewhere, and the others are in a barrier.
+
+    Rank 0 deletes the ``deleted`` ones, after they were set.
+    """
+    for journal, group in steps(folder, world_size):
+        rank = journal.rank or 0
+        for n, key in enumerate(sets.get(rank, ())):
+            journal.run(store_call(journal, "set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
+        for key in deleted if rank == 0 else ():
+            journal.run(store_call(journal, "delete_key", 41), t=180 * MS, d=MS, k=key)
+        if rank in awaited:
+            journal.begin(store_call(journal, "get", 50), 200 * MS, k=awaited[rank])
+        elif rank in sleeping:
+            stand(journal, 3 * S, "/src/train.py", 60, "prepare")
+        else:
+            journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
+        beat(journal, 20)
+    return findings(folder)
+
+
+def test_the_next_key_of_a_series_closes_a_cycle(tmp_path: Path) -> None:
+    """Rank 0 announces every step; it waits in a barrier for the one that waits for the next."""
+    found = only(job(tmp_path, {0: ["step/1", "step/2"]}, {1: "step/3"}))
+    assert (found.kind, found.certainty, found.culprits) == ("deadlock", "likely", ())
+    assert found.key == "app/step/3"
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+    for sentence in (
+        "Ranks 0 and 1 wait for one another: ",
+        "rank 0 is in barrier #3 of the default group (train.py:10) and waits for rank 1",
+        "rank 1 is in store.get of 'app/step/3' (train.py:50) and waits for rank 0, which alone",
+    ):
+        assert sentence in found.summary
+
+
+def test_a_key_that_was_deleted_is_expected_of_who_set_it(tmp_path: Path) -> None:
+    """This very key had one setter."""
+    found = only(job(tmp_path, {0: ["token"]}, {1: "token"}, deleted=["token"]))
+    assert (found.kind, found.key) == ("deadlock", "app/token")
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+
+
+def test_two_keys_with_one_setter_each_make_a_cycle(tmp_path: Path) -> None:
+    """Each announces its own series and waits for the other's next key."""
+    sets = {0: ["left/1", "left/2"], 1: ["right/1", "right/2"]}
+    found = only(job(tmp_path, sets, {0: "right/3", 1: "left/3"}))
+    assert (found.kind, found.op) == ("deadlock", "store.get")
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+
+
+def test_a_number_that_may_be_a_rank_tells_nothing(tmp_path: Path) -> None:
+    """Rank 0 set its own key; whose the awaited one is, is a guess."""
+    found = only(job(tmp_path, {0: ["ready/0"]}, {1: "ready/2"}))
+    assert (found.kind, found.key) == ("store_key_missing", "app/ready/2")
+
+
+def test_a_number_that_its_setter_never_varies_tells_nothing(tmp_path: Path) -> None:
+    """Rank 0 sets the steps of rank 0 only."""
+    found = only(job(tmp_path, {0: ["0/step/1", "0/step/2"]}, {1: "2/step/3"}))
+    assert (found.kind, found.key) == ("store_key_missing", "app/2/step/3")
+
+
+def test_two_setters_of_one_form_tell_nothing(tmp_path: Path) -> None:
+    """Either could set the next one."""
+    sets = {0: ["step/1", "step/3"], 1: ["step/2", "step/4"]}
+    found = only(job(tmp_path, sets, {1: "step/5"}))
+    assert (found.kind, found.key) == ("store_key_missing", "app/step/5")
+
+
+def test_another_spelling_is_no_series(tmp_path: Path) -> None:
+    """A similar key names nobody."""
+    found = only(job(tmp_path, {0: ["Step/1", "Step/2"]}, {1: "step/3"}))
+    assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
+
+
+def test_somebody_who_does_not_wait_may_still_set_it(tmp_path: Path) -> None:
+    """Rank 0 set its shard of the parts; the next part may be that of rank 2, which prepares it."""
+    found = job(tmp_path, {0: ["part/0", "part/1"]}, {1: "part/2"}, sleeping=[2], world_size=3)
+    assert "deadlock" not in {f.kind for f in found}
+    assert {f.kind for f in found} == {"missing_participant", "store_key_missing"}
+
+
+def test_a_rank_without_a_journal_may_have_set_it(tmp_path: Path) -> None:
+    """Rank 2 is not there to say what it does."""
+    job(tmp_path, {0: ["step/1", "step/2"]}, {1: "step/3"}, world_size=3)
+    for path in tmp_path.glob("*-4002-*"):
+        path.unlink()
+    assert "deadlock" not in {f.kind for f in findings(tmp_path)}
+
+
+def test_a_deleted_key_of_several_setters_is_missing_and_told_as_deleted(tmp_path: Path) -> None:
+    """Both ranks had set it."""
+    found = only(job(tmp_path, {0: ["token"], 1: ["token"]}, {1: "token"}, deleted=["token"]))
+    assert (found.kind, found.key) == ("store_key_missing", "app/token")
+    assert "and it was deleted after rank 0 had set it" in found.summary
