@@ -35,6 +35,8 @@ class Capture:
         # Called by the live thread; each says whether it waits for something.
         self.pollers: list[Callable[[], bool]] = []
         self.wake: Callable[[], None] = lambda: None  # a poller waits for something from now on
+        # What a hook has begun on a thread and C++ has not issued yet, with its results' storages.
+        self.issuing: dict[int, tuple[Operation, list[int]]] = {}
         # Runs a callback once a module is imported: doors open in the middle of torch's import.
         self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
         # Each patches what a Python subclass of torch's classes overrides, if that concerns it.

@@ -57,7 +57,7 @@ class Hooks:
         self._rows = {row.hook: row for row in NATIVE if row.hook is not None}
         self._groups: weakref.WeakSet[Any] = weakref.WeakSet()
         # What a thread has begun and not issued yet: an operation that raises has no post-hook.
-        self._issuing: dict[int, tuple[Operation, list[int]]] = {}
+        self._issuing = capture.issuing
         self._off = False
         self._running: list[None] = []  # one entry for each hook that runs now, on any thread
 

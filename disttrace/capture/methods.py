@@ -9,6 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from disttrace.capture import arguments
+from disttrace.capture.callback import called_back
 from disttrace.capture.calls import Calls
 from disttrace.capture.context import Capture
 from disttrace.capture.describe import Described
@@ -33,6 +34,8 @@ def install(capture: Capture) -> None:
         if issubclass(owner, (ProcessGroup, Backend)):
             for row in ROWS:
                 door = functools.partial(_door, capture, calls, row)
+                if owner is not Backend and issubclass(owner, Backend):
+                    door = functools.partial(called_back, capture, PART, row, door)
                 capture.engine.attribute(PART, owner, row.method, door)
 
     capture.adopters.append(adopt)

@@ -1,0 +1,99 @@
+"""Issues operations through the layers above collectives: FSDP1, DTensor over a mesh, a pipeline.
+
+    python layers.py RANK WORLD STORE_FILE count|trace FOLDER
+
+As in `paths.py`: with `count` this program's own kernels count the operators `c10d::*` and print
+them by layer, with `trace` disttrace records.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import json
+import sys
+from typing import Any
+
+from paths import count_operators
+
+
+def fully_sharded(dist: Any, torch: Any, rank: int, world: int) -> None:
+    """Two steps of FSDP1."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    cpu = torch.device("cpu")
+    inner = FullyShardedDataParallel(torch.nn.Linear(4, 4), device_id=cpu)
+    layers = torch.nn.Sequential(inner, torch.nn.Linear(4, 4))
+    model = FullyShardedDataParallel(layers, device_id=cpu)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        model.clip_grad_norm_(1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    del model, inner, optimizer
+    gc.collect()
+
+
+def meshed(dist: Any, torch: Any, rank: int, world: int) -> None:
+    """DTensors over a mesh of two dimensions, one of them with groups of one."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (world, 1), mesh_dim_names=("rows", "columns"))
+    rows = mesh["rows"]
+    sharded = distribute_tensor(torch.arange(16.0).reshape(4, 4), rows, [Shard(0)])
+    whole = distribute_tensor(torch.eye(4), rows, [Replicate()])
+    (sharded @ whole).full_tensor()
+    sharded.redistribute(rows, [Shard(1)])
+    sharded.redistribute(rows, [Replicate()])
+    sharded.sum().full_tensor()
+    local = torch.distributed.tensor.DTensor.from_local(torch.ones(4, 4), rows, [Partial()])
+    local.redistribute(rows, [Shard(0)]).to_local()
+    twice = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0), Shard(1)])
+    twice.full_tensor()
+    leaf = torch.ones(4, 4, requires_grad=True)
+    distribute_tensor(leaf, rows, [Shard(0)]).full_tensor().sum().backward()
+    dist.all_reduce(torch.ones(2), group=mesh.get_group("columns"))
+
+
+def pipelined(dist: Any, torch: Any, rank: int, world: int) -> None:
+    """A pipeline with one stage on each rank: two schedules, two steps each."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+    for kind in (ScheduleGPipe, Schedule1F1B):
+        module = torch.nn.Linear(4, 4)
+        stage = PipelineStage(module, rank, world, torch.device("cpu"))
+        schedule = kind(stage, 2, loss_fn=torch.nn.functional.mse_loss)
+        for _ in range(2):
+            if rank == 0:
+                schedule.step(torch.ones(4, 4))
+            else:
+                schedule.step(target=torch.zeros(4, 4), losses=[])
+
+
+LAYERS = (fully_sharded, meshed, pipelined)
+
+
+def main(rank: int, world: int, file: str, mode: str, folder: str) -> None:
+    if mode == "trace":
+        import disttrace
+
+        disttrace.install(dir=folder)
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=world)
+    counts = count_operators() if mode == "count" else {}
+    by_layer: dict[str, dict[str, int]] = {}
+    for layer in LAYERS:
+        before = collections.Counter(counts)
+        layer(dist, torch, rank, world)
+        by_layer[layer.__name__] = dict(collections.Counter(counts) - before)
+    print(json.dumps(by_layer), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

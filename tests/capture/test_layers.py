@@ -1,0 +1,127 @@
+"""What FSDP1, DTensor, pipelines, odd groups and Python backends issue is recorded exactly once."""
+
+from __future__ import annotations
+
+import collections
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace.capture.operations import NATIVE
+from support.processes import clean_environ, python, run_program
+from support.raw import RawJournal, read_journals
+
+PROGRAMS = Path(__file__).parent / "programs"
+WORLD = 2
+NAMES = {row.dispatcher: row.op for row in NATIVE}
+ISSUED = ("collective", "message")
+
+Counts = collections.Counter[str]
+
+
+def run_ranks(program: str, folder: Path, mode: str) -> list[dict[str, Any]]:
+    """What each rank of a program says, both run at once."""
+    env = clean_environ(OMP_NUM_THREADS="1")
+    arguments = [str(WORLD), str(folder / f"store-{mode}"), mode, str(folder / "out")]
+
+    def rank(number: int) -> dict[str, Any]:
+        command = [sys.executable, str(PROGRAMS / program), str(number), *arguments]
+        said: dict[str, Any] = json.loads(run_program(command, env, 60).check().stdout)
+        return said
+
+    with ThreadPoolExecutor(WORLD) as pool:
+        return list(pool.map(rank, range(WORLD)))
+
+
+def journals_by_rank(folder: Path) -> list[RawJournal]:
+    """One journal per rank, in their order."""
+    journals = read_journals(folder)
+    return sorted(journals, key=lambda j: max(r["rank"] for r in j.of("identity") if "rank" in r))
+
+
+def begins(journal: RawJournal, *kinds: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """(begin, call) of each operation of these kinds."""
+    calls = journal.calls()
+    records = [r for r in journal.records if "b" in r and "r" not in r]
+    return [(r, calls[r["s"]]) for r in records if calls[r["s"]]["kind"] in kinds]
+
+
+def recorded(journal: RawJournal) -> Counts:
+    """How many collectives and messages, by name."""
+    return collections.Counter(call["op"] for _, call in begins(journal, *ISSUED))
+
+
+def passed(by_part: dict[str, dict[str, int]]) -> Counts:
+    """How many of what passed the dispatcher, by public name."""
+    total: Counts = collections.Counter({"barrier": 1})  # after the counts were printed
+    for counts in by_part.values():
+        for operator, number in counts.items():
+            total[NAMES[operator]] += number
+    return total
+
+
+def unfinished(journal: RawJournal) -> list[str]:
+    """Collectives and messages without an end."""
+    over = {r[key] for r in journal.records for key in ("e", "c") if key in r}
+    return [call["op"] for record, call in begins(journal, *ISSUED) if record["b"] not in over]
+
+
+def errors(journal: RawJournal) -> list[str]:
+    """Operations that ended with an error."""
+    failed = {record["e"] for record in journal.records if "x" in record}
+    every = begins(journal, *ISSUED, "composed", "constructor", "store")
+    return [call["op"] for record, call in every if record["b"] in failed]
+
+
+def test_layers(tmp_path: Path) -> None:
+    """FSDP1, DTensor and a pipeline: what passed the dispatcher, each once, ended and without
+    error."""
+    pytest.importorskip("torch.distributed.tensor")
+    counted = run_ranks("layers.py", tmp_path, "count")
+    run_ranks("layers.py", tmp_path, "trace")
+    journals = journals_by_rank(tmp_path / "out")
+    assert len(journals) == WORLD
+    for by_layer, journal in zip(counted, journals):
+        assert all(by_layer.values())
+        assert recorded(journal) == passed(by_layer)
+        assert unfinished(journal) == []
+        assert errors(journal) == []
+        assert journal.of("note") == []
+
+
+def test_groups_made_in_other_ways(tmp_path: Path) -> None:
+    """Split, merged, refused, aborted, made again and local groups: the same endings, and each
+    operation once."""
+    counted = run_ranks("regrouped.py", tmp_path, "count")
+    traced = run_ranks("regrouped.py", tmp_path, "trace")
+    journals = journals_by_rank(tmp_path / "out")
+    assert len(journals) == WORLD
+    for rank, (plain, said, journal) in enumerate(zip(counted, traced, journals)):
+        assert said["endings"] == plain["endings"]
+        assert recorded(journal) == passed(plain["counts"])
+        assert unfinished(journal) == []
+        refused = rank == 0 and "TypeError" in plain["endings"]["shrink"]
+        assert errors(journal) == (["shrink_group"] if refused else [])
+        assert journal.of("note") == []
+
+
+def test_a_python_backend(tmp_path: Path) -> None:
+    """Its methods are recorded once, whether C++ calls them for a hooked group or the program."""
+    program = PROGRAMS / "own_backend.py"
+    plain = python(program).check()
+    if "No constructor" in plain.stdout:
+        pytest.skip("this torch has no Python backends")
+    traced = python(program, str(tmp_path)).check()
+    assert traced.stdout == plain.stdout
+    (journal,) = read_journals(tmp_path)
+    ran = json.loads(plain.stdout.splitlines()[-1])
+    assert recorded(journal) == ran
+    assert unfinished(journal) == []
+    assert errors(journal) == ["all_reduce", "all_reduce"]
+    origins = collections.Counter(call["origin"] for _, call in begins(journal, *ISSUED))
+    assert origins == {"c++": 2, "python": sum(ran.values()) - 2}
+    assert journal.of("note") == []
