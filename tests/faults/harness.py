@@ -46,7 +46,9 @@ class Outcome:
     row: Row
     verdicts: tuple[Verdict, ...]
     problems: tuple[str, ...]  # about the run itself
-    output: str
+    code: int | None  # None where it was ended from outside
+    stdout: str
+    stderr: str
     seconds: float
 
     @property
@@ -60,7 +62,7 @@ class Outcome:
         for verdict in self.verdicts:
             lines += [f"{verdict.when}: {problem}" for problem in verdict.problems]
         reports = [json.dumps(one.report.get("findings"), indent=1) for one in self.verdicts[-1:]]
-        return "\n".join([*lines, *reports, self.output[-3000:]])
+        return "\n".join([*lines, *reports, self.stdout[-1000:], self.stderr[-3000:]])
 
 
 def command(row: Row) -> list[str]:
@@ -89,18 +91,24 @@ def diagnose(folder: Path) -> tuple[dict[str, Any] | None, int, str]:
 
 
 @contextmanager
-def started(row: Row, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    row: Row, folder: Path, environ: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
     """The row's program, traced, in a process group of its own that does not outlive this."""
-    environment = dict(
-        os.environ, DISTTRACE="1", DISTTRACE_DIR=str(folder / "journals"), OMP_NUM_THREADS="1"
-    )
-    with (folder / "output").open("wb") as output:
+    environment = {
+        **os.environ,
+        "DISTTRACE": "1",
+        "DISTTRACE_DIR": str(folder / "journals"),
+        "OMP_NUM_THREADS": "1",
+        **environ,
+    }
+    with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
             command(row),
             env=environment,
             cwd=REPOSITORY,
-            stdout=output,
-            stderr=subprocess.STDOUT,
+            stdout=stdout,
+            stderr=stderr,
             start_new_session=True,
         )
         try:
@@ -180,12 +188,12 @@ def _wait_for_end(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def run_row(row: Row, folder: Path) -> Outcome:
-    """Run a row in an empty folder of its own."""
+def run_row(row: Row, folder: Path, **environ: str) -> Outcome:
+    """Run a row in an empty folder of its own, with these variables besides the usual ones."""
     began = time.monotonic()
     verdicts: list[Verdict] = []
     problems: list[str] = []
-    with started(row, folder) as process:
+    with started(row, folder, environ) as process:
         if row.ends == "ends":
             if not _wait_for_end(process):
                 problems.append(f"still runs after {ENDED_S:g} s, although it should end")
@@ -201,5 +209,12 @@ def run_row(row: Row, folder: Path) -> Outcome:
         kill(process)
     report, code, text = diagnose(_journals(row, folder))
     verdicts.append(_verdict(row, "post mortem" if killed else "ended", report, code, text))
-    output = (folder / "output").read_text(errors="replace")
-    return Outcome(row, tuple(verdicts), tuple(problems), output, time.monotonic() - began)
+    return Outcome(
+        row=row,
+        verdicts=tuple(verdicts),
+        problems=tuple(problems),
+        code=None if killed else process.returncode,
+        stdout=(folder / "stdout").read_text(errors="replace"),
+        stderr=(folder / "stderr").read_text(errors="replace"),
+        seconds=time.monotonic() - began,
+    )
