@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -86,10 +87,11 @@ def main(folder: str | None = None) -> None:
     functional = torch.ops._c10d_functional
     name = dist.group.WORLD.group_name
     functional.wait_tensor(functional.all_reduce(x, "sum", name))
-    for refused in (
+    refusals: tuple[Callable[[], object], ...] = (
         lambda: functional.all_reduce(torch.ones(3), "sum", name),
         lambda: made[0].allreduce([torch.ones(3)]),
-    ):
+    )
+    for refused in refusals:
         try:
             refused()
         except ValueError as error:
