@@ -18,6 +18,9 @@ from disttrace.live.stacks import Stacks
 PART = "heartbeats and stacks"
 NAME = "disttrace-live"
 
+LOOK_NS = 1_000_000_000
+"""How often somebody looks whether anything begins or ends: soon after a hang its line is known."""
+
 _NS = 1_000_000_000
 _ANCHOR_NS = 30 * _NS
 _POLL_NS = 20_000_000  # while something is pending
@@ -94,7 +97,7 @@ class Live:
         self._stopping = False
         self._paused = False
         self._idle = True
-        self._beat_due = 0
+        self._beat_due = self._look_due = 0
         self._anchor_due = _clock() + _ANCHOR_NS  # the journal's first line holds one
         self._stacks = Stacks(self._capture)
 
@@ -122,12 +125,16 @@ class Live:
         pending = self._poll()
         self._idle = not pending
         now = _clock()
+        if self._beats and now >= self._look_due:
+            self._look_due = now + LOOK_NS
+            self._stacks.look(now)
         if self._beats and now >= self._beat_due:
             self._beat_due = now + HEARTBEAT_NS
             self._beat(now)
         if pending:
             return _POLL_NS
-        rest = max(self._beat_due - now, 0) if self._beats else _UNTIL_WOKEN_NS
+        due = min(self._look_due, self._beat_due)
+        rest = max(due - now, 0) if self._beats else _UNTIL_WOKEN_NS
         return min(rest, _IDLE_NS) if self._capture.pollers else rest
 
     def _poll(self) -> bool:
@@ -143,7 +150,6 @@ class Live:
     def _beat(self, now: int) -> None:
         recorder = self._capture.recorder
         recorder.check()
-        self._stacks.look(now)
         recorder.heartbeat()
         if now >= self._anchor_due:
             self._anchor_due = now + _ANCHOR_NS

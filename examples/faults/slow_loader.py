@@ -3,8 +3,8 @@
     python examples/faults/launch.py --world 3 examples/faults/slow_loader.py --culprit 2
 
 Hangs. Verdict: `missing_participant`: rank 2; it stands at L1 in its loader, outside communication;
-the others wait at L2 since then. `--where` puts it elsewhere: in a busy loop of Python (L1b), ended
-cleanly without a word (`exit`: a clean end is no failure), or after its own
+the others wait at L2 since then. `--where` puts it elsewhere: in a busy loop of Python (L1b or
+L1c), ended cleanly without a word (`exit`: a clean end is no failure), or after its own
 `destroy_process_group` (L1d). Ranks outside the subgroup wait in the last barrier (L3): a
 consequence.
 """
@@ -29,7 +29,7 @@ def load(where: str) -> torch.Tensor:
         dist.destroy_process_group()
         time.sleep(600)  # <- L1d
     deadline = time.monotonic() + 600
-    while where == "loop" and time.monotonic() < deadline:
+    while where == "loop" and time.monotonic() < deadline:  # <- L1c
         os.getpid()  # <- L1b
     time.sleep(600)  # <- L1
     return torch.ones(8)

@@ -21,8 +21,9 @@ from faults.judge import brief, judge, serious
 
 LAUNCHER = EXAMPLES / "faults" / "launch.py"
 STALL_S = 3.0
-# Where a process stands outside communication is noted at most five seconds after its last call;
-# a verdict taken sooner names the same culprits, but may show the line of their last operation.
+# Where a process stands outside communication is noted at most two seconds after its last call,
+# later where the machine is busy; a verdict taken sooner names the same culprits, but shows the
+# line of their last operation.
 SETTLED_S = 5.0
 PAUSE_S = 1.0
 DEADLINE_S = 45.0

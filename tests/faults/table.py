@@ -117,7 +117,7 @@ SLOW_LOADER = (
                 kinds=("missing_participant",),
                 culprits=((1,),),
                 waiting=(0, 2),
-                lines={1: ("L1b",), 0: ("L2w",)},
+                lines={1: ("L1b", "L1c"), 0: ("L2w",)},  # both lines are of the loop
             ),
         ),
     ),

@@ -14,7 +14,7 @@ QUICK = """
 import os, sys, threading, time
 import disttrace, disttrace.live.stacks as stacks, disttrace.live.thread as thread
 stacks.QUIET_NS = 20_000_000
-thread.HEARTBEAT_NS = 10_000_000
+thread.HEARTBEAT_NS = thread.LOOK_NS = 10_000_000
 thread._ANCHOR_NS = 50_000_000
 disttrace.install()
 import torch.distributed as dist
@@ -64,6 +64,32 @@ loader()
     beats = [record["hb"] for record in journal.records if "hb" in record]
     assert beats == sorted(beats)
     assert len(beats) > 5
+
+
+def test_a_main_thread_beside_one_that_works(tmp_path: Path) -> None:
+    """It is found where it stands although another thread never falls silent."""
+    program = """
+stacks._BUSY_NS = 30_000_000
+stacks.QUIET_NS = 3_600_000_000_000
+store = dist.HashStore()
+store.set("k", "v")
+done = threading.Event()
+def works():
+    def journal():
+        return b"".join(open(e.path, "rb").read() for e in os.scandir(os.environ["DISTTRACE_DIR"]))
+    while b'"at"' not in journal():
+        store.set("k", "v")
+    done.set()
+def loader():
+    done.wait()
+threading.Thread(target=works).start()
+loader()
+"""
+    (journal,) = run(tmp_path, program)
+    found = lines(journal, 0)
+    assert found
+    assert all("loader" in [function for function, _ in stack] for stack in found)
+    assert not lines(journal, 1)
 
 
 def test_nothing_runs_before_the_journal(tmp_path: Path) -> None:
@@ -118,7 +144,7 @@ def test_destroying_groups_at_the_end_of_a_function(tmp_path: Path) -> None:
     """A frame that our thread let go last would destroy the group there, and abort."""
     program = """
 stacks.QUIET_NS = stacks._SOONEST_NS = stacks._LATEST_NS = 0
-thread.HEARTBEAT_NS = 200_000
+thread.HEARTBEAT_NS = thread.LOOK_NS = 200_000
 def run():
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)

@@ -17,7 +17,8 @@ from disttrace_viewer.findings.ending import ALIVE, ECHO, SILENT, End
 from disttrace_viewer.findings.finding import Location
 from disttrace_viewer.findings.liveness import Look, look
 from disttrace_viewer.findings.operation import Op, frame, innermost, ops
-from disttrace_viewer.model import Frame, Trace
+from disttrace_viewer.model import Frame, Standing, Trace
+from disttrace_viewer.standing import standings
 
 STUCK_NS = 1_500_000_000
 """Blocked for longer than this is stuck: communication of a healthy step takes less."""
@@ -193,17 +194,16 @@ class Evidence:
         return self.age_ns(op) >= (self.stall_ns if apart else min(self.stall_ns, STUCK_NS))
 
     def stands(self, process: int) -> Frame | None:
-        """Where the main thread of a process stands, if that was noted since its last operation."""
-        known = self.trace.processes[process].stands_at
-        standing = known.get(0) or next(iter(known.values()), None)
-        last = self._last_leaves.get(process)
-        if standing is None or not standing.stack:
-            return None
-        if last is not None and standing.t_ns < (
-            last.end_ns or last.wait_begin_ns or last.issued_ns or last.begin_ns
-        ):
-            return None
-        return innermost(standing.stack)
+        """Where the main thread of a process stands, if that was noted since it last did anything.
+
+        What its own thread did counts, also composed operations (``destroy_process_group``).
+        """
+        standing = self._standings.get(process)
+        return None if standing is None else innermost(standing.stack)
+
+    @cached_property
+    def _standings(self) -> Mapping[int, Standing]:
+        return standings(self.trace)
 
     def location(self, op: Op) -> Location | None:
         """The call site of an operation."""
@@ -221,7 +221,7 @@ class Evidence:
         stands = self.stands(process) if end.how in (ALIVE, SILENT) else None
         if stands is not None:
             return Location(process, stands.file, stands.line, stands.function, None)
-        last = self._last_leaves.get(process)
+        last = self.last.get(process)
         return None if last is None else self.location(last)
 
     def locations(self, found: Iterable[Op]) -> tuple[Location, ...]:

@@ -11,6 +11,7 @@ import polars as pl
 
 from disttrace_viewer.columns import IN_FLIGHT
 from disttrace_viewer.model import Frame, Process, Stack, Trace
+from disttrace_viewer.standing import standings
 from disttrace_viewer.views.text.describe import Describer, brief
 from disttrace_viewer.views.text.names import Names, place
 from disttrace_viewer.views.text.rows import Flight
@@ -129,14 +130,14 @@ def standings_of(trace: Trace, flights: Sequence[Flight]) -> tuple[Flight, ...]:
     """Where those stand that are in no operation while others are, as far as they noted it."""
     busy = {index for flight in flights for index in flight.processes}
     grouped: dict[tuple[str, bool], list[tuple[int, int]]] = {}
-    for process in trace.processes:
-        where = standing(process)
+    for index, stands in standings(trace).items():
+        process = trace.processes[index]
+        where = user_place(stands.stack)
         how = state(process)
-        if process.index in busy or process.role == "agent" or where is None or how == "ended":
+        if index in busy or process.role == "agent" or where is None or how == "ended":
             continue
-        since = max((s.t_ns for s in process.stands_at.values()), default=process.last_ns)
-        age = until_ns(process, trace) - since
-        grouped.setdefault((where, how != "running"), []).append((age, process.index))
+        age = until_ns(process, trace) - stands.t_ns
+        grouped.setdefault((where, how != "running"), []).append((age, index))
     return tuple(
         Flight(
             what="outside communication",
@@ -148,14 +149,6 @@ def standings_of(trace: Trace, flights: Sequence[Flight]) -> tuple[Flight, ...]:
         )
         for (where, gone), found in grouped.items()
     )
-
-
-def standing(process: Process) -> str | None:
-    """Where a process stood when nothing had happened for a while: in the user's code if known."""
-    stands = process.stands_at.get(0) or next(iter(process.stands_at.values()), None)
-    if stands is None or not stands.stack:
-        return None
-    return user_place(stands.stack)
 
 
 def user_place(stack: Stack) -> str | None:

@@ -9,7 +9,8 @@ import polars as pl
 
 from disttrace_viewer.columns import IN_FLIGHT
 from disttrace_viewer.exchanges import Exchanges
-from disttrace_viewer.model import Process, Trace
+from disttrace_viewer.model import Process, Standing, Trace
+from disttrace_viewer.standing import standings
 from disttrace_viewer.views.text import ends
 from disttrace_viewer.views.text.describe import Describer
 from disttrace_viewer.views.text.names import Names, names_of, place
@@ -68,8 +69,17 @@ def snapshot_of(trace: Trace) -> Snapshot:
     current = _current(trace)
     rates = _rates(trace, at)
     describer = Describer(trace, names)
+    stands = standings(trace) if live else {}
     found = [
-        _now(p, states[p.index], current.get(p.index), rates.get(p.index), describer, at)
+        _now(
+            p,
+            states[p.index],
+            current.get(p.index),
+            rates.get(p.index),
+            stands.get(p.index),
+            describer,
+            at,
+        )
         for p in sorted(trace.processes, key=lambda p: _order(p, names))
     ]
     return Snapshot(at, live, _waits(trace, names, describer), tuple(found), len(trace.problems))
@@ -110,6 +120,7 @@ def _now(
     state: str,
     row: Mapping[str, object] | None,
     rate: tuple[float, float] | None,
+    stands: Standing | None,
     describer: Describer,
     at: int,
 ) -> Now:
@@ -120,8 +131,8 @@ def _now(
         call, begin = int(str(row["call"])), int(str(row["begin_ns"]))
         doing, where = describer.title(row), place(trace.stack(call))
         age = max(0, ends.until_ns(process, trace) - begin)
-    elif running:
-        doing, where = "", ends.standing(process)
+    elif running and stands is not None:
+        where = ends.user_place(stands.stack)
     ops, size = rate or (0.0, 0.0)
     return Now(
         process=process.index,
