@@ -219,22 +219,14 @@ def test_journals_go_once_they_were_delivered(tmp_path: Path) -> None:
         assert len(collector.of("end")) == 3
 
 
-def test_a_hang_is_visible_while_it_hangs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", sorted(SERVE))
+def test_a_hang_is_visible_while_it_hangs(protocol: str, tmp_path: Path) -> None:
     """The pending spans of a hung collective arrive before the job is killed, the final after."""
-    program = tmp_path / "hang.py"
-    program.write_text(
-        "import disttrace, time, torch, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "if dist.get_rank() == 1:\n"
-        "    time.sleep(600)\n"
-        "with disttrace.annotate('train_step'):\n"
-        "    dist.all_reduce(torch.ones(1))\n"
-    )
     out = tmp_path / "out"
-    with serve_grpc(Collector()) as collector:
-        variables = settings(out, collector, "grpc", DISTTRACE_PENDING="0.5")
+    with SERVE[protocol](Collector()) as collector:
+        variables = settings(out, collector, protocol, DISTTRACE_PENDING="0.5")
         command = [sys.executable, "-m", "torch.distributed.run"]
-        command += ["--standalone", "--nproc-per-node", "2", str(program)]
+        command += ["--standalone", "--nproc-per-node", "2", str(PROGRAMS / "hang.py")]
         with subprocess.Popen(
             command, env=clean_environ(**variables), stderr=subprocess.DEVNULL
         ) as process:
@@ -251,7 +243,7 @@ def test_a_hang_is_visible_while_it_hangs(tmp_path: Path) -> None:
         assert around.parent in {s.span for s in collector.of("process")}
         over(out)
         (final,) = named(collector.operations(), "all_reduce")
-        assert pending.attributes["disttrace.pending.replaced_by"] == final.span
+        assert pending.attributes["disttrace.replaced_by"] == final.span
         assert (final.attributes["disttrace.status"], final.status) == ("in_flight", 2)
 
 

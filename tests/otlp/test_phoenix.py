@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import urllib.request
 import uuid
 from collections import Counter
@@ -13,7 +15,7 @@ from typing import Any
 import pytest
 
 from support.collector import exporters
-from support.processes import torchrun, wait_until
+from support.processes import clean_environ, torchrun, wait_until
 
 WHERE = os.environ.get("DISTTRACE_TEST_PHOENIX", "")
 GRPC = os.environ.get("DISTTRACE_TEST_PHOENIX_GRPC", "http://localhost:4317")
@@ -41,28 +43,31 @@ def spans(project: str) -> list[dict[str, Any]]:
     return []
 
 
+def settings(directory: Path, protocol: str, project: str) -> dict[str, Any]:
+    """Variables that send a job to a project of Phoenix, which takes no metrics."""
+    return {
+        "DISTTRACE": "1",
+        "DISTTRACE_DIR": str(directory),
+        "DISTTRACE_EXPORT": "json,otlp",
+        "OTEL_EXPORTER_OTLP_PROTOCOL": protocol,
+        "OTEL_EXPORTER_OTLP_ENDPOINT": GRPC if protocol == "grpc" else WHERE,
+        "OTEL_METRICS_EXPORTER": "none",
+        "OTEL_RESOURCE_ATTRIBUTES": f"openinference.project.name={project}",
+    }
+
+
 @pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
 def test_phoenix_holds_the_whole_trace(protocol: str, tmp_path: Path) -> None:
     """Every operation of a 4-rank job is there once, in one trace, in a connected tree."""
     project = uuid.uuid4().hex
-    torchrun(
-        PROGRAMS / "everything.py",
-        4,
-        DISTTRACE="1",
-        DISTTRACE_DIR=str(tmp_path),
-        DISTTRACE_EXPORT="json,otlp",
-        OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
-        OTEL_EXPORTER_OTLP_ENDPOINT=GRPC if protocol == "grpc" else WHERE,
-        OTEL_METRICS_EXPORTER="none",
-        OTEL_RESOURCE_ATTRIBUTES=f"openinference.project.name={project}",
-    ).check()
-    wait_until(lambda: not exporters(tmp_path), 30)
+    torchrun(PROGRAMS / "everything.py", 4, **settings(tmp_path, protocol, project)).check()
+    wait_until(lambda: not exporters(tmp_path), 60)
     operations = sum(
         line.startswith(b'{"b":')
         for path in tmp_path.glob("*.ops.jsonl")
         for line in path.read_bytes().splitlines()
     )
-    wait_until(lambda: len(spans(project)) > operations, 30)
+    wait_until(lambda: len(spans(project)) > operations, 60)
     found = spans(project)
     kinds = Counter(json.loads(span["attributes"])["disttrace"]["type"] for span in found)
     assert kinds["operation"] == operations
@@ -72,3 +77,36 @@ def test_phoenix_holds_the_whole_trace(protocol: str, tmp_path: Path) -> None:
     assert [
         span["name"] for span in found if span["parentId"] and span["parentId"] not in ids
     ] == []
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http/protobuf"])
+def test_phoenix_shows_a_hang_while_it_hangs(protocol: str, tmp_path: Path) -> None:
+    """The three ranks that wait are pending there while the job runs, under pending steps."""
+    project = uuid.uuid4().hex
+    variables = settings(tmp_path, protocol, project) | {"DISTTRACE_PENDING": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run"]
+    command += ["--standalone", "--nproc-per-node", "4", str(PROGRAMS / "hang.py")]
+    environ = clean_environ(**variables, OMP_NUM_THREADS="1")
+    with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as process:
+        try:
+            wait_until(lambda: len(waiting(project)) == 3, 60)
+            assert process.poll() is None
+        finally:
+            process.terminate()
+            process.wait(30)
+    wait_until(lambda: not exporters(tmp_path), 60)
+    found = {span["spanId"]: span for span in spans(project)}
+    for span in waiting(project):
+        assert found[span["parentId"]]["name"] == "train_step (pending)"
+        final = json.loads(span["attributes"])["disttrace"]["replaced_by"]
+        assert found[final]["name"] == "all_reduce"
+
+
+def waiting(project: str) -> list[dict[str, Any]]:
+    """Pending spans of members of the collective."""
+    return [
+        span
+        for span in spans(project)
+        if span["name"] == "all_reduce (pending)"
+        and json.loads(span["attributes"])["disttrace"]["type"] == "operation"
+    ]

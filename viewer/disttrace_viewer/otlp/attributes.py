@@ -155,7 +155,7 @@ def _store(definitions: Definitions, op: Operation) -> Attributes:
     base = definitions.get("store", store.get("base")) or store
     return _given(
         {
-            "disttrace.store": base.get("name"),
+            "disttrace.store.url": base.get("name"),
             "disttrace.store.key": definitions.full_key(number, op.key),
             "server.address": base.get("host"),
             "server.port": base.get("port"),

@@ -116,7 +116,7 @@ class Exchanges:
                 attributes={
                     **span.attributes,
                     attributes.PENDING: True,
-                    "disttrace.pending.replaced_by": span.context.span,
+                    "disttrace.replaced_by": span.context.span,
                 },
                 links=((span.context, "final"),),
             )

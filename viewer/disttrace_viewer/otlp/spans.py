@@ -157,7 +157,7 @@ class Builder:
             attributes={
                 **final.attributes,
                 attributes.PENDING: True,
-                "disttrace.pending.replaced_by": final.context.span,
+                "disttrace.replaced_by": final.context.span,
             },
             links=(*final.links, (final.context, "final")),
             failed=None,
