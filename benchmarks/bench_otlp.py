@@ -1,9 +1,12 @@
 """What exporting by OTLP adds to journals alone, with collectors that work, sleep and are dead.
 
-    python benchmarks/bench_otlp.py [--operations 20000] [--rounds 5]
+    python benchmarks/bench_otlp.py [--operations 20000] [--rounds 5]    about five minutes
+    python benchmarks/bench_otlp.py --write                   and put the figures into docs/otlp.md
 
-One process makes ``all_reduce`` calls on the ``fake`` backend, whose figures are steady. Each round
-runs every case once, in turn; a ratio compares medians with ``json``.
+One process makes ``all_reduce`` calls on the ``fake`` backend, whose figures are steady, while its
+exporter works beside it. Each round runs every case once, in turn; ratios and delays compare
+medians with ``json``. The exit is measured from the program's last statement until its parent has
+reaped it, interpreter shutdown included.
 """
 
 from __future__ import annotations
@@ -11,19 +14,30 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import platform
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.report import Report as Found  # noqa: E402
+from benchmarks.report import Table, Verdict, document, replaced  # noqa: E402
+
+PAGE = ROOT / "docs" / "otlp.md"
+SECTION = "cost"
+EXIT_GOAL_S = 0.2
 CHILD = """
 import os, sys, time, torch, torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -40,10 +54,11 @@ count = int(sys.argv[1])
 print(burst(count) * 1e6, flush=True)
 os.write(1, f"{time.time()}".encode())
 """
+GRPC, HTTP = "grpc", "http/protobuf"
 
 
 @contextlib.contextmanager
-def collector(delay: float) -> Iterator[str]:
+def by_grpc(delay: float) -> Iterator[str]:
     """A gRPC collector that takes everything after ``delay`` seconds, and keeps nothing."""
     import grpc
 
@@ -64,17 +79,30 @@ def collector(delay: float) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def working() -> Iterator[str]:
-    """Answers at once."""
-    with collector(0.0) as endpoint:
-        yield endpoint
+def by_http(delay: float) -> Iterator[str]:
+    """The same over HTTP."""
 
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            time.sleep(delay)
+            with contextlib.suppress(OSError):  # its exporter was ended meanwhile
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
 
-@contextlib.contextmanager
-def slow() -> Iterator[str]:
-    """Answers after five seconds."""
-    with collector(5.0) as endpoint:
-        yield endpoint
+        def log_message(self, *args: object) -> None:
+            """Silence."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    server.block_on_close = False
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
 
 
 @contextlib.contextmanager
@@ -92,24 +120,40 @@ def nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
+Endpoint = Callable[[], contextlib.AbstractContextManager[str]]
+SERVERS: dict[str, Callable[[float], contextlib.AbstractContextManager[str]]] = {
+    GRPC: by_grpc,
+    HTTP: by_http,
+}
+
+
 @dataclass(slots=True)
 class Case:
     """A way of exporting, and what was measured of it."""
 
     name: str
     export: str
-    endpoint: Any
+    endpoint: Endpoint
+    protocol: str = GRPC
     call_us: list[float] = field(default_factory=list)
     exit_s: list[float] = field(default_factory=list)
 
 
-CASES = (
-    Case("json", "json", nobody),
-    Case("json,otlp, working collector", "json,otlp", working),
-    Case("json,otlp, 5 s per request", "json,otlp", slow),
-    Case("json,otlp, never answers", "json,otlp", silent),
-    Case("json,otlp, nobody listens", "json,otlp", nobody),
-)
+def _cases(protocol: str) -> Iterator[Case]:
+    server, word = SERVERS[protocol], protocol.partition("/")[0]
+    kinds: dict[str, Endpoint] = {
+        "working collector": lambda: server(0.0),
+        "5 s per request": lambda: server(5.0),
+        "never answers": silent,
+        "nobody listens": nobody,
+    }
+    for kind, endpoint in kinds.items():
+        yield Case(f"{word}, {kind}", "json,otlp", endpoint, protocol)
+
+
+def cases() -> list[Case]:
+    """What is measured; the first one is what the others are compared with."""
+    return [Case("json alone", "json", nobody), *_cases(GRPC), *_cases(HTTP)]
 
 
 def measure(case: Case, operations: int) -> None:
@@ -122,7 +166,9 @@ def measure(case: Case, operations: int) -> None:
             "DISTTRACE_DIR": folder,
             "DISTTRACE_EXPORT": case.export,
             "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+            "OTEL_EXPORTER_OTLP_PROTOCOL": case.protocol,
             "OTEL_METRICS_EXPORTER": "none",
+            "OMP_NUM_THREADS": "1",
         }
         command = [sys.executable, "-c", CHILD, str(operations)]
         done = subprocess.run(
@@ -149,23 +195,56 @@ def end_exporters(folder: str) -> None:
                 os.kill(int(entry.name), 9)
 
 
-def main() -> None:
-    """Measure and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--operations", type=int, default=20000)
-    parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    for number in range(arguments.rounds):
-        for case in CASES:
-            measure(case, arguments.operations)
-        sys.stderr.write(f"round {number + 1} of {arguments.rounds}\n")
-    base_call = statistics.median(CASES[0].call_us)
-    base_exit = statistics.median(CASES[0].exit_s)
-    print(f"{'case':32} {'us per call':>12} {'ratio':>6} {'later exit':>11}")
-    for case in CASES:
+def found(measured: list[Case]) -> Found:
+    """The table, and the exit against its goal."""
+    base_call = statistics.median(measured[0].call_us)
+    base_exit = statistics.median(measured[0].exit_s)
+    rows, latest = [], 0.0
+    for case in measured:
         call = statistics.median(case.call_us)
         later = statistics.median(case.exit_s) - base_exit
-        print(f"{case.name:32} {call:12.2f} {call / base_call:6.2f} {later:9.3f} s")
+        worst = max(case.exit_s) - base_exit
+        if case is not measured[0]:
+            latest = max(latest, later)
+        rows.append(
+            (
+                case.name,
+                f"{call:.2f}",
+                f"{call / base_call:.2f}",
+                f"{later:+.3f}",
+                f"{worst:+.3f}",
+            )
+        )
+    columns = ("export", "us per call", "ratio", "exit later by, s", "latest of all, s")
+    title = "A call and the exit of the traced process"
+    goal = f"The exit comes at most {EXIT_GOAL_S:g} s later, whatever the collector"
+    verdict = Verdict(goal, f"{latest:+.3f} s", latest <= EXIT_GOAL_S)
+    return Found((Table(title, columns, tuple(rows)),), (verdict,))
+
+
+def main() -> None:
+    """Measure, print a table, and write it where asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--operations", type=int, default=20000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", action="store_true", help="put the figures into docs/otlp.md")
+    options = parser.parse_args()
+    measured = cases()
+    for number in range(options.rounds):
+        for case in measured:
+            measure(case, options.operations)
+        sys.stderr.write(f"round {number + 1} of {options.rounds}\n")
+    import torch
+
+    text = document(
+        [found(measured)],
+        f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores, "
+        f"{options.operations} calls, {options.rounds} rounds; load at the end "
+        f"{os.getloadavg()[0]:.1f}.",
+    )
+    print(text)
+    if options.write:
+        PAGE.write_text(replaced(PAGE.read_text(), text, SECTION))
 
 
 if __name__ == "__main__":

@@ -72,12 +72,16 @@ def document(reports: Sequence[Report], preamble: str) -> str:
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
-def replaced(page: str, figures: str) -> str:
-    """``page`` with ``figures`` between its two marks. Raises ValueError where they are missing."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
+def replaced(page: str, figures: str, name: str = "figures") -> str:
+    """``page`` with ``figures`` between the two marks of ``name``.
+
+    Raises ValueError where they are missing.
+    """
+    opening, closing = (one.replace("figures", name) for one in (BEGIN, END))
+    before, begin, rest = page.partition(opening)
+    _, end, after = rest.partition(closing)
     if not begin or not end:
-        raise ValueError(f"the page has no {BEGIN} followed by {END}")
+        raise ValueError(f"the page has no {opening} followed by {closing}")
     return f"{before}{begin}\n\n{figures.strip()}\n\n{end}{after}"
 
 
