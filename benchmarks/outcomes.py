@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -22,6 +22,7 @@ _SAME = (
     (re.compile(r"/tmp/[^\s'\",)]+"), "FILE"),
     (re.compile(r"\d{4}-\d\d-\d\d[T_ ]\d\d:\d\d:\d\d(\.\d+)?"), "TIME"),
     (re.compile(r"(\[[\w.:%-]+\]|[\w.-]+):\d{4,5}\b"), "ADDRESS"),
+    (re.compile(r"\((localhost|HOST|[\d.]+|[\da-f:]*::[\da-f:]*), \d{4,5}\)"), "(ADDRESS)"),
     (re.compile(r"\b(pid|process|port)([ :=]+)\d+", re.IGNORECASE), r"\1\2N"),
     (re.compile(r"\b\d+(\.\d+)?( ?)(ms|milliseconds|s|seconds|us)\b"), r"N\2\3"),
     # A peer that ended: which of them TCP reports depends on whether it had read everything.
@@ -87,7 +88,7 @@ def own_words(stderr: str) -> Iterator[str]:
             yield normal(line)
 
 
-def differences(now: Facts, before: list[Facts]) -> list[str]:
+def differences(now: Facts, before: Sequence[Facts]) -> list[str]:
     """Facts of ``now`` that no run of ``before`` had: some programs end in more ways than one."""
     found = []
     for name in sorted(set(now).union(*before)):
