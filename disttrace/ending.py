@@ -3,16 +3,22 @@
 ``sys.excepthook`` is not called in multiprocessing's children and ``atexit`` does not run in
 forked ones, so each way out has its own row here. A journal without an exit record belongs to a
 process that was killed, aborted, or is alive.
+
+Nobody is told of a SystemExit either, and a program may catch it and go on. So ``sys.exit`` and
+``exit`` leave a mark on it, and where the mark dies tells: the exception that reached the top is
+let go of by the interpreter's own C code, beneath which there is no Python frame.
 """
 
 from __future__ import annotations
 
+import _sitebuiltins
 import atexit
 import os
 import sys
 import threading
 import types
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from disttrace import guard
@@ -32,6 +38,7 @@ class Ending:
         self._close = close
         self._failed = False
         self._said = False
+        self._left: tuple[int, int] | None = None  # code and stack of what reached the top
 
     def install(self, hook: ImportHook) -> None:
         """Hook every way out of this process."""
@@ -39,6 +46,8 @@ class Ending:
         engine.value(PART, sys, "excepthook", self._excepthook(sys.excepthook))
         engine.value(PART, threading, "excepthook", self._thread_hook(threading.excepthook))
         engine.value(PART, os, "_exit", self._os_exit(os._exit))
+        engine.value(PART, sys, "exit", self._sys_exit(sys.exit))
+        engine.attribute(PART, _sitebuiltins.Quitter, "__call__", self._quitter)
         atexit.register(self._at_exit)
         engine.on_undo(PART, "atexit", lambda: atexit.unregister(self._at_exit))
         hook.when_imported("multiprocessing.process", self._multiprocessing)
@@ -46,6 +55,7 @@ class Ending:
     def forked(self) -> None:
         """In a forked child: its end is still to come."""
         self._failed = self._said = False
+        self._left = None
 
     def failure(self, error: BaseException) -> None:
         """An exception that nobody caught."""
@@ -67,12 +77,18 @@ class Ending:
             h=recorder.threads.state.number,
         )
 
-    def exit(self, how: str, code: int | None) -> None:
-        """The process is about to end; only the first word counts."""
+    def exit(self, how: str, code: int | None, stack: int = 0) -> None:
+        """The process is about to end; only the first word counts. ``stack``: who asked for it."""
         if self._said or not self._capture.recorder.is_open:
             return
         self._said = True
-        self._capture.recorder.note("exit", how=how, code=code)
+        asked = {"stack": stack} if stack else {}
+        self._capture.recorder.note("exit", how=how, code=code, **asked)
+
+    def _caller(self) -> int:
+        """Number of the stack from which the program asks for its end; 0: no journal."""
+        recorder = self._capture.recorder
+        return recorder.stack(frames(sys._getframe(1), _STACK)) if recorder.is_open else 0
 
     def _guarded(self, action: Callable[[], None]) -> None:
         try:
@@ -98,10 +114,40 @@ class Ending:
 
     def _os_exit(self, original: Callable[[int], Any]) -> Callable[[int], Any]:
         def _exit(status: int) -> Any:
-            self._guarded(lambda: self.exit("os._exit", status))
+            self._guarded(lambda: self.exit("os._exit", status, self._caller()))
             return original(status)
 
         return _exit
+
+    def _sys_exit(self, original: Callable[[Any], Any]) -> Callable[..., Any]:
+        def sys_exit(status: Any = None, /) -> Any:
+            return self._leaving(partial(original, status))
+
+        return sys_exit
+
+    def _quitter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The ``exit`` and ``quit`` of ``site``, which raise by themselves."""
+
+        def __call__(quitter: Any, code: Any = None) -> Any:
+            return self._leaving(partial(original, quitter, code))
+
+        return __call__
+
+    def _leaving(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except SystemExit as error:
+            self._guarded(partial(self._mark, error))
+            raise
+
+    def _mark(self, error: SystemExit) -> None:
+        code, stack = _exit_code(error.code), self._caller()
+
+        def uncaught() -> None:
+            if self._left is None:  # those that it was raised in the handling of die after it
+                self._left = code, stack
+
+        error.__dict__["_disttrace"] = _Mark(uncaught)
 
     def _at_exit(self) -> None:
         def last_words() -> None:
@@ -114,6 +160,8 @@ class Ending:
                 self.exit("exception", None)  # the interpreter will send itself SIGINT
             elif self._failed:
                 self.exit("exception", 1)
+            elif self._left is not None:
+                self.exit("exit", *self._left)
             else:
                 self.exit("normal", None)
             self._close()
@@ -157,13 +205,41 @@ class Ending:
         self.failure(error)
 
 
+class _Mark:
+    """Rides on a SystemExit; calls ``uncaught`` if that dies at the top of the main thread."""
+
+    __slots__ = ("_uncaught",)
+
+    def __init__(self, uncaught: Callable[[], None]) -> None:
+        self._uncaught = uncaught
+
+    def __del__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        try:
+            sys._getframe(1)
+        except ValueError:
+            self._uncaught()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return bool, ()  # an exception is pickled with what it bears, and read without disttrace
+
+
+def _exit_code(code: object) -> int:
+    """What the interpreter makes of a SystemExit's ``code``."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
 def _is_torch_spawn(error: SystemExit) -> bool:
+    raised_in = ""
     traceback = error.__traceback__
-    if traceback is None:
-        return False
-    while traceback.tb_next is not None:
+    while traceback is not None:
+        if not guard.is_our_file(traceback.tb_frame.f_code.co_filename):
+            raised_in = traceback.tb_frame.f_globals.get("__name__", "")
         traceback = traceback.tb_next
-    return traceback.tb_frame.f_globals.get("__name__") == "torch.multiprocessing.spawn"
+    return raised_in == "torch.multiprocessing.spawn"
 
 
 def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, int, str]]:

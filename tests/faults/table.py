@@ -566,8 +566,12 @@ SUDDEN_END = (
         program="faults/sudden_end.py --how sys_exit",
         ends="either",
         expected=(
-            # The code is known to who reaps the process only, and this launcher does not tell.
-            Expected(kinds=("process_failed", "missing_participant"), culprits=((1,),)),
+            Expected(
+                kinds=("process_failed",),
+                culprits=((1,),),
+                lines={1: ("L1x",)},
+                words=("exit code 3",),
+            ),
         ),
     ),
     Row(

@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch.distributed as dist
 import torch.multiprocessing
 
+kept: BaseException | None = None
+
 
 def use() -> None:
     """What opens the journal."""
@@ -25,6 +27,58 @@ def raises() -> None:
 def leaves() -> None:
     use()
     sys.exit(7)
+
+
+def leaves_with_words() -> None:
+    use()
+    sys.exit("no data")
+
+
+def quits() -> None:
+    use()
+    exit(5)
+
+
+def leaves_well() -> None:
+    use()
+    sys.exit()
+
+
+def catches() -> None:
+    try:
+        leaves()
+    except SystemExit:
+        pass
+
+
+def catches_late() -> None:
+    """The exception is kept until the interpreter takes everything down."""
+    global kept
+    try:
+        leaves()
+    except SystemExit as error:
+        kept = error
+
+
+def catches_and_leaves() -> None:
+    try:
+        leaves()
+    except SystemExit as error:
+        sys.exit(int(error.code or 0) + 1)
+
+
+def leaves_a_thread() -> None:
+    use()
+    thread = threading.Thread(target=sys.exit, args=(7,))
+    thread.start()
+    thread.join()
+
+
+def leaves_through_others() -> None:
+    try:
+        leaves()
+    finally:
+        use()
 
 
 def leaves_at_once() -> None:
@@ -81,6 +135,8 @@ def own_hook() -> None:
 
 WAYS: tuple[Callable[[], None], ...] = (
     *(use, raises, leaves, leaves_at_once, killed, terminated, aborts, interrupted),
+    *(leaves_with_words, quits, leaves_well, catches, catches_late, catches_and_leaves),
+    *(leaves_a_thread, leaves_through_others),
     *(raises_in_thread, leaves_a_daemon, forks, own_hook),
 )
 

@@ -50,6 +50,8 @@ class Exit:
     how: str
     code: int | None
     t_ns: int
+    stack: Stack = ()
+    """Where the program asked for it (``sys.exit``, ``os._exit``)."""
 
 
 @dataclass(frozen=True, slots=True)

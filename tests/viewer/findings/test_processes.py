@@ -158,6 +158,57 @@ def test_what_is_an_echo(text: str, echo: bool) -> None:
     assert is_echo(text) is echo
 
 
+def leave_with(journal: Journal, t: int, code: int, line: int) -> None:
+    """An end by ``sys.exit`` that nobody caught."""
+    stack = journal.stack(("train.py", line, "main"))
+    journal.define("exit", t=t, how="exit", code=code, stack=stack)
+
+
+def test_sys_exit_with_a_code_is_a_failure(tmp_path: Path) -> None:
+    """With the line that asked for it; two ranks that leave there are one finding."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+        else:
+            leave_with(journal, 210 * MS, code=3, line=55)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    assert ranks(tmp_path, found.culprits) == [1, 2]
+    assert found.summary.startswith(
+        "Ranks 1 and 2 ended with exit code 3 at train.py:55 in main, after all_reduce #2"
+    )
+    assert [one.line for one in found.locations] == [55, 55]
+
+
+def test_a_code_after_an_echo_passes_it_on(tmp_path: Path) -> None:
+    """Rank 0 catches the closed connection, tears down and leaves with 1: rank 1 is to blame."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 1:
+            fail(journal, 210 * MS, "ValueError", "the loss is not a number")
+            continue
+        number = journal.begin(journal.collective(group), 200 * MS, q=3)
+        journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
+        journal.run(journal.call("destroy_process_group", kind="composed"), t=3 * S, d=MS)
+        leave_with(journal, 5 * S, code=1, line=70)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    assert found.consequences[-1] == "Rank 0 ended with exit code 1."
+
+
+def test_sys_exit_with_zero_is_a_clean_end(tmp_path: Path) -> None:
+    """Whoever leaves so early is missing, and did not fail; the line is known."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+        else:
+            leave_with(journal, 210 * MS, code=0, line=55)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    assert found.locations[0].line == 55
+
+
 def test_an_agent_knows_the_code_that_sys_exit_hides(tmp_path: Path) -> None:
     """It ended the other worker for it, which is no failure of that one; its own end follows."""
     agent = Journal(tmp_path, pid=3999, role="agent")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from disttrace.journal.format import HEARTBEAT_NS
 from disttrace_viewer.findings.liveness import Look, Seen, signal_name
 from disttrace_viewer.findings.operation import Op
-from disttrace_viewer.model import Failure, Process, Worker
+from disttrace_viewer.model import Failure, Process, Stack, Worker
 
 ALIVE, CLEAN, OWN, ECHO, SILENT = "alive", "clean", "own", "echo", "silent"
 
@@ -49,6 +49,8 @@ class End:
     code: int | None = None
     """Exit code, -N for signal N; null where nobody knows it."""
     failure: Failure | None = None
+    asked_at: Stack = ()
+    """Where the program itself asked for its end."""
     exit_word: str | None = None
     """How the journal itself puts it: ``normal``, ``exception``, ``exit``, ``os._exit``."""
     known_dead: bool = False
@@ -72,7 +74,7 @@ def ends(
     cut_ns: int,
     look: Look,
 ) -> tuple[End, ...]:
-    """The end of every process."""
+    """The end of every process; ``last`` is the last that each did itself, teardown aside."""
     told = _told(processes)
     return tuple(
         _end(p, last.get(p.index), cut_ns, look(p), told.get((p.parent, p.pid))) for p in processes
@@ -101,10 +103,14 @@ def _end(process: Process, last: Op | None, cut_ns: int, seen: Seen, told: Worke
     known = code if code is not None and code > 0 and not killed else process.exit.code
     if word == "exception" and failure is not None:
         how = ECHO if _passes_on(failure, last) else OWN
-        return End(how, failure.t_ns, known, failure, word, known_dead=True)
+        return End(how, failure.t_ns, known, failure, exit_word=word, known_dead=True)
+    asked_at = process.exit.stack
     if known not in (None, 0):
-        return End(OWN, process.exit.t_ns, known, None, word, known_dead=True)
-    return End(CLEAN, process.exit.t_ns, known, None, word, known_dead=True)
+        # A program that catches an echo and leaves with a code passes the echo on.
+        how = ECHO if last is not None and is_echo(last.error) else OWN
+    else:
+        how = CLEAN
+    return End(how, process.exit.t_ns, known, None, asked_at, word, known_dead=True)
 
 
 def _cut_short(

@@ -56,7 +56,7 @@ class Evidence:
     @cached_property
     def ends(self) -> tuple[End, ...]:
         """How each process ended."""
-        return ending.ends(self.trace.processes, self.last, self.cut_ns, self.look)
+        return ending.ends(self.trace.processes, self._last_leaves, self.cut_ns, self.look)
 
     @cached_property
     def live(self) -> bool:
@@ -215,7 +215,7 @@ class Evidence:
     def whereabouts(self, process: int) -> Location | None:
         """Where a process outside communication stands; else where it failed or was last seen."""
         end = self.ends[process]
-        raised = None if end.failure is None else innermost(end.failure.stack)
+        raised = innermost(end.asked_at if end.failure is None else end.failure.stack)
         if raised is not None:
             return Location(process, raised.file, raised.line, raised.function, None)
         stands = self.stands(process) if end.how in (ALIVE, SILENT) else None

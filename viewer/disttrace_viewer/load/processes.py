@@ -120,7 +120,7 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
         start_ns=start_ns,
         last_ns=max(start_ns, to_unix(clocks[clock], t0 + definitions.last_t)),
         heartbeat_ns=None,
-        exit=_exit(exits[-1], unix(exits[-1])) if exits else None,
+        exit=_exit(journal, exits[-1], unix(exits[-1])) if exits else None,
         failures=tuple(
             Failure(
                 t_ns=unix(item),
@@ -170,8 +170,13 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
     )
 
 
-def _exit(record: Mapping[str, Any], t_ns: int) -> Exit:
-    return Exit(how=str(record.get("how") or "?"), code=_number(record, "code"), t_ns=t_ns)
+def _exit(journal: Journal, record: Mapping[str, Any], t_ns: int) -> Exit:
+    return Exit(
+        how=str(record.get("how") or "?"),
+        code=_number(record, "code"),
+        t_ns=t_ns,
+        stack=stack_of(journal, record.get("stack")),
+    )
 
 
 def _code(record: Mapping[str, Any]) -> int | None:

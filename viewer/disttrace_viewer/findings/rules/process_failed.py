@@ -52,9 +52,9 @@ def _launchers(case: Case, processes: list[int]) -> frozenset[int]:
 
 def _signature(case: Case, process: int) -> object:
     end = case.evidence.ends[process]
+    where = innermost(end.asked_at if end.failure is None else end.failure.stack)
     if end.failure is None:
-        return process
-    where = innermost(end.failure.stack)
+        return process if where is None else (end.code, where.file, where.line)
     return (end.failure.type, where and (where.file, where.line))
 
 
@@ -119,7 +119,8 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     last = evidence.last.get(first)
     text = wording.processes(trace, alike)
     text = text[0].upper() + text[1:]
-    at = f" at {_place(where)}" if end.failure is not None and where is not None else ""
+    known = end.failure is not None or end.asked_at
+    at = f" at {_place(where)}" if known and where is not None else ""
     before = f", after {wording.operation(trace, last)}" if last is not None else ""
     if end.failure is not None:
         before = ""
