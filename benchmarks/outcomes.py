@@ -33,6 +33,7 @@ _SAME = (
         "the connection to a peer was lost",
     ),
 )
+_LOST_PEER = "RuntimeError: the connection to a peer was lost"
 _PREFIX = re.compile(r"\[rank(\d+)\]: ?(.*)")
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*)?$")
 _ABORT = re.compile(r"terminate called|\s+what\(\):|Fatal Python error")
@@ -60,6 +61,8 @@ def facts(outcome: Outcome) -> Facts:
         "own words": _together(set(own_words(outcome.stderr))),
     }
     for rank, lines in exceptions(outcome.stderr).items():
+        if outcome.code is None:
+            lines.discard(_LOST_PEER)  # SIGKILL came to one rank after the other
         found[f"exceptions of rank {rank}" if rank else "exceptions"] = _together(lines)
     return found
 

@@ -12,11 +12,12 @@ from disttrace_viewer import reading
 from disttrace_viewer.errors import ViewerError
 from disttrace_viewer.model import Trace
 from disttrace_viewer.otlp import afterwards
-from disttrace_viewer.views import jsonl
+from disttrace_viewer.views import jsonl, perfetto
 
 FORMATS: dict[str, Callable[[Trace], Iterator[bytes]]] = {
     "jsonl": jsonl.lines,
     "otlp": afterwards.lines,
+    "perfetto": perfetto.lines,
 }
 """Writers by name: each gives the output in pieces."""
 SENDERS: dict[str, Callable[[Trace], int]] = {
