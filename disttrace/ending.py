@@ -42,6 +42,9 @@ class Ending:
 
     def install(self, hook: ImportHook) -> None:
         """Hook every way out of this process."""
+        self._guarded(lambda: self._hook(hook))
+
+    def _hook(self, hook: ImportHook) -> None:
         engine = self._capture.engine
         engine.value(PART, sys, "excepthook", self._excepthook(sys.excepthook))
         engine.value(PART, threading, "excepthook", self._thread_hook(threading.excepthook))

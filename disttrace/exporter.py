@@ -20,7 +20,6 @@ from typing import Any
 from disttrace.config import Config
 from disttrace.identity import AGENT, PARENT_VARIABLE, Identity
 from disttrace.journal.format import job_trace_id, process_span_id
-from disttrace.operation import Operation, ThreadState
 from disttrace.recorder import Recorder
 
 TRACEPARENT = "TRACEPARENT"
@@ -149,26 +148,20 @@ def traceparent(identity: Identity, environ: Mapping[str, str]) -> str | None:
 def note_spans(recorder: Recorder) -> Callable[[Any], None]:
     """Let begins name the user's current span, from when the program imports OpenTelemetry.
 
-    Returns the callback for that import. Must be called before any door takes ``recorder.begin``.
+    Returns the callback for that import.
     """
-    begin = recorder.begin
-    current: list[Callable[[], Any]] = []
-
-    def begin_under_span(thread: ThreadState, call: Any, extra: bytes = b"") -> Operation:
-        if current:
-            context = current[0]().get_span_context()
-            if context.span_id:
-                extra += b',"sp":"%032x-%016x-%02x"' % (
-                    context.trace_id,
-                    context.span_id,
-                    context.trace_flags,
-                )
-        return begin(thread, call, extra)
-
-    recorder.begin = begin_under_span  # type: ignore[method-assign]
 
     def imported(module: Any) -> None:
-        current[:] = [module.get_current_span]
+        get_current_span = module.get_current_span
+
+        def under_span() -> bytes:
+            context = get_current_span().get_span_context()
+            if not context.span_id:
+                return b""
+            ids = (context.trace_id, context.span_id, context.trace_flags)
+            return b',"sp":"%032x-%016x-%02x"' % ids
+
+        recorder.ambient = under_span
 
     return imported
 

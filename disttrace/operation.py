@@ -9,6 +9,10 @@ from typing import Any
 
 import orjson
 
+# Calls of one thread that wait themselves and are under way at once: more than one only where a
+# signal handler communicates too.
+_WAITED = 16
+
 
 class Counter:
     """Counts 1, 2, 3, ... in one sequence; ``next`` is one call of C and needs no lock."""
@@ -27,7 +31,7 @@ class Counter:
 class Call:
     """One call site with one signature: what its operations share, defined once."""
 
-    __slots__ = ("counter", "device_ends", "group", "n", "op", "synchronous", "tag")
+    __slots__ = ("counter", "device_ends", "flat", "group", "n", "op", "synchronous", "tag")
 
     def __init__(self, n: int, op: str, synchronous: bool, counter: Counter | None) -> None:
         self.n = n
@@ -35,6 +39,8 @@ class Call:
         self.synchronous = synchronous  # the public call waits itself: one end record says it all
         self.counter = counter  # of its group and backend, or of its stream of messages
         self.device_ends = False  # over when the device says so, not when a call returns
+        # The begin record with what changes left open, where one wait is all that follows.
+        self.flat: bytes | None = None
         self.group: int | None = None  # its number; with the tag, for receives from any source
         self.tag: int | None = None
 
@@ -45,29 +51,78 @@ class Operation:
     __slots__ = ("begin", "call", "issued", "n", "seq", "work")
 
     issued: int  # ns after begin, once the call has returned
-    work: int  # id() of its Work, while somebody holds that
 
     def __init__(self, n: int, begin: int, call: Call, seq: int) -> None:
         self.n = n
         self.begin = begin
         self.call = call
         self.seq = seq
+        self.work = 0  # id() of its Work, while somebody holds that
 
 
 class ThreadState:
-    """What the recorder knows of one thread."""
+    """What the recorder knows of one thread.
 
-    __slots__ = ("batches", "inside", "native", "number", "parents", "sync", "tail")
+    The operation that the flat path of a door is in has no object of its own: an object costs more
+    than its record. It stands in ``line`` to ``work`` until it is over, or until something happens
+    that the flat path has no room for; then ``Recorder.unfolded`` makes the object.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "batches",
+        "begin",
+        "call",
+        "inside",
+        "issued",
+        "line",
+        "n",
+        "native",
+        "number",
+        "parents",
+        "seq",
+        "tail",
+        "waited",
+        "work",
+    )
+
+    n: int
+    begin: int
+    seq: int
+    call: Call
+    issued: int
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.native = threading.get_native_id()
         self.inside = False  # in a recorded call: what comes back through a door is the same one
-        self.sync: Operation | None = None  # issued by a call that is about to wait for it itself
+        self.line: bytes | None = None  # the begin record of the flat path's operation
+        self.work = 0  # id() of the Work that its call is about to wait for itself
+        self.waited: list[Operation] = []  # the same for operations with an object, innermost last
         self.parents: list[int] = []  # composed operations around the current point
         self.batches: dict[int, list[Operation]] | None = None  # being coalesced, by group
         self.tail = b""
         self.retail()
+
+    def will_wait(self, operation: Operation) -> None:
+        """The call of ``operation`` is about to wait for it itself."""
+        self.waited.append(operation)
+        if len(self.waited) > _WAITED:  # a wait that never came: an exception came between
+            del self.waited[0]
+
+    def waits_for(self, work: int) -> Operation | None:
+        """Take the operation whose call waits for the Work with this ``id()``, if there is one."""
+        for operation in reversed(self.waited):
+            if operation.work == work:
+                self.waited.remove(operation)
+                return operation
+        return None
+
+    def take_back(self, n: int) -> Operation:
+        """Take operation ``n``, which a signal handler's operation pushed off the flat path."""
+        (operation,) = [each for each in self.waited if each.n == n]
+        self.waited.remove(operation)
+        return operation
 
     def retail(self) -> None:
         """Prepare the part of begin records that this thread's operations share."""

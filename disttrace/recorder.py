@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,15 @@ from disttrace.journal.writer import Journal, encode
 from disttrace.operation import Call, Counter, Operation, Threads, ThreadState, json_text
 
 _clock = time.perf_counter_ns
+
+# What ``begin`` and the ends write, for doors whose flat path writes it itself. In the begins the
+# number of the call is filled in once, the rest by every operation: its number, time, sequence
+# number, and what its thread adds. More may follow the second before the brace.
+FLAT_BEGIN = b'{"b":%%d,"t":%%d,"s":%d,"q":%%d%%b}\n'
+FLAT_BEGIN_UNCOUNTED = b'{"b":%%d,"t":%%d,"s":%d%%b'
+END_SYNCHRONOUS = b'{"e":%d,"d":%d,"u":%d}\n'
+END = b'{"e":%d,"d":%d%b}\n'
+END_SIZED = b'{"e":%d,"d":%d,"n":%d}\n'
 
 
 class Recorder:
@@ -48,8 +58,12 @@ class Recorder:
         self._opening = opening
         self._on_failure = on_failure
         self._journal: Journal | None = None
-        self._put: Callable[[bytes], object] = self._open_and_put
-        self._next_number = itertools.count(1).__next__
+        # Appends a line to the journal; another function after each roll and fork, so never kept.
+        self.put: Callable[[bytes], object] = self._open_and_put
+        self.ambient: Callable[[], bytes] | None = None  # further keys of every begin
+        self.next_number = itertools.count(1).__next__
+        self._making_room = False
+        self._late: list[bytes] = []
         self._in_background = 0  # bytes of heartbeats and the like, in the current segment
         self._thread_numbers = itertools.count()
         self._strings: dict[str, int] = {}
@@ -57,6 +71,7 @@ class Recorder:
         self._numbers: dict[str, itertools.count[int]] = {}
         self._threads_seen: list[dict[str, Any]] = []
         self._thread_known: dict[int, tuple[int, int | None]] = {}  # ident: (number, native id)
+        self._states: list[weakref.ref[ThreadState]] = []
         self.threads = Threads(self._register_thread)
 
     # -- operations --------------------------------------------------------------------------
@@ -66,7 +81,9 @@ class Recorder:
 
         ``extra`` holds further keys as JSON, each with a comma before it.
         """
-        n = self._next_number()
+        if self.ambient is not None:
+            extra += self.ambient()
+        n = self.next_number()
         counter = call.counter
         if counter is None:
             seq = 0
@@ -91,23 +108,36 @@ class Recorder:
             )
         self.in_flight[n] = line
         try:
-            self._put(line)
+            self.put(line)
         except (ValueError, OSError) as error:
-            self._recover(error, line)
+            self.recover(error, line)
         return Operation(n, begin, call, seq)
+
+    def unfolded(self, thread: ThreadState, n: int) -> Operation:
+        """The object of operation ``n``, which a door began on its flat path."""
+        line = thread.line
+        if line is None or thread.n != n:  # a signal handler came between, and set it aside
+            return thread.take_back(n)
+        operation = Operation(n, thread.begin, thread.call, thread.seq)
+        operation.work = thread.work
+        if thread.work:
+            operation.issued = thread.issued
+        self.in_flight[n] = line
+        thread.line, thread.work = None, 0
+        return operation
+
+    def set_aside(self, thread: ThreadState) -> None:
+        """Make room on the flat path: another operation begins before the one there is over."""
+        thread.will_wait(self.unfolded(thread, thread.n))
 
     def end_synchronous(self, operation: Operation) -> None:
         """The wait that the public call did itself is over."""
-        line = b'{"e":%d,"d":%d,"u":%d}\n' % (
-            operation.n,
-            _clock() - operation.begin,
-            operation.issued,
-        )
+        line = END_SYNCHRONOUS % (operation.n, _clock() - operation.begin, operation.issued)
         self.in_flight.pop(operation.n, None)
         try:
-            self._put(line)
+            self.put(line)
         except (ValueError, OSError) as error:
-            self._recover(error, line)
+            self.recover(error, line)
 
     def issued(self, operation: Operation) -> None:
         """The call returned and the work goes on."""
@@ -120,7 +150,7 @@ class Recorder:
 
     def end(self, operation: Operation, extra: bytes = b"") -> None:
         """The operation is over for this process."""
-        line = b'{"e":%d,"d":%d%b}\n' % (operation.n, _clock() - operation.begin, extra)
+        line = END % (operation.n, _clock() - operation.begin, extra)
         self.in_flight.pop(operation.n, None)
         self._record(line)
 
@@ -178,9 +208,34 @@ class Recorder:
         segment, size = journal.position()
         return segment, size - self._in_background
 
+    def since(self, operation: Operation) -> int:
+        """Nanoseconds since its begin."""
+        return _clock() - operation.begin
+
     def now(self) -> int:
         """Nanoseconds of the journal's clock."""
         return _clock() - self.t0
+
+    def recover(self, error: BaseException, line: bytes) -> None:
+        """``put(line)`` raised ``error``: make room or open the next segment; give up where that
+        fails.
+
+        A signal handler that records while its thread makes room leaves its lines in ``_late``: a
+        window or a segment half opened is not to be opened by another from within.
+        """
+        with self.lock:
+            if self._making_room:
+                self._late.append(line)
+                return
+            self._making_room = True
+            try:
+                self._make_room(error, line)
+                while self._late:
+                    self._record_late(self._late.pop(0))
+            except (ValueError, OSError) as final:
+                self._fail(final)
+            finally:
+                self._making_room = False
 
     # -- definitions -------------------------------------------------------------------------
 
@@ -189,6 +244,9 @@ class Recorder:
         keys = {key: value for key, value in keys.items() if value is not None}
         call = Call(self.define("call", op=op, **keys), op, synchronous, counter)
         call.group, call.tag = keys.get("group"), keys.get("tag")
+        call.device_ends = keys.get("backend") in fmt.ON_DEVICE
+        if synchronous and counter is not None and not call.device_ends:
+            call.flat = FLAT_BEGIN % call.n
         return call
 
     def define(self, kind: str, /, *, n: int | None = None, **keys: Any) -> int:
@@ -276,6 +334,9 @@ class Recorder:
         self.t0 = t0
         self.lock = threading.RLock()
         self.in_flight.clear()
+        self._making_room = False
+        self._late.clear()
+        self._states.clear()
         self._strings.clear()
         self._stacks.clear()
         self._numbers.clear()
@@ -284,7 +345,7 @@ class Recorder:
         self._thread_numbers = itertools.count()
         self.threads.state = self._register_thread()
         if not self.off:
-            self._put = self._open_and_put
+            self.put = self._open_and_put
         if journal is not None:
             journal.abandon()
 
@@ -292,9 +353,15 @@ class Recorder:
 
     def _record(self, line: bytes) -> None:
         try:
-            self._put(line)
+            self.put(line)
         except (ValueError, OSError) as error:
-            self._recover(error, line)
+            self.recover(error, line)
+
+    def _record_late(self, line: bytes) -> None:
+        try:
+            self.put(line)
+        except (ValueError, OSError) as error:
+            self._make_room(error, line)
 
     def _background(self, line: bytes) -> None:
         self._in_background += len(line)
@@ -315,7 +382,7 @@ class Recorder:
         with self.lock:
             if self._journal is None and not self.off:
                 self._open()
-        self._put(line)
+        self.put(line)
 
     def _open(self) -> None:
         journal = self._open_journal()
@@ -328,34 +395,26 @@ class Recorder:
         number = journal.number + 1
         head = {"seg": number, "format": fmt.FORMAT, "process": self._process(), "t": self.now()}
         first = encode(head) + b"\n"
-        copies = [line[:-2] + b',"r":1}\n' for line in list(self.in_flight.values())]
+        copies = [line[:-2] + b',"r":1}\n' for line in self._begins_in_flight()]
         dropped = journal.open_segment([first, *copies])
         self._in_background = 0
-        self._put = journal.put
+        self.put = journal.put
         if dropped is not None:
             journal.define({fmt.DEF: "dropped", "t": self.now(), "segment": dropped})
-
-    def _recover(self, error: BaseException, line: bytes) -> None:
-        """Make room for ``line`` or open the next segment; give up where that fails."""
-        with self.lock:
-            try:
-                self._make_room(error, line)
-            except (ValueError, OSError) as final:
-                self._fail(final)
 
     def _make_room(self, error: BaseException, line: bytes) -> None:
         journal = self._journal
         if isinstance(error, OSError) or journal is None:
             raise error
         try:
-            self._put(line)  # another thread may have made room meanwhile
+            self.put(line)  # another thread may have made room meanwhile
         except ValueError:
             try:
                 journal.extend(len(line))
             except SegmentFull:
                 self._roll(journal)
-            self._put = journal.put
-            self._put(line)
+            self.put = journal.put
+            self.put(line)
 
     def _fail(self, error: BaseException) -> None:
         if not self.off:
@@ -364,12 +423,21 @@ class Recorder:
 
     def _switch_off(self) -> None:
         self.off = True
-        self._put = _discard
+        self.put = _discard
+
+    def _begins_in_flight(self) -> list[bytes]:
+        states = [state for state in [each() for each in self._states] if state is not None]
+        flat = [line for line in [state.line for state in states] if line is not None]
+        return [*list(self.in_flight.values()), *flat]
 
     def _register_thread(self) -> ThreadState:
         thread = threading.current_thread()
         native = threading.get_native_id()
-        return ThreadState(self.thread_number(threading.get_ident(), thread.name, native))
+        state = ThreadState(self.thread_number(threading.get_ident(), thread.name, native))
+        with self.lock:
+            alive = [each for each in self._states if each() is not None]
+            self._states = [*alive, weakref.ref(state)]
+        return state
 
 
 def _discard(line: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Reads the arguments of a c10d call: a hashable signature on every call, all fields once.
+"""Reads the fields of a c10d call from its arguments, once for each key (``keys.py``).
 
 Nothing here touches a tensor's values or synchronises a device.
 """
@@ -6,18 +6,15 @@ Nothing here touches a tensor's values or synchronises a device.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from disttrace.capture.operations import DATA, NOTHING, OUT_IN, PEER, ROOTED, Row
+from disttrace.capture.operations import Row
 
 _Tensor = torch.Tensor
-
-# What the options objects of torch hold that tells calls apart (``asyncOp`` from torch 2.6 on).
-_OPTION_FIELDS = ("reduceOp", "rootRank", "rootTensor", "asyncOp", "device", "device_ids")
 
 # Keyword names of the overloads, by what they mean.
 _KEYWORDS: Mapping[str, str] = {
@@ -65,115 +62,6 @@ class Signature:
     peer: int | None
     tag: int | None
     args: dict[str, Any] | None
-
-
-# -- keys: every call ----------------------------------------------------------------------------
-
-Key = Callable[[tuple[Any, ...], Mapping[str, Any]], Hashable]
-
-# What a fast key meets where it does not fit: another overload, several tensors, lists of lists.
-_MISFIT = (ValueError, TypeError, AttributeError)
-
-
-def _data_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
-    try:
-        (tensor,), options = args
-        return (
-            tensor.shape,
-            tensor.dtype,
-            tensor.device,
-            # Comparing two ReduceOps costs more than everything else here; their hashes differ.
-            hash(options.reduceOp),
-            getattr(options, "asyncOp", None),
-        )
-    except _MISFIT:
-        return _freeze_all(args, kwargs)
-
-
-def _rooted_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
-    try:
-        (tensor,), options = args
-        return (
-            tensor.shape,
-            tensor.dtype,
-            tensor.device,
-            options.rootRank,
-            hash(getattr(options, "reduceOp", None)),
-            getattr(options, "asyncOp", None),
-        )
-    except _MISFIT:
-        return _freeze_all(args, kwargs)
-
-
-def _pair_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
-    try:
-        output, tensor, options = args
-        return (
-            output.shape,
-            tensor.shape,
-            tensor.dtype,
-            tensor.device,
-            hash(getattr(options, "reduceOp", None)),
-            getattr(options, "asyncOp", None),
-        )
-    except _MISFIT:
-        return _freeze_all(args, kwargs)
-
-
-def _peer_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
-    try:
-        (tensor,), peer, tag = args
-        return (tensor.shape, tensor.dtype, tensor.device, peer, tag)
-    except _MISFIT:
-        return _freeze_all(args, kwargs)
-
-
-def _options_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
-    try:
-        (options,) = args or (kwargs.get("opts"),)  # barrier passes it by name
-        return (tuple(options.device_ids), options.device, getattr(options, "asyncOp", None))
-    except _MISFIT:
-        return _freeze_all(args, kwargs)
-
-
-_FAST: Mapping[tuple[str, ...], Key] = {
-    DATA: _data_key,
-    ROOTED: _rooted_key,
-    OUT_IN: _pair_key,
-    PEER: _peer_key,
-    NOTHING: _options_key,
-}
-
-
-def key_of(row: Row) -> Key:
-    """The function that makes the key of a call of ``row``: fast for what the public API passes."""
-    return _FAST.get(row.layout, _freeze_all)
-
-
-def _freeze_all(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
-    return (
-        tuple(freeze(value) for value in args),
-        tuple((name, freeze(value)) for name, value in kwargs.items()),
-    )
-
-
-def freeze(value: Any) -> Hashable:
-    """What tells ``value`` from another argument of the same call."""
-    if isinstance(value, _Tensor):
-        return (value.shape, value.dtype, value.device)
-    if isinstance(value, (list, tuple)):
-        return tuple([freeze(item) for item in value])  # a generator costs several times as much
-    if value is None or isinstance(value, (int, str, float)):
-        return value
-    if _is_options(value):
-        fields = (getattr(value, name, None) for name in _OPTION_FIELDS)
-        return tuple(tuple(f) if isinstance(f, list) else f for f in fields)
-    if isinstance(value, datetime.timedelta):
-        return "timeout"
-    return value if isinstance(value, Hashable) and not callable(value) else type(value).__name__
-
-
-# -- fields: once per key ------------------------------------------------------------------------
 
 
 def read(row: Row, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signature:

@@ -20,13 +20,16 @@ Made = tuple[Call, bytes]
 class Calls:
     """The table of calls of one door.
 
-    ``find`` is the hot path. A key covers the frames that the recorded stack shows; where the
-    user's frame lies deeper than usual (inside FSDP, say) the table holds the depth that is needed
-    instead of a call, and the call stands under the longer key.
+    A key is a signature followed by a place, in one flat tuple. The place covers the frames that
+    the recorded stack shows; where the user's frame lies deeper than usual (inside FSDP, say) the
+    table holds the depth that is needed instead of a call, and the call stands under the longer
+    key.
     """
 
-    def __init__(self, sites: CallSites) -> None:
+    def __init__(self, sites: CallSites, *, frames: int | None = None) -> None:
+        """``frames`` are those that a place usually covers; without it, as for public functions."""
         self._sites = sites
+        self._frames = frames or sites.frames
         self._table: dict[Hashable, Call | int] = {}
         self._variants: dict[Hashable, int] = {}
         self.get = self._table.get
@@ -34,7 +37,7 @@ class Calls:
     def find(
         self,
         frame: types.FrameType,
-        signature: Hashable,
+        signature: tuple[Hashable, ...],
         define: Callable[[int | None], Call],
         overflow: Callable[[int | None], Made] | None = None,
     ) -> Made:
@@ -42,16 +45,16 @@ class Calls:
 
         ``overflow(stack)`` makes a call without the variable part and the bytes that carry it.
         """
-        place: Hashable = self._sites.key(frame)
-        key = (place, signature)
+        place = self._sites.deep_key(frame, self._frames)
+        key = signature + place
         call = self.get(key)
         if isinstance(call, Call):
             return call, b""
         needed = call if call is not None else self._sites.user_depth(frame)
-        if call is not None or not self._sites.fits(needed):
+        if needed > self._frames:
             self._table[key] = needed
             place = self._sites.deep_key(frame, needed)
-            key = (place, signature)
+            key = signature + place
             call = self.get(key)
             if isinstance(call, Call):
                 return call, b""

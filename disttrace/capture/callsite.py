@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from disttrace.capture import dynamo
 from disttrace.recorder import Recorder
 
 # The public functions of torch.distributed stand in two frames: the function and its decorator.
@@ -33,7 +34,10 @@ class CallSites:
         self._deep: dict[int, Callable[[Any], Key]] = {}  # by number of frames
         self._torch = os.sep * 2  # no file stands there: torch is not known yet
         self._codes: dict[int, types.CodeType] = {}  # a key holds ids: keep these alive
-        self.key: Callable[[Any], Key] = _unrolled(depth + _TORCH_FRAMES if depth else 1)
+        # Those a key covers where the user calls a method, or a public function.
+        self.direct_frames = depth or 1
+        self.frames = depth + _TORCH_FRAMES if depth else 1
+        self.key: Callable[[Any], Key] = _unrolled(self.frames)
 
     def torch_home(self, folder: str) -> None:
         """Where torch's own Python files are."""
@@ -41,23 +45,20 @@ class CallSites:
 
     def user_depth(self, frame: types.FrameType) -> int:
         """How many frames a key needs here to reach down to the end of the recorded stack."""
-        return self._skip(frame)[1] + self._depth
-
-    def fits(self, needed: int) -> bool:
-        """Whether ``key`` covers that many frames."""
-        return needed <= self._depth + _TORCH_FRAMES or not self._depth
+        return self._skip(frame)[1] + self._depth if self._depth else 1
 
     def deep_key(self, frame: types.FrameType, needed: int) -> Key:
         """A key of ``needed`` frames, for calls from deep inside torch (FSDP, pipelining)."""
         key = self._deep.get(needed)
         if key is None:
             key = self._deep[needed] = _unrolled(needed)
+            dynamo.skip(key.__code__)
         return key(frame)
 
     def stack(self, frame: types.FrameType, *, pin: int = 0) -> int | None:
         """Number of the stack at ``frame``; ``pin`` code objects are kept alive for the key."""
         current: types.FrameType | None = frame
-        for _ in range(max(pin, self._depth + _TORCH_FRAMES)):
+        for _ in range(max(pin, self.frames)):
             if current is None:
                 break
             self._codes[id(current.f_code)] = current.f_code
@@ -102,18 +103,30 @@ def frames(frame: types.FrameType | None, depth: int) -> list[tuple[str, int, st
     return result
 
 
-def _unrolled(count: int) -> Callable[[Any], Key]:
-    """A function that makes the key of ``count`` frames; a loop would cost twice as much."""
-    lines = ["def key(f0):"]
+def key_source(count: int, before: str = "") -> list[str]:
+    """Statements that set ``key`` to the key of the ``count`` frames from ``f0`` on.
+
+    ``before`` are expressions that come first in it, each with a comma behind. A loop over the
+    frames would cost twice as much.
+    """
+    lines: list[str] = []
     parts: list[str] = []
     for n in range(count):
+        indent = " " * n
         parts += [f"id(f{n}.f_code)", f"f{n}.f_lasti"]
+        made = f"key = ({before}{', '.join(parts)})"
         if n + 1 == count:
-            lines.append(f" return ({', '.join(parts)})")
+            lines.append(indent + made)
         else:
-            lines.append(f" f{n + 1} = f{n}.f_back")
-            lines.append(f" if f{n + 1} is None: return ({', '.join(parts)})")
-    namespace: dict[str, Any] = {"id": id}
-    exec("\n".join(lines), namespace)
+            lines.append(f"{indent}f{n + 1} = f{n}.f_back")
+            lines.append(f"{indent}if f{n + 1} is None: {made}")
+            lines.append(f"{indent}else:")
+    return lines
+
+
+def _unrolled(count: int) -> Callable[[Any], Key]:
+    source = "\n ".join(["def key(f0):", *key_source(count), "return key"])
+    namespace: dict[str, Any] = {}
+    exec(source, namespace)
     key: Callable[[Any], Key] = namespace["key"]
     return key

@@ -69,6 +69,22 @@ class Capture:
         except BaseException as ours:
             self.fail(part, ours)
 
+    def failed_flat(
+        self,
+        part: str,
+        thread: ThreadState,
+        n: int,
+        operation: Operation | None,
+        error: BaseException,
+    ) -> None:
+        """The same for an operation ``n`` that may have no object: it began on a flat path."""
+        try:
+            operation = operation or self.recorder.unfolded(thread, n)
+        except BaseException as ours:
+            self.fail(part, ours)
+        else:
+            self.failed(part, operation, error)
+
     def identified(self, **keys: Any) -> None:
         """This process claims a rank, a world size."""
         self.on_identity({key: value for key, value in keys.items() if value is not None})

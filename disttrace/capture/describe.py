@@ -7,8 +7,8 @@ from typing import Any, Protocol
 from disttrace.capture.arguments import Signature
 from disttrace.capture.calls import Made, changed
 from disttrace.capture.context import Capture
-from disttrace.capture.groups import ON_DEVICE, GroupEntry
-from disttrace.journal.format import MESSAGE
+from disttrace.capture.groups import GroupEntry
+from disttrace.journal.format import MESSAGE, ON_DEVICE
 from disttrace.operation import Call, Counter, json_text
 
 _VARIABLE = ("shapes", "dtypes", "bytes", "splits", "reduce_op", "root")
@@ -79,15 +79,13 @@ class Described:
         return call, b',"a":' + json_text(changed(self._keys, _VARIABLE))
 
     def _make(self, keys: dict[str, Any], stack: int | None) -> Call:
-        call = self._capture.recorder.call(
+        return self._capture.recorder.call(
             self._op,
             synchronous=self._asynchronous is False,
             counter=self._counter,
             stack=stack,
             **keys,
         )
-        call.device_ends = keys["backend"] in ON_DEVICE
-        return call
 
 
 def _counter(

@@ -8,7 +8,7 @@ too, so they wait for something that issues from C++.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture import arguments, hooks, issuers
@@ -17,6 +17,7 @@ from disttrace.capture.context import Capture
 from disttrace.capture.describe import Described
 from disttrace.capture.groups import GroupEntry
 from disttrace.capture.kernels import Kernels, after_key, redispatch_of
+from disttrace.capture.keys import freeze
 from disttrace.capture.native import NativeOperations
 from disttrace.capture.operations import NATIVE, Native
 from disttrace.capture.works import storage
@@ -124,9 +125,9 @@ class _Reader:
         group = self._unbox(args[self._group])
         entry = self._capture.groups.get(id(group)) or self._capture.groups.of(group)
         count = len(args)  # without the trailing arguments that have their default value
-        parts = tuple(arguments.freeze(args[n]) for n in self._keyed if n < count)
+        parts = tuple(freeze(args[n]) for n in self._keyed if n < count)
         op = reduce_op_name(args[self._op]) if self._op is not None else None
-        key: Hashable = (self._row.dispatcher, entry, op, parts)
+        key = (self._row.dispatcher, entry, op, parts)
         return self.operations.begin(
             thread, frame, key, lambda: self._described(group, entry, args)
         )

@@ -13,10 +13,6 @@ from disttrace.journal import format as fmt
 from disttrace.operation import Counter
 from disttrace.recorder import Recorder
 
-# Backends of devices: a call returns before the device has done anything, and messages are matched
-# in order only, so the tag does not tell streams apart.
-ON_DEVICE = frozenset({"nccl", "xccl", "hccl"})
-
 
 @dataclass(slots=True, eq=False)
 class GroupEntry:
@@ -51,7 +47,7 @@ class GroupEntry:
         self, direction: str, peer: int, tag: int | None, backend: str | None
     ) -> Counter:
         """Counts messages to or from ``peer`` (group rank)."""
-        key = (direction, peer, None if backend in ON_DEVICE else tag)
+        key = (direction, peer, None if backend in fmt.ON_DEVICE else tag)
         return self.streams.setdefault(key, Counter())
 
 

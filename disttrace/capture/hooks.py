@@ -16,6 +16,7 @@ from disttrace.capture import arguments, dynamo
 from disttrace.capture.arguments import Signature
 from disttrace.capture.context import Capture
 from disttrace.capture.groups import GroupEntry
+from disttrace.capture.keys import freeze
 from disttrace.capture.native import NativeOperations
 from disttrace.capture.operations import NATIVE, Native
 from disttrace.capture.works import storage
@@ -122,7 +123,7 @@ class Hooks:
                 never_issued(issuing.pop(ident())[0])
             sent, received = told.input_tensors, told.output_tensors
             root = told.root
-            key = (row.hook, entry, root, arguments.freeze(sent), arguments.freeze(received))
+            key = (row.hook, entry, root, freeze(sent), freeze(received))
             operation = operations.begin(
                 thread,
                 sys._getframe(1),  # the guard's: what lies outside it is the issuer's

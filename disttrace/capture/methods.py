@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-import sys
-import time
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from disttrace.capture import arguments
+from disttrace import guard
+from disttrace.capture import arguments, flat, keys
 from disttrace.capture.callback import called_back
 from disttrace.capture.calls import Calls
 from disttrace.capture.context import Capture
 from disttrace.capture.describe import Described
+from disttrace.capture.groups import GroupEntry
 from disttrace.capture.operations import ROWS, Row
 from disttrace.operation import Call, Operation, ThreadState
 
@@ -27,48 +27,97 @@ def install(capture: Capture) -> None:
     """Patch every method that this torch has."""
     from torch._C._distributed_c10d import Backend, ProcessGroup
 
-    calls = Calls(capture.sites)
-    capture.on_fork.append(calls.forget)
+    tell = _options_tell()
+    doors = [(row, Door(capture, row, options_tell=tell)) for row in ROWS]
 
     def adopt(owner: type) -> None:
         if issubclass(owner, (ProcessGroup, Backend)):
-            for row in ROWS:
-                door = functools.partial(_door, capture, calls, row)
+            for row, door in doors:
+                wrapper = door.wrapper
                 if owner is not Backend and issubclass(owner, Backend):
-                    door = functools.partial(called_back, capture, PART, row, door)
-                capture.engine.attribute(PART, owner, row.method, door)
+                    wrapper = functools.partial(called_back, capture, PART, row, door.wrapper)
+                capture.engine.attribute(PART, owner, row.method, wrapper)
 
     capture.adopters.append(adopt)
     for owner in (ProcessGroup, Backend):
         adopt(owner)
 
 
-def _door(capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]) -> Any:
-    """The hot path. It is ``context.wrap`` written out, because each function call counts here."""
-    recorder, groups, works, fail = capture.recorder, capture.groups, capture.works, capture.fail
-    threads, begin_record, clock = recorder.threads, recorder.begin, time.perf_counter_ns
-    get_group, get_call, site = groups.get, calls.get, capture.sites.key
-    deep_site = capture.sites.deep_key
-    key_of, method, getframe = arguments.key_of(row), row.method, sys._getframe
-    extra_key = None if _options_tell() else _async_local
+class Door:
+    """The door of one method: its wrapper, and what that leaves to ordinary functions."""
 
-    def begin_slowly(
-        thread: ThreadState, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
+    def __init__(self, capture: Capture, row: Row, *, options_tell: bool) -> None:
+        self._capture = capture
+        self._row = row
+        self._calls = Calls(capture.sites)
+        usual = keys.key_of(row, options_tell=options_tell)
+        any_form = keys.key_of(row, options_tell=options_tell, usual=False)
+        self._make = flat.wrapper_maker(usual, capture.sites.frames, _async_local)
+        self._usual = flat.signature_maker(usual, _async_local)
+        self._any = flat.signature_maker(any_form, _async_local)
+        capture.on_fork.append(self._calls.forget)
+
+    def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in the place of ``original``."""
+        capture = self._capture
+        wrapper: Callable[..., Any] = self._make(
+            original,
+            self,
+            capture.recorder.threads,
+            capture.recorder,
+            capture.groups.get,
+            self._calls.get,
+            capture.sites.deep_key,
+            functools.partial(capture.fail, PART),
+        )
+        return wrapper
+
+    def begin(
+        self,
+        thread: ThreadState,
+        group: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: Any,
     ) -> Operation:
-        """A call that was not seen before, or comes from deep inside torch."""
-        entry = get_group(id(group)) or groups.of(group)
-        signature: Hashable = (method, entry, key_of(args, kwargs))
-        if extra_key is not None:
-            signature = (signature, extra_key(frame))
+        """Begin a call that was not seen before, or that has not the usual form."""
+        capture, row, sites = self._capture, self._row, self._capture.sites
+        entry = capture.groups.of(group)
+        signature = self._signature(entry, args, kwargs, frame)
+        call = self._calls.get(signature + sites.key(frame))
+        if isinstance(call, int):
+            call = self._calls.get(signature + sites.deep_key(frame, call))
+        if isinstance(call, Call):
+            return capture.recorder.begin(thread, call)
         read = arguments.read(row, args, kwargs)
         asynchronous = _asynchronous(capture, read, frame)
         described = Described(capture, row, group, entry, read, asynchronous, "python")
-        call, extra = calls.find(frame, signature, described.define, described.overflow)
-        return begin_record(thread, call, extra)
+        call, extra = self._calls.find(frame, signature, described.define, described.overflow)
+        return capture.recorder.begin(thread, call, extra)
 
-    def returned(thread: ThreadState, operation: Operation, work: Any) -> None:
-        """The call of an operation that is not synchronous returned, or gave no Work."""
-        if thread.batches is not None and operation.call.group in thread.batches:
+    def _signature(
+        self, entry: GroupEntry, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
+    ) -> tuple[Hashable, ...]:
+        try:
+            usual: tuple[Hashable, ...] = self._usual(entry, args, kwargs, frame)
+        except keys.MISFIT as error:
+            if not guard.is_ours(error):
+                raise
+        else:
+            return usual
+        any_form: tuple[Hashable, ...] = self._any(entry, args, kwargs, frame)
+        return any_form
+
+    def returned(self, thread: ThreadState, n: int, operation: Operation | None, work: Any) -> None:
+        """The call returned, and the flat path has no room for what comes now."""
+        recorder, works = self._capture.recorder, self._capture.works
+        if operation is None:
+            operation = recorder.unfolded(thread, n)
+        if work is not None and operation.call.synchronous:
+            operation.issued = recorder.since(operation)
+            operation.work = id(work)
+            thread.will_wait(operation)
+        elif thread.batches is not None and operation.call.group in thread.batches:
             recorder.issued(operation)
             thread.batches[operation.call.group].append(operation)
         elif work is not None:
@@ -81,48 +130,11 @@ def _door(capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]
         else:
             recorder.end(operation)
 
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        thread = threads.state
-        if thread.inside:
-            return original(self, *args, **kwargs)
-        operation = None
-        try:
-            frame = getframe(1)
-            signature: Hashable = (method, get_group(id(self)), key_of(args, kwargs))
-            if extra_key is not None:
-                signature = (signature, extra_key(frame))
-            call = get_call((site(frame), signature))
-            if type(call) is int:  # the user's frame lies deeper: dist.send calls dist.isend
-                call = get_call((deep_site(frame, call), signature))
-            if type(call) is Call:
-                operation = begin_record(thread, call)
-            else:
-                operation = begin_slowly(thread, self, args, kwargs, frame)
-            del frame
-        except BaseException as error:
-            fail(PART, error)
-        if operation is None:
-            return original(self, *args, **kwargs)
-        try:
-            thread.inside = True
-            work = original(self, *args, **kwargs)
-        except BaseException as error:
-            thread.inside = False
-            capture.failed(PART, operation, error)
-            raise
-        thread.inside = False
-        try:
-            if work is not None and operation.call.synchronous:
-                operation.issued = clock() - operation.begin
-                operation.work = id(work)
-                thread.sync = operation
-            else:
-                returned(thread, operation, work)
-        except BaseException as error:
-            fail(PART, error)
-        return work
-
-    return wrapper
+    def failed(
+        self, thread: ThreadState, n: int, operation: Operation | None, error: BaseException
+    ) -> None:
+        """The user's call raised ``error``, which the wrapper raises again."""
+        self._capture.failed_flat(PART, thread, n, operation, error)
 
 
 def _asynchronous(capture: Capture, signature: arguments.Signature, frame: Any) -> bool | None:

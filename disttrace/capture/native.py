@@ -36,7 +36,7 @@ class NativeOperations:
         self,
         thread: ThreadState,
         frame: types.FrameType,
-        key: Hashable,
+        key: tuple[Hashable, ...],
         describe: Callable[[], Described],
     ) -> Operation:
         """Put the begin on record; ``describe`` is called only for a key not seen before.
@@ -44,9 +44,9 @@ class NativeOperations:
         ``frame`` is ours: the issuer's Python frame, if it has one, lies outside it.
         """
         outside = frame.f_back or frame
-        call = self._get((self._site(outside), key))
+        call = self._get(key + self._site(outside))
         if type(call) is int:
-            call = self._get((self._capture.sites.deep_key(outside, call), key))
+            call = self._get(key + self._capture.sites.deep_key(outside, call))
         if type(call) is Call:
             return self._capture.recorder.begin(thread, call)
         described = describe()

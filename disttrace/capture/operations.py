@@ -25,38 +25,38 @@ NOTHING = ("options", "wait_all")
 class Row:
     """One method: the operation's public name, its kind, and the layout of its arguments.
 
-    ``sends`` says which tensors this process passes in: "data" or "inputs" with "outputs" where it
-    only receives.
+    ``lists``: it takes lists of any number of tensors, or lists of those.
     """
 
     method: str
     op: str
     layout: tuple[str, ...]
     kind: str = COLLECTIVE
+    lists: bool = False
 
 
 ROWS: tuple[Row, ...] = (
     Row("allreduce", "all_reduce", DATA),
     Row("allreduce_sparse", "all_reduce", DATA),
-    Row("allreduce_coalesced", "all_reduce_coalesced", DATA),
+    Row("allreduce_coalesced", "all_reduce_coalesced", DATA, lists=True),
     Row("broadcast", "broadcast", ROOTED),
     Row("reduce", "reduce", ROOTED),
-    Row("allgather", "all_gather", OUT_IN),
-    Row("allgather_coalesced", "all_gather_coalesced", OUT_IN),
+    Row("allgather", "all_gather", OUT_IN, lists=True),
+    Row("allgather_coalesced", "all_gather_coalesced", OUT_IN, lists=True),
     Row("_allgather_base", "all_gather_into_tensor", OUT_IN),
     Row("all_gather_single", "all_gather_into_tensor", OUT_IN),
-    Row("allgather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", OUT_IN),
-    Row("all_gather_single_coalesced", "all_gather_into_tensor_coalesced", OUT_IN),
+    Row("allgather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", OUT_IN, lists=True),
+    Row("all_gather_single_coalesced", "all_gather_into_tensor_coalesced", OUT_IN, lists=True),
     Row("gather", "gather", OUT_IN_ROOT),
     Row("gather_single", "gather_into_tensor", OUT_IN_ROOT),
     Row("gather_into_tensor", "gather_into_tensor", OUT_IN_ROOT),
     Row("scatter", "scatter", OUT_IN_ROOT),
-    Row("reduce_scatter", "reduce_scatter", OUT_IN),
+    Row("reduce_scatter", "reduce_scatter", OUT_IN, lists=True),
     Row("_reduce_scatter_base", "reduce_scatter_tensor", OUT_IN),
     Row("reduce_scatter_single", "reduce_scatter_tensor", OUT_IN),
-    Row("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN),
-    Row("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN),
-    Row("alltoall", "all_to_all", OUT_IN),
+    Row("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN, lists=True),
+    Row("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN, lists=True),
+    Row("alltoall", "all_to_all", OUT_IN, lists=True),
     Row("alltoall_base", "all_to_all_single", SPLIT),
     Row("all_to_all_single", "all_to_all_single", SPLIT),
     Row("barrier", "barrier", NOTHING),

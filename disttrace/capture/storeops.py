@@ -6,15 +6,16 @@ Keys and sizes are recorded, never values.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from disttrace.capture import flat
 from disttrace.capture.calls import Calls
-from disttrace.capture.context import Capture, wrap
+from disttrace.capture.context import Capture
 from disttrace.journal.format import STORE
 from disttrace.operation import Call, Operation, ThreadState, json_text
+from disttrace.recorder import FLAT_BEGIN_UNCOUNTED
 
 PART = "store operations"
 
@@ -53,44 +54,77 @@ def install(capture: Capture) -> None:
     """Patch every method in Store; subclasses.py does it in those that define their own."""
     from torch._C._distributed_c10d import Store
 
-    calls = Calls(capture.sites)
-    capture.on_fork.append(calls.forget)
+    doors = [(row, Door(capture, row)) for row in ROWS]
 
     def adopt(owner: type) -> None:
         if issubclass(owner, Store):
-            for row in ROWS:
-                door = functools.partial(_door, capture, calls, row)
-                capture.engine.attribute(PART, owner, row.method, door)
+            for row, door in doors:
+                capture.engine.attribute(PART, owner, row.method, door.wrapper)
             capture.engine.attribute(PART, owner, "clone", functools.partial(_clone, capture))
 
     capture.adopters.append(adopt)
     adopt(Store)
 
 
-def _door(
-    capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    recorder, stores = capture.recorder, capture.stores
-    get_store, get_call, site = stores.get, calls.get, capture.sites.key
-    begin_record, end_record = recorder.begin, recorder.end
-    getframe = sys._getframe
-    method, op = row.method, f"store.{row.method}"
+class Door:
+    """The door of one method: its wrapper, and what that leaves to ordinary functions."""
+
+    def __init__(self, capture: Capture, row: Row) -> None:
+        self._capture = capture
+        self._row = row
+        frames = capture.sites.direct_frames
+        self._calls = Calls(capture.sites, frames=frames)
+        self._make = flat.store_maker(
+            frames, size, key=row.has_key, value=row.values, returns=row.returns_value
+        )
+        capture.on_fork.append(self._calls.forget)
+
+    def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands in the place of ``original``."""
+        capture = self._capture
+        wrapper: Callable[..., Any] = self._make(
+            original,
+            self,
+            capture.recorder.threads,
+            capture.recorder,
+            capture.stores.get,
+            self._calls.get,
+            capture.sites.deep_key,
+            functools.partial(capture.fail, PART),
+        )
+        return wrapper
 
     def begin(
-        thread: ThreadState, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        thread: ThreadState,
+        store: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: Any,
     ) -> Operation:
-        entry = get_store(id(store)) or stores.of(store)
-        frame = getframe(2)
-        signature = (method, entry.n)
-        extra = key_and_size(row, args, kwargs)
-        call = get_call((site(frame), signature))
-        if type(call) is not Call:
-            call, _ = calls.find(frame, signature, lambda stack: define(entry.n, stack))
-        return begin_record(thread, call, extra)
+        """Begin a call that was not seen before, or that has not the usual form."""
+        entry = self._capture.stores.of(store)
+        call, _ = self._calls.find(frame, (entry,), lambda stack: self._define(entry.n, stack))
+        return self._capture.recorder.begin(thread, call, key_and_size(self._row, args, kwargs))
 
-    def define(store: int, stack: int | None) -> Call:
-        return recorder.call(
-            op,
+    def returned(
+        self, thread: ThreadState, n: int, operation: Operation | None, result: Any
+    ) -> None:
+        """The call returned, and its begin was not on the flat path, or is no longer there."""
+        recorder = self._capture.recorder
+        extra = b',"n":%d' % size(result) if self._row.returns_value else b""
+        recorder.end(operation or recorder.unfolded(thread, n), extra)
+
+    def failed(
+        self, thread: ThreadState, n: int, operation: Operation | None, error: BaseException
+    ) -> None:
+        """The user's call raised ``error``, which the wrapper raises again."""
+        self._capture.failed_flat(PART, thread, n, operation, error)
+
+    def _define(self, store: int, stack: int | None) -> Call:
+        row = self._row
+        call = self._capture.recorder.call(
+            f"store.{row.method}",
             synchronous=True,
             counter=None,
             kind=STORE,
@@ -99,14 +133,10 @@ def _door(
             origin="python",
             **{"async": False},
         )
-
-    def done(thread: ThreadState, operation: Operation, store: Any, result: Any) -> None:
-        if row.returns_value:
-            end_record(operation, b',"n":%d' % size(result))
-        else:
-            end_record(operation)
-
-    return wrap(capture, PART, original, begin, done)
+        key = b',"k":%%b' if row.has_key else b""
+        value = b',"n":%%d' if row.values else b""
+        call.flat = (FLAT_BEGIN_UNCOUNTED + key + value + b"}\n") % call.n
+        return call
 
 
 def _clone(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.context import Capture
-from disttrace.operation import Operation
+from disttrace.operation import Operation, ThreadState
+from disttrace.recorder import END_SYNCHRONOUS
 
 PART = "waits"
 
@@ -27,7 +29,7 @@ def install(capture: Capture) -> None:
 def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
     """The other half of the hot path: the wait of a synchronous call is the first case."""
     recorder, works, fail = capture.recorder, capture.works, capture.fail
-    threads, get, end_synchronous = recorder.threads, works.get, recorder.end_synchronous
+    threads, get, clock = recorder.threads, works.get, time.perf_counter_ns
 
     def claim(work: Any) -> Operation | None:
         """The asynchronous operation that this wait is for; None if it is over or unknown."""
@@ -37,8 +39,26 @@ def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
         recorder.wait_begins(reference.operation)
         return reference.operation
 
-    def over(operation: Operation, work: Any) -> None:
-        """A wait returned that was not simply that of a synchronous call."""
+    def failed(
+        thread: ThreadState, n: int, operation: Operation | None, error: BaseException
+    ) -> None:
+        """The wait raised ``error``, which the wrapper raises again."""
+        try:
+            if operation is None:
+                operation = recorder.unfolded(thread, n)
+            ended = [operation, *works.over(operation)]
+        except BaseException as ours:
+            fail(PART, ours)
+        else:
+            for each in ended:
+                capture.failed(PART, each, error, on_issue=False)
+
+    def over(operation: Operation, work: Any, synchronous: bool) -> None:
+        """A wait returned that was not simply that of the flat path's operation."""
+        call = operation.call
+        if synchronous and call.counter is not None and not call.device_ends:
+            recorder.end_synchronous(operation)
+            return
         others = works.over(operation)
         if operation.call.device_ends:
             works.on_device(operation, None)
@@ -48,37 +68,49 @@ def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
         for other in others:
             recorder.end(other)
 
+    def other(work: Any) -> tuple[Operation | None, bool]:
+        """The operation that this wait ends, and whether its own call waits; (None, ...): none."""
+        operation = claim(work)
+        if operation is not None:
+            return operation, False
+        operation = threads.state.waits_for(id(work))
+        return operation, True
+
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         thread = threads.state
         if thread.inside:
             return original(self, *args, **kwargs)
-        operation = thread.sync
-        synchronous = False
-        try:
-            if operation is not None:
-                thread.sync = None
-                synchronous = operation.work == id(self)
-            if not synchronous:
-                operation = claim(self)
-        except BaseException as error:
-            fail(PART, error)
-        if operation is None:
-            return original(self, *args, **kwargs)
+        operation, n, synchronous = None, 0, True
+        # No call between a look at the thread's fields and their use: signal handlers run at calls.
+        awaited = id(self)
+        if thread.work == awaited:
+            n = thread.n
+        else:
+            try:
+                operation, synchronous = other(self)
+            except BaseException as error:
+                fail(PART, error)
+            if operation is None:
+                return original(self, *args, **kwargs)
         try:
             thread.inside = True
-            result = original(self, *args, **kwargs)
+            result = original(self, *args, **kwargs) if args or kwargs else original(self)
         except BaseException as error:
             thread.inside = False
-            for other in (operation, *works.over(operation)):
-                capture.failed(PART, other, error, on_issue=False)
+            failed(thread, n, operation, error)
             raise
         thread.inside = False
         try:
-            call = operation.call
-            if synchronous and call.counter is not None and not call.device_ends:
-                end_synchronous(operation)
+            now = clock()
+            if n and thread.n == n and thread.line is not None:
+                line = END_SYNCHRONOUS % (n, now - thread.begin, thread.issued)
+                thread.line, thread.work = None, 0
+                try:
+                    recorder.put(line)
+                except (ValueError, OSError) as error:
+                    recorder.recover(error, line)
             else:
-                over(operation, self)
+                over(operation or recorder.unfolded(thread, n), self, synchronous)
         except BaseException as error:
             fail(PART, error)
         return result

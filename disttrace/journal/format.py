@@ -52,6 +52,10 @@ STORE = "store"
 CONSTRUCTOR = "constructor"
 COMPOSED = "composed"
 
+# Backends of devices: a call returns before the device has done anything, and messages are matched
+# in order only, so the tag does not tell streams apart.
+ON_DEVICE = frozenset({"nccl", "xccl", "hccl"})
+
 UNKNOWN_PREFIX = "?"
 
 HEARTBEAT_NS = 2_000_000_000

@@ -1,0 +1,269 @@
+"""Writes the hot path: the wrapper of one method as a single flat function.
+
+A call of a Python function, and an object, each cost about as much as everything that a record
+needs; a wrapper made of small functions came to half as much again. So the text below is completed
+for each layout of arguments and for the depth of stacks, and compiled when the door is put in
+place. What is rare (a call not seen before, an exception, asynchronous work) is left to the
+ordinary methods of the ``Door`` in ``methods.py``.
+
+The flat path is for calls that wait themselves, whose end is one record, and for those on stores.
+Between begin and end the
+operation stands in the fields of its ``ThreadState``. They are filled, and read, where no signal
+handler can come between: handlers run at calls, and at the end of loops.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+from disttrace import guard
+from disttrace.capture import dynamo
+from disttrace.capture.callsite import key_source
+from disttrace.capture.keys import MISFIT, Key, slow_key
+from disttrace.operation import Call, json_text
+from disttrace.recorder import END, END_SIZED
+
+# A collective or a message. Its end is in ``waits.py``, in the wait that its public function does.
+# The original is called from the wrapper's own frame: pybind11 stops the recursion of a Python
+# subclass only there. Our failure never comes between the user and the call.
+_METHOD = """\
+def make(original, door, threads, recorder, get_group, get, deep_key, fail):
+    next_number = recorder.next_number
+    begin_rarely, returned, failed = door.begin, door.returned, door.failed
+
+    def wrapper(self, *args, **kwargs):
+        thread = threads.state
+        if thread.inside:
+            return original(self, *args, **kwargs)
+        n = 0
+        operation = None
+        try:
+            f0 = getframe(1)
+            call = None
+            try:
+                {unpack}
+                entry = get_group(id(self))
+                {key}
+                call = get(key)
+                if type(call) is int:  # the user's frame lies deeper: dist.send calls dist.isend
+                    call = get(({signature}) + deep_key(f0, call))
+            except MISFIT as error:
+                if not is_ours(error):
+                    raise
+            if type(call) is not Call:
+                operation = begin_rarely(thread, self, args, kwargs, f0)
+            elif call.flat is None:
+                operation = recorder.begin(thread, call)
+            else:
+                if thread.line is not None:
+                    recorder.set_aside(thread)
+                tail = thread.tail
+                if recorder.ambient is not None:
+                    tail += recorder.ambient()
+                n = next_number()
+                seq = call.counter.next()
+                begin = clock()
+                line = call.flat % (n, begin - recorder.t0, seq, tail)
+                thread.n, thread.seq, thread.begin, thread.call = n, seq, begin, call
+                thread.line = line
+                try:
+                    recorder.put(line)
+                except (ValueError, OSError) as error:
+                    recorder.recover(error, line)
+        except BaseException as error:
+            fail(error)
+            if not n and operation is None:
+                return original(self, *args, **kwargs)
+        try:
+            thread.inside = True
+            work = original(self, {passed}) if n else original(self, *args, **kwargs)
+        except BaseException as error:
+            thread.inside = False
+            failed(thread, n, operation, error)
+            raise
+        thread.inside = False
+        try:
+            if n and work is not None:
+                now = clock()
+                awaited = id(work)
+                if thread.n == n and thread.line is not None:
+                    thread.issued = now - begin
+                    thread.work = awaited
+                    return work
+            returned(thread, n, operation, work)
+        except BaseException as error:
+            fail(error)
+        return work
+
+    return wrapper
+"""
+
+_SIGNATURE = """\
+def signature(entry, args, kwargs, f0):
+    {unpack}
+    return ({signature})
+"""
+
+# A store operation has no wait: its end follows in the same function.
+_STORE = """\
+def make(original, door, threads, recorder, get_store, get, deep_key, fail):
+    next_number = recorder.next_number
+    begin_rarely, returned, failed = door.begin, door.returned, door.failed
+
+    def wrapper(self, *args, **kwargs):
+        thread = threads.state
+        if thread.inside:
+            return original(self, *args, **kwargs)
+        n = 0
+        operation = None
+        try:
+            f0 = getframe(1)
+            entry = get_store(id(self))
+            {key}
+            call = get(key)
+            if type(call) is int:  # torch's own use: the user's frame lies deeper
+                call = get(({signature}) + deep_key(f0, call))
+            if kwargs or type(call) is not Call or not ({fits}):
+                operation = begin_rarely(thread, self, args, kwargs, f0)
+            else:
+                if thread.line is not None:
+                    recorder.set_aside(thread)
+                tail = thread.tail
+                if recorder.ambient is not None:
+                    tail += recorder.ambient()
+                {details}
+                n = next_number()
+                begin = clock()
+                line = call.flat % (n, begin - recorder.t0, tail, {detail})
+                thread.n, thread.seq, thread.begin, thread.call = n, 0, begin, call
+                thread.line = line
+                try:
+                    recorder.put(line)
+                except (ValueError, OSError) as error:
+                    recorder.recover(error, line)
+        except BaseException as error:
+            fail(error)
+            if not n and operation is None:
+                return original(self, *args, **kwargs)
+        try:
+            thread.inside = True
+            result = original(self, *args, **kwargs) if kwargs else original(self, *args)
+        except BaseException as error:
+            thread.inside = False
+            failed(thread, n, operation, error)
+            raise
+        thread.inside = False
+        try:
+            now = clock()
+            if n and thread.n == n and thread.line is not None:
+                line = {end}
+                thread.line = None
+                try:
+                    recorder.put(line)
+                except (ValueError, OSError) as error:
+                    recorder.recover(error, line)
+            else:
+                returned(thread, n, operation, result)
+        except BaseException as error:
+            fail(error)
+        return result
+
+    return wrapper
+"""
+
+Function = Callable[..., Any]
+
+
+def wrapper_maker(key: Key, frames: int, asynchronous: Function) -> Function:
+    """``make`` of the first text, for calls with this key and places of ``frames`` frames."""
+    text = _completed(_METHOD, _of(key, frames))
+    return _compiled("make", text, asynchronous=asynchronous)
+
+
+def signature_maker(key: Key, asynchronous: Function) -> Function:
+    """``signature(entry, args, kwargs, frame)``: the part of the key that says what is called."""
+    return _compiled("signature", _completed(_SIGNATURE, _of(key)), asynchronous=asynchronous)
+
+
+def store_maker(
+    frames: int, size: Function, *, key: bool, value: int | None, returns: bool
+) -> Function:
+    """``make`` of the last text, for a method of stores.
+
+    ``key``: its first argument is a key or a list of keys; ``value`` is the position of what it
+    stores, if it stores something; ``returns``: it returns a value. ``size(value)`` counts bytes.
+    """
+    plain = "(type(args[0]) is str or type(args[0]) is list)"
+    fits = [f"len(args) > {value or 0}", plain] if key else ["True"]
+    detail = (["text"] if key else []) + ([f"size(args[{value}])"] if value else [])
+    details = (
+        ["try:", " text = dumps(args[0])", "except TypeError:", " text = json_text(args[0])"]
+        if key
+        else []
+    )
+    times = "n, now - begin"
+    end = f"END_SIZED % ({times}, size(result))" if returns else f"END % ({times}, b'')"
+    filling = {
+        "key": key_source(frames, "entry, "),
+        "signature": ["entry, "],
+        "fits": [" and ".join(fits)],
+        "details": details or ["pass"],
+        "detail": [", ".join(detail)],
+        "end": [end],
+    }
+    return _compiled("make", _completed(_STORE, filling), size=size)
+
+
+def _of(key: Key, frames: int = 1) -> dict[str, list[str]]:
+    signature = "".join(f"{part}, " for part in ("entry", *key.parts))
+    return {
+        "unpack": list(key.unpack),
+        "key": key_source(frames, signature),
+        "signature": [signature],
+        "passed": [key.passed],
+    }
+
+
+def _completed(text: str, filling: Mapping[str, list[str]]) -> str:
+    """``text`` with each ``{name}`` replaced by its lines, indented as the place is."""
+    for name, lines in filling.items():
+        place = f"{{{name}}}"
+        while place in text:
+            before = text[: text.index(place)]
+            indent = " " * (len(before) - before.rindex("\n") - 1)
+            text = text.replace(place, f"\n{indent}".join(lines), 1)
+    return text
+
+
+@functools.cache
+def _compiled(name: str, text: str, **further: Function) -> Function:
+    """The function of that name in ``text``; methods with the same text share one compilation.
+
+    Its code claims to stand in our folder, for by its file an exception is known to be ours, and in
+    no file of it, for it has no lines to show.
+    """
+    place = os.path.join(os.path.dirname(__file__), "<hot path>")
+    namespace: dict[str, Any] = {
+        "Call": Call,
+        "MISFIT": MISFIT,
+        "END": END,
+        "END_SIZED": END_SIZED,
+        "clock": time.perf_counter_ns,
+        "dumps": orjson.dumps,
+        "getframe": sys._getframe,
+        "is_ours": guard.is_ours,
+        "json_text": json_text,
+        "slow_key": slow_key,
+        **further,
+    }
+    exec(compile(text, place, "exec"), namespace)
+    function: Function = namespace[name]
+    dynamo.skip(function.__code__)
+    return function

@@ -1,0 +1,58 @@
+"""Signal handlers that communicate: they come between any two steps of a traced call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.processes import python
+from support.raw import read_journals
+
+CALLS = 3000
+
+PROGRAM = """
+import signal, sys
+import disttrace
+disttrace.install(dir=sys.argv[1])
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+side = dist.new_group([0, 1])
+tensor, handled = torch.ones(2), 0
+
+def handler(number, frame):
+    global handled
+    handled += 1
+    dist.broadcast(tensor, 0, group=side)
+
+signal.signal(signal.SIGALRM, handler)
+dist.all_reduce(tensor)
+dist.broadcast(tensor, 0, group=side)
+signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+for _ in range(int(sys.argv[2])):
+    dist.all_reduce(tensor)
+    dist.all_reduce(tensor, async_op=True).wait()
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(handled)
+"""
+
+
+def test_every_operation_ends_once(tmp_path: Path) -> None:
+    """What the handler issues takes nothing from the call that it interrupts.
+
+    Inside the C++ part of a call a handler's operation passes as part of that call, so of those an
+    unknown number is on record.
+    """
+    outcome = python("-c", PROGRAM, str(tmp_path), str(CALLS)).check()
+    assert outcome.stderr == ""
+    handled = int(outcome.stdout)
+    assert handled > 20
+    (journal,) = read_journals(tmp_path)
+    operations = journal.operations()
+    main = [(seq, over) for op, seq, over in operations if op == "all_reduce"]
+    assert sorted(main) == [(seq, True) for seq in range(1, 2 * CALLS + 2)]
+    side = [(seq, over) for op, seq, over in operations if op == "broadcast"]
+    assert sorted(side) == [(seq, True) for seq in range(1, len(side) + 1)]
+    assert 1 < len(side) <= handled + 1
+    ends = [record["e"] for record in journal.records if "e" in record]
+    assert len(ends) == len(set(ends)) == len(operations)
