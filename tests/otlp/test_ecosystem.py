@@ -86,6 +86,29 @@ def test_an_unsampled_trace_is_not_sent(tmp_path: Path) -> None:
     assert collector.metrics["disttrace.operations"]
 
 
+@pytest.mark.parametrize(
+    ("sampler", "argument", "sent"),
+    [
+        ("always_off", "", False),
+        ("traceidratio", "1.0", True),
+        ("parentbased_traceidratio", "0.0", False),
+    ],
+)
+def test_the_sampler_of_the_environment_decides(
+    sampler: str, argument: str, sent: bool, tmp_path: Path
+) -> None:
+    """For whole traces; metrics count everything, sampled or not."""
+    with serve_grpc(Collector()) as collector:
+        variables = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
+        python(PROGRAMS / "children.py", **settings(tmp_path, collector, **variables)).check()
+        wait_until(lambda: not exporters(tmp_path), 40)
+    assert bool(collector.spans) is sent
+    assert bool(collector.operations()) is sent
+    counted = sum(point.as_int for point in collector.metrics["disttrace.operations"])
+    assert counted > 0
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_program_with_a_provider_of_its_own(tmp_path: Path) -> None:
     """Its processors get the spans, with its resource, under its span."""
     outcome = python(PROGRAMS / "own_provider.py", DISTTRACE_DIR=str(tmp_path)).check()
