@@ -12,9 +12,10 @@ from disttrace_viewer import reading
 from disttrace_viewer.errors import ViewerError
 from disttrace_viewer.model import Trace
 from disttrace_viewer.otlp import afterwards
-from disttrace_viewer.views import jsonl, perfetto
+from disttrace_viewer.views import html, jsonl, perfetto
 
 FORMATS: dict[str, Callable[[Trace], Iterator[bytes]]] = {
+    "html": html.lines,
     "jsonl": jsonl.lines,
     "otlp": afterwards.lines,
     "perfetto": perfetto.lines,
