@@ -11,6 +11,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "examples"
 
 NOBODY: tuple[int, ...] = ()
+NODES = "nodes.py"
+"""The launcher that starts several torchrun agents; its options tell how many."""
 
 
 def marked_lines(program: Path) -> dict[str, int]:
@@ -44,6 +46,7 @@ class Row:
     world: int = 3
     launch: str = ""  # further options of the launcher
     torchrun: bool = False
+    launcher: str = "launch.py"  # below examples/faults/
     # hang: until it is ended from outside; ends: with errors or well; either: differs from run
     # to run; healthy programs end well.
     ends: str = "hang"
@@ -58,6 +61,8 @@ class Row:
     def name(self) -> str:
         """Short and unique: what a person would type."""
         how = "torchrun" if self.torchrun else f"{self.world} ranks"
+        if self.launcher == NODES:
+            how = "nodes"
         return f"{self.program} ({' '.join(part for part in (how, self.launch) if part)})"
 
     @property

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from faults.clocks import shift_clocks
-from faults.expectation import EXAMPLES, REPOSITORY, Row
+from faults.expectation import EXAMPLES, NODES, REPOSITORY, Row
 from faults.judge import brief, judge, serious
 
-LAUNCHER = EXAMPLES / "faults" / "launch.py"
 STALL_S = 3.0
 # Where a process stands outside communication is noted at most two seconds after its last call,
 # later where the machine is busy; a verdict taken sooner names the same culprits, but shows the
@@ -72,8 +71,10 @@ def command(row: Row) -> list[str]:
     if row.torchrun:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={row.world}"]
         return [sys.executable, *launcher, *program]
-    options = ["--world", str(row.world), *row.launch.split()]
-    return [sys.executable, str(LAUNCHER), *options, *program]
+    options = row.launch.split()
+    if row.launcher != NODES:
+        options = ["--world", str(row.world), *options]
+    return [sys.executable, str(EXAMPLES / "faults" / row.launcher), *options, *program]
 
 
 def diagnose(folder: Path) -> tuple[dict[str, Any] | None, int, str]:

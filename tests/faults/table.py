@@ -6,7 +6,7 @@ a deeper call stack. Markers are comments in the programs (`# <- L1`).
 
 from __future__ import annotations
 
-from faults.expectation import NOBODY, Expected, Row
+from faults.expectation import NOBODY, NODES, Expected, Row
 
 # Everybody else is only ever a consequence: no row tolerates another finding without saying why.
 EXTRA_COLLECTIVE = (
@@ -822,6 +822,28 @@ NCCL = (
 )
 
 
+def _nodes(launch: str, *words: str, slice_: bool = False) -> Row:
+    """Agents that do not find together; no rank exists yet, so there is nobody to name."""
+    return Row(
+        number=18,
+        program="faults/nodes_rendezvous.py",
+        launcher=NODES,
+        launch=launch,
+        expected=(
+            Expected(kinds=("rendezvous_incomplete",), culprits=(NOBODY,), waiting=(), words=words),
+        ),
+        fixed_slice=slice_,
+    )
+
+
+NODES_RENDEZVOUS = (
+    _nodes("--nnodes 2 --start 1", "1 of 2 nodes came", slice_=True),
+    _nodes("--nnodes 3 --start 2", "2 of 3 nodes came"),
+    _nodes("--nnodes 2 --set 1:rdzv-id=other", "under the id", "same --rdzv-id"),
+    _nodes("--nnodes 2 --start 1 --backend static", "no process of node 1 was seen"),
+)
+
+
 def _healthy(program: str, world: int, *, torchrun: bool = False, slice_: bool = False) -> Row:
     """A program about which nothing may be said."""
     return Row(
@@ -851,6 +873,20 @@ HEALTHY = (
     _healthy("healthy/one_off_wait.py", 3),
     _healthy("healthy/jitter.py", 3),
     _healthy("healthy/two_threads.py", 2),
+    Row(
+        number=0,
+        program="faults/nodes_rendezvous.py --then slow",
+        launcher=NODES,
+        launch="--nnodes 2",
+        ends="ends",
+    ),
+    Row(
+        number=0,
+        program="faults/nodes_rendezvous.py --then sleep --seconds 5",
+        launcher=NODES,
+        launch="--nnodes 1:2 --start 1 --set 0:rdzv-conf=last_call_timeout=8",
+        ends="ends",
+    ),
 )
 
 ROWS: tuple[Row, ...] = (
@@ -871,5 +907,6 @@ ROWS: tuple[Row, ...] = (
     *TWO_HOSTS,
     *TWO_FAULTS,
     *NCCL,
+    *NODES_RENDEZVOUS,
     *HEALTHY,
 )

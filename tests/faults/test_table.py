@@ -11,9 +11,9 @@ import pytest
 from faults.expectation import EXAMPLES, Row, marked_lines
 from faults.table import ROWS
 
-FAULTS = range(1, 18)
+FAULTS = range(1, 19)
 PROGRAMS = sorted((EXAMPLES / "faults").glob("*.py"))
-HELPERS = {"common.py", "launch.py"}
+HELPERS = {"common.py", "launch.py", "nodes.py"}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)

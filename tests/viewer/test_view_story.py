@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from disttrace_viewer.views.text.rows import (
     Mark,
     MessageRow,
 )
-from support.journals import MS, bulk, training, workers
+from support.journals import MS, Journal, bulk, training, workers
 
 US = 1_000
 
@@ -243,3 +244,26 @@ def test_findings_are_pointed_at(tmp_path: Path) -> None:
     hanging(tmp_path)
     found = report_of(load([str(tmp_path)]), findings=[Late()])
     assert "  error    rank 2 never began all_reduce #2" in painted(found)
+
+
+def test_a_launcher_knows_how_its_workers_ended(tmp_path: Path) -> None:
+    """One was killed, one told to end for it, one left with a code: none without a word."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    for journal in workers(tmp_path, 3, parent=agent.process):
+        journal.run(journal.collective(journal.world()), t=20 * MS, d=4 * MS, q=1)
+        ways: dict[int, dict[str, Any]] = {
+            0: {"event": "killed", "signal": "SIGTERM"},
+            1: {"event": "failed", "signal": "SIGKILL"},
+            2: {"event": "failed", "code": 3},
+        }
+        agent.define("worker", t=90 * MS, pid=journal.pid, **ways[journal.rank or 0])
+        if journal.rank == 2:
+            journal.define("exit", t=50 * MS, how="normal", code=None)
+    agent.define("exit", t=99 * MS, how="normal", code=None)
+    found = report(tmp_path)
+    assert {(ranks(found, end.processes)[0], end.what) for end in found.endings} == {
+        (0, "was stopped by its launcher (SIGTERM)"),
+        (1, "was ended by SIGKILL"),
+        (2, "ended with code 3"),
+    }
+    assert any("1 stopped by the launcher" in line for line in painted(found, width=120))

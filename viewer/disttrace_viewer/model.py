@@ -150,6 +150,10 @@ class Process:
     notes: tuple[Note, ...]
     dropped: tuple[Dropped, ...]
     workers: tuple[Worker, ...]
+    told: Worker | None
+    """How it ended, by the word of the traced process that launched it; null: not a word."""
+    node: str | None
+    """What torchrun's rendezvous calls the agent's node."""
     versions: Mapping[str, Any]
     """``torch``, ``backends``, ``not_captured``, ``doors`` as the journal has them."""
     env: Mapping[str, str]

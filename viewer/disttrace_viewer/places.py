@@ -49,10 +49,7 @@ def places_of(
     loopback) and lived at one time; file stores when they name one path and lived at one time.
     """
     bases = [s for s in stores if s.base in (None, s.index)]
-    servers: dict[int, list[Store]] = {}
-    for store in bases:
-        if store.server and store.port is not None:
-            servers.setdefault(store.port, []).append(store)
+    servers = _servers(bases, processes, lives)
     keys: dict[int, Hashable] = {}
     pending: dict[Hashable, list[Store]] = {}
     for store in bases:
@@ -107,6 +104,34 @@ def _flat(scope: Hashable) -> tuple[Hashable, ...]:
     return scope if isinstance(scope, tuple) else (scope,)
 
 
+def _servers(
+    bases: Sequence[Store], processes: Sequence[Process], lives: Sequence[Life]
+) -> Mapping[int, Sequence[Store]]:
+    """By port the stores that listen.
+
+    Each of several torchrun agents on one host tries to listen first, and dials where the port is
+    taken: who dials a port after it wanted to listen there, while another one has it, does not.
+    """
+    claims: dict[int, list[Store]] = {}
+    for store in bases:
+        if store.server and store.port is not None:
+            claims.setdefault(store.port, []).append(store)
+    dials = {(s.process, s.port): s.number for s in bases if not s.server}
+
+    def refused(store: Store) -> bool:
+        boot, life = processes[store.process].boot_id, lives[store.process]
+        rivals = [
+            other
+            for other in claims[store.port or 0]
+            if other.process != store.process
+            and processes[other.process].boot_id == boot
+            and lives[other.process].meets(life)
+        ]
+        return bool(rivals) and dials.get((store.process, store.port), 0) > store.number
+
+    return {port: [s for s in found if not refused(s)] for port, found in claims.items()}
+
+
 def _server(
     client: Store,
     servers: Mapping[int, Sequence[Store]],
@@ -114,7 +139,7 @@ def _server(
     lives: Sequence[Life],
 ) -> Store | None:
     """The listening store a TCP store talks to, itself included; None if it is not traced."""
-    if client.server and client.port is not None:
+    if client.server and client in servers.get(client.port or 0, ()):
         return client
     if _kind(client) != "tcp":
         return None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from disttrace_viewer.findings.agents import Agents
 from disttrace_viewer.findings.ending import CLEAN, ECHO, FROM_OUTSIDE, OWN, SILENT, TOGETHER_NS
 from disttrace_viewer.findings.evidence import Evidence
 from disttrace_viewer.findings.finding import ERROR, Finding
@@ -30,9 +31,14 @@ class Case:
         return Meetings(self.evidence)
 
     @cached_property
+    def agents(self) -> Agents:
+        """The rendezvous of launchers."""
+        return Agents(self.evidence)
+
+    @cached_property
     def waits(self) -> tuple[Wait, ...]:
         """Everybody's waits."""
-        return waits(self.evidence, self.meetings)
+        return waits(self.evidence, self.meetings, self.agents)
 
     @cached_property
     def of_process(self) -> Mapping[int, tuple[Wait, ...]]:

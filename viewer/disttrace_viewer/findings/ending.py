@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from disttrace.journal.format import HEARTBEAT_NS
 from disttrace_viewer.findings.liveness import Look, Seen, signal_name
 from disttrace_viewer.findings.operation import Op
-from disttrace_viewer.model import Failure, Process, Stack, Worker
+from disttrace_viewer.model import Failure, Process, Stack
 
 ALIVE, CLEAN, OWN, ECHO, SILENT = "alive", "clean", "own", "echo", "silent"
 
@@ -75,23 +75,11 @@ def ends(
     look: Look,
 ) -> tuple[End, ...]:
     """The end of every process; ``last`` is the last that each did itself, teardown aside."""
-    told = _told(processes)
-    return tuple(
-        _end(p, last.get(p.index), cut_ns, look(p), told.get((p.parent, p.pid))) for p in processes
-    )
+    return tuple(_end(p, last.get(p.index), cut_ns, look(p)) for p in processes)
 
 
-def _told(processes: Sequence[Process]) -> Mapping[tuple[str | None, int | None], Worker]:
-    """What an agent or a parent knows of the end of a process, by its parent and pid."""
-    return {
-        (parent.id, worker.pid): worker
-        for parent in processes
-        for worker in parent.workers
-        if worker.event != "started"
-    }
-
-
-def _end(process: Process, last: Op | None, cut_ns: int, seen: Seen, told: Worker | None) -> End:
+def _end(process: Process, last: Op | None, cut_ns: int, seen: Seen) -> End:
+    told = process.told
     killed = told is not None and told.event == "killed"
     code = seen.code if told is None else told.code
     dead = seen.alive is False or told is not None

@@ -113,11 +113,12 @@ _LIBRARY = re.compile(
 
 
 def innermost(stack: Stack) -> Frame | None:
-    """The innermost frame of the user's program; that of a library where there is no other."""
-    for one in stack:
-        if not _LIBRARY.search(one.file):
-            return one
-    return stack[0] if stack else None
+    """The innermost frame of the user's program; that of a library where there is no other.
+
+    The interpreter's own start (``<frozen runpy>``) is no place in anybody's program.
+    """
+    shown = [one for one in stack if not one.file.startswith("<frozen ")]
+    return next((one for one in shown if not _LIBRARY.search(one.file)), next(iter(shown), None))
 
 
 def frame(trace: Trace, op: Op) -> Frame | None:

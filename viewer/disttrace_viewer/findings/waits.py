@@ -12,13 +12,17 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from disttrace.journal.format import COMPOSED
 from disttrace_viewer.exchanges import TAGLESS
+from disttrace_viewer.findings.agents import AGENT, Agents
 from disttrace_viewer.findings.evidence import Evidence
 from disttrace_viewer.findings.meeting import Meetings
 from disttrace_viewer.findings.operation import Op
 from disttrace_viewer.findings.setters import Setters
 
 COLLECTIVE, MESSAGE, KEY, MEETING, OTHER = "collective", "message", "key", "meeting", "other"
+NODES = "nodes"
+"""An agent's rendezvous, which waits for other agents."""
 
 Stream = tuple[int | None, str | None]
 """Group and backend: what numbers collectives."""
@@ -56,9 +60,14 @@ class Wait:
         return not (self.targets or self.absent or self.unknown)
 
 
-def waits(evidence: Evidence, meetings: Meetings) -> tuple[Wait, ...]:
+def waits(evidence: Evidence, meetings: Meetings, agents: Agents) -> tuple[Wait, ...]:
     """Every wait of a trace that lasts too long or was ended by its own waiting."""
-    chosen = [_carrier(evidence, op) for op in evidence.blocking if evidence.stuck(op)]
+    composed = _of_agents(evidence)
+    chosen = [
+        _carrier(evidence, op)
+        for op in evidence.blocking
+        if op.id not in composed and evidence.stuck(op)
+    ]
     by_kind: dict[str, list[Op]] = {}
     for op in dict.fromkeys(chosen):
         by_kind.setdefault(op.call.kind, []).append(op)
@@ -70,9 +79,41 @@ def waits(evidence: Evidence, meetings: Meetings) -> tuple[Wait, ...]:
         found.append(_meeting(meetings, op))
     for rest in by_kind.values():
         found += [Wait(op, OTHER, ("other", *op.id)) for op in rest]
+    found += _nodes(evidence, agents)
     waiting = {op.process for op in keys} | {wait.process for wait in found}
     found += _keys(evidence, keys, waiting)
     return tuple(sorted(found, key=lambda w: (w.process, w.op.number)))
+
+
+def _of_agents(evidence: Evidence) -> set[tuple[int, int]]:
+    """What agents do inside their own operations, and these.
+
+    A rendezvous has a rule of its own; at the end they wait for one another for as long as the
+    workers of any of them run.
+    """
+    agents = {p.index for p in evidence.trace.processes if p.role == AGENT}
+    own = {op.id for op in evidence.blocking if op.process in agents and op.call.kind == COMPOSED}
+    inside = {op.id for op in evidence.blocking if op.process in agents and op.parent is not None}
+    return own | inside
+
+
+def _nodes(evidence: Evidence, agents: Agents) -> Iterator[Wait]:
+    for attempt in agents.waiting:
+        if not evidence.stuck(attempt.op):
+            continue
+        arrived = agents.arrived(attempt)
+        least = attempt.least or len(arrived) + 1
+        missing = len(arrived) < least
+        disagree = not agents.agree(attempt)
+        late = agents.late(attempt) if missing else ()
+        yield Wait(
+            attempt.op,
+            NODES if missing or disagree else OTHER,
+            ("nodes", attempt.place or attempt.op.id, attempt.run),
+            tuple(a.process for a in late),
+            unknown=disagree or len(arrived) + len(late) < least,
+            arrived=tuple(a.process for a in arrived),
+        )
 
 
 def _carrier(evidence: Evidence, op: Op) -> Op:

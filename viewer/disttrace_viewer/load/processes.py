@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from disttrace_viewer.clock import Anchor, from_anchors, to_unix
@@ -33,11 +34,18 @@ def processes_of(journals: Sequence[Journal]) -> tuple[tuple[Process, ...], tupl
         anchors = [anchor for j in sharing for anchor in _anchors(j)]
         place[key] = len(clocks)
         clocks.append(from_anchors(key, _host(sharing[0]), anchors))
-    processes = tuple(
+    processes = [
         _process(index, journal, place[_clock_key(journal)], clocks)
         for index, journal in enumerate(journals)
-    )
-    return processes, tuple(clocks)
+    ]
+    told: dict[tuple[str | None, int | None], Worker] = {
+        (parent.id, worker.pid): worker
+        for parent in processes
+        for worker in parent.workers
+        if worker.event != "started"
+    }
+    knowing = (replace(p, told=told.get((p.parent, p.pid))) for p in processes)
+    return tuple(knowing), tuple(clocks)
 
 
 def stack_of(journal: Journal, number: object) -> Stack:
@@ -159,6 +167,11 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
                 error=_text(item, "error"),
             )
             for item in definitions.listed["worker"]
+        ),
+        told=None,  # the launcher's journal says it, once all are read
+        node=next(
+            (node for item in definitions.listed["rendezvous"] if (node := _text(item, "node"))),
+            None,
         ),
         versions={k: v for k, v in definitions.versions.items() if k != "def"},
         env=env,

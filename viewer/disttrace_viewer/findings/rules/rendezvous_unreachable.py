@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.agents import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.operation import Op, frame
@@ -68,8 +69,8 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
             f" traced process listens: {text}."
         ),
         certainty=CERTAIN if sure else LIKELY,
-        hint="Compare MASTER_ADDR and MASTER_PORT of all processes, see that rank 0 is started, and"
-        " that no firewall is between the hosts.",
+        hint="Compare MASTER_ADDR and MASTER_PORT (of nodes: --rdzv-endpoint) of all processes, see"
+        " that rank 0 is started, and that no firewall is between the hosts.",
         culprits=tuple(culprits),
         absent_ranks=tuple(absent),
         waiting=tuple(p for p in who if p not in culprits),
@@ -107,6 +108,8 @@ def _blame(
             return [op.process], [], f"{text}, where nobody else dials", True
         return [], [], text, True
     job = trace.processes[clients[0][0].process].job
+    if all(trace.processes[op.process].role == AGENT for op, _ in clients):
+        return [], [], "no agent that listens was seen", False
     zero = [p for p in trace.processes if p.rank == 0 and p.job == job]
     if zero:
         return [zero[0].index], [], "rank 0, which should listen, has not come to it", True

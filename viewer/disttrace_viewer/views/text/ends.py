@@ -10,12 +10,15 @@ from dataclasses import dataclass
 import polars as pl
 
 from disttrace_viewer.columns import IN_FLIGHT
+from disttrace_viewer.findings.liveness import signal_name
 from disttrace_viewer.model import Frame, Process, Stack, Trace
 from disttrace_viewer.standing import standings
 from disttrace_viewer.views.text.describe import Describer, brief
 from disttrace_viewer.views.text.names import Names, place
 from disttrace_viewer.views.text.rows import Flight
 
+KILLED = "killed"
+"""A launcher's word for one that ended after it had been told to."""
 SAME_NS = 1_000_000_000
 """Processes that fall silent within this time are told in one line."""
 
@@ -63,13 +66,24 @@ def _boot_ns() -> int:
 
 
 def state(process: Process) -> str:
-    """``ended``, ``failed``, ``running``, or ``silent``: it stopped without a word."""
-    if process.exit is not None:
-        bad = process.failure is not None or (process.exit.code or 0) != 0
-        return "failed" if bad else "ended"
+    """``ended``, ``failed``, ``running``, ``stopped`` (its launcher told it to end), or ``silent``:
+    it ended without a word.
+    """
+    told = process.told
+    if process.exit is not None or (told is not None and told.event != KILLED):
+        return "failed" if process.failure is not None or _code(process) else "ended"
     if alive(process):
         return "running"
-    return "failed" if process.failure is not None else "silent"
+    if process.failure is not None:
+        return "failed"
+    return "silent" if told is None else "stopped"
+
+
+def _code(process: Process) -> int | None:
+    """The exit code as itself or its launcher tells it; -N for signal N."""
+    own = None if process.exit is None else process.exit.code
+    told = process.told
+    return told.code if told is not None and told.event != KILLED else own
 
 
 def endings_of(trace: Trace) -> tuple[Ending, ...]:
@@ -77,7 +91,7 @@ def endings_of(trace: Trace) -> tuple[Ending, ...]:
     found: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
     for process in trace.processes:
         how = state(process)
-        if how not in ("failed", "silent"):
+        if how not in ("failed", "silent", "stopped"):
             continue
         what, where, when = _how(process, how)
         found.setdefault((what, where), []).append((when, process.index))
@@ -93,9 +107,19 @@ def _how(process: Process, how: str) -> tuple[str, str | None, int]:
     if failure is not None:
         told = brief(f"{failure.type}: {failure.text.strip()}".rstrip(": "))
         return f"raised {told}", user_place(failure.stack), failure.t_ns
-    if how == "failed" and process.exit is not None:
-        called = " by os._exit" if process.exit.how == "os._exit" else ""
-        return f"ended with code {process.exit.code}{called}", None, process.exit.t_ns
+    if how == "stopped" and process.told is not None:
+        number = process.told.code or 0
+        by = f" ({signal_name(number)})" if number < 0 else ""
+        return f"was stopped by its launcher{by}", None, process.last_ns
+    code = _code(process)
+    if how == "failed" and code is not None and code < 0:
+        return f"was ended by {signal_name(code)}", None, process.last_ns
+    if how == "failed":
+        own = process.exit
+        called = " by os._exit" if own is not None and own.how == "os._exit" else ""
+        where = None if own is None or not own.stack else user_place(own.stack)
+        when = process.last_ns if own is None else own.t_ns
+        return f"ended with code {code}{called}", where, when
     return "ended without a word (killed, or the host went away)", None, process.last_ns
 
 

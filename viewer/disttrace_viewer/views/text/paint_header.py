@@ -17,11 +17,18 @@ from disttrace_viewer.views.text.quantities import (
 LABEL = 11
 GROUPS, SENTENCES = 8, 6
 """Groups and sentences shown before the rest is counted."""
-_STATE_STYLES = {"failed": BAD, "silent": BAD, "running": WAIT, "ended": GOOD}
+_STATE_STYLES = {
+    "failed": BAD,
+    "silent": BAD,
+    "stopped": WAIT,
+    "running": WAIT,
+    "ended": GOOD,
+}
 _STATE_WORDS = {
     "ended": "ended well",
     "failed": "failed",
     "silent": "ended without a word",
+    "stopped": "stopped by the launcher",
     "running": "running",
 }
 

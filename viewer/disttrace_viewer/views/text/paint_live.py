@@ -18,7 +18,7 @@ LONG_NS = 10_000_000_000
 QUIET_NS = 6_000_000_000
 """Three heartbeats without a sign of life."""
 SHOWN_WAITS = 8
-_STATES = {"running": GOOD, "ended": DIM, "failed": BAD, "silent": BAD}
+_STATES = {"running": GOOD, "ended": DIM, "failed": BAD, "silent": BAD, "stopped": WAIT}
 
 
 def snapshot(values: Snapshot, names: Names, rows: int | None = None) -> RenderableType:

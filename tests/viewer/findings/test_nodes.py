@@ -1,0 +1,224 @@
+"""The rendezvous of torchrun's agents: how many nodes came, and who is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from disttrace_viewer.load import load
+from support.journals import MS, Journal
+from support.scenes import S, all_gone, beat, fail, findings, nobody_knows, only
+
+TIMED_OUT = "RendezvousTimeoutError: "
+
+
+def node(folder: Path, number: int, *, host: str = "", listens: bool | None = None) -> Journal:
+    """An agent's journal; the first one listens."""
+    journal = Journal(
+        folder,
+        pid=900 + number,
+        role="agent",
+        host=host or f"node{number}",
+        boot_id=f"boot{number}",
+        job="train",
+        job_source="--rdzv-id",
+    )
+    journal.tcp_store(29400, host="node0", server=number == 0 if listens is None else listens)
+    journal.define("rendezvous", t=1, event="", text="", node=journal.host, run="train")
+    return journal
+
+
+def meet(
+    journal: Journal, t: int, nodes: int | tuple[int, int] = 2, run: str = "train", **args: Any
+) -> int:
+    """Begin a rendezvous, which asks the store twice; it stays in flight."""
+    least, most = nodes if isinstance(nodes, tuple) else (nodes, nodes)
+    call = journal.call(
+        "rendezvous",
+        kind="composed",
+        origin="python",
+        args={"backend": "c10d", "run_id": run, "min_nodes": least, "max_nodes": most, **args},
+    )
+    number = journal.begin(call, t)
+    ask = journal.call("store.get", kind="store", store=1, origin="python")
+    for turn in (1, 2):
+        journal.run(ask, t + turn * S // 2, MS, p=number, k=f"torch.rendezvous.{run}")
+    return number
+
+
+def test_a_node_that_never_came(tmp_path: Path) -> None:
+    """Two of three: both are named with their hosts, and nobody is blamed."""
+    for number in (0, 1):
+        journal = node(tmp_path, number)
+        meet(journal, 2 * S, nodes=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("rendezvous_incomplete", "likely", ())
+    assert found.summary == (
+        "Agents 900 on node0 and 901 on node1 have been waiting in the rendezvous 'train' of nodes"
+        " at tcp://node0:29400 for 18.0 s: 2 of 3 nodes came; of the other one no process was seen."
+    )
+    assert found.absent_ranks == ()
+    assert found.settles
+
+
+def test_the_same_after_they_were_killed(tmp_path: Path) -> None:
+    """In the middle of asking the store."""
+    for number in (0, 1):
+        journal = node(tmp_path, number)
+        rendezvous = meet(journal, 2 * S, nodes=3)
+        beat(journal, 20)
+        ask = journal.call("store.get", kind="store", store=1, origin="python")
+        journal.begin(ask, 20 * S + MS, p=rendezvous, k="torch.rendezvous.train")
+    found = only(findings(tmp_path, look=all_gone))
+    assert found.kind == "rendezvous_incomplete"
+    assert found.consequences == ()
+
+
+def test_they_gave_up(tmp_path: Path) -> None:
+    """Its own time-out ended the rendezvous, and the agent with it."""
+    journal = node(tmp_path, 0)
+    number = meet(journal, 2 * S)
+    journal.end(number, 600 * S, x=journal.string(TIMED_OUT))
+    fail(journal, 603 * S, "RendezvousTimeoutError", "")
+    found = only(findings(tmp_path))
+    assert found.kind == "rendezvous_incomplete"
+    assert "for 10 min 0 s: 1 of 2 nodes came" in found.summary
+
+
+def test_one_node_that_is_enough_waits_for_nobody(tmp_path: Path) -> None:
+    """--nnodes 1:2 leaves the door open for half a minute."""
+    journal = node(tmp_path, 0)
+    meet(journal, 2 * S, nodes=(1, 2))
+    beat(journal, 24)
+    assert findings(tmp_path) == []
+
+
+def test_another_id_in_the_same_store(tmp_path: Path) -> None:
+    """Both wait for the other one: one finding, although torchrun's id makes them two jobs."""
+    for number, run in enumerate(("train", "trial")):
+        journal = node(tmp_path, number)
+        meet(journal, 2 * S, run=run)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("rendezvous_incomplete", "certain")
+    assert found.summary.endswith(
+        "1 of 2 nodes came; agent 901 on node1 waits there under the id 'trial'."
+    )
+    assert len(found.waiting) == 2
+    assert "--rdzv-id" in (found.hint or "")
+
+
+def test_the_same_id_in_another_store(tmp_path: Path) -> None:
+    """Each node took itself for the one that hosts the store."""
+    for number in (0, 1):
+        journal = node(tmp_path, number, listens=True)
+        meet(journal, 2 * S)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert "agent 901 on node1 waits for the same id at tcp://node0:29400" in found.summary
+    assert "--rdzv-endpoint" in (found.hint or "")
+
+
+def test_other_numbers_of_nodes(tmp_path: Path) -> None:
+    """One agent goes on alone each time; the other one waits for two."""
+    first, second = node(tmp_path, 0), node(tmp_path, 1)
+    first.end(meet(first, 2 * S, nodes=1), 3 * S)
+    meet(second, 6 * S, nodes=2)
+    for journal in (first, second):
+        beat(journal, 30)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("rendezvous_incomplete", "certain", ())
+    assert found.summary.endswith(
+        "1 of 2 nodes came; agent 900 on node0 went on without, with --nnodes 1 where --nnodes 2"
+        " are wanted here."
+    )
+
+
+def test_both_are_there_and_do_not_agree(tmp_path: Path) -> None:
+    """The number of nodes is what keeps them apart, and neither network nor library."""
+    for number in (0, 1):
+        journal = node(tmp_path, number)
+        meet(journal, 2 * S, nodes=number + 1)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "rendezvous_incomplete"
+    assert found.summary.endswith(
+        "they do not agree on --nnodes: agent 900 on node0: --nnodes 1 and agent 901 on node1:"
+        " --nnodes 2."
+    )
+
+
+def test_a_node_that_was_there_before_is_named(tmp_path: Path) -> None:
+    """After a restart it does not come back: it has ended, on a host that is known."""
+    first, second = node(tmp_path, 0), node(tmp_path, 1)
+    for journal in (first, second):
+        journal.end(meet(journal, 2 * S), 3 * S)
+    second.define("exit", t=20 * S, how="normal", code=None)
+    meet(first, 22 * S)
+    beat(first, 50)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("rendezvous_incomplete", "certain")
+    assert found.summary.endswith(
+        "agent 901 on node1 was in an earlier round and did not come: it has ended."
+    )
+    (culprit,) = found.culprits
+    assert load([str(tmp_path)]).processes[culprit].host == "node1"
+
+
+def test_a_node_rank_that_is_not_claimed(tmp_path: Path) -> None:
+    """A static rendezvous says which node waits, so the other ones are known by number."""
+    journal = node(tmp_path, 0)
+    call = journal.call(
+        "rendezvous",
+        kind="composed",
+        args={"backend": "static", "run_id": "none", "min_nodes": 2, "max_nodes": 2,
+              "node_rank": 0},
+    )  # fmt: skip
+    parent = journal.begin(call, 2 * S)
+    store = journal.tcp_store(29500, host="node0", server=True)
+    make = journal.call("TCPStore", kind="constructor", store=store, args={"world_size": 2})
+    journal.begin(make, 2 * S + MS, p=parent)
+    beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "rendezvous_incomplete"
+    assert found.summary == (
+        "Agent 900 on node0 has been waiting in the rendezvous of nodes at tcp://node0:29500 for"
+        " 18.0 s: 1 of 2 nodes came; no process of node 1 was seen."
+    )
+    assert found.absent_ranks == ()
+
+
+def test_agents_that_wait_for_one_another_at_the_end(tmp_path: Path) -> None:
+    """One node's workers run longer: that is no fault, however long it takes."""
+    for number in (0, 1):
+        journal = node(tmp_path, number)
+        journal.end(meet(journal, 2 * S), 3 * S)
+        if number == 0:
+            leave = journal.begin(journal.call("exit_barrier", kind="composed"), 30 * S)
+            wait = journal.call("store.wait", kind="store", store=1)
+            journal.begin(wait, 30 * S + MS, p=leave, k=["torchelastic/terminal/last_member"])
+        beat(journal, 300)
+    assert findings(tmp_path, look=nobody_knows) == []
+
+
+def test_agents_of_one_host(tmp_path: Path) -> None:
+    """The second one wanted to listen as well, found the port taken, and dials."""
+    for number in (0, 1):
+        journal = Journal(
+            tmp_path, pid=900 + number, role="agent", job="train", job_source="--rdzv-id"
+        )
+        journal.tcp_store(29400, server=True)
+        if number:
+            journal.tcp_store(29400, address="127.0.0.1:29400")
+        call = journal.call(
+            "rendezvous",
+            kind="composed",
+            args={"backend": "c10d", "run_id": "train", "min_nodes": 3, "max_nodes": 3},
+        )
+        parent = journal.begin(call, 2 * S)
+        ask = journal.call("store.get", kind="store", store=number + 1)
+        journal.run(ask, 3 * S, MS, p=parent, k="torch.rendezvous.train")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert "2 of 3 nodes came" in found.summary
