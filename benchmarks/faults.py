@@ -20,14 +20,15 @@ from faults.expectation import Row  # noqa: E402
 from faults.harness import Outcome, run_row  # noqa: E402
 from faults.table import ROWS  # noqa: E402
 
-CUDA = "cuda"
 
-
-def has_cuda() -> bool:
-    """Whether there is a device for the rows that need one."""
+def able(row: Row) -> bool:
+    """Whether what a row needs is here."""
     import torch
+    import torch.distributed as dist
 
-    return bool(torch.cuda.is_available())
+    if row.needs == "cuda":
+        return bool(torch.cuda.is_available())
+    return row.needs is None or hasattr(dist.Store, row.needs)
 
 
 def chosen(options: argparse.Namespace) -> list[Row]:
@@ -62,9 +63,10 @@ def report(outcomes: list[Outcome], skipped: list[Row]) -> list[str]:
         for verdict in outcome.verdicts
         for problem in verdict.problems
     )
+    needs = ", ".join(sorted({row.needs or "" for row in skipped}))
     lines = [
         f"{right} of {len(outcomes)} runs right; {blamed} wrong blames.",
-        f"{len(skipped)} rows need CUDA and were not run here.",
+        f"{len(skipped)} rows need what is not here ({needs or 'nothing'}) and were not run.",
         "",
         "| row | program | while it hangs | afterwards | | s |",
         "|---|---|---|---|---|---|",
@@ -94,16 +96,16 @@ def main() -> int:
     parser.add_argument("--write", type=Path, help="the page to write")
     options = parser.parse_args()
     wanted = chosen(options)
-    able = [row for row in wanted if row.needs != CUDA or has_cuda()]
+    here = [row for row in wanted if able(row)]
     outcomes = []
-    for row in able * options.repeat:
+    for row in here * options.repeat:
         with tempfile.TemporaryDirectory(prefix="disttrace-faults-") as folder:
             outcome = run_row(row, Path(folder))
         outcomes.append(outcome)
         print(line(outcome), flush=True)
         if options.explain and not outcome.right:
             print(outcome.explain(), flush=True)
-    skipped = [row for row in wanted if row not in able]
+    skipped = [row for row in wanted if row not in here]
     lines = report(outcomes, skipped)
     print("\n".join(lines[:2]))
     if options.write:

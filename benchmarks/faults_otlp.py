@@ -32,7 +32,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 
 from benchmarks.bad_collectors import COLLECTORS, Place  # noqa: E402
-from benchmarks.faults import CUDA, has_cuda  # noqa: E402
+from benchmarks.faults import able  # noqa: E402
 from benchmarks.outcomes import Facts, differences, facts  # noqa: E402
 from benchmarks.report import Table, markdown, replaced  # noqa: E402
 from disttrace_viewer.otlp.pipeline import Pipeline  # noqa: E402
@@ -216,7 +216,7 @@ def remarks(results: list[Result], names: list[str]) -> Iterator[str]:
 def page(results: list[Result], names: list[str], skipped: list[Row]) -> str:
     """The section of the documentation."""
     _, _, rows = markdown(table(results, names)).partition("\n\n")
-    left = [f"{len(skipped)} rows need CUDA and were not run."] if skipped else []
+    left = [f"{len(skipped)} rows need what is not here and were not run."] if skipped else []
     return "\n\n".join([rows.strip(), *remarks(results, names), *left])
 
 
@@ -252,7 +252,7 @@ def main() -> int:
         and (not options.slice or row.fixed_slice)
         and options.match in row.name
     ]
-    able = [row for row in wanted if row.needs != CUDA or has_cuda()]
+    here = [row for row in wanted if able(row)]
     done: dict[str, Result] = {}
     if options.keep and options.keep.exists():
         kept = map(Result.read, options.keep.read_text().splitlines())
@@ -262,11 +262,11 @@ def main() -> int:
     )
     with scratch as folder, ThreadPoolExecutor(options.jobs) as pool:
         bench = Bench(Path(folder), options.names)
-        for result in pool.map(bench.compare, [row for row in able if row.name not in done]):
+        for result in pool.map(bench.compare, [row for row in here if row.name not in done]):
             done[result.name] = result
             _tell(result, options)
-    results = [done[row.name] for row in able]
-    text = page(results, options.names, [row for row in wanted if row not in able])
+    results = [done[row.name] for row in here]
+    text = page(results, options.names, [row for row in wanted if row not in here])
     print(text, flush=True)
     if options.write:
         PAGE.write_text(replaced(PAGE.read_text(), text, SECTION))

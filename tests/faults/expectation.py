@@ -54,7 +54,7 @@ class Row:
     # Kinds of which there may be findings beside the expected ones, without other culprits.
     tolerated: tuple[str, ...] = ()
     clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)  # rank: s, ppm
-    needs: str | None = None  # "cuda"
+    needs: str | None = None  # "cuda", or "queue_pop": a torch whose stores have queues
     fixed_slice: bool = False
 
     @property

@@ -526,6 +526,19 @@ STORE_KEY = (
         world=2,
         expected=(Expected(kinds=("store_key_missing",), culprits=(NOBODY,), lines={0: ("L1",)}),),
     ),
+    Row(
+        number=10,
+        program="faults/store_key.py --how queue",
+        needs="queue_pop",
+        expected=(
+            Expected(
+                kinds=("store_key_missing",),
+                culprits=(NOBODY,),
+                lines={0: ("L5",)},
+                words=("app/work", "pushed (2"),
+            ),
+        ),
+    ),
 )
 
 

@@ -124,3 +124,47 @@ def test_a_deleted_key_of_several_setters_is_missing_and_told_as_deleted(tmp_pat
     found = only(job(tmp_path, {0: ["token"], 1: ["token"]}, {1: "token"}, deleted=["token"]))
     assert (found.kind, found.key) == ("store_key_missing", "app/token")
     assert "and it was deleted after rank 0 had set it" in found.summary
+
+
+def queue(folder: Path, pushes: int, pops: int, *, dropped: bool = False) -> list[Finding]:
+    """Rank 0 pushes; rank 1 pops so often, and then waits for one more."""
+    for journal, _ in steps(folder, 2):
+        push, pop = store_call(journal, "queue_push", 40), store_call(journal, "queue_pop", 50)
+        if journal.rank == 0:
+            for n in range(pushes):
+                journal.run(push, t=(150 + n) * MS, d=MS // 2, k="work")
+            stand(journal, 3 * S, "/src/train.py", 60, "prepare")
+        else:
+            for n in range(pops):
+                journal.run(pop, t=(160 + n) * MS, d=MS // 2, k="work")
+            journal.begin(pop, 200 * MS, k="work")
+        if dropped:
+            journal.define("dropped", t=190 * MS, segment=1)
+        beat(journal, 20)
+    return findings(folder)
+
+
+def test_a_queue_that_was_drained_is_a_key_that_is_missing(tmp_path: Path) -> None:
+    """Nobody pushes for the third pop."""
+    found = only(queue(tmp_path, pushes=2, pops=2))
+    assert (found.kind, found.key, found.op) == ("store_key_missing", "app/work", "store.queue_pop")
+    assert "all that was pushed (2, first by rank 0) was popped (2)" in found.summary
+    assert ranks(tmp_path, found.waiting) == [1]
+    assert "push" in (found.hint or "")
+
+
+def test_a_queue_that_was_never_filled(tmp_path: Path) -> None:
+    """As a get of a key that nobody sets."""
+    found = only(queue(tmp_path, pushes=0, pops=0))
+    assert (found.kind, found.key) == ("store_key_missing", "app/work")
+    assert "nobody has set it" in found.summary
+
+
+def test_a_queue_with_something_in_it_is_not_missing(tmp_path: Path) -> None:
+    """The pop is about to return: nobody waits for a push."""
+    assert queue(tmp_path, pushes=3, pops=2) == []
+
+
+def test_a_queue_is_not_counted_where_operations_were_dropped(tmp_path: Path) -> None:
+    """The pushes may be among them."""
+    assert queue(tmp_path, pushes=1, pops=2, dropped=True) == []

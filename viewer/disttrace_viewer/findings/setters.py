@@ -42,6 +42,33 @@ class Setters:
         """Whether a key was never set, or deleted since it was."""
         return key not in self._all or key in self.deleted
 
+    def drained(self, key: Key) -> bool:
+        """Whether a queue was never filled, or as much was taken out of it as was put in."""
+        if key not in self._all:
+            return True
+        known = self.evidence.trace.place_by_id.get(key[0] or "")
+        clients = [] if known is None else known.processes
+        if any(self.evidence.trace.processes[p].dropped for p in clients):
+            return False  # what was put in may be among what is gone
+        pushed, popped = self.queues.get(key, (0, 0))
+        return pushed <= popped
+
+    @cached_property
+    def queues(self) -> Mapping[Key, tuple[int, int]]:
+        """How much was put into each queue, or is about to be, and how much was taken out."""
+        done = pl.col("end_ns").is_not_null() & pl.col("error").is_null()
+        rows = (
+            self.evidence.exchanges.key_events.lazy()
+            .filter(pl.col("op").is_in(["store.queue_push", "store.queue_pop"]))
+            .group_by("place", "key")
+            .agg(
+                (pl.col("op") == "store.queue_push").sum().alias("pushed"),
+                ((pl.col("op") == "store.queue_pop") & done).sum().alias("popped"),
+            )
+            .collect()
+        )
+        return {(place, key): (pushed, popped) for place, key, pushed, popped in rows.iter_rows()}
+
     def expected(self, key: Key, waiter: int, waiting: Set[int]) -> int | None:
         """The process that must set a key; None where that is not known."""
         if not self._all_wait(key[0], waiter, waiting):

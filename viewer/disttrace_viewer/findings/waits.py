@@ -232,7 +232,8 @@ def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterat
         keys = [full] if isinstance(full, str) else (full or [])
         store = op.call.store
         place = None if store is None else evidence.trace.stores[store].place
-        unset = [key for key in keys if setters.absent((place, key))]
+        nothing = setters.drained if op.call.op == "store.queue_pop" else setters.absent
+        unset = [key for key in keys if nothing((place, key))]
         blocks = op.call.op in ("store.get", "store.wait", "store.multi_get", "store.queue_pop")
         exchange = ("key", place, *sorted(unset or keys))
         missing = bool(unset) and blocks

@@ -40,8 +40,12 @@ def _finding(case: Case, wait: Wait) -> Finding:
     known = setters.first
     near, setter = _near(known, place, key)
     before = known.get((str(place), key))
+    pushed, popped = setters.queues.get((str(place), key), (0, 0))
     text = "nobody has set it"
-    if before is not None:
+    if before is not None and pushed:
+        text = f"all that was pushed ({pushed:,}, first by {trace.processes[before].label}) was"
+        text += f" popped ({popped:,})"
+    elif before is not None:
         text = f"it was deleted after {trace.processes[before].label} had set it"
     elif near is not None:
         text += f"; the nearest key that was set is {near!r}"
@@ -58,7 +62,10 @@ def _finding(case: Case, wait: Wait) -> Finding:
             f" {names} at {at} for {age}, and {text}{doing}."
         ),
         certainty=CERTAIN if store and case.certain_journals(store.processes) else LIKELY,
-        hint="Find who should set this key, and compare its spelling and its prefixes.",
+        hint="Find who should push once more, or who pops once too often: a count, a condition on"
+        " the rank, a push that was left out."
+        if before is not None and pushed
+        else "Find who should set this key, and compare its spelling and its prefixes.",
         waiting=tuple(who),
         op=wait.op.call.op,
         key=key,
