@@ -173,6 +173,9 @@ def test_hosts_without_a_shared_id_are_told_what_to_set(tmp_path: Path) -> None:
                 assert agent.wait(90) == 0
             wait_until(lambda: not exporters(out), 40)  # noqa: B023
         assert len({s.trace for s in collector.spans}) == traces
+        members = [s for s in collector.operations() if "disttrace.group.id" in s.attributes]
+        assert {s.resource["disttrace.rank"] for s in members} == {0, 1}
+        assert len({s.attributes["disttrace.group.id"] for s in members}) == 1
         logs = [path.read_text() for path in out.glob("*.log")]
         assert all("set DISTTRACE_JOB" in text for text in logs)
         assert len(logs) == (2 if job is None else 0)
