@@ -153,6 +153,22 @@ def test_a_queue_that_was_drained_is_a_key_that_is_missing(tmp_path: Path) -> No
     assert "push" in (found.hint or "")
 
 
+def test_who_filled_a_queue_need_not_fill_it_again(tmp_path: Path) -> None:
+    """Rank 0 waits for the one that pops once too often; that is no cycle."""
+    for journal, group in steps(tmp_path, 2):
+        push, pop = store_call(journal, "queue_push", 40), store_call(journal, "queue_pop", 50)
+        if journal.rank == 0:
+            journal.run(push, t=150 * MS, d=MS, k="work")
+            journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
+        else:
+            journal.run(pop, t=160 * MS, d=MS, k="work")
+            journal.begin(pop, 200 * MS, k="work")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "store_key_missing"
+    assert found.consequences == ("Rank 0 waits in barrier #3 of the default group (train.py:10).",)
+
+
 def test_a_queue_that_was_never_filled(tmp_path: Path) -> None:
     """As a get of a key that nobody sets."""
     found = only(queue(tmp_path, pushes=0, pops=0))

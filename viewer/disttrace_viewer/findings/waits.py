@@ -232,12 +232,14 @@ def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterat
         keys = [full] if isinstance(full, str) else (full or [])
         store = op.call.store
         place = None if store is None else evidence.trace.stores[store].place
-        nothing = setters.drained if op.call.op == "store.queue_pop" else setters.absent
+        queue = op.call.op == "store.queue_pop"
+        nothing = setters.drained if queue else setters.absent
         unset = [key for key in keys if nothing((place, key))]
         blocks = op.call.op in ("store.get", "store.wait", "store.multi_get", "store.queue_pop")
         exchange = ("key", place, *sorted(unset or keys))
         missing = bool(unset) and blocks
-        wanted = unset if missing else []
+        # Who has filled a queue so far need not be the one to fill it once more.
+        wanted = unset if missing and not queue else []
         known = {setters.expected((place, key), op.process, waiting) for key in wanted} - {None}
         yield Wait(
             op, KEY, exchange, tuple(sorted(p for p in known if p is not None)), unknown=missing
