@@ -18,6 +18,7 @@ import functools
 import os
 import sys
 import time
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -181,15 +182,17 @@ def make(original, door, threads, recorder, get_store, get, deep_key, fail):
 Function = Callable[..., Any]
 
 
-def wrapper_maker(key: Key, frames: int, asynchronous: Function) -> Function:
-    """``make`` of the first text, for calls with this key and places of ``frames`` frames."""
-    text = _completed(_METHOD, _of(key, frames))
-    return _compiled("make", text, asynchronous=asynchronous)
+def wrapper_maker(key: Key, frames: int, **named: Function) -> Function:
+    """``make`` of the first text, for calls with this key and places of ``frames`` frames.
+
+    ``named`` are the functions that the key's text calls.
+    """
+    return _function("make", _completed(_METHOD, _of(key, frames)), **named)
 
 
-def signature_maker(key: Key, asynchronous: Function) -> Function:
+def signature_maker(key: Key, **named: Function) -> Function:
     """``signature(entry, args, kwargs, frame)``: the part of the key that says what is called."""
-    return _compiled("signature", _completed(_SIGNATURE, _of(key)), asynchronous=asynchronous)
+    return _function("signature", _completed(_SIGNATURE, _of(key)), **named)
 
 
 def store_maker(
@@ -218,7 +221,7 @@ def store_maker(
         "detail": [", ".join(detail)],
         "end": [end],
     }
-    return _compiled("make", _completed(_STORE, filling), size=size)
+    return _function("make", _completed(_STORE, filling), size=size)
 
 
 def _of(key: Key, frames: int = 1) -> dict[str, list[str]]:
@@ -242,28 +245,32 @@ def _completed(text: str, filling: Mapping[str, list[str]]) -> str:
     return text
 
 
-@functools.cache
-def _compiled(name: str, text: str, **further: Function) -> Function:
-    """The function of that name in ``text``; methods with the same text share one compilation.
-
-    Its code claims to stand in our folder, for by its file an exception is known to be ours, and in
-    no file of it, for it has no lines to show.
-    """
-    place = os.path.join(os.path.dirname(__file__), "<hot path>")
+def _function(name: str, text: str, **named: Function) -> Function:
+    """The function of that name in ``text``, which may call those that are ``named``."""
     namespace: dict[str, Any] = {
         "Call": Call,
-        "MISFIT": MISFIT,
         "END": END,
         "END_SIZED": END_SIZED,
+        "MISFIT": MISFIT,
         "clock": time.perf_counter_ns,
         "dumps": orjson.dumps,
         "getframe": sys._getframe,
         "is_ours": guard.is_ours,
         "json_text": json_text,
         "slow_key": slow_key,
-        **further,
+        **named,
     }
-    exec(compile(text, place, "exec"), namespace)
+    exec(_compiled(text), namespace)
     function: Function = namespace[name]
     dynamo.skip(function.__code__)
     return function
+
+
+@functools.cache
+def _compiled(text: str) -> types.CodeType:
+    """Methods with the same text share one compilation.
+
+    The code claims to stand in our folder, for by its file an exception is known to be ours, and in
+    no file of it, for it has no lines to show.
+    """
+    return compile(text, os.path.join(os.path.dirname(__file__), "<hot path>"), "exec")

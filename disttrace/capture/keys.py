@@ -81,6 +81,7 @@ def key_of(row: Row, *, options_tell: bool, usual: bool = True) -> Key:
     if key is not _ANY and "options" in row.layout:
         if "reduce" in row.op:
             # Comparing two ReduceOps costs more than everything else here; their hashes differ.
+            # The calling function's own variable would do too, and is hardly cheaper to read.
             further.append("hash(options.reduceOp)")
         if options_tell:
             further.append("options.asyncOp")

@@ -52,9 +52,9 @@ class Door:
         self._calls = Calls(capture.sites)
         usual = keys.key_of(row, options_tell=options_tell)
         any_form = keys.key_of(row, options_tell=options_tell, usual=False)
-        self._make = flat.wrapper_maker(usual, capture.sites.frames, _async_local)
-        self._usual = flat.signature_maker(usual, _async_local)
-        self._any = flat.signature_maker(any_form, _async_local)
+        self._make = flat.wrapper_maker(usual, capture.sites.frames, asynchronous=_async_local)
+        self._usual = flat.signature_maker(usual, asynchronous=_async_local)
+        self._any = flat.signature_maker(any_form, asynchronous=_async_local)
         capture.on_fork.append(self._calls.forget)
 
     def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
