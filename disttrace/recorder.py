@@ -142,17 +142,28 @@ class Recorder:
     def issued(self, operation: Operation) -> None:
         """The call returned and the work goes on."""
         operation.issued = elapsed = _clock() - operation.begin
-        self._record(b'{"i":%d,"d":%d}\n' % (operation.n, elapsed))
+        line = b'{"i":%d,"d":%d}\n' % (operation.n, elapsed)
+        try:  # not by ``_record``: a call more is felt here, and in the two below
+            self.put(line)
+        except (ValueError, OSError) as error:
+            self.recover(error, line)
 
     def wait_begins(self, operation: Operation) -> None:
         """A wait for asynchronous work is about to enter C++."""
-        self._record(b'{"w":%d,"d":%d}\n' % (operation.n, _clock() - operation.begin))
+        line = b'{"w":%d,"d":%d}\n' % (operation.n, _clock() - operation.begin)
+        try:
+            self.put(line)
+        except (ValueError, OSError) as error:
+            self.recover(error, line)
 
     def end(self, operation: Operation, extra: bytes = b"") -> None:
         """The operation is over for this process."""
         line = END % (operation.n, _clock() - operation.begin, extra)
         self.in_flight.pop(operation.n, None)
-        self._record(line)
+        try:
+            self.put(line)
+        except (ValueError, OSError) as error:
+            self.recover(error, line)
 
     def failed(self, operation: Operation, error: BaseException, *, on_issue: bool) -> None:
         """The user's call raised. One that raised on issue gives its sequence number back."""

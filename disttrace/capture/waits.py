@@ -31,13 +31,16 @@ def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
     recorder, works, fail = capture.recorder, capture.works, capture.fail
     threads, get, clock = recorder.threads, works.get, time.perf_counter_ns
 
-    def claim(work: Any) -> Operation | None:
-        """The asynchronous operation that this wait is for; None if it is over or unknown."""
-        reference = get(id(work))
-        if reference is None or reference() is not work:
-            return None
-        recorder.wait_begins(reference.operation)
-        return reference.operation
+    def other(work: Any, awaited: int) -> tuple[Operation | None, bool]:
+        """What a wait that is not the flat path's ends, and whether its own call does the waiting.
+
+        None if that is over or unknown.
+        """
+        reference = get(awaited)
+        if reference is not None and reference() is work:
+            recorder.wait_begins(reference.operation)
+            return reference.operation, False
+        return threads.state.waits_for(awaited), True
 
     def failed(
         thread: ThreadState, n: int, operation: Operation | None, error: BaseException
@@ -68,14 +71,6 @@ def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
         for other in others:
             recorder.end(other)
 
-    def other(work: Any) -> tuple[Operation | None, bool]:
-        """The operation that this wait ends, and whether its own call waits; (None, ...): none."""
-        operation = claim(work)
-        if operation is not None:
-            return operation, False
-        operation = threads.state.waits_for(id(work))
-        return operation, True
-
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         thread = threads.state
         if thread.inside:
@@ -87,7 +82,7 @@ def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
             n = thread.n
         else:
             try:
-                operation, synchronous = other(self)
+                operation, synchronous = other(self, awaited)
             except BaseException as error:
                 fail(PART, error)
             if operation is None:
