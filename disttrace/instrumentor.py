@@ -24,7 +24,8 @@ _FEED = "disttrace_viewer.otlp.inprocess"
 class DisttraceInstrumentor(BaseInstrumentor):
     """Traces ``torch.distributed`` in this process and in the processes it starts.
 
-    ``instrument()`` takes ``tracer_provider`` and every setting of ``disttrace.install``.
+    ``instrument()`` takes ``tracer_provider``, ``meter_provider`` and every setting of
+    ``disttrace.install``.
     """
 
     _feed: Any = None
@@ -41,6 +42,7 @@ class DisttraceInstrumentor(BaseInstrumentor):
         if os.environ.get(SWITCH, "").strip().lower() in _OFF:
             return  # said to be off, as in the exporter process itself
         given = kwargs.pop("tracer_provider", None)
+        meters = kwargs.pop("meter_provider", None)
         settings = {k: v for k, v in kwargs.items() if k not in _OF_OTHERS}
         provider = given if given is not None else _own_provider()
         self._installed = not installed()
@@ -53,7 +55,8 @@ class DisttraceInstrumentor(BaseInstrumentor):
         if found is not None:
             config, _ = resolve(settings, os.environ)
             make = importlib.import_module(_FEED).Feed
-            self._feed = make(provider, config.dir, found.base_name(), pending_s=config.pending)
+            where = (config.dir, found.base_name())
+            self._feed = make(provider, meters, *where, pending_s=config.pending)
 
     def _uninstrument(self, **kwargs: Any) -> None:
         from disttrace import exporter
@@ -68,9 +71,7 @@ class DisttraceInstrumentor(BaseInstrumentor):
 
 
 # Arguments of instrument() that concern other instrumentations.
-_OF_OTHERS = frozenset(
-    {"meter_provider", "logger_provider", "skip_dep_check", "raise_exception_on_conflict"}
-)
+_OF_OTHERS = frozenset({"logger_provider", "skip_dep_check", "raise_exception_on_conflict"})
 
 
 def _exports(wanted: str) -> str | None:

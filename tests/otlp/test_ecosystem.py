@@ -110,11 +110,14 @@ def test_the_sampler_of_the_environment_decides(
 
 
 def test_a_program_with_a_provider_of_its_own(tmp_path: Path) -> None:
-    """Its processors get the spans, with its resource, under its span."""
+    """Its processors get the spans, with its resource, under its span, its reader the metrics."""
     outcome = python(PROGRAMS / "own_provider.py", DISTTRACE_DIR=str(tmp_path)).check()
     lines = dict(line.split(" ", 1) for line in outcome.stdout.splitlines())
     assert (lines["parent"], lines["trace"], lines["service"]) == ("True", "True", "mine")
     assert lines["provider"] == "True"
+    kinds, sizes = map(int, lines["counted"].split())
+    assert kinds > 2
+    assert sizes >= 1
     assert "init_process_group" in lines["names"]
     assert exporters(tmp_path) == []
 

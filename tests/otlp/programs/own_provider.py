@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from opentelemetry import trace
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -16,6 +18,8 @@ memory = InMemorySpanExporter()
 provider = TracerProvider(resource=Resource.create({"service.name": "mine"}))
 provider.add_span_processor(SimpleSpanProcessor(memory))
 trace.set_tracer_provider(provider)
+reader = InMemoryMetricReader()
+metrics.set_meter_provider(MeterProvider([reader]))
 
 DisttraceInstrumentor().instrument()
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
@@ -37,3 +41,11 @@ print("trace", found.context.trace_id == step.get_span_context().trace_id)
 print("service", found.resource.attributes["service.name"])
 print("provider", trace.get_tracer_provider() is provider)
 print("names", sorted(spans))
+data = reader.get_metrics_data()
+counted = {
+    metric.name: len(metric.data.data_points)
+    for resource in (data.resource_metrics if data else ())
+    for scope in resource.scope_metrics
+    for metric in scope.metrics
+}
+print("counted", counted.get("disttrace.operations", 0), counted.get("disttrace.io", 0))

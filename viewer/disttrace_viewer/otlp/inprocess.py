@@ -11,22 +11,36 @@ import os
 import threading
 from collections.abc import Callable
 
+from opentelemetry.metrics import MeterProvider, get_meter
 from opentelemetry.sdk.trace import TracerProvider
 
+from disttrace_viewer.otlp.metrics import Meters
 from disttrace_viewer.otlp.pipeline import Pipeline
-from disttrace_viewer.otlp.tracers import Tracers
+from disttrace_viewer.otlp.tracers import SCOPE, Tracers
 
 POLL_S = 0.25
 
 
 class Feed:
-    """From this process's journal to ``provider``, with its resource, sampler and processors."""
+    """From this process's journal to ``provider``, with its resource, sampler and processors.
+
+    Metrics go to ``meters``, without one to the program's global provider: where it has none
+    either, OpenTelemetry's stand-in takes them and does nothing.
+    """
 
     def __init__(
-        self, provider: TracerProvider, directory: str, base: str, *, pending_s: float
+        self,
+        provider: TracerProvider,
+        meters: MeterProvider | None,
+        directory: str,
+        base: str,
+        *,
+        pending_s: float,
     ) -> None:
         tracers = Tracers(provider._active_span_processor, like=provider)
         self._pipeline = Pipeline(tracers.emit, None, pending_ns=int(pending_s * 1e9))
+        meter = get_meter(SCOPE, meter_provider=meters)
+        self._pipeline.use(Meters(meter, self._pipeline.in_flight))
         self._pipeline.follow(directory, base)
         self._lock = threading.Lock()
         self._ended = threading.Event()
