@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from disttrace import guard
+from disttrace.definitions import Definitions
 from disttrace.journal import format as fmt
 from disttrace.journal.segment import SegmentFull
 from disttrace.journal.writer import Journal, encode
@@ -32,7 +33,7 @@ END = b'{"e":%d,"d":%d%b}\n'
 END_SIZED = b'{"e":%d,"d":%d,"n":%d}\n'
 
 
-class Recorder:
+class Recorder(Definitions):
     """Begins and ends of operations, definitions, and the journal they go to.
 
     ``process`` is the id of this process, which a fork changes. ``open_journal`` makes the journal
@@ -49,8 +50,8 @@ class Recorder:
         opening: Callable[[], Sequence[Mapping[str, Any]]],
         on_failure: Callable[[BaseException], None],
     ) -> None:
+        super().__init__()
         self.t0 = t0
-        self.lock = threading.RLock()  # a signal handler may record while its thread records
         self.in_flight: dict[int, bytes] = {}
         self.off = False
         self._process = process
@@ -65,12 +66,6 @@ class Recorder:
         self._making_room = False
         self._late: list[bytes] = []
         self._in_background = 0  # bytes of heartbeats and the like, in the current segment
-        self._thread_numbers = itertools.count()
-        self._strings: dict[str, int] = {}
-        self._stacks: dict[tuple[Any, ...], int] = {}
-        self._numbers: dict[str, itertools.count[int]] = {}
-        self._threads_seen: list[dict[str, Any]] = []
-        self._thread_known: dict[int, tuple[int, int | None]] = {}  # ident: (number, native id)
         self._states: list[weakref.ref[ThreadState]] = []
         self.threads = Threads(self._register_thread)
 
@@ -260,51 +255,10 @@ class Recorder:
             call.flat = FLAT_BEGIN % call.n
         return call
 
-    def define(self, kind: str, /, *, n: int | None = None, **keys: Any) -> int:
-        """Write a definition under a fresh number, or complete number ``n``."""
-        with self.lock:
-            if n is None:
-                n = next(self._numbers.setdefault(kind, itertools.count(1)))
-            self._define({fmt.DEF: kind, "n": n, **keys})
-        return n
-
     def note(self, kind: str, /, **keys: Any) -> None:
         """Write a definition that has no number; ``t`` is added."""
         with self.lock:
-            self._define({fmt.DEF: kind, "t": self.now(), **keys})
-
-    def string(self, text: str) -> int:
-        """Number of an interned string."""
-        n = self._strings.get(text)
-        if n is None:
-            with self.lock:
-                n = self._strings[text] = self.define("string", v=text)
-        return n
-
-    def stack(self, frames: Sequence[tuple[str, int, str]]) -> int:
-        """Number of an interned stack of (file, line, function), innermost first."""
-        key = tuple(frames)
-        n = self._stacks.get(key)
-        if n is None:
-            with self.lock:
-                numbered = [[self.string(f), line, self.string(name)] for f, line, name in frames]
-                n = self._stacks[key] = self.define("stack", frames=numbered)
-        return n
-
-    def thread_number(self, ident: int, name: str, native: int | None) -> int:
-        """Number of any thread; an ident that is used again comes with another native id."""
-        with self.lock:
-            known = self._thread_known.get(ident)
-            if known is not None and (native is None or known[1] in (None, native)):
-                return known[0]
-            number = next(self._thread_numbers)
-            self._thread_known[ident] = number, native
-            record = {fmt.DEF: "thread", "n": number, "name": name, "native": native}
-            if self._journal is None:
-                self._threads_seen.append(record)
-            else:
-                self._define(record)
-        return number
+            self.write_definition({fmt.DEF: kind, "t": self.now(), **keys})
 
     # -- life --------------------------------------------------------------------------------
 
@@ -348,12 +302,7 @@ class Recorder:
         self._making_room = False
         self._late.clear()
         self._states.clear()
-        self._strings.clear()
-        self._stacks.clear()
-        self._numbers.clear()
-        self._threads_seen.clear()
-        self._thread_known.clear()
-        self._thread_numbers = itertools.count()
+        self.forget_definitions()
         self.threads.state = self._register_thread()
         if not self.off:
             self.put = self._open_and_put
@@ -378,7 +327,7 @@ class Recorder:
         self._in_background += len(line)
         self._record(line)
 
-    def _define(self, record: Mapping[str, Any]) -> None:
+    def write_definition(self, record: Mapping[str, Any]) -> None:
         if self.off:
             return
         try:
@@ -397,7 +346,7 @@ class Recorder:
 
     def _open(self) -> None:
         journal = self._open_journal()
-        for record in (*self._opening(), *self._threads_seen):
+        for record in (*self._opening(), *self.threads_seen):
             journal.define(record)
         self._journal = journal
         self._roll(journal)

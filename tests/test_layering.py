@@ -14,7 +14,7 @@ from support.processes import ROOT, python
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("journal",),
     ("config", "guard", "identity", "importhook"),
-    ("operation", "recorder"),
+    ("definitions", "operation", "recorder"),
     ("capture",),
     ("ending", "exporter", "live"),
     ("install",),
