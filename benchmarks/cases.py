@@ -89,7 +89,7 @@ def ping_pong(group: Any) -> list[Case]:
 
 def functional(group: Any) -> list[Case]:
     """A functional collective and its wait: issued by C++, without Python's methods."""
-    import torch.distributed._functional_collectives  # announces the C++ issuer
+    import torch.distributed._functional_collectives
 
     tensor, name = torch.ones(4), group.group_name
     reduce, wait = torch.ops._c10d_functional.all_reduce, torch.ops._c10d_functional.wait_tensor

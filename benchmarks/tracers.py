@@ -12,7 +12,6 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.series import BARE
-from disttrace.capture.issuers import NAMESPACES
 
 OURS = "disttrace"
 WRITTEN = "disttrace, written"
@@ -56,24 +55,6 @@ def disttrace(folder: Path) -> Iterator[None]:
         yield
     finally:
         disttrace.uninstall()
-
-
-@contextlib.contextmanager
-def disttrace_alone(folder: Path) -> Iterator[None]:
-    """Ours as if nothing that issues from C++ had been imported.
-
-    Using torch.profiler once imports functional collectives, and with them comes the dispatcher
-    kernel, which every call has to pass.
-    """
-    import torch
-
-    operators = vars(torch.ops)
-    hidden = {name: operators.pop(name) for name in NAMESPACES if name in operators}
-    try:
-        with disttrace(folder):
-            yield
-    finally:
-        operators.update(hidden)
 
 
 @contextlib.contextmanager

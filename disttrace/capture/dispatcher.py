@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture import arguments, hooks, issuers
+from disttrace.capture import arguments, hooks, issuers, tripwires
 from disttrace.capture.arguments import Signature
 from disttrace.capture.context import Capture
 from disttrace.capture.describe import Described
 from disttrace.capture.groups import GroupEntry
-from disttrace.capture.kernels import Kernels, after_key, redispatch_of
+from disttrace.capture.kernels import Kernels, after_key, operators, redispatch_of, schema_of
 from disttrace.capture.keys import freeze
 from disttrace.capture.native import NativeOperations
 from disttrace.capture.operations import NATIVE, Native
@@ -39,27 +39,25 @@ def install(capture: Capture) -> None:
     kernels = Kernels(capture, PART, _NAMESPACE)
     operations = NativeOperations(capture)
 
-    def appeared() -> None:
-        if not kernels.first():
-            return
-        import torch
-
+    def place() -> None:
+        defined = frozenset(operators(_NAMESPACE))
         for row in NATIVE:
-            packet = getattr(torch.ops.c10d, row.dispatcher, None)
-            if packet is not None:
-                reader = _Reader(capture, operations, row, packet.default._schema)
-                kernels.put(row.dispatcher, _kernel(capture, kernels, reader, packet.default))
+            if row.dispatcher in defined:
+                reader = _Reader(capture, operations, row, schema_of(_NAMESPACE, row.dispatcher))
+                kernels.put(row.dispatcher, _kernel(capture, kernels, reader, row.dispatcher))
 
-    issuers.watch_reducer(capture, PART, appeared)
-    issuers.watch_operators(capture, PART, appeared, issuers.NAMESPACES)
+    def appeared() -> None:
+        kernels.once(place)
+
+    issuers.watch_constructors(capture, PART, appeared)
+    issuers.watch_operators(capture, PART, appeared, (_NAMESPACE,))
+    tripwires.install(capture, PART, appeared)
 
 
-def _kernel(
-    capture: Capture, kernels: Kernels, reader: _Reader, operator: Any
-) -> Callable[..., Any]:
+def _kernel(capture: Capture, kernels: Kernels, reader: _Reader, name: str) -> Callable[..., Any]:
     from torch._C._distributed_c10d import Work
 
-    redispatch, after, unbox_work = redispatch_of(operator), after_key(), Work.unbox
+    redispatch, after, unbox_work = redispatch_of(_NAMESPACE, name), after_key(), Work.unbox
     threads, fail = capture.recorder.threads, capture.fail
     begin, issued = reader.begin, reader.operations.done
 

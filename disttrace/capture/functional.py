@@ -15,24 +15,24 @@ from disttrace.capture.kernels import Kernels, after_key, redispatch_of
 from disttrace.operation import Operation
 
 PART = "waits of functional collectives"
+_WAIT = "wait_tensor"
 
 
 def install(capture: Capture) -> None:
     """Put a kernel on the operator when functional collectives appear."""
     kernels = Kernels(capture, PART, issuers.FUNCTIONAL)
 
+    def place() -> None:
+        kernels.put(_WAIT, _kernel(capture, kernels))
+
     def appeared() -> None:
-        if kernels.first():
-            kernels.put("wait_tensor", _kernel(capture, kernels))
+        kernels.once(place)
 
     issuers.watch_operators(capture, PART, appeared, (issuers.FUNCTIONAL,))
 
 
 def _kernel(capture: Capture, kernels: Kernels) -> Callable[..., Any]:
-    import torch
-
-    operator = getattr(torch.ops, issuers.FUNCTIONAL).wait_tensor.default
-    redispatch, after = redispatch_of(operator), after_key()
+    redispatch, after = redispatch_of(issuers.FUNCTIONAL, _WAIT), after_key()
     recorder, works = capture.recorder, capture.works
 
     def claim(tensor: Any) -> Operation | None:

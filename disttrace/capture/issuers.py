@@ -1,8 +1,8 @@
-"""Notices the first thing in a process that can issue operations from C++.
+"""Notices what can issue operations from C++, before it does.
 
 Kernels cost microseconds on every operation, so they are put in place only then: before DDP's
-reducer and what its constructor calls, and before the operators of functional collectives can be
-looked up.
+reducer and what its constructor calls, before a compiled model is loaded, and once operators are
+looked up. Looking up those of functional collectives proves nothing yet (see tripwires.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from disttrace.capture import dynamo
 from disttrace.capture.context import Capture
 
 FUNCTIONAL = "_c10d_functional"
-NAMESPACES = (FUNCTIONAL, "_c10d_functional_autograd", "c10d_functional", "c10d", "symm_mem")
 _FUNCTIONS = ("_broadcast_coalesced", "_verify_params_across_processes")
 
 
@@ -28,47 +27,54 @@ def watch_operators(
 
     def door(original: Callable[..., Any]) -> Callable[..., Any]:
         def __getattr__(self: Any, name: str) -> Any:
+            namespace = original(self, name)
             if name in namespaces:
-                _guarded(capture, part, appeared)
-            return original(self, name)
+                guarded(capture, part, appeared)
+            return namespace
 
         return __getattr__
 
     def watch(module: Any) -> None:
         capture.engine.attribute(part, module._Ops, "__getattr__", door)
         if any(name in vars(module.ops) for name in namespaces):
-            _guarded(capture, part, appeared)
+            guarded(capture, part, appeared)
 
     capture.when_imported("torch._ops", watch)
 
 
-def watch_reducer(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
-    """Call ``appeared`` before DDP's reducer is made, or its constructor talks to the others."""
+def watch_constructors(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
+    """Call ``appeared`` before DDP's reducer is made, or its constructor talks to the others, and
+    before a model is loaded that was compiled to a library: it calls collectives without a word.
+    """
+    import torch
     import torch._C._distributed_c10d as c10d
     import torch.distributed as dist
 
-    def method(original: Callable[..., Any]) -> Callable[..., Any]:
+    def constructor(original: Callable[..., Any]) -> Callable[..., Any]:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-            _guarded(capture, part, appeared)
+            guarded(capture, part, appeared)
             original(self, *args, **kwargs)
 
         return __init__
 
     def function(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            _guarded(capture, part, appeared)
+            guarded(capture, part, appeared)
             return original(*args, **kwargs)
 
         return call
 
-    capture.engine.attribute(part, c10d.Reducer, "__init__", method)
+    libraries = vars(torch._C._aoti).values() if hasattr(torch._C, "_aoti") else ()
+    for issuer in (c10d.Reducer, *(value for value in libraries if isinstance(value, type))):
+        capture.engine.attribute(part, issuer, "__init__", constructor)
     for name in _FUNCTIONS:
         for module in (dist, c10d):
             if hasattr(module, name):
                 capture.engine.value(part, module, name, function(getattr(module, name)))
 
 
-def _guarded(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
+def guarded(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
+    """Call ``appeared`` where the program is in the middle of something else."""
     try:
         with dynamo.unseen():
             appeared()

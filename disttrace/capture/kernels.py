@@ -7,7 +7,8 @@ everything on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from disttrace.capture import dynamo
@@ -26,12 +27,19 @@ class Kernels:
         self._namespace = namespace
         self._library: Any = None
         self._asked = False
+        self._placing = threading.RLock()  # a signal handler may issue, too
         self._running: list[None] = []  # one entry for each kernel that runs now, on any thread
+        capture.on_fork.append(self._forked)
 
-    def first(self) -> bool:
-        """True for the first who asks: looking operators up brings us here again."""
-        first, self._asked = not (self._asked or self.off), True
-        return first
+    def once(self, place: Callable[[], None]) -> None:
+        """Have ``place`` called by the first who asks; whoever asks meanwhile waits for it.
+
+        An operation that another thread issues must not pass between half of the kernels.
+        """
+        with self._placing:
+            first, self._asked = not (self._asked or self.off), True
+            if first:
+                place()
 
     def put(self, name: str, traced: Callable[..., Any]) -> None:
         """Have ``traced(keyset, *arguments)`` called for the operator ``name``."""
@@ -67,12 +75,35 @@ class Kernels:
     def _undoable(self) -> None:
         self._capture.engine.on_undo(self._part, f"{self._namespace} kernels", self.remove)
 
+    def _forked(self) -> None:
+        """In a forked child: the thread that held it does not exist here."""
+        self._placing = threading.RLock()
 
-def redispatch_of(operator: Any) -> Callable[..., Any]:
+
+def operators(namespace: str) -> Iterator[str]:
+    """Names of the operators of a namespace that this torch has, without making torch.ops' own."""
+    import torch
+
+    for qualified in torch._C._dispatch_get_all_op_names():
+        found, _, name = qualified.partition("::")
+        if found == namespace and "." not in name:
+            yield name
+
+
+def schema_of(namespace: str, name: str) -> Any:
+    """The schema of an operator."""
+    import torch
+
+    return torch._C._get_schema(f"{namespace}::{name}", "")
+
+
+def redispatch_of(namespace: str, name: str) -> Callable[..., Any]:
     """``redispatch(keyset, *arguments)`` of an operator, without a Python frame of its own."""
-    handle = getattr(operator, "_handle", None)
-    direct: Callable[..., Any] | None = getattr(handle, "redispatch_boxed", None)
-    return direct if direct is not None else operator.redispatch
+    import torch
+
+    handle = torch._C._dispatch_find_schema_or_throw(f"{namespace}::{name}", "")
+    redispatch: Callable[..., Any] = handle.redispatch_boxed
+    return redispatch
 
 
 def after_key() -> Any:

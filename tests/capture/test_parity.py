@@ -47,6 +47,17 @@ def test_compiled_functions_break_where_they_did(tmp_path: Path) -> None:
     assert {"python", "c++"} == {call["origin"] for call in calls if call["op"] == "all_reduce"}
 
 
+def test_compiled_graphs_are_the_same(tmp_path: Path) -> None:
+    """Functional collectives, also differentiated, as one graph: code, results, recompilations."""
+    plain, traced = outputs("graphs.py", tmp_path)
+    assert traced == plain
+    assert plain.count("_c10d_functional.all_reduce") >= 4
+    (journal,) = read_journals(tmp_path)
+    assert journal.of("note") == []
+    origins = {call["origin"] for call in journal.calls().values() if call["kind"] == "collective"}
+    assert origins == {"c++"}
+
+
 def test_python_subclasses(tmp_path: Path) -> None:
     """Overriding none, some or all: same results, no recursion, each operation once."""
     plain, traced = outputs("subclasses.py", tmp_path)
