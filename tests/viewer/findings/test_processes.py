@@ -82,6 +82,41 @@ def test_a_hanging_job_that_was_killed_keeps_its_verdict(tmp_path: Path) -> None
     assert found.consequences == ()
 
 
+@pytest.mark.parametrize(("after_s", "certainty"), [(2, "likely"), (8, "certain")])
+def test_a_job_that_was_killed_soon_after_it_hung(
+    tmp_path: Path, after_s: int, certainty: str
+) -> None:
+    """The missing rank is named, but after so short a wait it might still have come.
+
+    Where it stands is not known: its last call is shown, and that it is outside since.
+    """
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank != 2:
+            journal.begin(journal.collective(group), 4 * S, q=3)
+        beat(journal, 4 + after_s)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
+    assert found.certainty == certainty
+    assert bool(found.settles) is (certainty == "likely")
+    assert "it is outside communication since all_reduce #2" in found.summary
+
+
+def test_a_wait_no_longer_than_those_before_it_is_not_certain(tmp_path: Path) -> None:
+    """Rank 1 computes for seven seconds in every step; in the third one all are killed."""
+    for journal, group in steps(tmp_path, 2, count=0):
+        call = journal.collective(group)
+        for step in (1, 2):
+            if journal.rank == 0:
+                journal.run(call, t=(8 * step - 7) * S, d=7 * S, q=step)
+            else:
+                journal.run(call, t=8 * step * S, d=MS, q=step)
+        if journal.rank == 0:
+            journal.begin(call, 17 * S, q=3)
+        beat(journal, 22)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, found.certainty) == ("missing_participant", "likely")
+
+
 def test_a_healthy_job_that_was_killed_has_no_finding(tmp_path: Path) -> None:
     """Somebody is always in something for some milliseconds."""
     for journal, group in steps(tmp_path, 3):

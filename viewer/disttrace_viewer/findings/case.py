@@ -13,6 +13,11 @@ from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.meeting import Meetings
 from disttrace_viewer.findings.waits import Wait, waits
 
+EARLY_NS = 3_000_000_000
+"""Waiting that was cut off before this may have been about to end."""
+EARLY = "whether they would still have come: everything was ended after a short wait"
+"""What would settle such a wait."""
+
 
 @dataclass
 class Case:
@@ -63,6 +68,18 @@ class Case:
             or self.evidence.age_ns(wait.op) >= self.evidence.patience_ns
             or not self.evidence.live
         )
+
+    def early(self, wait: Wait) -> bool:
+        """Whether all was ended so soon that whoever is missing might still have come.
+
+        Nobody knows then that a wait would not have ended like those before it.
+        """
+        if self.evidence.live or wait.op.error is not None:
+            return False
+        if not any(self.evidence.ends[p].how == SILENT for p in (*wait.targets, wait.process)):
+            return False
+        age = self.evidence.age_ns(wait.op)
+        return age < EARLY_NS or age <= self.evidence.longest_ns(wait.op)
 
     def add(self, finding: Finding) -> None:
         """Take a finding in and mark what follows from it."""

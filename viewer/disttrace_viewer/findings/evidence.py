@@ -181,6 +181,22 @@ class Evidence:
         """How long an operation was waited in: to its end by an error, or while seen."""
         return max(0, (op.end_ns or self.until_ns(op.process)) - self.since_ns(op))
 
+    def longest_ns(self, op: Op) -> int:
+        """The longest of the waits at the same place of a process that ended well."""
+        waited = pl.col("end_ns") - pl.coalesce("wait_begin_ns", "begin_ns")
+        found = (
+            self.trace.operations.lazy()
+            .filter(
+                (pl.col("process") == op.process)
+                & (pl.col("call") == op.call.index)
+                & pl.col("error").is_null()
+            )
+            .select(waited.max())
+            .collect()
+            .item()
+        )
+        return found or 0
+
     def since_ns(self, op: Op) -> int:
         """Since when somebody waits in it."""
         return op.wait_begin_ns or op.begin_ns

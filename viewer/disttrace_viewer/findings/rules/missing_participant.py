@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from disttrace_viewer.findings import wording
-from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.operation import Op, frame, ops
 from disttrace_viewer.findings.rules import outside
@@ -76,12 +76,13 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
     unsure = any(w.op.call.origin == "c++" for w in inside)
+    early = all(case.early(w) for w in inside)
     blamed = () if extra is not None else tuple(sinks)
     sites = [extra.op] if extra is not None else []
     return Finding(
         kind="missing_participant",
         summary=summary,
-        certainty=CERTAIN if whole and extra is None and not unsure else LIKELY,
+        certainty=CERTAIN if whole and extra is None and not unsure and not early else LIKELY,
         hint=hint,
         culprits=blamed,
         absent_ranks=() if extra is not None else wait.absent,
@@ -97,7 +98,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
             roots=frozenset(sinks),
             absent=frozenset((wait.op.call.group, r) for r in wait.absent),
         ),
-        settles=("the journals of these ranks",) if wait.absent else (),
+        settles=("the journals of these ranks",) if wait.absent else (EARLY,) if early else (),
     )
 
 

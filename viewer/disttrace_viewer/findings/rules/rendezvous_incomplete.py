@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disttrace_viewer.findings import wording
-from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.operation import frame
 from disttrace_viewer.findings.rules import outside
@@ -72,6 +72,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         there = "/".join(p or "?" for p in theirs.store.prefix) if theirs else "?"
         here = "/".join(p or "?" for p in meeting.store.prefix)
         text = f"{others} waits in the same store under the prefix {there!r}, not {here!r}"
+    early = all(case.early(w) for w in same)
     name = meeting.store.name or wait.op.call.op
     label = wording.processes(trace, {w.process for w in same})
     return Finding(
@@ -81,7 +82,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
             f" waiting in {evidence.top(wait.op).call.op} ({at}) at {name} for {age}: {came};"
             f" {text}."
         ),
-        certainty=CERTAIN if not wait.absent or elsewhere else LIKELY,
+        certainty=CERTAIN if elsewhere or not (wait.absent or early) else LIKELY,
         hint=_hint(wait, elsewhere),
         culprits=() if elsewhere else tuple(sinks),
         absent_ranks=() if elsewhere else wait.absent,
@@ -95,7 +96,11 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
             roots=frozenset(sinks),
             absent=frozenset((None, r) for r in wait.absent),
         ),
-        settles=("the journals of these ranks, if they were started",) if wait.absent else (),
+        settles=("the journals of these ranks, if they were started",)
+        if wait.absent
+        else (EARLY,)
+        if early and not elsewhere
+        else (),
     )
 
 

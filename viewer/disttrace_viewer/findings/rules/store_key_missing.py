@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterator
 
 from disttrace_viewer.findings import wording
-from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.operation import frame
 from disttrace_viewer.findings.rules import outside
@@ -53,6 +53,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
             text += f", by {trace.processes[setter].label}"
     others = [p for p in (store.processes if store else ()) if p not in who and case.outside(p)]
     doing = f"; of those who use this store{outside.where(case, others)[1:]}" if others else ""
+    early = all(case.early(w) for w in inside)
     age = wording.span(max(evidence.age_ns(w.op) for w in inside))
     label = wording.processes(trace, who)
     return Finding(
@@ -61,7 +62,9 @@ def _finding(case: Case, wait: Wait) -> Finding:
             f"{label[0].upper() + label[1:]} {wording.have(len(who))} been in {wait.op.call.op} of"
             f" {names} at {at} for {age}, and {text}{doing}."
         ),
-        certainty=CERTAIN if store and case.certain_journals(store.processes) else LIKELY,
+        certainty=CERTAIN
+        if store and not early and case.certain_journals(store.processes)
+        else LIKELY,
         hint="Find who should push once more, or who pops once too often: a count, a condition on"
         " the rank, a push that was left out."
         if before is not None and pushed
@@ -72,6 +75,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         locations=evidence.locations(w.op for w in inside) + outside.locations(case, others),
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset(who)),
+        settles=(EARLY,) if early else (),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import polars as pl
 
 from disttrace_viewer.findings import wording
-from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.operation import Op, frame, ops
 from disttrace_viewer.findings.rules import outside
@@ -100,6 +100,7 @@ def _facing(case: Case, wait: Wait, other: Op) -> Finding:
 def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     op = wait.op
+    early = case.early(wait)
     done = "sends" if op.call.op == "recv" else "receives"
     label = trace.processes[wait.process].label
     if sinks:
@@ -117,7 +118,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
             f" {wording.span(evidence.age_ns(op))}, but {never}."
         ),
         certainty=CERTAIN
-        if sinks and not wait.any_of and case.certain_journals([wait.process, *sinks])
+        if sinks and not wait.any_of and not early and case.certain_journals([wait.process, *sinks])
         else LIKELY,
         hint=f"Find the {'send' if op.call.op == 'recv' else 'receive'} that should meet it: is it"
         " under a condition, or in a batch that one side left shorter?",
@@ -134,6 +135,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
             roots=frozenset(sinks),
             absent=frozenset((op.call.group, r) for r in wait.absent),
         ),
+        settles=(EARLY,) if early else (),
     )
 
 
