@@ -282,3 +282,27 @@ def test_on_nccl_a_returned_call_is_in_flight_until_the_device_has_done_it(tmp_p
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
     assert {(p.line, p.op) for p in found.locations} >= {(10, "all_reduce"), (44, "all_reduce")}
+
+
+@pytest.mark.parametrize(("asynchronous", "blamed"), [(False, []), (True, [0])])
+def test_an_order_that_threads_leave_to_chance_blames_nobody(
+    tmp_path: Path, asynchronous: bool, blamed: list[int]
+) -> None:
+    """Rank 0's barrier happens to come before its other thread's reduction: two against one.
+
+    Where the others' reductions had left their thread before the barrier, chance plays no part.
+    """
+    for journal, group in steps(tmp_path, 3):
+        journal.define("thread", n=1, name="saver", native=7)
+        reduce = journal.collective(group, asynchronous=asynchronous)
+        meet = journal.collective(group, "barrier", shapes=None)
+        order = [(meet, 1), (reduce, 0)] if journal.rank == 0 else [(reduce, 0), (meet, 1)]
+        for n, (call, thread) in enumerate(order[: 1 if asynchronous and not journal.rank else 2]):
+            number = journal.begin(call, (200 + n) * MS, q=3 + n, h=thread)
+            if call == reduce and asynchronous:
+                journal.record(i=number, d=MS // 2)
+                journal.record(w=number, d=9 * MS)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", blamed)
+    assert ("threads" in (found.hint or "")) is (not blamed)

@@ -134,6 +134,22 @@ def test_a_wrong_port_names_the_listener_and_the_odd_one(tmp_path: Path) -> None
     assert len(found.consequences) == 2
 
 
+def test_who_listened_before_and_has_ended_answers_nobody(tmp_path: Path) -> None:
+    """Rank 0 met rank 1 and ended; rank 1 joins anew at the same address, in vain."""
+    for journal in workers(tmp_path, 2):
+        init, meet, store = join(journal, 100 * MS, 2)
+        for number in (store, meet, init):
+            journal.end(number, S)
+        if journal.rank == 0:
+            leave(journal, 5 * S)
+        else:
+            join(journal, 6 * S, 2)
+            beat(journal, 30)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("rendezvous_unreachable", ())
+    assert found.summary.endswith("rank 0 listened there before and has ended.")
+
+
 def test_two_claims_on_one_rank_explain_the_one_that_is_missing(tmp_path: Path) -> None:
     """Both processes are culprits; nobody claims rank 2."""
     journals = [Journal(tmp_path, pid=4000 + n, rank=r, world_size=3) for n, r in enumerate((0, 1))]

@@ -33,6 +33,8 @@ class Difference:
     """What each group rank brought, in words."""
     times: int
     """How many exchanges of the stream differ in this same way."""
+    raced: bool
+    """A member's threads were in the group at one time: their order is chance, nobody is odd."""
 
 
 def differences(evidence: Evidence) -> Iterator[Difference]:
@@ -64,7 +66,38 @@ def differences(evidence: Evidence) -> Iterator[Difference]:
         elif (stream, kind) in done:
             continue
         done.add((stream, kind))
-        yield Difference(kind, group, backend, seq, members, odd, values, times)
+        raced = any(_raced(evidence, op) for op in members.values())
+        if raced:
+            odd = frozenset()
+        yield Difference(kind, group, backend, seq, members, odd, values, times, raced)
+
+
+def _raced(evidence: Evidence, op: Op) -> bool:
+    """Whether another thread of the process called into the same group meanwhile."""
+    calls = (
+        evidence.trace.calls.lazy()
+        .with_row_index("call")
+        .filter(
+            (pl.col("process") == op.process)
+            & (pl.col("group") == op.call.group)
+            & pl.col("backend").eq_missing(pl.lit(op.call.backend))
+            & (pl.col("kind") == "collective")
+        )
+        .select("call", "async")
+    )
+    # An asynchronous call has left its thread once it is issued.
+    left = pl.when(pl.col("async").fill_null(False)).then("issued_ns").otherwise("end_ns")
+    mine = op.issued_ns if op.call.asynchronous else op.end_ns
+    meanwhile = left.is_null() | (left > op.begin_ns)
+    if mine is not None:
+        meanwhile &= pl.col("begin_ns") < mine
+    others = (
+        evidence.trace.operations.lazy()
+        .filter((pl.col("process") == op.process) & (pl.col("thread") != op.thread))
+        .join(calls, on="call")
+        .filter(meanwhile)
+    )
+    return bool(others.head(1).collect().height)
 
 
 def _patterns(evidence: Evidence, table: pl.DataFrame) -> pl.DataFrame:

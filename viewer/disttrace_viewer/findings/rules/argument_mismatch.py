@@ -33,6 +33,11 @@ WHAT: Mapping[str, tuple[str, str]] = {
     ),
 }
 
+RACED = (
+    "Several threads of one process use this group at once, so the order of its calls is chance:"
+    " give each thread a group of its own, or make the calls from one thread."
+)
+
 
 def find(case: Case) -> Iterator[Finding]:
     """The first difference of each stream of collectives."""
@@ -44,6 +49,8 @@ def _finding(case: Case, found: Difference) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     group = trace.groups[found.group]
     what, hint = WHAT[found.kind]
+    if found.raced:
+        hint = RACED
     first = found.members[min(found.members)]
     stream = (found.group, found.backend)
     members = frozenset(op.process for op in found.members.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.findings import wording
+from disttrace_viewer.findings.addresses import words
 from disttrace_viewer.findings.agents import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
@@ -17,19 +18,21 @@ def find(case: Case) -> Iterator[Finding]:
     """One finding per address that is dialled in vain."""
     trace = case.evidence.trace
     dialled: dict[object, list[tuple[Op, Store]]] = {}
-    answered = set()
+    answered: dict[object, int] = {}  # until when somebody certainly answered there
     for op in case.meetings.constructors:
         if op.call.op != "TCPStore" or op.call.store is None:
             continue
         store = trace.stores[op.call.store]
         where = address(case, store)
         if store.server or op.status == "ok":
-            answered.add(where)
+            until = case.evidence.until_ns(op.process) if store.server else op.end_ns or 0
+            answered[where] = max(until, answered.get(where, 0))
         elif case.evidence.stuck(op) and (op.error is not None or _old(case, op)):
             dialled.setdefault(where, []).append((op, store))
     for where, clients in dialled.items():
-        if where not in answered:
-            yield _finding(case, clients)
+        in_vain = [(o, s) for o, s in clients if answered.get(where, 0) < o.begin_ns]
+        if in_vain:
+            yield _finding(case, in_vain)
 
 
 def _old(case: Case, op: Op) -> bool:
@@ -90,6 +93,11 @@ def _blame(
 ) -> tuple[list[int], list[int], str, bool]:
     """Culprits, ranks without a process, the clause that says so, and whether that is sure."""
     trace = case.evidence.trace
+    before = [o for o, s in listeners if address(case, s) == address(case, clients[0][1])]
+    if before:
+        label = trace.processes[before[-1].process].label
+        ended = words(case.evidence, before[-1].process)
+        return [], [], f"{label} listened there before and {ended}", True
     if listeners:
         op, store = listeners[0]
         there = {op.process} | {
