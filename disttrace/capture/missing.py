@@ -43,6 +43,10 @@ GAPS: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (_always, "When asynchronous work is complete whose handle the program dropped."),
     (_always, "When an asynchronous message is complete that nobody waits for, on gloo."),
     (
+        _always,
+        "Calls of isend, irecv and P2POp that torch refuses at once, if the program goes on.",
+    ),
+    (
         _hooks,
         "The reduce operation and the tag of operations issued by C++: hooks do not tell them.",
     ),

@@ -31,6 +31,8 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("native:NativeOperations.begin", frozenset({"operations issued by C++"})),
     ("native:NativeOperations.done", frozenset({"operations issued by C++"})),
     ("dispatcher:_Reader.begin", frozenset({"operations issued by C++"})),
+    ("tripwires:Tripwires._arm", frozenset({"operations issued by C++"})),
+    ("refused:Refusals._record", frozenset({"calls refused by torch"})),
     ("hooks:Hooks.attach", frozenset({"operations issued by C++"})),
     ("composed:_begin", frozenset({"composed operations"})),
     ("subclasses:subclasses", frozenset({"Python subclasses"})),
@@ -40,7 +42,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
 
 
 # Native hooks stand in for the dispatcher kernels where torch has them.
-_UNUSED = "dispatcher:" if hooks.supported() else "hooks:"
+_UNUSED = ("dispatcher:", "tripwires:") if hooks.supported() else ("hooks:",)
 USED = [(helper, parts) for helper, parts in HELPERS if not helper.startswith(_UNUSED)]
 
 

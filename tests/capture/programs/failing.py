@@ -67,10 +67,12 @@ def main(helper: str, folder: str) -> None:
             return dist.group.WORLD.allreduce(tensors)
 
     print(Own(0, 1).allreduce([x]).wait())
-    try:
-        dist.broadcast(x, 7)
-    except (RuntimeError, ValueError) as error:
-        print(type(error).__name__)
+    refused: list[tuple[Any, Any]] = [(dist.broadcast, (x, 7)), (dist.all_reduce, ("no tensor",))]
+    for function, arguments in refused:
+        try:
+            function(*arguments)
+        except (RuntimeError, TypeError, ValueError) as error:
+            print(type(error).__name__)
     dist.destroy_process_group()
 
 

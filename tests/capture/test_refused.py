@@ -1,0 +1,83 @@
+"""Calls that torch refuses before a method is called leave an operation with the error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from support.processes import clean_environ, python, run_program
+from support.raw import RawJournal, read_journals
+
+PROGRAM = Path(__file__).parent / "programs" / "refused.py"
+WORLD = 3
+OUTSIDE = ("broadcast", "reduce", "send", "recv")
+
+
+def run_ranks(folder: Path, mode: str) -> list[str]:
+    """What each rank prints, all run at once."""
+    env = clean_environ(OMP_NUM_THREADS="1")
+
+    def rank(number: int) -> str:
+        arguments = [str(number), str(WORLD), str(folder / f"store-{mode}"), mode]
+        command = [sys.executable, str(PROGRAM), *arguments, str(folder / "out")]
+        return run_program(command, env, 90).check().stdout
+
+    with ThreadPoolExecutor(WORLD) as pool:
+        return list(pool.map(rank, range(WORLD)))
+
+
+def failed(journal: RawJournal) -> list[tuple[str, list[int] | None, str, int | None]]:
+    """(operation, members of its group, exception's type, the mark of no number) in order."""
+    calls, strings = journal.calls(), {r["n"]: r["v"] for r in journal.of("string")}
+    members = {r["n"]: r["ranks"] for r in journal.of("group") if "ranks" in r}
+    begun = {r["b"]: calls[r["s"]] for r in journal.records if "b" in r}
+    ends = [(begun[r["e"]], r) for r in journal.records if "x" in r]
+    return [
+        (call["op"], members[call["group"]], strings[r["x"]].partition(":")[0], r.get("f"))
+        for call, r in ends
+    ]
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a traced run, in which everything was caught."""
+    folder = tmp_path_factory.mktemp("refused")
+    assert run_ranks(folder, "trace") == run_ranks(folder, "plain")
+    return folder / "out"
+
+
+def test_each_refusal_is_an_operation(traced: Path) -> None:
+    """Under its public name and on its group, once, and without a sequence number."""
+    journals = read_journals(traced)
+    assert len(journals) == WORLD
+    everywhere = [
+        ("send", [0, 1, 2], "ValueError", 1),
+        ("all_reduce", [0, 1, 2], "TypeError", 1),
+        ("all_gather_object", [0, 1, 2], "AttributeError", None),
+    ]
+    outside = [(op, [1, 2], "ValueError", 1) for op in OUTSIDE]
+    found = sorted([failed(journal) for journal in journals], key=len)
+    assert found == [everywhere, outside + everywhere, outside + everywhere]
+    for journal in journals:
+        assert journal.of("note") == []
+
+
+def test_the_stack_shows_the_call(traced: Path) -> None:
+    """Its first frame is the program's, with the ranks that were given beside it."""
+    for journal in read_journals(traced):
+        strings = {r["n"]: r["v"] for r in journal.of("string")}
+        stacks = {r["n"]: r["frames"] for r in journal.of("stack")}
+        for call in journal.calls().values():
+            if call["op"] == "broadcast" and call.get("args") == {"src": 0}:
+                assert Path(strings[stacks[call["stack"]][0][0]]) == PROGRAM
+
+
+def test_what_was_caught_is_no_finding(traced: Path) -> None:
+    """Nobody was harmed: diagnose says nothing of it."""
+    pytest.importorskip("polars")
+    outcome = python("-m", "disttrace", "diagnose", str(traced), "--json").check()
+    assert json.loads(outcome.stdout)["findings"] == []
