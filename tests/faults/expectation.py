@@ -56,6 +56,10 @@ class Row:
     clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)  # rank: s, ppm
     needs: str | None = None  # "cuda", or "queue_pop": a torch whose stores have queues
     fixed_slice: bool = False
+    # A live verdict counts once it stood so long. Where a process stands outside communication is
+    # noted at most two seconds after its last call, later where the machine is busy; a verdict
+    # taken sooner names the same culprits, but shows the line of their last operation.
+    settled_s: float = 5.0
 
     @property
     def name(self) -> str:

@@ -857,6 +857,99 @@ NODES_RENDEZVOUS = (
 )
 
 
+def _any_source(program: str, world: int, *, ends: str = "hang") -> Row:
+    """Nobody sends any more: each of them could have, so nobody is named."""
+    return Row(
+        number=19,
+        program=program,
+        world=world,
+        ends=ends,
+        expected=(
+            Expected(
+                kinds=("unmatched_recv",), culprits=(NOBODY,), waiting=(0,), lines={0: ("L1",)}
+            ),
+        ),
+    )
+
+
+ANY_SOURCE = (
+    _any_source("faults/any_source.py", 3),
+    _any_source("faults/any_source.py", 2),
+    _any_source("faults/any_source.py --then end", 3, ends="either"),
+)
+
+
+def _two_threads(program: str, world: int) -> Row:
+    """The order is chance, so nobody is odd."""
+    return Row(
+        number=20,
+        program=program,
+        world=world,
+        ends="either",
+        expected=(
+            Expected(
+                kinds=("op_mismatch",),
+                culprits=(NOBODY,),
+                lines={0: ("L1", "L2"), 1: ("L1", "L2")},
+                words=("threads",),
+            ),
+        ),
+    )
+
+
+TWO_THREADS = (
+    _two_threads("faults/two_threads.py", 3),
+    _two_threads("faults/two_threads.py --culprit 1", 2),
+    _two_threads("faults/two_threads.py --culprit 2", 4),
+)
+
+
+_RESTART = "--nnodes 1 --start 1 --per-node {} --set 0:max-restarts=1"
+_FIRST_ATTEMPT = Expected(
+    kinds=("process_failed",), culprits=((1,),), lines={1: ("L1",)}, words=("first attempt",)
+)
+
+RESTARTED = (
+    Row(
+        number=21,
+        program="faults/restarted.py",
+        launcher=NODES,
+        launch=_RESTART.format(2),
+        ends="ends",
+        expected=(_FIRST_ATTEMPT,),
+    ),
+    Row(
+        number=21,
+        program="faults/restarted.py --then sleep",
+        launcher=NODES,
+        settled_s=40.0,  # until the second attempt hangs
+        launch=_RESTART.format(2),
+        expected=(
+            _FIRST_ATTEMPT,
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((0,),),
+                waiting=(1,),
+                lines={0: ("L2",), 1: ("L3",)},
+            ),
+        ),
+    ),
+    Row(
+        number=21,
+        program="faults/restarted.py --then sleep",
+        launcher=NODES,
+        settled_s=40.0,  # until the second attempt hangs
+        launch=_RESTART.format(3),
+        expected=(
+            _FIRST_ATTEMPT,
+            Expected(
+                kinds=("missing_participant",), culprits=((0, 2),), lines={0: ("L2",), 2: ("L2",)}
+            ),
+        ),
+    ),
+)
+
+
 def _healthy(program: str, world: int, *, torchrun: bool = False, slice_: bool = False) -> Row:
     """A program about which nothing may be said."""
     return Row(
@@ -886,6 +979,7 @@ HEALTHY = (
     _healthy("healthy/one_off_wait.py", 3),
     _healthy("healthy/jitter.py", 3),
     _healthy("healthy/two_threads.py", 2),
+    _healthy("healthy/forking_loader.py", 2),
     Row(
         number=0,
         program="faults/nodes_rendezvous.py --then slow",
@@ -921,5 +1015,8 @@ ROWS: tuple[Row, ...] = (
     *TWO_FAULTS,
     *NCCL,
     *NODES_RENDEZVOUS,
+    *ANY_SOURCE,
+    *TWO_THREADS,
+    *RESTARTED,
     *HEALTHY,
 )

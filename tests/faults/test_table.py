@@ -11,7 +11,7 @@ import pytest
 from faults.expectation import EXAMPLES, Row, marked_lines
 from faults.table import ROWS
 
-FAULTS = range(1, 19)
+FAULTS = range(1, 22)
 PROGRAMS = sorted((EXAMPLES / "faults").glob("*.py"))
 HELPERS = {"common.py", "launch.py", "nodes.py"}
 

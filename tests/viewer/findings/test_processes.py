@@ -193,6 +193,39 @@ def test_what_is_an_echo(text: str, echo: bool) -> None:
     assert is_echo(text) is echo
 
 
+def test_a_failure_explains_nothing_in_the_next_attempt(tmp_path: Path) -> None:
+    """All was started anew since; what hangs now is a finding of its own."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    first = [
+        Journal(tmp_path, pid=4000 + rank, rank=rank, world_size=2, parent=agent.process)
+        for rank in (0, 1)
+    ]
+    for journal in first:
+        journal.run(journal.collective(journal.world()), t=100 * MS, d=MS, q=1)
+        fail(journal, 200 * MS, "ValueError", "the first attempt fails")
+    again = [
+        Journal(
+            tmp_path,
+            pid=4100 + rank,
+            rank=rank,
+            world_size=2,
+            parent=agent.process,
+            keys={"attempt": 1},
+        )
+        for rank in (0, 1)
+    ]
+    for journal in again:
+        group = journal.world(port=29501)
+        if journal.rank == 0:
+            get = journal.call("store.get", kind="store", store=1, stack=0)
+            journal.begin(get, 5 * S, k="never")
+        else:
+            journal.run(journal.collective(group), t=5 * S, d=MS, q=1)
+        beat(journal, 40)
+    found = findings(tmp_path)
+    assert [one.kind for one in found] == ["process_failed", "store_key_missing"]
+
+
 def leave_with(journal: Journal, t: int, code: int, line: int) -> None:
     """An end by ``sys.exit`` that nobody caught."""
     stack = journal.stack(("train.py", line, "main"))

@@ -124,8 +124,15 @@ class Case:
             return True
         if finding.kind == "process_failed":
             # Who should set a key, or why nothing moves, is not known; but somebody failed.
-            return wait.unknown or wait.complete
+            return (wait.unknown or wait.complete) and self._same_attempt(finding, wait)
         return False
+
+    def _same_attempt(self, finding: Finding, wait: Wait) -> bool:
+        """What failed before a restart has no part in what the next attempt waits for."""
+        processes = self.evidence.trace.processes
+        mine = processes[wait.process].attempt
+        theirs = {processes[p].attempt for p in finding.culprits}
+        return mine is None or None in theirs or mine in theirs
 
     def _reaches(self, finding: Finding, number: int, process: int) -> bool:
         if process in finding.scope.roots:
