@@ -140,6 +140,14 @@ SETTINGS: tuple[Setting, ...] = (
         "Megabytes of operation records kept per process; the oldest are dropped first.",
     ),
     Setting(
+        "SLOW_WRITE",
+        2.0,
+        _seconds(0.0),
+        "a number of seconds, 0 or more",
+        "Seconds that one write may take on a slow file system, and half of ten times that all of "
+        "them, before the journal is switched off; 0 never switches it off.",
+    ),
+    Setting(
         "STALL",
         10.0,
         _seconds(0.001),
@@ -195,13 +203,14 @@ SETTINGS: tuple[Setting, ...] = (
 class Config:
     """The values that hold, and for each where it came from.
 
-    `dir` is absolute, `stall` and `pending` are seconds, `max_mb` is in units of 2**20 bytes.
-    `sources` maps each attribute to "argument", "environment" or "default".
+    `dir` is absolute, `slow_write`, `stall` and `pending` are seconds, `max_mb` is in units of
+    2**20 bytes. `sources` maps each attribute to "argument", "environment" or "default".
     """
 
     dir: str
     export: frozenset[str]
     max_mb: int
+    slow_write: float
     stall: float
     stack_depth: int
     job: str | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -25,6 +26,7 @@ from disttrace.identity import (
 )
 from disttrace.importhook import ImportHook
 from disttrace.journal.format import DEF, FORMAT
+from disttrace.journal.patience import SlowWrites
 from disttrace.journal.segment import filesystem
 from disttrace.journal.writer import Journal
 from disttrace.live.thread import Live
@@ -45,6 +47,7 @@ class Session:
         self.role = self.identity.role
         self._reporter = reporter
         self._versions: dict[str, Any] | None = None
+        self._journal: Journal | None = None
         self.recorder = Recorder(
             t0=self.identity.clock.mono_ns,
             process=lambda: self.identity.process,
@@ -106,8 +109,12 @@ class Session:
 
     def _open_journal(self) -> Journal:
         journal = Journal(
-            self.config.dir, self.identity.base_name(), max_bytes=self.config.max_mb * 2**20
+            self.config.dir,
+            self.identity.base_name(),
+            max_bytes=self.config.max_mb * 2**20,
+            slow_write=self.config.slow_write,
         )
+        self._journal = journal
         self.live.start()  # its first turn waits for the lock under which journals are opened
         if self._exporter is not None:
             self._exporter.start(self.identity)
@@ -166,12 +173,24 @@ class Session:
 
     def _journal_failed(self, error: BaseException) -> None:
         """Writing is over: say so once and get out of the program's way."""
+        journal = f"its journal in {self.config.dir}"
+        if isinstance(error, SlowWrites):
+            self._leave_word()
+            why = f"{journal} holds the program up ({error}; DISTTRACE_SLOW_WRITE is the bound)"
+        else:
+            why = f"{journal} cannot be written ({guard.first_line(error)})"
         self._reporter.say(
-            "journal",
-            f"tracing is off in process {os.getpid()}: its journal in {self.config.dir} cannot be "
-            f"written ({guard.first_line(error)}); the program goes on",
+            "journal", f"tracing is off in process {os.getpid()}: {why}; the program goes on"
         )
         self.capture.engine.undo()
+
+    def _leave_word(self) -> None:
+        """One more write to a slow journal: without it the process would look as if it had died."""
+        if self._journal is not None:
+            with contextlib.suppress(OSError):
+                self._journal.define(
+                    {DEF: "exit", "t": self.recorder.now(), "how": "uninstalled", "code": None}
+                )
 
     def _hand_down(self) -> None:
         """Put into the environment what children need, and remember what stood there."""

@@ -31,6 +31,7 @@ def test_defaults_hold_when_nothing_is_said() -> None:
         heartbeat=True,
         mask=True,
         pending=5.0,
+        slow_write=2.0,
         sources={row.keyword: "default" for row in SETTINGS},
     )
 

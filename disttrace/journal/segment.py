@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import mmap
 import os
+import time
 from collections.abc import Callable
 from typing import Protocol
+
+from disttrace.journal.patience import Patience
 
 # Local file systems on which reserved blocks stay reserved. btrfs and zfs copy on write, network
 # file systems may lose the server: there a store into a mapping can still end in SIGBUS.
@@ -120,10 +123,14 @@ class MappedSegment:
 
 
 class WrittenSegment:
-    """A segment written line by line; the kernel keeps lines of several threads apart."""
+    """A segment written line by line; the kernel keeps lines of several threads apart.
 
-    def __init__(self, path: str, *, limit: int) -> None:
+    With ``patience`` the writes are timed, and ``put`` raises SlowWrites when that is at its end.
+    """
+
+    def __init__(self, path: str, *, limit: int, patience: Patience | None = None) -> None:
         self._limit = limit
+        self._patience = patience
         self._size = 0
         self._fd = os.open(
             path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644
@@ -135,7 +142,7 @@ class WrittenSegment:
         if size > self._limit and self._size:
             raise SegmentFull
         self._size = size
-        write_all(self._fd, line)
+        write_timed(self._fd, line, self._patience)
 
     def extend(self, need: int) -> None:
         if self._size and self._size + need > self._limit:
@@ -155,6 +162,16 @@ def write_all(fd: int, data: bytes) -> None:
     done = os.write(fd, data)
     while done < len(data):
         done += os.write(fd, data[done:])
+
+
+def write_timed(fd: int, data: bytes, patience: Patience | None) -> None:
+    """The same, and let ``patience`` know how long it took. Raises SlowWrites too."""
+    if patience is None:
+        write_all(fd, data)
+    else:
+        begun = time.perf_counter_ns()
+        write_all(fd, data)
+        patience.wrote(begun)
 
 
 def mechanism(path: str) -> tuple[str, str]:
@@ -182,7 +199,13 @@ def filesystem(path: str) -> str:
     return kind
 
 
-def open_segment(path: str, *, limit: int) -> Segment:
-    """A new segment at ``path``, by the mechanism its file system allows."""
-    mapped = mechanism(os.path.dirname(path) or ".")[0] == "mapped"
-    return MappedSegment(path, limit=limit) if mapped else WrittenSegment(path, limit=limit)
+def patience_with(path: str, slow_write: float) -> Patience | None:
+    """What segments under ``path`` are opened with: nothing where they are mapped."""
+    return None if mechanism(path)[0] == "mapped" else Patience(slow_write)
+
+
+def open_segment(path: str, *, limit: int, patience: Patience | None = None) -> Segment:
+    """A new segment at ``path``, written where ``patience`` is given and mapped without."""
+    if patience is None:
+        return MappedSegment(path, limit=limit)
+    return WrittenSegment(path, limit=limit, patience=patience)

@@ -14,7 +14,13 @@ from typing import Any
 import orjson
 
 from disttrace.journal import format as fmt
-from disttrace.journal.segment import Segment, SegmentFull, open_segment, write_all
+from disttrace.journal.segment import (
+    Segment,
+    SegmentFull,
+    open_segment,
+    patience_with,
+    write_timed,
+)
 
 # Eight segments fill the bound, so at most an eighth of the history is lost when the oldest goes.
 _SEGMENTS = 8
@@ -46,8 +52,13 @@ class Journal:
 
     put: Callable[[bytes], object]
 
-    def __init__(self, directory: str, base: str, *, max_bytes: int) -> None:
-        """Create the folder and both files. Raises OSError."""
+    def __init__(
+        self, directory: str, base: str, *, max_bytes: int, slow_write: float = 0.0
+    ) -> None:
+        """Create the folder and both files. Raises OSError.
+
+        ``slow_write`` bounds the time of writes (see Patience) where segments are written.
+        """
         self._path = os.path.join(directory, base)
         self._max_bytes = max_bytes
         self._limit = max(max_bytes // _SEGMENTS, _SMALLEST_SEGMENT)
@@ -55,6 +66,7 @@ class Journal:
         self._number = 0
         self._segment: Segment | None = None
         os.makedirs(directory, exist_ok=True)
+        self._patience = patience_with(directory, slow_write)
         self._defs = os.open(
             fmt.definitions_name(self._path),
             os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC,
@@ -63,7 +75,7 @@ class Journal:
 
     def define(self, record: Mapping[str, Any]) -> None:
         """Append a definition; it is with the kernel when this returns. Raises OSError."""
-        write_all(self._defs, encode(record) + b"\n")
+        write_timed(self._defs, encode(record) + b"\n", self._patience)
 
     def open_segment(self, opening: Iterable[bytes]) -> int | None:
         """Start the next segment with the lines ``opening``.
@@ -72,7 +84,7 @@ class Journal:
         OSError; the segment before stays in use then.
         """
         path = fmt.segment_name(self._path, self._number + 1)
-        segment = open_segment(path, limit=self._limit)
+        segment = open_segment(path, limit=self._limit, patience=self._patience)
         try:
             for line in opening:
                 _append(segment, line)
