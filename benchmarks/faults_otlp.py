@@ -202,15 +202,19 @@ def remarks(results: list[Result], names: list[str]) -> Iterator[str]:
         most = max(run.after for _, _, run in again)
         yield (
             f"{len(again)} of them were the same as a later run with journals alone (of up to "
-            f"{most}), since these programs end in more ways than one: {', '.join(programs)}."
+            f"{most}): these programs end in more ways than one, or by SIGKILL just before they "
+            f"would. They are {', '.join(programs)}."
         )
+    took = []
     for name in names:
         ratios = [one.runs[name].seconds / one.seconds for one in results if one.ends]
         if ratios:
-            yield (
-                f"* {name}: rows that end by themselves took {statistics.median(ratios):.2f} "
-                f"times as long (median of {len(ratios)}, other rows beside them)."
-            )
+            took.append(f"{statistics.median(ratios):.2f} ({name}, median of {len(ratios)})")
+    if took:
+        yield (
+            "Rows that end by themselves took, diagnosis included and with other rows beside them, "
+            f"as a ratio to journals alone: {', '.join(took)}."
+        )
 
 
 def page(results: list[Result], names: list[str], skipped: list[Row]) -> str:

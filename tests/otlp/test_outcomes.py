@@ -92,7 +92,7 @@ def test_a_span_that_nobody_counted_is_told() -> None:
     text = page([result], ["slow", "killed"], [])
     assert "1 of 2 runs were the same." in text
     assert "* `a.py`, killed: 8 taken and 1 lost of 10" in text
-    assert "1.50 times" in text
+    assert "1.00 (slow, median of 1), 1.50 (killed, median of 1)" in text
 
 
 def test_exits_are_compared_with_journals_alone() -> None:
