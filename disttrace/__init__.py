@@ -30,10 +30,19 @@ def install(**settings: object) -> None:
     May be called at any time, before or after `import torch`, and again without effect. The
     keywords are the settings of `disttrace.config.SETTINGS` (`dir="...", export="json,otlp"`, ...)
     and win over the variables `DISTTRACE_*`. What children need to know is put into `os.environ`.
+    Where disttrace does not run (Windows, Python without the GIL) it says so and does nothing.
 
     Raises:
         TypeError: for a keyword that is no setting.
     """
+    from disttrace.platforms import refusal
+
+    refused = refusal()
+    if refused is not None:
+        from disttrace.guard import Reporter
+
+        Reporter().say("platform", refused)
+        return
     from disttrace.install import install as start
 
     start(**settings)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Mapping
 from types import ModuleType
@@ -211,8 +210,6 @@ def install(**settings: object) -> None:
     with _lock:
         if _session is not None:
             return
-        if sys.platform == "win32":
-            raise RuntimeError("disttrace runs on Linux, and on macOS as far as it goes")
         config, complaints = resolve(settings, os.environ)
         reporter = guard.Reporter()
         for complaint in complaints:

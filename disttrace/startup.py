@@ -30,7 +30,7 @@ def main() -> None:
         _say(f"DISTTRACE is {switch!r}; allowed is 1 or 0; not tracing.")
         return
     try:
-        from disttrace.install import install
+        from disttrace import install
 
         install()
     except (Exception, SystemExit) as error:

@@ -13,7 +13,7 @@ from support.processes import ROOT, python
 # A module may import from its own layer and from those above it in this table.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("journal",),
-    ("config", "guard", "identity", "importhook"),
+    ("config", "guard", "identity", "importhook", "platforms"),
     ("definitions", "operation", "recorder"),
     ("capture",),
     ("ending", "exporter", "live"),

@@ -15,6 +15,7 @@ from typing import Any
 import disttrace
 from disttrace import __version__
 from disttrace.config import SETTINGS, SWITCH, Config, resolve, to_text
+from disttrace.platforms import refusal
 
 # Package, and the extra of ours that brings it ("" : always there).
 PACKAGES: tuple[tuple[str, str], ...] = (
@@ -94,6 +95,9 @@ def _settings(config: Config) -> list[dict[str, Any]]:
 
 
 def _capture() -> Capture:
+    refused = refusal()
+    if refused is not None:
+        return Capture([], [], refused)
     if _version("torch") is None:
         return Capture([], [], "torch is not installed here; nothing can be traced.")
     try:

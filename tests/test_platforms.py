@@ -1,0 +1,59 @@
+"""Where disttrace does not run it says so in one sentence, imports nothing else, and stays away."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from disttrace.platforms import refusal
+from support.processes import python
+
+# Interpreters like these are not at hand: what they say of themselves is.
+FREE_THREADED = "import sys; sys._is_gil_enabled = lambda: False; "
+WINDOWS = "import sys; sys.platform = 'win32'; "
+HERE = pytest.mark.parametrize(("place", "word"), [(FREE_THREADED, "GIL"), (WINDOWS, "Linux")])
+NOTHING = (
+    "print([n for n in ('disttrace.install', 'disttrace.recorder', 'orjson') if n in sys.modules])"
+)
+
+
+def test_this_interpreter_is_traced() -> None:
+    """Else nothing of this suite would mean anything."""
+    assert refusal() is None
+
+
+@HERE
+def test_install_refuses(place: str, word: str) -> None:
+    """The program goes on, without an extension module that could switch the GIL on."""
+    outcome = python("-c", f"{place}import disttrace; disttrace.install(); {NOTHING}").check()
+    assert outcome.stdout == "[]\n"
+    (sentence,) = outcome.stderr.splitlines()
+    assert sentence.startswith("disttrace: not tracing: ")
+    assert word in sentence
+
+
+@HERE
+def test_activation_refuses(place: str, word: str) -> None:
+    """The same for DISTTRACE=1, whose hook runs before the program."""
+    code = f"{place}from disttrace import startup; startup._called = False; "
+    outcome = python("-S", "-c", f"{code}startup.main(); {NOTHING}", DISTTRACE="1").check()
+    assert outcome.stdout == "[]\n"
+    (sentence,) = outcome.stderr.splitlines()
+    assert word in sentence
+
+
+def test_info_says_so() -> None:
+    """In the part that tells what can be captured."""
+    code = f"{FREE_THREADED}from disttrace.cli import main; main(['info', '--json'])"
+    outcome = python("-c", code).check()
+    capture = json.loads(outcome.stdout)["capture"]
+    assert "GIL" in capture["problem"]
+    assert capture["doors"] == []
+
+
+@pytest.mark.skipif(not hasattr(sys, "_is_gil_enabled"), reason="this Python has always a GIL")
+def test_an_interpreter_with_a_gil_says_that_it_has_one() -> None:
+    """What the refusal asks exists under this name."""
+    assert sys._is_gil_enabled() is True  # type: ignore[attr-defined]
