@@ -43,9 +43,9 @@ def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
             continue
         if (wait.stream, wait.op.seq) in finding.scope.streams:
             continue  # the finding tells of it
-        at = wording.place(frame(trace, wait.op))
+        at = wording.aside(frame(trace, wait.op))
         verb = "waited" if wait.op.error or evidence.ends[wait.process].over else "waits"
-        text = f"{verb} in {wording.operation(trace, wait.op)} ({at})"
+        text = f"{verb} in {wording.operation(trace, wait.op)}{at}"
         waits.setdefault(text, []).append(wait.process)
     sentences = []
     for text, processes in waits.items():

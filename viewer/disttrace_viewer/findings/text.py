@@ -69,7 +69,7 @@ def _doing(case: Case, process: Process) -> str:
     if last is None:
         return "no operation yet"
     done = "in" if last.pending else "last"
-    return f"{done} {wording.operation(trace, last)} at {wording.place(frame(trace, last))}"
+    return f"{done} {wording.operation(trace, last)}{wording.aside(frame(trace, last))}"
 
 
 def _details(number: int, finding: Finding) -> Iterator[str]:

@@ -97,6 +97,11 @@ def place(frame: Frame | None) -> str:
     return f"{os.path.basename(frame.file)}:{frame.line}"
 
 
+def aside(frame: Frame | None) -> str:
+    """`` (train.py:42)``, or nothing where no line of the program called (torchrun's agents)."""
+    return "" if frame is None else f" ({place(frame)})"
+
+
 def standing(frame: Frame) -> str:
     """``train.py:42 in load``."""
     inside = "" if frame.function == "<module>" else f" in {frame.function}"
