@@ -1,6 +1,6 @@
 """Runs the table of faults and prints what was said about each, live and after SIGKILL.
 
-python benchmarks/faults.py                     all rows (about fifteen minutes on two cores)
+python benchmarks/faults.py                     all rows (about half an hour on two cores)
 python benchmarks/faults.py --slice             those of `make test`
 python benchmarks/faults.py --rows 2,11 --match torchrun --explain
 python benchmarks/faults.py --write docs/faults.md
