@@ -4,12 +4,11 @@ A call of a Python function, and an object, each cost about as much as everythin
 needs; a wrapper made of small functions came to half as much again. So the text below is completed
 for each layout of arguments and for the depth of stacks, and compiled when the door is put in
 place. What is rare (a call not seen before, an exception, asynchronous work) is left to the
-ordinary methods of the ``Door`` in ``methods.py``.
+ordinary methods of a door, such as ``Door`` in ``methods.py``.
 
 The flat path is for calls that wait themselves, whose end is one record, and for those on stores.
-Between begin and end the
-operation stands in the fields of its ``ThreadState``. They are filled, and read, where no signal
-handler can come between: handlers run at calls, and at the end of loops.
+Between begin and end the operation stands in the fields of its ``ThreadState``. They are filled,
+and read, where no signal handler can come between: handlers run at calls, and at the end of loops.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ import sys
 import time
 import types
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from disttrace import guard
 from disttrace.capture import dynamo
 from disttrace.capture.callsite import key_source
+from disttrace.capture.context import Capture
 from disttrace.capture.keys import MISFIT, Key, slow_key
-from disttrace.operation import Call, json_text
+from disttrace.operation import Call, Operation, ThreadState, json_text
 from disttrace.recorder import END, END_SIZED
 
-# A collective or a message. Its end is in ``waits.py``, in the wait that its public function does.
 # The original is called from the wrapper's own frame: pybind11 stops the recursion of a Python
 # subclass only there. Our failure never comes between the user and the call.
-_METHOD = """\
-def make(original, door, threads, recorder, get_group, get, deep_key, fail):
+_WRAPPER = """\
+def make(original, door, threads, recorder, get_entry, get, deep_key, fail):
     next_number = recorder.next_number
     begin_rarely, returned, failed = door.begin, door.returned, door.failed
 
@@ -50,7 +49,7 @@ def make(original, door, threads, recorder, get_group, get, deep_key, fail):
             call = None
             try:
                 {unpack}
-                entry = get_group(id(self))
+                entry = get_entry(id(self))
                 {key}
                 call = get(key)
                 if type(call) is int:  # the user's frame lies deeper: dist.send calls dist.isend
@@ -68,10 +67,11 @@ def make(original, door, threads, recorder, get_group, get, deep_key, fail):
                 tail = thread.tail
                 if recorder.ambient is not None:
                     tail += recorder.ambient()
+                {details}
                 n = next_number()
-                seq = call.counter.next()
+                seq = {seq}
                 begin = clock()
-                line = call.flat % (n, begin - recorder.t0, seq, tail)
+                line = call.flat % (n, begin - recorder.t0, {fields})
                 thread.n, thread.seq, thread.begin, thread.call = n, seq, begin, call
                 thread.line = line
                 try:
@@ -84,94 +84,15 @@ def make(original, door, threads, recorder, get_group, get, deep_key, fail):
                 return original(self, *args, **kwargs)
         try:
             thread.inside = True
-            work = original(self, {passed}) if n else original(self, *args, **kwargs)
+            result = original(self, {passed}) if n else original(self, *args, **kwargs)
         except BaseException as error:
             thread.inside = False
             failed(thread, n, operation, error)
             raise
         thread.inside = False
         try:
-            if n and work is not None:
-                now = clock()
-                awaited = id(work)
-                if thread.n == n and thread.line is not None:
-                    thread.issued = now - begin
-                    thread.work = awaited
-                    return work
-            returned(thread, n, operation, work)
-        except BaseException as error:
-            fail(error)
-        return work
-
-    return wrapper
-"""
-
-_SIGNATURE = """\
-def signature(entry, args, kwargs, f0):
-    {unpack}
-    return ({signature})
-"""
-
-# A store operation has no wait: its end follows in the same function.
-_STORE = """\
-def make(original, door, threads, recorder, get_store, get, deep_key, fail):
-    next_number = recorder.next_number
-    begin_rarely, returned, failed = door.begin, door.returned, door.failed
-
-    def wrapper(self, *args, **kwargs):
-        thread = threads.state
-        if thread.inside:
-            return original(self, *args, **kwargs)
-        n = 0
-        operation = None
-        try:
-            f0 = getframe(1)
-            entry = get_store(id(self))
-            {key}
-            call = get(key)
-            if type(call) is int:  # torch's own use: the user's frame lies deeper
-                call = get(({signature}) + deep_key(f0, call))
-            if kwargs or type(call) is not Call or not ({fits}):
-                operation = begin_rarely(thread, self, args, kwargs, f0)
-            else:
-                if thread.line is not None:
-                    recorder.set_aside(thread)
-                tail = thread.tail
-                if recorder.ambient is not None:
-                    tail += recorder.ambient()
-                {details}
-                n = next_number()
-                begin = clock()
-                line = call.flat % (n, begin - recorder.t0, tail, {detail})
-                thread.n, thread.seq, thread.begin, thread.call = n, 0, begin, call
-                thread.line = line
-                try:
-                    recorder.put(line)
-                except (ValueError, OSError) as error:
-                    recorder.recover(error, line)
-        except BaseException as error:
-            fail(error)
-            if not n and operation is None:
-                return original(self, *args, **kwargs)
-        try:
-            thread.inside = True
-            result = original(self, *args, **kwargs) if kwargs else original(self, *args)
-        except BaseException as error:
-            thread.inside = False
-            failed(thread, n, operation, error)
-            raise
-        thread.inside = False
-        try:
-            now = clock()
-            if n and thread.n == n and thread.line is not None:
-                line = {end}
-                thread.line = None
-                try:
-                    recorder.put(line)
-                except (ValueError, OSError) as error:
-                    recorder.recover(error, line)
-            else:
-                returned(thread, n, operation, result)
+            {after}
+            returned(thread, n, operation, result)
         except BaseException as error:
             fail(error)
         return result
@@ -179,49 +100,124 @@ def make(original, door, threads, recorder, get_store, get, deep_key, fail):
     return wrapper
 """
 
+# A collective or a message: its end is in ``waits.py``, in the wait that its public function does.
+_ISSUED = """\
+if n and result is not None:
+    now = clock()
+    awaited = id(result)
+    if thread.n == n and thread.line is not None:
+        thread.issued = now - begin
+        thread.work = awaited
+        return result"""
+
+# A store operation is over when its call returns.
+_OVER = """\
+now = clock()
+if n and thread.n == n and thread.line is not None:
+    line = {end}
+    thread.line = None
+    try:
+        recorder.put(line)
+    except (ValueError, OSError) as error:
+        recorder.recover(error, line)
+    return result"""
+
+_SIGNATURE = """\
+def signature(entry, args, kwargs, f0):
+    {unpack}
+    return ({signature})
+"""
+
 Function = Callable[..., Any]
 
 
-def wrapper_maker(key: Key, frames: int, **named: Function) -> Function:
-    """``make`` of the first text, for calls with this key and places of ``frames`` frames.
+class Door(Protocol):
+    """What a wrapper leaves to ordinary functions; ``n`` is 0 unless it began on the flat path."""
+
+    def begin(
+        self,
+        thread: ThreadState,
+        owner: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: Any,
+    ) -> Operation:
+        """Begin a call that was not seen before, or that has not the usual form."""
+
+    def returned(
+        self, thread: ThreadState, n: int, operation: Operation | None, result: Any
+    ) -> None:
+        """The call returned, and the flat path has no room for what comes now."""
+
+    def failed(
+        self, thread: ThreadState, n: int, operation: Operation | None, error: BaseException
+    ) -> None:
+        """The user's call raised ``error``, which the wrapper raises again."""
+
+
+def wrapped(
+    make: Function,
+    original: Function,
+    door: Door,
+    capture: Capture,
+    part: str,
+    get_entry: Function,
+    get_call: Function,
+) -> Function:
+    """The wrapper of ``original`` that ``make`` makes."""
+    recorder, sites, fail = capture.recorder, capture.sites, functools.partial(capture.fail, part)
+    wrapper: Function = make(
+        original, door, recorder.threads, recorder, get_entry, get_call, sites.deep_key, fail
+    )
+    return wrapper
+
+
+def method_maker(key: Key, frames: int, **named: Function) -> Function:
+    """``make`` for calls with this key and places of ``frames`` frames.
 
     ``named`` are the functions that the key's text calls.
     """
-    return _function("make", _completed(_METHOD, _of(key, frames)), **named)
-
-
-def signature_maker(key: Key, **named: Function) -> Function:
-    """``signature(entry, args, kwargs, frame)``: the part of the key that says what is called."""
-    return _function("signature", _completed(_SIGNATURE, _of(key)), **named)
+    filling = {
+        "details": ["pass"],
+        "seq": ["call.counter.next()"],
+        "fields": ["seq, tail"],
+        "after": _ISSUED.splitlines(),
+    }
+    return _function("make", _completed(_WRAPPER, {**filling, **_of(key, frames)}), **named)
 
 
 def store_maker(
     frames: int, size: Function, *, key: bool, value: int | None, returns: bool
 ) -> Function:
-    """``make`` of the last text, for a method of stores.
+    """``make`` for a method of stores.
 
     ``key``: its first argument is a key or a list of keys; ``value`` is the position of what it
     stores, if it stores something; ``returns``: it returns a value. ``size(value)`` counts bytes.
     """
-    plain = "(type(args[0]) is str or type(args[0]) is list)"
-    fits = [f"len(args) > {value or 0}", plain] if key else ["True"]
-    detail = (["text"] if key else []) + ([f"size(args[{value}])"] if value else [])
-    details = (
-        ["try:", " text = dumps(args[0])", "except TypeError:", " text = json_text(args[0])"]
-        if key
-        else []
-    )
+    unpack, details, fields = ["if kwargs: raise TypeError"], ["pass"], ["tail"]
+    if key:
+        unpack.append(f"if len(args) <= {value or 0}: raise TypeError")
+        unpack.append("if type(args[0]) is not str and type(args[0]) is not list: raise TypeError")
+        details = ["try:", " text = dumps(args[0])"]
+        details += ["except TypeError:", " text = json_text(args[0])"]
+        fields.append("text")
+    if value:
+        fields.append(f"size(args[{value}])")
     times = "n, now - begin"
     end = f"END_SIZED % ({times}, size(result))" if returns else f"END % ({times}, b'')"
     filling = {
-        "key": key_source(frames, "entry, "),
-        "signature": ["entry, "],
-        "fits": [" and ".join(fits)],
-        "details": details or ["pass"],
-        "detail": [", ".join(detail)],
-        "end": [end],
+        "details": details,
+        "seq": ["0"],
+        "fields": [", ".join(fields)],
+        "after": _OVER.replace("{end}", end).splitlines(),
+        **_of(Key(tuple(unpack), (), "*args"), frames),
     }
-    return _function("make", _completed(_STORE, filling), size=size)
+    return _function("make", _completed(_WRAPPER, filling), size=size)
+
+
+def signature_maker(key: Key, **named: Function) -> Function:
+    """``signature(entry, args, kwargs, frame)``: the part of the key that says what is called."""
+    return _function("signature", _completed(_SIGNATURE, _of(key)), **named)
 
 
 def _of(key: Key, frames: int = 1) -> dict[str, list[str]]:

@@ -52,7 +52,7 @@ class Door:
         self._calls = Calls(capture.sites)
         usual = keys.key_of(row, options_tell=options_tell)
         any_form = keys.key_of(row, options_tell=options_tell, usual=False)
-        self._make = flat.wrapper_maker(usual, capture.sites.frames, asynchronous=_async_local)
+        self._make = flat.method_maker(usual, capture.sites.frames, asynchronous=_async_local)
         self._usual = flat.signature_maker(usual, asynchronous=_async_local)
         self._any = flat.signature_maker(any_form, asynchronous=_async_local)
         capture.on_fork.append(self._calls.forget)
@@ -60,17 +60,9 @@ class Door:
     def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """What stands in the place of ``original``."""
         capture = self._capture
-        wrapper: Callable[..., Any] = self._make(
-            original,
-            self,
-            capture.recorder.threads,
-            capture.recorder,
-            capture.groups.get,
-            self._calls.get,
-            capture.sites.deep_key,
-            functools.partial(capture.fail, PART),
+        return flat.wrapped(
+            self._make, original, self, capture, PART, capture.groups.get, self._calls.get
         )
-        return wrapper
 
     def begin(
         self,
@@ -80,7 +72,7 @@ class Door:
         kwargs: dict[str, Any],
         frame: Any,
     ) -> Operation:
-        """Begin a call that was not seen before, or that has not the usual form."""
+        """See ``flat.Door``."""
         capture, row, sites = self._capture, self._row, self._capture.sites
         entry = capture.groups.of(group)
         signature = self._signature(entry, args, kwargs, frame)
@@ -133,7 +125,7 @@ class Door:
     def failed(
         self, thread: ThreadState, n: int, operation: Operation | None, error: BaseException
     ) -> None:
-        """The user's call raised ``error``, which the wrapper raises again."""
+        """See ``flat.Door``."""
         self._capture.failed_flat(PART, thread, n, operation, error)
 
 

@@ -82,17 +82,9 @@ class Door:
     def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """What stands in the place of ``original``."""
         capture = self._capture
-        wrapper: Callable[..., Any] = self._make(
-            original,
-            self,
-            capture.recorder.threads,
-            capture.recorder,
-            capture.stores.get,
-            self._calls.get,
-            capture.sites.deep_key,
-            functools.partial(capture.fail, PART),
+        return flat.wrapped(
+            self._make, original, self, capture, PART, capture.stores.get, self._calls.get
         )
-        return wrapper
 
     def begin(
         self,
@@ -102,7 +94,7 @@ class Door:
         kwargs: dict[str, Any],
         frame: Any,
     ) -> Operation:
-        """Begin a call that was not seen before, or that has not the usual form."""
+        """See ``flat.Door``."""
         entry = self._capture.stores.of(store)
         call, _ = self._calls.find(frame, (entry,), lambda stack: self._define(entry.n, stack))
         return self._capture.recorder.begin(thread, call, key_and_size(self._row, args, kwargs))
@@ -118,7 +110,7 @@ class Door:
     def failed(
         self, thread: ThreadState, n: int, operation: Operation | None, error: BaseException
     ) -> None:
-        """The user's call raised ``error``, which the wrapper raises again."""
+        """See ``flat.Door``."""
         self._capture.failed_flat(PART, thread, n, operation, error)
 
     def _define(self, store: int, stack: int | None) -> Call:
