@@ -16,7 +16,6 @@ from disttrace.capture import arguments, dynamo
 from disttrace.capture.arguments import Signature
 from disttrace.capture.context import Capture
 from disttrace.capture.groups import GroupEntry
-from disttrace.capture.keys import freeze
 from disttrace.capture.native import NativeOperations
 from disttrace.capture.operations import NATIVE, Native
 from disttrace.capture.works import storage
@@ -56,6 +55,7 @@ class Hooks:
         self._capture = capture
         self._operations = NativeOperations(capture)
         self._rows = {row.hook: row for row in NATIVE if row.hook is not None}
+        self._members: dict[Any, Native | None] = {}  # rows by what hooks tell
         self._groups: weakref.WeakSet[Any] = weakref.WeakSet()
         # What a thread has begun and not issued yet: an operation that raises has no post-hook.
         self._issuing = capture.issuing
@@ -74,8 +74,8 @@ class Hooks:
         if group in self._groups or not hasattr(group, "register_pre_hook"):
             return  # known, or a Backend used directly
         reference = weakref.ref(group)
-        group.register_pre_hook(HOOK_ID, self._hook(self._before(reference, entry)))
-        group.register_post_hook(HOOK_ID, self._hook(self._after()))
+        group.register_pre_hook(HOOK_ID, self._before(reference, entry))
+        group.register_post_hook(HOOK_ID, self._after())
         self._groups.add(group)
 
     def detach(self) -> None:
@@ -91,61 +91,76 @@ class Hooks:
             group.unregister_post_hook(HOOK_ID)
         self._groups.clear()
 
-    def _hook(self, inner: Callable[[Any], None]) -> Callable[[Any], None]:
-        """``inner``, guarded, and known to run while it does."""
-        running = self._running
+    def _before(self, reference: Callable[[], Any], entry: GroupEntry) -> Callable[[Any], None]:
+        threads, issuing, ident = self._capture.recorder.threads, self._issuing, threading.get_ident
+        row_of, operations, running = self._row_of, self._operations, self._running
+        known, getframe = self._members.get, sys._getframe
 
-        def hook(told: Any) -> None:
-            if self._off:
+        def before(told: Any) -> None:
+            """One function, for every operation of Python passes here too."""
+            thread = threads.state
+            if thread.inside or self._off:
                 return
             running.append(None)
             try:
-                inner(told)
+                name = told.name
+                row = known(name, name)
+                if row is name:
+                    row = row_of(name)
+                if row is None:
+                    return
+                number = ident()
+                if number in issuing:
+                    self._never_issued(issuing.pop(number)[0])
+                sent, received, root = told.input_tensors, told.output_tensors, told.root
+                operation = operations.begin(
+                    thread,
+                    getframe(),
+                    (
+                        row.hook,
+                        entry,
+                        root,
+                        *[(t.shape, t.dtype, t.is_cpu or t.device) for t in sent],
+                        None,
+                        *[(t.shape, t.dtype, t.is_cpu or t.device) for t in received],
+                    ),
+                    lambda: operations.described(
+                        row, reference(), entry, _signature(row, told, sent, received)
+                    ),
+                )
+                issuing[number] = operation, [storage(t) for t in received or sent]
             except BaseException as error:
                 self._capture.fail(PART, error)
             finally:
                 running.pop()
 
-        for function in (hook, inner):
-            dynamo.skip(function.__code__)
-        return hook
-
-    def _before(self, reference: Callable[[], Any], entry: GroupEntry) -> Callable[[Any], None]:
-        threads, issuing, ident = self._capture.recorder.threads, self._issuing, threading.get_ident
-        rows, operations, never_issued = self._rows, self._operations, self._never_issued
-
-        def before(told: Any) -> None:
-            thread = threads.state
-            row = None if thread.inside else rows.get(told.name.name)
-            if row is None:
-                return
-            if ident() in issuing:
-                never_issued(issuing.pop(ident())[0])
-            sent, received = told.input_tensors, told.output_tensors
-            root = told.root
-            key = (row.hook, entry, root, freeze(sent), freeze(received))
-            operation = operations.begin(
-                thread,
-                sys._getframe(1),  # the guard's: what lies outside it is the issuer's
-                key,
-                lambda: operations.described(
-                    row, reference(), entry, _signature(row, told, sent, received)
-                ),
-            )
-            issuing[ident()] = operation, [storage(t) for t in received or sent]
-
+        dynamo.skip(before.__code__)
         return before
 
     def _after(self) -> Callable[[Any], None]:
         threads, issuing, ident = self._capture.recorder.threads, self._issuing, threading.get_ident
-        operations = self._operations
+        operations, running = self._operations, self._running
 
         def after(told: Any) -> None:
-            issued = None if threads.state.inside else issuing.pop(ident(), None)
-            if issued is not None:
-                operations.done(issued[0], told.work, issued[1])
+            if threads.state.inside or self._off:
+                return
+            running.append(None)
+            try:
+                issued = issuing.pop(ident(), None)
+                if issued is not None:
+                    operations.done(issued[0], told.work, issued[1])
+            except BaseException as error:
+                self._capture.fail(PART, error)
+            finally:
+                running.pop()
 
+        dynamo.skip(after.__code__)
         return after
+
+    def _row_of(self, name: Any) -> Native | None:
+        """The row of a kind of operation that was not seen yet: to ask it for its name is slow."""
+        row = self._members[name] = self._rows.get(name.name)
+        return row
 
     def _never_issued(self, operation: Operation) -> None:
         self._capture.recorder.failed(operation, _ISSUE_FAILED, on_issue=True)
