@@ -105,6 +105,7 @@ class _Reader:
         self._row = row
         self._capture = capture
         self._unbox = ProcessGroup.unbox
+        self._read_op = reduce_op_reader()
         self._names = [argument.name for argument in schema.arguments]
         self._defaults = {
             argument.name: argument.default_value
@@ -124,7 +125,7 @@ class _Reader:
         entry = self._capture.groups.get(id(group)) or self._capture.groups.of(group)
         count = len(args)  # without the trailing arguments that have their default value
         parts = tuple(freeze(args[n]) for n in self._keyed if n < count)
-        op = reduce_op_name(args[self._op]) if self._op is not None else None
+        op = self._read_op(args[self._op]) if self._op is not None else None
         key = (self._row.dispatcher, entry, op, parts)
         return self.operations.begin(
             thread, frame, key, lambda: self._described(group, entry, args)
@@ -153,7 +154,7 @@ class _Reader:
             device=named["tensor"].device.type if dummy else None,
             asynchronous=next((named[n] for n in _ASYNCHRONOUS if n in named), None),
             splits=_splits(named),
-            reduce_op=reduce_op_name(named["reduce_op"]) if "reduce_op" in named else None,
+            reduce_op=self._read_op(named["reduce_op"]) if "reduce_op" in named else None,
             root=named.get("root_rank"),
             peer=named.get("dst", named.get("src")),
             tag=named.get("tag"),
@@ -167,13 +168,19 @@ def _splits(named: dict[str, Any]) -> list[list[int]] | None:
     return [list(named["input_split_sizes"]), list(named["output_split_sizes"])]
 
 
-def reduce_op_name(boxed: Any) -> str | None:
-    """Name of a boxed ReduceOp; None on a torch that shows it to nobody."""
+def reduce_op_reader() -> Callable[[Any], str | None]:
+    """Names a boxed ReduceOp; None on a torch that shows it to nobody."""
     from torch._C._distributed_c10d import ReduceOp
 
-    try:
-        if hasattr(ReduceOp, "unbox"):
-            return arguments.reduce_op_name(ReduceOp.unbox(boxed))
-        return str(ReduceOp.RedOpType(boxed.op()).name)
-    except (AttributeError, RuntimeError, TypeError, ValueError):
-        return None
+    if hasattr(ReduceOp, "unbox"):
+        return lambda boxed: arguments.reduce_op_name(ReduceOp.unbox(boxed))
+    # To make the member and ask it for its name would cost as much again as asking the box.
+    names = {int(member): name for name, member in ReduceOp.RedOpType.__members__.items()}
+
+    def read(boxed: Any) -> str | None:
+        try:
+            return names.get(boxed.op())
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            return None
+
+    return read
