@@ -21,7 +21,7 @@ FUNCTIONAL = ("functional", "out_argument", "coalesced", "inference", "autograd"
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
     """What the program says of each case, and the folder of its journals."""
     folder = tmp_path_factory.mktemp("late")
-    outcome = python(PROGRAMS / "late.py", str(folder), timeout=120).check()
+    outcome = python(PROGRAMS / "late_kernels.py", str(folder), timeout=120).check()
     return [json.loads(line) for line in outcome.stdout.splitlines()], folder
 
 

@@ -1,6 +1,6 @@
 """What brings the kernels of operations issued by C++ into a process, and what does not.
 
-    python late.py FOLDER
+    python late_kernels.py FOLDER
 
 Prints one line per case: its name, whether kernels stood on the operators of c10d before it and
 after it, and what it issued, to be compared with the journal in FOLDER/NAME.
