@@ -3,7 +3,7 @@
 python benchmarks/faults.py                     all rows (about half an hour on two cores)
 python benchmarks/faults.py --slice             those of `make test`
 python benchmarks/faults.py --rows 2,11 --match torchrun --explain
-python benchmarks/faults.py --write docs/faults.md
+python benchmarks/faults.py --jobs 3 --write docs/faults.md
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -85,26 +86,32 @@ def page(lines: list[str]) -> str:
     return head + "\n".join(lines) + "\n"
 
 
+def run(row: Row) -> Outcome:
+    """One row, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="disttrace-faults-") as folder:
+        return run_row(row, Path(folder))
+
+
 def main() -> int:
-    """Run the rows one after another; exit code 1 if anything was said wrongly."""
+    """Run the rows; exit code 1 if anything was said wrongly."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", default="", help="numbers in the list of faults; 0: healthy")
     parser.add_argument("--slice", action="store_true", help="only those of `make test`")
     parser.add_argument("--match", default="", help="only rows whose name contains this")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="rows at once; programs mostly sleep")
     parser.add_argument("--explain", action="store_true", help="say what is wrong at once")
     parser.add_argument("--write", type=Path, help="the page to write")
     options = parser.parse_args()
     wanted = chosen(options)
     here = [row for row in wanted if able(row)]
     outcomes = []
-    for row in here * options.repeat:
-        with tempfile.TemporaryDirectory(prefix="disttrace-faults-") as folder:
-            outcome = run_row(row, Path(folder))
-        outcomes.append(outcome)
-        print(line(outcome), flush=True)
-        if options.explain and not outcome.right:
-            print(outcome.explain(), flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for outcome in pool.map(run, here * options.repeat):
+            outcomes.append(outcome)
+            print(line(outcome), flush=True)
+            if options.explain and not outcome.right:
+                print(outcome.explain(), flush=True)
     skipped = [row for row in wanted if row not in here]
     lines = report(outcomes, skipped)
     print("\n".join(lines[:2]))
