@@ -43,6 +43,7 @@ def parse() -> argparse.Namespace:
         "--set", type=assignment, action="append", default=[], metavar="RANK:NAME=VALUE",
         help="an environment variable of one rank; {free} stands for a port where nobody listens",
     )  # fmt: skip
+    parser.add_argument("--taken", action="store_true", help="an untraced program has the port")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two starts")
     parser.add_argument("program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -82,7 +83,8 @@ def main() -> int:
     """Start all, wait for all."""
     options = parse()
     wanted = options.ranks.split(",") if options.ranks else range(options.world)
-    port = free_port()
+    other = socket.create_server(("127.0.0.1", 0)) if options.taken else None
+    port = other.getsockname()[1] if other else free_port()
     started: list[subprocess.Popen[bytes]] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopper(started))

@@ -6,11 +6,13 @@
     $L --world 3 --ranks 0,1,0 --pause 3 $P               two processes claim rank 0, none rank 2
     $L --world 3 --set '1:MASTER_PORT={free}' $P          a wrong port on rank 1
     $L --world 3 --set 1:WORLD_SIZE=4 $P                  a wrong world size on rank 1
+    $L --world 3 --taken $P                               another program has rank 0's port
 
 Waits at L1, for 30 minutes or `--timeout` seconds. Verdicts: `rendezvous_incomplete`, culprit 2, a
 rank without a process, and who is there; `rendezvous_unreachable`, culprit 0, no listener;
 `duplicate_rank` with both pids, which explains the missing rank; `rendezvous_unreachable`,
-culprit 1, with the port where a listener is; `group_mismatch` of the default group, culprit 1.
+culprit 1, with the port where a listener is; `group_mismatch` of the default group, culprit 1;
+`process_failed`, rank 0, which could not listen.
 """
 
 from __future__ import annotations

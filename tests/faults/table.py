@@ -471,6 +471,12 @@ RENDEZVOUS = (
         launch="--set 1:WORLD_SIZE=4",
         expected=(Expected(kinds=("group_mismatch",), culprits=((1,),), lines={1: ("L1",)}),),
     ),
+    Row(
+        number=9,
+        program="faults/rendezvous.py",
+        launch="--taken",
+        expected=(Expected(kinds=("process_failed",), culprits=((0,),), lines={0: ("L1",)}),),
+    ),
 )
 
 STORE_KEY = (

@@ -19,19 +19,23 @@ def find(case: Case) -> Iterator[Finding]:
     trace = case.evidence.trace
     dialled: dict[object, list[tuple[Op, Store]]] = {}
     answered: dict[object, int] = {}  # until when somebody certainly answered there
+    given_up: set[object] = set()  # who should listen could not, and ended: that is the failure
     for op in case.meetings.constructors:
         if op.call.op != "TCPStore" or op.call.store is None:
             continue
         store = trace.stores[op.call.store]
         where = address(case, store)
-        if store.server or op.status == "ok":
+        if store.server and op.refused:
+            if case.evidence.ends[op.process].over:
+                given_up.add(where)
+        elif store.server or op.status == "ok":
             until = case.evidence.until_ns(op.process) if store.server else op.end_ns or 0
             answered[where] = max(until, answered.get(where, 0))
         elif case.evidence.stuck(op) and (op.error is not None or _old(case, op)):
             dialled.setdefault(where, []).append((op, store))
     for where, clients in dialled.items():
         in_vain = [(o, s) for o, s in clients if answered.get(where, 0) < o.begin_ns]
-        if in_vain:
+        if in_vain and where not in given_up:
             yield _finding(case, in_vain)
 
 
