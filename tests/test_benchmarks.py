@@ -168,7 +168,7 @@ def test_one_process() -> None:
     alone, beside = one_process.measure(TINY).tables
     messages = ["send", "recv", "isend and wait"]
     assert names(alone) == [*PYTHON_ISSUED, *messages]
-    assert names(beside) == [*PYTHON_ISSUED, *messages, FUNCTIONAL]
+    assert names(beside) == [FUNCTIONAL, *PYTHON_ISSUED, *messages]
     assert alone.columns[:5] == ("operation", "bare", "disttrace", "profiler", "profiler, stacks")
     complete(alone)
     complete(beside)

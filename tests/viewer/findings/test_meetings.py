@@ -189,6 +189,23 @@ def test_claims_of_another_world_size_are_a_group_mismatch(tmp_path: Path) -> No
     assert "rank 1 claims 4 and ranks 0 and 2 claim 3" in found.summary
 
 
+def test_who_could_not_listen_is_not_absent(tmp_path: Path) -> None:
+    """Another program has the port: rank 0 came, failed and ended, and the others dial on."""
+    first, *others = workers(tmp_path, 3)
+    init, meet, store = join(first, 2 * S, 3)
+    error = "The server socket has failed to listen on any local network address. EADDRINUSE"
+    raised = first.string(f"DistNetworkError: {error}")
+    for operation in (store, meet, init):
+        first.end(operation, MS, x=raised, f=1)
+    fail(first, 2 * S + 2 * MS, "DistNetworkError", error)
+    for journal in others:
+        join(journal, 3 * S, 3)
+        beat(journal, 30)
+    found = only(findings(tmp_path))
+    assert found.kind == "process_failed"
+    assert ranks(tmp_path, found.culprits) == [0]
+
+
 def test_prefixes_that_differ_are_shown_side_by_side(tmp_path: Path) -> None:
     """Two processes build a group of two by hand, each under a prefix of its own."""
     for journal in workers(tmp_path, 2):
