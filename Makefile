@@ -13,6 +13,8 @@ OUT ?= build/demo
 VENV ?= .venv
 BIN = $(VENV)/bin
 STAMP = $(VENV)/.stamp
+# Two files of tests at a time: most of a test is the start of a process or its sleep.
+BESIDE = -n 2 --dist loadfile
 CHECKED = disttrace viewer tests examples $(wildcard benchmarks/*.py)
 
 .DEFAULT_GOAL := help
@@ -44,7 +46,7 @@ demo: $(STAMP) ## trace a ping-pong and an all-reduce under torchrun, then view 
 	$(BIN)/disttrace view $(OUT)
 
 test: check ## format, lint, types, tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(BESIDE)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(CHECKED)
@@ -53,7 +55,7 @@ check: $(STAMP)
 
 test-torch: ## the tests on another torch: make test-torch TORCH=2.15.0
 	$(MAKE) VENV=.venv-$(TORCH) TORCH=$(TORCH) setup
-	.venv-$(TORCH)/bin/python -m pytest
+	.venv-$(TORCH)/bin/python -m pytest $(BESIDE)
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu

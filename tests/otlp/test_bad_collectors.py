@@ -146,7 +146,11 @@ def test_a_collector_that_dies_and_comes_back(tmp_path: Path) -> None:
 
 
 def test_exit_is_not_delayed(tmp_path: Path) -> None:
-    """A process that exports to a silent collector ends as soon as one that only writes."""
+    """A process that exports to a silent collector ends as soon as one that only writes.
+
+    The shortest of several counts: a delay that is ours is in all of them, that of a busy machine
+    is not.
+    """
     program = tmp_path / "exit.py"
     program.write_text(
         "import atexit, time, torch.distributed as dist\n"
@@ -166,8 +170,11 @@ def test_exit_is_not_delayed(tmp_path: Path) -> None:
             ).check()
             return time.time() - float(outcome.stdout)
 
-    plain = min(ending("json") for _ in range(3))
-    assert min(ending("json,otlp") for _ in range(3)) - plain < 0.2
+    plain, exported = [ending("json")], [ending("json,otlp")]
+    while min(exported) - min(plain) >= 0.2 and len(exported) < 10:
+        plain.append(ending("json"))
+        exported.append(ending("json,otlp"))
+    assert min(exported) - min(plain) < 0.2
     wait_until(lambda: not exporters(tmp_path / "out"), BOUND)
 
 
