@@ -44,10 +44,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
 tensor = torch.ones(4)
 def burst(count):
-    begin = time.perf_counter()
+    begin = time.thread_time()  # the collector and the exporter have these cores, too
     for _ in range(count):
         dist.all_reduce(tensor)
-    return (time.perf_counter() - begin) / count
+    return (time.thread_time() - begin) / count
 burst(2000)
 time.sleep(1.5)  # the exporter has started by now, and takes part in what is measured
 count = int(sys.argv[1])
@@ -217,9 +217,12 @@ def found(measured: list[Case]) -> Found:
         )
     columns = ("export", "us per call", "ratio", "exit later by, s", "latest of all, s")
     title = "A call and the exit of the traced process"
+    note = (
+        "A call in processor time of its thread, with the exporter at work; the exit by the clock."
+    )
     goal = f"The exit comes at most {EXIT_GOAL_S:g} s later, whatever the collector"
     verdict = Verdict(goal, f"{latest:+.3f} s", latest <= EXIT_GOAL_S)
-    return Found((Table(title, columns, tuple(rows)),), (verdict,))
+    return Found((Table(title, columns, tuple(rows), note),), (verdict,))
 
 
 def main() -> None:
