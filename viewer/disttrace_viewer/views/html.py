@@ -23,6 +23,7 @@ from disttrace_viewer.findings.report import finding as as_values
 from disttrace_viewer.findings.report import state
 from disttrace_viewer.model import Trace
 from disttrace_viewer.views.arrows import arrows
+from disttrace_viewer.views.calls import shared
 from disttrace_viewer.views.tracks import Tracks, placed
 
 OPERATIONS = 5000
@@ -78,7 +79,7 @@ def _data(trace: Trace) -> dict[str, Any]:
             {"process": track.process, "name": _track_name(trace, track.process, track.thread)}
             for track in tracks.known
         ],
-        "calls": [_call(trace, call) for call in calls],
+        "calls": [shared(trace, call) for call in calls],
         "operations": operations,
         "arrows": _arrows(trace, rows),
         "findings": [_finding(case, found, start) for found in findings],
@@ -119,35 +120,6 @@ def _operation(
     if row["error"] is not None:
         found["error"] = trace.errors[row["error"]]
     return found
-
-
-def _call(trace: Trace, number: int) -> dict[str, Any]:
-    """What operations of a call share, without what does not apply."""
-    call = trace.call(number)
-    group = None if call.group is None else trace.groups[call.group]
-    store = None if call.store is None else trace.stores[call.store]
-    found = {
-        "op": call.op,
-        "name": call.name,
-        "kind": call.kind,
-        "group": group.name if group else None,
-        "group_ranks": group.ranks if group else None,
-        "backend": call.backend,
-        "device": call.device,
-        "bytes": call.bytes,
-        "shapes": call.shapes,
-        "dtypes": call.dtypes,
-        "splits": call.splits,
-        "reduce_op": call.reduce_op,
-        "root": group.global_rank(call.root) if group else None,
-        "peer": group.global_rank(call.peer) if group else None,
-        "tag": call.tag,
-        "store": store.name if store else None,
-        "origin": call.origin,
-        "args": call.args or None,
-        "stack": [list(frame) for frame in trace.stack(number)],
-    }
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _track_name(trace: Trace, process: int, thread: int | None) -> str:

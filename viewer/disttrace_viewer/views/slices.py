@@ -10,6 +10,7 @@ import polars as pl
 
 from disttrace_viewer.columns import STATUS
 from disttrace_viewer.model import Trace
+from disttrace_viewer.views.calls import shared
 
 _ROW = (
     "process",
@@ -101,29 +102,13 @@ class Slices:
         found = self._shared.get(number)
         if found is None:
             call = self._trace.call(number)
-            group = None if call.group is None else self._trace.groups[call.group]
-            store = None if call.store is None else self._trace.stores[call.store]
-            shared = {
-                "group": group.name if group else None,
-                "group_ranks": group.ranks if group else None,
-                "backend": call.backend,
-                "device": call.device,
-                "async": call.asynchronous,
-                "size": call.bytes,
-                "shapes": call.shapes,
-                "dtypes": call.dtypes,
-                "splits": call.splits,
-                "reduce_op": call.reduce_op,
-                "root": group.global_rank(call.root) if group else None,
-                "peer": group.global_rank(call.peer) if group else None,
-                "tag": call.tag,
-                "store": store.name if store else None,
-                "name": call.name,
-                "origin": call.origin,
-                "stack": [f"{f}:{line} {name}" for f, line, name in self._trace.stack(number)],
-                **({"arguments": call.args} if call.args else {}),
-            }
-            kept = {name: value for name, value in shared.items() if value not in (None, [])}
+            kept = shared(self._trace, number)
+            stack = [f"{file}:{line} {function}" for file, line, function in kept.pop("stack")]
+            if stack:
+                kept["stack"] = stack
+            if "args" in kept:
+                kept["arguments"] = kept.pop("args")  # they stand in what the format calls "args"
+            del kept["op"], kept["kind"]  # the name and the category of the slice
             name = call.name if call.op == "annotate" and call.name else call.op
             found = self._shared[number] = (name, call.kind, orjson.dumps(kept))
         return found
