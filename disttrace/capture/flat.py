@@ -1,7 +1,7 @@
 """Writes the hot path: the wrapper of one method as a single flat function.
 
 A call of a Python function, and an object, each cost about as much as everything that a record
-needs; a wrapper made of small functions came to half as much again. So the text below is completed
+needs; a wrapper made of small functions cost a quarter to a third more. So the text is completed
 for each layout of arguments and for the depth of stacks, and compiled when the door is put in
 place. What is rare (a call not seen before, an exception, asynchronous work) is left to the
 ordinary methods of a door, such as ``Door`` in ``methods.py``.
