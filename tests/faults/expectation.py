@@ -46,6 +46,9 @@ class Row:
     world: int = 3
     launch: str = ""  # further options of the launcher
     torchrun: bool = False
+    # The agent of a plain torchrun serves the workers' own store (static rendezvous); with
+    # --standalone there is one store for agents and another for workers.
+    standalone: bool = True
     launcher: str = "launch.py"  # below examples/faults/
     # hang: until it is ended from outside; ends: with errors or well; either: differs from run
     # to run; healthy programs end well.
@@ -64,7 +67,8 @@ class Row:
     @property
     def name(self) -> str:
         """Short and unique: what a person would type."""
-        how = "torchrun" if self.torchrun else f"{self.world} ranks"
+        way = "torchrun --standalone" if self.standalone else "torchrun"
+        how = way if self.torchrun else f"{self.world} ranks"
         if self.launcher == NODES:
             how = "nodes"
         return f"{self.program} ({' '.join(part for part in (how, self.launch) if part)})"

@@ -18,6 +18,7 @@ from typing import Any
 from faults.clocks import shift_clocks
 from faults.expectation import EXAMPLES, NODES, REPOSITORY, Row
 from faults.judge import brief, judge, serious
+from support.processes import free_port
 
 STALL_S = 3.0
 PAUSE_S = 1.0
@@ -66,7 +67,8 @@ def command(row: Row) -> list[str]:
     """How the row's program is started."""
     program = [str(row.path), *row.arguments]
     if row.torchrun:
-        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={row.world}"]
+        way = "--standalone" if row.standalone else f"--master-port={free_port()}"
+        launcher = ["-m", "torch.distributed.run", way, f"--nproc-per-node={row.world}"]
         return [sys.executable, *launcher, *program]
     options = row.launch.split()
     if row.launcher != NODES:

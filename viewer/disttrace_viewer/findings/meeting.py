@@ -8,6 +8,7 @@ from functools import cached_property
 
 import polars as pl
 
+from disttrace_viewer.findings.agents import AGENT
 from disttrace_viewer.findings.ending import is_echo
 from disttrace_viewer.findings.evidence import Evidence
 from disttrace_viewer.findings.operation import Op, ops
@@ -82,7 +83,9 @@ class Meetings:
             if store is None:
                 continue
             kind = "store" if op.call.op in STORES else "group"
-            where = (kind, op.call.op, store.place, store.prefix)
+            # Agents and workers may share a store, but agents wait for nodes and workers for ranks.
+            role = self.evidence.trace.processes[op.process].role == AGENT
+            where = (kind, op.call.op, role, store.place, store.prefix)
             nth = count[op.process, where] = count.get((op.process, where), 0) + 1
             key = (*where, nth)
             by_key.setdefault(key, []).append(op)

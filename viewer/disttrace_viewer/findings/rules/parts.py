@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
+from disttrace_viewer.findings.agents import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.meeting import STORES
 from disttrace_viewer.findings.operation import Op
@@ -28,13 +29,20 @@ class Join:
 
 
 def joins(case: Case) -> Iterator[Join]:
-    """Every store that was constructed for a rendezvous, by process and number."""
+    """Every store that a member constructed for a rendezvous, by process and number.
+
+    Agents are no members: under a static rendezvous (plain ``torchrun``) theirs hosts the store at
+    the workers' own address, and counts nodes where they count ranks. It is the role that tells
+    them apart; with as many nodes as ranks the numbers are equal.
+    """
     trace = case.evidence.trace
     for op in case.meetings.constructors:
         parent = case.meetings.parent(op)
         if op.call.op not in STORES or op.call.store is None or parent is None:
             continue
         if parent.call.op not in ("rendezvous", "init_process_group"):
+            continue
+        if trace.processes[op.process].role == AGENT:
             continue
         store = trace.stores[op.call.store]
         size = op.call.args.get("world_size")
