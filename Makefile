@@ -15,7 +15,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.stamp
 # Two files of tests at a time: most of a test is the start of a process or its sleep.
 BESIDE = -n 2 --dist loadfile
-CHECKED = disttrace viewer tests examples $(wildcard benchmarks/*.py)
+CHECKED = disttrace viewer tests examples benchmarks
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check test-torch test-gpu torch-suite faults bench docs clean
@@ -61,13 +61,13 @@ test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
 faults: $(STAMP) ## the whole matrix of faults, and the page that shows it
-	$(BIN)/python benchmarks/faults.py --write docs/faults.md
+	$(BIN)/python tests/reliability/faults.py --write docs/faults.md
 
 torch-suite: $(STAMP) ## all of PyTorch's own distributed tests, plain and traced, compared
 	cd tests && PYTHONPATH=. ../$(BIN)/python -m torch_suite.compare
 
 bench: $(STAMP) ## what tracing costs, beside other tracers
-	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/recorder/overhead.py
 
 docs: $(STAMP) ## the pages that are generated from real runs
 	$(BIN)/python docs/generate.py

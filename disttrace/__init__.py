@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
 
 TYPE_CHECKING = False  # as type checkers read it; importing typing would cost milliseconds
 if TYPE_CHECKING:
@@ -39,11 +38,11 @@ def install(**settings: object) -> None:
 
     refused = refusal()
     if refused is not None:
-        from disttrace.guard import Reporter
+        from disttrace.errors import Reporter
 
         Reporter().say("platform", refused)
         return
-    from disttrace.install import install as start
+    from disttrace.session import install as start
 
     start(**settings)
 
@@ -53,8 +52,8 @@ def uninstall() -> None:
 
     Processes started afterwards are not traced. Without a preceding `install` it does nothing.
     """
-    if "disttrace.install" in sys.modules:
-        from disttrace.install import uninstall as stop
+    if "disttrace.session" in sys.modules:
+        from disttrace.session import uninstall as stop
 
         stop()
 
@@ -68,18 +67,3 @@ def annotate(name: str) -> Annotation:
     from disttrace.capture import annotate as mark
 
     return mark(name)
-
-
-class _Face(ModuleType):
-    """Keeps the function `disttrace.install` when the submodule of that name is imported.
-
-    The import system binds a submodule to its name in the package; `disttrace.install()` would
-    then be a call of a module.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name != "install" or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Face

@@ -18,7 +18,7 @@ from disttrace.config import SWITCH, resolve
 
 _AUTO = "telemetry.auto.version"
 _OFF = frozenset({"0", "off", "false", "no"})
-_FEED = "disttrace_viewer.otlp.inprocess"
+_FEED = "disttrace_viewer.otlp.in_process"
 
 
 class DisttraceInstrumentor(BaseInstrumentor):
@@ -36,8 +36,8 @@ class DisttraceInstrumentor(BaseInstrumentor):
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
-        from disttrace import exporter
-        from disttrace.install import identity, install, installed
+        from disttrace.lifecycle import exporter_process
+        from disttrace.session import identity, install, installed
 
         if os.environ.get(SWITCH, "").strip().lower() in _OFF:
             return  # said to be off, as in the exporter process itself
@@ -49,7 +49,7 @@ class DisttraceInstrumentor(BaseInstrumentor):
         if provider is None:
             install(**{"export": _exports("otlp"), **settings})
             return
-        exporter.spans_wanted = True
+        exporter_process.spans_wanted = True
         install(**{"export": _exports("json"), **settings})
         found = identity()
         if found is not None:
@@ -59,10 +59,10 @@ class DisttraceInstrumentor(BaseInstrumentor):
             self._feed = make(provider, meters, *where, pending_s=config.pending)
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        from disttrace import exporter
-        from disttrace.install import uninstall
+        from disttrace.lifecycle import exporter_process
+        from disttrace.session import uninstall
 
-        exporter.spans_wanted = False
+        exporter_process.spans_wanted = False
         feed, self._feed = self._feed, None
         if self._installed:
             uninstall()

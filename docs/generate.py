@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from disttrace_viewer.load import load
-from disttrace_viewer.views.text.paint_wayin import paint_full
-from disttrace_viewer.views.text.paper import paper
-from disttrace_viewer.views.text.report import report_of
-from disttrace_viewer.views.text.rows import LocalRow, Row
-from disttrace_viewer.views.text.wayin import WayIn
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.views.terminal.init_phase import WayIn
+from disttrace_viewer.views.terminal.paint.console import paper
+from disttrace_viewer.views.terminal.paint.init_phase import paint_full
+from disttrace_viewer.views.terminal.report import report_of
+from disttrace_viewer.views.terminal.rows import LocalRow, Row
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "init-flow.md"

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import (
+from benchmarks.recorder import (
     child,
     ddp_step,
     journal_bytes,
-    latency,
     one_process,
     overhead,
     peak_memory,
@@ -25,10 +24,11 @@ from benchmarks import (
     store_operations,
     two_processes,
 )
-from benchmarks.journalled import Origin, begins, origins
+from benchmarks.recorder.journalled import Origin, begins, origins
+from benchmarks.recorder.scale import TINY
+from benchmarks.recorder.series import Spread, added, ratio, relative, spread
 from benchmarks.report import BEGIN, END, Report, Table, Verdict, document, markdown, replaced
-from benchmarks.scale import TINY
-from benchmarks.series import Spread, added, ratio, relative, spread
+from benchmarks.viewer import latency
 from support.processes import ROOT
 
 PYTHON_ISSUED = [
@@ -246,7 +246,7 @@ def test_peak_memory() -> None:
 def test_a_child_that_fails_is_reported_with_what_it_said() -> None:
     """The text holds the traceback, not only a code."""
     with pytest.raises(child.MeasurementFailed, match=r"AttributeError[^\n]*no_such_function"):
-        child.measure("benchmarks.cases", "no_such_function", {}, timeout=120)
+        child.measure("benchmarks.recorder.cases", "no_such_function", {}, timeout=120)
 
 
 # -- the command line ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import disttrace
-from disttrace.install import installed
+from disttrace.session import installed
 from support.patches import differences, picture
 
 dist = pytest.importorskip("torch.distributed")

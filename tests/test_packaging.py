@@ -18,7 +18,7 @@ from support.processes import ROOT, Outcome, clean_environ, run_program
 
 LOADED = "import sys; print([name for name in sys.modules if name.startswith('disttrace')])"
 HOOKS = (
-    "import sys; from disttrace.install import installed\n"
+    "import sys; from disttrace.session import installed\n"
     "print(installed(), sum(getattr(finder, '__module__', '').startswith('disttrace')"
     " or type(finder).__module__.startswith('disttrace') for finder in sys.meta_path))"
 )

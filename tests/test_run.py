@@ -17,7 +17,7 @@ from support.processes import Outcome, clean_environ, run_program, wait_until
 
 PROBE = (
     "import sys, os\n"
-    "from disttrace.install import installed\n"
+    "from disttrace.session import installed\n"
     "print(installed(), [entry for entry in sys.path if entry.endswith('shell')],"
     " getattr(sys.modules.get('sitecustomize'), '__file__', None))"
 )

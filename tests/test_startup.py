@@ -29,14 +29,14 @@ def install(**settings):
 def start(code: str = LOADED, *, times: int = 1, **variables: str) -> Outcome:
     """Run the line of the start-up file `times` times as the interpreter does, then `code`.
 
-    `disttrace.install` is a stand-in that counts its calls, so that what is tested is start-up.
+    `disttrace.session` is a stand-in that counts its calls, so that what is tested is start-up.
     """
     program = (
         "import sys, types\n"
         "class Finder:\n"
         "    @staticmethod\n"
         "    def find_spec(name, path=None, target=None):\n"
-        "        if name == 'disttrace.install':\n"
+        "        if name == 'disttrace.session':\n"
         "            from importlib.machinery import ModuleSpec\n"
         "            return ModuleSpec(name, Finder)\n"
         "    create_module = staticmethod(lambda spec: None)\n"
@@ -73,20 +73,20 @@ def test_without_the_switch_nothing_is_imported(switch: str | None) -> None:
 
 def test_two_readings_of_the_file_install_once() -> None:
     """A virtual environment reads the file twice; tracing starts once."""
-    code = "print(sys.modules['disttrace.install'].calls)"
+    code = "print(sys.modules['disttrace.session'].calls)"
     outcome = start(code, times=2, DISTTRACE="1").check()
     assert (outcome.stdout, outcome.stderr) == ("1\n", "")
 
 
 def test_an_explicit_off_does_not_install() -> None:
     """Words for off are understood."""
-    outcome = start("print('disttrace.install' in sys.modules)", DISTTRACE="off").check()
+    outcome = start("print('disttrace.session' in sys.modules)", DISTTRACE="off").check()
     assert (outcome.stdout, outcome.stderr) == ("False\n", "")
 
 
 def test_a_wrong_switch_is_a_sentence() -> None:
     """A value that is neither on nor off is named, and the program runs on untraced."""
-    outcome = start("print('disttrace.install' in sys.modules)", DISTTRACE="yess").check()
+    outcome = start("print('disttrace.session' in sys.modules)", DISTTRACE="yess").check()
     assert outcome.stdout == "False\n"
     assert outcome.stderr == "disttrace: DISTTRACE is 'yess'; allowed is 1 or 0; not tracing.\n"
 
@@ -121,9 +121,9 @@ def test_closed_streams_do_not_matter() -> None:
 
 
 def test_the_face_stays_a_function() -> None:
-    """Importing the submodule of the same name does not replace `disttrace.install`."""
-    code = "import importlib, disttrace; importlib.import_module('disttrace.install')\n"
-    code += "disttrace.install(); print(sys.modules['disttrace.install'].calls)"
+    """The function stays what it is when the module behind it is imported."""
+    code = "import importlib, disttrace; importlib.import_module('disttrace.session')\n"
+    code += "disttrace.install(); print(sys.modules['disttrace.session'].calls)"
     assert start(code).check().stdout == "1\n"
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from disttrace.capture.annotate import Annotated
-from disttrace.capture.context import Capture
+from disttrace.capture.instrumentation.annotations import Annotated
+from disttrace.capture.wrapping.context import Capture
 
 _current: Capture | None = None
 
@@ -24,7 +24,7 @@ class Coverage:
 
 def activate(capture: Capture) -> None:
     """Open every door that this torch has; one that fails stays closed and is named once."""
-    from disttrace.capture.doors import DOORS
+    from disttrace.capture.parts import DOORS
 
     global _current
     _current = capture
@@ -52,7 +52,7 @@ def coverage() -> Coverage:
 
     Raises ImportError where there is no torch.
     """
-    from disttrace.capture.doors import survey
+    from disttrace.capture.parts import survey
 
     doors, missing = survey(_current)
     return Coverage(doors, missing)
@@ -60,7 +60,7 @@ def coverage() -> Coverage:
 
 def _skip_our_frames(capture: Capture) -> None:
     """Keep torch.compile from compiling what runs inside a compiled region."""
-    from disttrace.capture import dynamo
+    from disttrace.patching import dynamo
 
     ours = [m for name, m in sys.modules.items() if name.startswith("disttrace.") and m is not None]
     dynamo.skip_module(*ours)

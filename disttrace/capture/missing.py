@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture import device
+from disttrace.capture.native import flight_recorder
 
 
 def _always(_: Any) -> bool:
@@ -27,9 +27,9 @@ def _hidden_reductions(c10d: Any) -> bool:
 
 
 def _recorder_off(c10d: Any) -> bool:
-    if not any(hasattr(c10d, name) for name in device.DUMPS):
+    if not any(hasattr(c10d, name) for name in flight_recorder.DUMPS):
         return False
-    sizes = [os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", device.BUFFER)]
+    sizes = [os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", flight_recorder.BUFFER)]
     return next((size for size in sizes if size is not None), None) == "0"
 
 
@@ -58,7 +58,7 @@ GAPS: tuple[tuple[Callable[[Any], bool], str], ...] = (
         _hidden_reductions,
         "The reduce operation of operations issued by C++: this torch shows it to nobody.",
     ),
-    (_recorder_off, device.BLIND),
+    (_recorder_off, flight_recorder.BLIND),
 )
 
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from disttrace.journal.patience import Patience
+from disttrace.journal.slow_writes import Patience
 
 # Local file systems on which reserved blocks stay reserved. btrfs and zfs copy on write, network
 # file systems may lose the server: there a store into a mapping can still end in SIGBUS.

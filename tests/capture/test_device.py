@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from disttrace import guard
-from disttrace.capture.context import Capture
-from disttrace.capture.device import BLIND, DeviceOperations
-from disttrace.operation import Operation
-from disttrace.recorder import Recorder
+from disttrace import errors
+from disttrace.capture.native.flight_recorder import BLIND, DeviceOperations
+from disttrace.capture.wrapping.context import Capture
+from disttrace.recording.operation import Operation
+from disttrace.recording.recorder import Recorder
 
 Entry = dict[str, Any]
 
@@ -48,7 +48,7 @@ class Device:
             on_failure=lambda error: pytest.fail(str(error)),
         )
         self.recorder = recorder
-        self.capture = Capture(recorder, guard.Reporter(), stack_depth=0)
+        self.capture = Capture(recorder, errors.Reporter(), stack_depth=0)
         self.operations = DeviceOperations(self.capture, self.dump, timed=timed)
         self.call = recorder.call("all_reduce", synchronous=True, counter=None, kind="collective")
 

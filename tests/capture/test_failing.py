@@ -7,42 +7,55 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.capture import hooks
+from disttrace.capture.native import hooks
 from support.processes import clean_environ, run_program
 
 PROGRAM = Path(__file__).parent / "programs" / "failing.py"
-CAPTURE = "disttrace.capture"
+PACKAGE = "disttrace"
 
 # A helper that breaks, and the parts that say so.
 HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
-    ("constructors:_begin", frozenset({"constructors"})),
-    ("groups:Groups.group_made", frozenset({"constructors"})),
-    ("groups:Groups.of", frozenset({"collectives and messages", "composed operations"})),
-    ("calls:Calls.find", frozenset({"collectives and messages", "store operations"})),
-    ("arguments:read", frozenset({"collectives and messages"})),
-    ("describe:Described.define", frozenset({"collectives and messages"})),
-    ("storeops:json_text", frozenset({"store operations"})),
-    ("works:Works.add", frozenset({"collectives and messages"})),
-    ("works:Works.over", frozenset({"waits"})),
-    ("works:Works.observed", frozenset({"completion without a wait"})),
-    ("works:Works.hold", frozenset({"operations issued by C++"})),
-    ("works:Works.of_result", frozenset({"waits of functional collectives"})),
-    ("works:Works.poll", frozenset({"completion without a wait"})),
-    ("native:NativeOperations.begin", frozenset({"operations issued by C++"})),
-    ("native:NativeOperations.done", frozenset({"operations issued by C++"})),
-    ("dispatcher:_Reader.begin", frozenset({"operations issued by C++"})),
-    ("tripwires:Tripwires._arm", frozenset({"operations issued by C++"})),
-    ("refused:Refusals._record", frozenset({"calls refused by torch"})),
-    ("hooks:Hooks.attach", frozenset({"operations issued by C++"})),
-    ("composed:_begin", frozenset({"composed operations"})),
-    ("subclasses:subclasses", frozenset({"Python subclasses"})),
-    ("engine:Engine.attribute", frozenset({"collectives and messages"})),
-    ("engine:Engine.addition", frozenset({"Python subclasses"})),
+    ("capture.instrumentation.constructors:_begin", frozenset({"constructors"})),
+    ("capture.objects.groups:Groups.group_made", frozenset({"constructors"})),
+    (
+        "capture.objects.groups:Groups.of",
+        frozenset({"collectives and messages", "composed operations"}),
+    ),
+    (
+        "capture.calls.call_table:Calls.find",
+        frozenset({"collectives and messages", "store operations"}),
+    ),
+    ("capture.calls.arguments:read", frozenset({"collectives and messages"})),
+    ("capture.wrapping.call_definition:Described.define", frozenset({"collectives and messages"})),
+    ("capture.instrumentation.store:json_text", frozenset({"store operations"})),
+    ("capture.objects.works:Works.add", frozenset({"collectives and messages"})),
+    ("capture.objects.works:Works.over", frozenset({"waits"})),
+    ("capture.objects.works:Works.observed", frozenset({"completion without a wait"})),
+    ("capture.objects.works:Works.hold", frozenset({"operations issued by C++"})),
+    ("capture.objects.works:Works.of_result", frozenset({"waits of functional collectives"})),
+    ("capture.objects.works:Works.poll", frozenset({"completion without a wait"})),
+    ("capture.native.operations:NativeOperations.begin", frozenset({"operations issued by C++"})),
+    ("capture.native.operations:NativeOperations.done", frozenset({"operations issued by C++"})),
+    ("capture.native.dispatcher:_Reader.begin", frozenset({"operations issued by C++"})),
+    ("capture.native.lazy_kernels:Tripwires._arm", frozenset({"operations issued by C++"})),
+    (
+        "capture.instrumentation.rejected_calls:Refusals._record",
+        frozenset({"calls refused by torch"}),
+    ),
+    ("capture.native.hooks:Hooks.attach", frozenset({"operations issued by C++"})),
+    ("capture.instrumentation.functions:_begin", frozenset({"composed operations"})),
+    ("capture.instrumentation.subclasses:subclasses", frozenset({"Python subclasses"})),
+    ("patching.patcher:Engine.attribute", frozenset({"collectives and messages"})),
+    ("patching.patcher:Engine.addition", frozenset({"Python subclasses"})),
 )
 
 
 # Native hooks stand in for the dispatcher kernels where torch has them.
-_UNUSED = ("dispatcher:", "tripwires:") if hooks.supported() else ("hooks:",)
+_UNUSED = (
+    ("capture.native.dispatcher:", "capture.native.lazy_kernels:")
+    if hooks.supported()
+    else ("capture.native.hooks:",)
+)
 USED = [(helper, parts) for helper, parts in HELPERS if not helper.startswith(_UNUSED)]
 
 
@@ -68,7 +81,7 @@ def test_the_program_goes_on(
     tmp_path: Path, whole: str, helper: str, parts: frozenset[str]
 ) -> None:
     """Same results, and each part that failed is named once."""
-    stdout, sentences = run(f"{CAPTURE}.{helper}", tmp_path)
+    stdout, sentences = run(f"{PACKAGE}.{helper}", tmp_path)
     assert stdout == whole
     named = [sentence.partition(" are no longer traced")[0] for sentence in sentences]
     assert len(named) == len(set(named))

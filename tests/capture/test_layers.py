@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from disttrace.capture.operations import NATIVE
+from disttrace.capture.calls.operations import NATIVE
 from support.processes import clean_environ, python, run_program
 from support.raw import RawJournal, read_journals
 

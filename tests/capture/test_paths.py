@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.capture.operations import NATIVE
+from disttrace.capture.calls.operations import NATIVE
 from support.processes import Outcome, clean_environ, run_program
 from support.raw import RawJournal, read_journals
 

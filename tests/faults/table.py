@@ -1004,6 +1004,7 @@ HEALTHY = (
     ),
 )
 
+
 def _both_ways(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """Rows under torchrun run twice: with --standalone and, as most people start, without.
 

@@ -11,7 +11,7 @@ from support.processes import clean_environ, run_program
 CHILDREN = """
 import multiprocessing, sys
 def child(queue):
-    from disttrace.install import installed
+    from disttrace.session import installed
     queue.put((installed(), "torch" in sys.modules))
 if __name__ == "__main__":
     {first}

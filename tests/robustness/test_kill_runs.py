@@ -1,4 +1,4 @@
-"""What began before SIGKILL is on record; `benchmarks/kill_runs.py` does it a hundred times."""
+"""What began before SIGKILL is on record (`tests/reliability/kill_runs.py`: a hundred times)."""
 
 from __future__ import annotations
 

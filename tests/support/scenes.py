@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
+from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.diagnose import diagnose
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.findings.liveness import GONE, UNKNOWN, Look, Seen
-from disttrace_viewer.load import load
-from disttrace_viewer.model import Process
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal, workers
 
 S = 1000 * MS

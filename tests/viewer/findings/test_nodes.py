@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from disttrace_viewer.load import load
+from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
 from support.scenes import S, all_gone, beat, fail, findings, nobody_knows, only
 

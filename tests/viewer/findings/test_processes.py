@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.findings.ending import is_echo
+from disttrace_viewer.analysis.process_ends import is_echo
 from support.journals import MS, Journal
 from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, leave, only, ranks, steps
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from disttrace.cli import main
+from disttrace_viewer.diagnosis.report import report
 from disttrace_viewer.findings.finding import KINDS
-from disttrace_viewer.findings.report import report
 from disttrace_viewer.findings.rules.table import RULES
-from disttrace_viewer.findings.text import lines
+from disttrace_viewer.views.terminal.diagnosis import lines
 from support.journals import MS, training
 from support.scenes import beat, stand, steps, verdict
 

@@ -8,28 +8,29 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 
-from disttrace_viewer import reading
-from disttrace_viewer.errors import ViewerError
-from disttrace_viewer.model import Trace
-from disttrace_viewer.otlp import afterwards
-from disttrace_viewer.views import html, jsonl, perfetto
+from disttrace_viewer.commands import common
+from disttrace_viewer.otlp import export
+from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.views import jsonl
+from disttrace_viewer.views.timeline import html, perfetto
 
 FORMATS: dict[str, Callable[[Trace], Iterator[bytes]]] = {
     "html": html.lines,
     "jsonl": jsonl.lines,
-    "otlp": afterwards.lines,
+    "otlp": export.lines,
     "perfetto": perfetto.lines,
 }
 """Writers by name: each gives the output in pieces."""
 SENDERS: dict[str, Callable[[Trace], int]] = {
-    "otlp": afterwards.send,
+    "otlp": export.send,
 }
 """Formats that go to a server where no output is named: each gives the exit code."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    reading.add_arguments(parser, whole_folders=True)
+    common.add_arguments(parser, whole_folders=True)
     parser.add_argument(
         "--format",
         choices=sorted(FORMATS),
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Write the export; a file appears only when it is complete."""
-    trace = reading.read(args)
+    trace = common.read(args)
     for problem in trace.problems:
         sys.stderr.write(problem.sentence + "\n")
     if args.output is None and args.format in SENDERS:

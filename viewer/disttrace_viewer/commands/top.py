@@ -9,12 +9,12 @@ from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from disttrace_viewer import reading
-from disttrace_viewer.errors import ViewerError
-from disttrace_viewer.views.text.live import snapshot_of
-from disttrace_viewer.views.text.names import names_of
-from disttrace_viewer.views.text.paint_live import snapshot
-from disttrace_viewer.views.text.paper import Paper, paper
+from disttrace_viewer.commands import common
+from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.views.terminal.paint.console import Paper, paper
+from disttrace_viewer.views.terminal.paint.top import snapshot
+from disttrace_viewer.views.terminal.top import snapshot_of
+from disttrace_viewer.wording.names import names_of
 
 REST = 3
 """Reading takes at most one part in so many and one of the time."""
@@ -22,7 +22,7 @@ REST = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to read, and how often."""
-    reading.add_arguments(parser)
+    common.add_arguments(parser)
     parser.add_argument("--once", action="store_true", help="one snapshot (also without terminal)")
     parser.add_argument(
         "--interval", type=float, default=1.0, metavar="S", help="seconds between (default: 1)"
@@ -59,5 +59,5 @@ def _follow(args: argparse.Namespace, out: Paper) -> None:
 
 
 def _picture(args: argparse.Namespace, rows: int | None = None) -> RenderableType:
-    trace = reading.read(args, quiet=rows is not None)
+    trace = common.read(args, quiet=rows is not None)
     return snapshot(snapshot_of(trace), names_of(trace), rows)

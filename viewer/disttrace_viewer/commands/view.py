@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from disttrace_viewer import reading
-from disttrace_viewer.errors import ViewerError
-from disttrace_viewer.findings.diagnose import diagnose
-from disttrace_viewer.views.text.filters import Filters, parse_ranks
-from disttrace_viewer.views.text.paint import paint
-from disttrace_viewer.views.text.paper import paper
-from disttrace_viewer.views.text.report import report_of
+from disttrace_viewer.commands import common
+from disttrace_viewer.diagnosis.diagnose import diagnose
+from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.views.terminal.filters import Filters, parse_ranks
+from disttrace_viewer.views.terminal.paint.console import paper
+from disttrace_viewer.views.terminal.paint.report import paint
+from disttrace_viewer.views.terminal.report import report_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to read, what to show, how to show it."""
-    reading.add_arguments(parser)
+    common.add_arguments(parser)
     show = parser.add_argument_group("what to show")
     show.add_argument("--phase", choices=("init",), help="the way in, drawn in full")
     show.add_argument("--rank", metavar="RANKS", help="only what these ranks took part in: 0,3-5")
@@ -46,7 +46,7 @@ def execute(args: argparse.Namespace) -> int:
         around=args.around,
         everything=args.all,
     )
-    trace = reading.read(args)
+    trace = common.read(args)
     _, findings = diagnose(trace)
     report = report_of(trace, filters, findings=findings, init=args.phase == "init")
     out = paper(width=args.width, color=False if args.no_color else None)

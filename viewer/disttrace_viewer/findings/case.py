@@ -6,12 +6,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from disttrace_viewer.findings.agents import Agents
-from disttrace_viewer.findings.ending import CLEAN, ECHO, FROM_OUTSIDE, OWN, SILENT, TOGETHER_NS
-from disttrace_viewer.findings.evidence import Evidence
+from disttrace_viewer.analysis.evidence import Evidence
+from disttrace_viewer.analysis.node_rendezvous import Agents
+from disttrace_viewer.analysis.process_ends import (
+    CLEAN,
+    ECHO,
+    FROM_OUTSIDE,
+    OWN,
+    SILENT,
+    TOGETHER_NS,
+)
+from disttrace_viewer.analysis.rendezvous import Meetings
+from disttrace_viewer.analysis.wait_graph import Wait, waits
 from disttrace_viewer.findings.finding import ERROR, Finding
-from disttrace_viewer.findings.meeting import Meetings
-from disttrace_viewer.findings.waits import Wait, waits
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""

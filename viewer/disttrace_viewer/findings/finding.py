@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from disttrace_viewer.trace.model import Location
+
 ERROR, WARNING, NOTE = "error", "warning", "note"
 CERTAIN, LIKELY = "certain", "likely"
 
@@ -32,17 +34,6 @@ KINDS = (
     "late_sender",
 )
 """Every kind of finding, as the contract names them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where a process stands or called from; ``op`` is null outside communication."""
-
-    process: int
-    file: str
-    line: int
-    function: str
-    op: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disttrace_viewer.model import Problem
+from disttrace_viewer.trace.model import Problem
 
 
 class Problems:

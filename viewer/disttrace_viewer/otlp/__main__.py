@@ -25,8 +25,8 @@ def main(argv: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)  # sent to the program; we end after it
     os.nice(19)  # training comes first
 
-    from disttrace_viewer.otlp.registry import Registry
-    from disttrace_viewer.otlp.sentences import Log
+    from disttrace_viewer.otlp.follow.registry import Registry
+    from disttrace_viewer.otlp.send.log import Log
 
     log = Log(log_descriptor)
     try:

@@ -7,13 +7,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from disttrace_viewer.otlp.backends import span_exporter, target
-from disttrace_viewer.otlp.delivery import Delivery
-from disttrace_viewer.otlp.pipeline import Pipeline
-from disttrace_viewer.otlp.registry import Registry
-from disttrace_viewer.otlp.sending import SentMetrics
-from disttrace_viewer.otlp.sentences import Errors, Log
-from disttrace_viewer.otlp.spans import Emit
+from disttrace_viewer.otlp.build.pipeline import Pipeline
+from disttrace_viewer.otlp.build.spans import Emit
+from disttrace_viewer.otlp.follow.registry import Registry
+from disttrace_viewer.otlp.send.backends import span_exporter, target
+from disttrace_viewer.otlp.send.delivery import Delivery
+from disttrace_viewer.otlp.send.log import Errors, Log
+from disttrace_viewer.otlp.send.metrics import SentMetrics
 
 POLL_S = 0.25
 LINGER_S = 1.0
@@ -35,7 +35,7 @@ class Service:
 
     def __init__(self, order: Order, registry: Registry, log: Log) -> None:
         """Raises ViewerError for settings that cannot be followed."""
-        from disttrace_viewer.otlp.tracers import Tracers
+        from disttrace_viewer.otlp.send.tracers import Tracers
 
         self._order = order
         self._registry = registry

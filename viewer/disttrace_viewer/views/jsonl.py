@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 import polars as pl
 
-from disttrace_viewer.columns import STATUS, WAIT_END
-from disttrace_viewer.model import Trace
+from disttrace_viewer.trace.columns import STATUS, WAIT_END
+from disttrace_viewer.trace.model import Trace
 
 FIELDS = (
     "id",

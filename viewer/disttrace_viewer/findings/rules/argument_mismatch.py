@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from disttrace_viewer.findings import arguments, wording
-from disttrace_viewer.findings.arguments import Difference
+from disttrace_viewer.analysis import mismatches
+from disttrace_viewer.analysis.mismatches import Difference
+from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.operation import frame
+from disttrace_viewer.wording import sentences
 
 WHAT: Mapping[str, tuple[str, str]] = {
     "op_mismatch": (
@@ -41,7 +42,7 @@ RACED = (
 
 def find(case: Case) -> Iterator[Finding]:
     """The first difference of each stream of collectives."""
-    for difference in arguments.differences(case.evidence):
+    for difference in mismatches.differences(case.evidence):
         yield _finding(case, difference)
 
 
@@ -68,7 +69,7 @@ def _finding(case: Case, found: Difference) -> Finding:
     return Finding(
         kind=found.kind,
         summary=(
-            f"The members of {wording.group(group, trace)} met in collective {number} {what}:"
+            f"The members of {sentences.group(group, trace)} met in collective {number} {what}:"
             f" {_sides(case, found)}{again}."
         ),
         certainty=CERTAIN if whole and blame_sure else LIKELY,
@@ -109,12 +110,12 @@ def _sides(case: Case, found: Difference) -> str:
     sides: dict[tuple[str, str], list[int]] = {}
     for rank in sorted(found.members, key=lambda r: (r not in found.odd, r)):
         if rank in found.values:
-            where = wording.place(frame(trace, found.members[rank]))
+            where = sentences.place(frame(trace, found.members[rank]))
             sides.setdefault((_value(case, found, rank), where), []).append(
                 found.members[rank].process
             )
     return ", ".join(
-        f"{wording.processes(trace, processes)} {value} ({where})"
+        f"{sentences.processes(trace, processes)} {value} ({where})"
         for (value, where), processes in sides.items()
     )
 

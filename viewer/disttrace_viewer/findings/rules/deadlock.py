@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from disttrace_viewer.findings import wording
+from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.wait_graph import KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.operation import frame
 from disttrace_viewer.findings.rules import unmatched
-from disttrace_viewer.findings.waits import KEY, MESSAGE, Wait
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -95,11 +95,11 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     evidence, trace = case.evidence, case.evidence.trace
     path = ring(_edges(case), members)
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
-    sentences = []
+    said = []
     for process in path:
         wait = next(w for w in waits if w.process == process and following[process] in w.targets)
-        at = wording.place(frame(trace, wait.op))
-        sentences.append(
+        at = sentences.place(frame(trace, wait.op))
+        said.append(
             f"{trace.processes[process].label} is in {_detail(case, wait)} ({at}) and waits for"
             f" {trace.processes[following[process]].label}{_expected(wait)}"
         )
@@ -109,8 +109,8 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     unsure = bool(keys) or any(w.op.call.origin == "c++" for w in waits)
     return Finding(
         kind="deadlock",
-        summary=f"{wording.processes(trace, path).capitalize()} wait for one another:"
-        f" {'; '.join(sentences)}.",
+        summary=f"{sentences.processes(trace, path).capitalize()} wait for one another:"
+        f" {'; '.join(said)}.",
         certainty=LIKELY if unsure or not case.certain_journals(members) else CERTAIN,
         hint=_hint(waits, len(groups)),
         waiting=tuple(members),
@@ -127,8 +127,8 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
 
 
 def _detail(case: Case, wait: Wait) -> str:
-    text = wording.operation(case.evidence.trace, wait.op)
-    return f"{text}, {wording.sizes(wait.op)}" if wait.kind == MESSAGE else text
+    text = sentences.operation(case.evidence.trace, wait.op)
+    return f"{text}, {sentences.sizes(wait.op)}" if wait.kind == MESSAGE else text
 
 
 def _key(wait: Wait) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 
-from disttrace_viewer.findings import wording
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
 from disttrace_viewer.findings.rules.parts import Join, joins, meeting_waits, overlap, unclaimed
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -39,11 +39,11 @@ def _rivals(case: Case, found: Sequence[Join]) -> list[Join]:
 def _finding(case: Case, rank: int, rivals: Sequence[Join], all_of: list[Join]) -> Finding:
     trace = case.evidence.trace
     who = [join.op.process for join in rivals]
-    pids = wording.listed(
+    pids = sentences.listed(
         [f"pid {trace.processes[p].pid} on {trace.processes[p].host}" for p in who]
     )
     left = unclaimed(all_of)
-    nobody = f"; nobody claims {wording.ranks(left)}" if left else ""
+    nobody = f"; nobody claims {sentences.ranks(left)}" if left else ""
     waits = meeting_waits(case, {join.op.process for join in all_of})
     waiting = sorted({w.process for w in waits} - set(who))
     return Finding(

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from disttrace_viewer.findings import arguments, wording
+from disttrace_viewer.analysis import mismatches
+from disttrace_viewer.analysis.operation import Op, frame, ops
+from disttrace_viewer.analysis.wait_graph import MEETING, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, Scope
-from disttrace_viewer.findings.operation import Op, frame, ops
-from disttrace_viewer.findings.waits import MEETING, Wait
-from disttrace_viewer.model import Group
+from disttrace_viewer.trace.model import Group
+from disttrace_viewer.wording import sentences
 
 Ranks = tuple[int, ...]
 
@@ -76,7 +77,7 @@ def _differ(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> Fi
         waits = _harmed(case, calls, position)
         harmed = bool(waits)
         values = {p: creation.ranks for p, creation in here.items()}
-        odd = sorted(arguments.minority(values, group.size or len(values)))
+        odd = sorted(mismatches.minority(values, group.size or len(values)))
         return _finding(case, group, position, here, odd, waits, ERROR if harmed else WARNING)
     return None
 
@@ -148,21 +149,24 @@ def _finding(
     sides: dict[tuple[Ranks, str], list[int]] = {}
     for process in sorted(here, key=lambda p: (p not in odd, p)):
         creation = here[process]
-        at = wording.place(frame(trace, creation.op))
+        at = sentences.place(frame(trace, creation.op))
         sides.setdefault((creation.ranks, at), []).append(process)
-    text = wording.listed(
+    text = sentences.listed(
         [
-            f"{wording.processes(trace, who)} {verb(who)} {list(ranks)} ({at})"
+            f"{sentences.processes(trace, who)} {verb(who)} {list(ranks)} ({at})"
             for (ranks, at), who in sides.items()
         ]
     )
     places = [here[p].op for p in sorted(here, key=lambda p: (p not in odd, p))]
     nth = f"call {position + 1} of new_group"
     if past:
-        who = wording.processes(trace, odd)
+        who = sentences.processes(trace, odd)
         went = [w.op for p in odd for w in case.of_process.get(p, ())]
-        at = wording.listed(
-            [f"{wording.operation(trace, op)} ({wording.place(frame(trace, op))})" for op in went]
+        at = sentences.listed(
+            [
+                f"{sentences.operation(trace, op)} ({sentences.place(frame(trace, op))})"
+                for op in went
+            ]
         )
         then = f" and {'is' if len(odd) == 1 else 'are'} in {at}" if went else " and has ended"
         summary = f"In {nth}, {text}, but {who} went past it{then}."

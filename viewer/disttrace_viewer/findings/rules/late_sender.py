@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.findings import slowness
+from disttrace_viewer.analysis import delays
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.rules.straggler import finding_of, worth_telling
@@ -14,6 +14,6 @@ def find(case: Case) -> Iterator[Finding]:
     """One warning per process and line; only where nothing is broken."""
     if any(finding.severity == ERROR for finding in case.findings):
         return
-    for delay in slowness.late_senders(case.evidence.exchanges):
+    for delay in delays.late_senders(case.evidence.exchanges):
         if worth_telling(case, delay):
             yield finding_of(case, delay, "late_sender")

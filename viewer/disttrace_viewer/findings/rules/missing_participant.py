@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from disttrace_viewer.findings import wording
+from disttrace_viewer.analysis.operation import Op, frame, ops
+from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MEETING, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.operation import Op, frame, ops
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
-from disttrace_viewer.findings.waits import COLLECTIVE, MEETING, Wait
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -47,31 +47,33 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     group = None if wait.op.call.group is None else trace.groups[wait.op.call.group]
     extra = _extra(case, wait, sinks)
     age = max(evidence.age_ns(w.op) for w in inside)
-    missing = wording.processes(trace, sinks)
+    missing = sentences.processes(trace, sinks)
     if wait.absent:
-        unseen = f"{wording.ranks(wait.absent)} (no process of it was seen)"
+        unseen = f"{sentences.ranks(wait.absent)} (no process of it was seen)"
         missing = f"{missing} and {unseen}" if sinks else unseen
-    places = dict.fromkeys(wording.place(frame(trace, w.op)) for w in inside)
-    name = wording.operation(trace, wait.op)
+    places = dict.fromkeys(sentences.place(frame(trace, w.op)) for w in inside)
+    name = sentences.operation(trace, wait.op)
     if wait.kind == MEETING:
         name = f"the creation of a group ({wait.op.call.op})"
-    waited = f"{wording.processes(trace, who)} {wording.have(len(who))} been waiting"
+    waited = f"{sentences.processes(trace, who)} {sentences.have(len(who))} been waiting"
     summary = (
         f"{missing[0].upper() + missing[1:]} never came to {name}, in which {waited} at"
-        f" {wording.listed(list(places))} for {wording.span(age)}{outside.where(case, sinks)}."
+        f" {sentences.listed(list(places))} for {sentences.span(age)}"
+        f"{outside.where(case, sinks)}."
     )
     hint = _hint(case, wait, sinks)
     if extra is not None:
-        at = wording.place(frame(trace, extra.op))
+        at = sentences.place(frame(trace, extra.op))
         called = f"{extra.op.call.op} #{extra.op.seq} at {at}"
         hint = (
             f"Without one more call at {at} both sides have made the same calls: look for a"
             " collective under a condition on the rank."
         )
         summary = (
-            f"{wording.processes(trace, who).capitalize()} made one more call ({called}) than"
-            f" {missing} and {wording.have(len(who))} been waiting alone in {name} at"
-            f" {wording.listed(list(places))} for {wording.span(age)}{outside.where(case, sinks)}."
+            f"{sentences.processes(trace, who).capitalize()} made one more call ({called}) than"
+            f" {missing} and {sentences.have(len(who))} been waiting alone in {name} at"
+            f" {sentences.listed(list(places))} for {sentences.span(age)}"
+            f"{outside.where(case, sinks)}."
         )
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)

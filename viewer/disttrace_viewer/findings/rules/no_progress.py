@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.findings import wording
+from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MESSAGE, OTHER, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
-from disttrace_viewer.findings.operation import frame
-from disttrace_viewer.findings.waits import COLLECTIVE, MESSAGE, OTHER, Wait
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -27,12 +27,12 @@ def _finding(case: Case, wait: Wait) -> Finding:
     inside = [w for w in case.open() if w.exchange == wait.exchange or _alike(w, wait)]
     who = [w.process for w in inside]
     group = wait.op.call.group
-    label = wording.processes(trace, who)
+    label = sentences.processes(trace, who)
     lasting = (
-        f"{wording.have(len(who))} been in {{}} at {wording.place(frame(trace, wait.op))} for"
-        f" {wording.span(max(evidence.age_ns(w.op) for w in inside))}"
+        f"{sentences.have(len(who))} been in {{}} at {sentences.place(frame(trace, wait.op))} for"
+        f" {sentences.span(max(evidence.age_ns(w.op) for w in inside))}"
     )
-    name = wording.operation(trace, wait.op)
+    name = sentences.operation(trace, wait.op)
     if wait.kind == OTHER:
         summary = (
             f"{label[0].upper() + label[1:]} {lasting.format(name)}, and what it waits for was not"

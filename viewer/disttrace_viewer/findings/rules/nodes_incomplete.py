@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from disttrace_viewer.findings import wording
-from disttrace_viewer.findings.agents import UNNAMED, Attempt, host_of
+from disttrace_viewer.analysis.node_rendezvous import UNNAMED, Attempt, host_of
+from disttrace_viewer.analysis.process_ends import CLEAN
+from disttrace_viewer.analysis.wait_graph import NODES, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.ending import CLEAN
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.findings.waits import NODES, Wait
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -31,13 +31,13 @@ def _finding(case: Case, wait: Wait) -> Finding:
     who = [a.process for a in arrived]
     disagree = len({(a.least, a.most) for a in (*arrived, *late)}) > 1
     name = "" if attempt.run in (None, UNNAMED) else f" {attempt.run!r}"
-    age = wording.span(max(evidence.age_ns(w.op) for w in same))
+    age = sentences.span(max(evidence.age_ns(w.op) for w in same))
     came = f"{len(arrived)} of {attempt.least or '?'} nodes came"
     text = "; ".join([came, *_missing(case, attempt, arrived, late, elsewhere)])
     return Finding(
         kind="rendezvous_incomplete",
         summary=(
-            f"{_capital(_agents(case, who))} {wording.have(len(who))} been waiting in the"
+            f"{_capital(_agents(case, who))} {sentences.have(len(who))} been waiting in the"
             f" rendezvous{name} of nodes{_at(case, attempt)} for {age}: {text}."
         ),
         certainty=CERTAIN if elsewhere or disagree or not wait.unknown else LIKELY,
@@ -83,7 +83,7 @@ def _missing(
     for one in arrived:
         sizes.setdefault((one.least, one.most), []).append(one)
     if len(sizes) > 1:
-        yield "they do not agree on --nnodes: " + wording.listed(
+        yield "they do not agree on --nnodes: " + sentences.listed(
             [
                 f"{_agents(case, [a.process for a in found])}: {_nodes(found[0])}"
                 for found in sizes.values()
@@ -94,7 +94,9 @@ def _missing(
         claims = {a.node_rank for a in arrived}
         nodes = [str(n) for n in range(attempt.least or 0) if n not in claims]
         of = (
-            f" of node {wording.listed(nodes)}" if None not in claims and len(nodes) == left else ""
+            f" of node {sentences.listed(nodes)}"
+            if None not in claims and len(nodes) == left
+            else ""
         )
         other = "the other one" if left == 1 else f"the other {left}"
         yield f"no process{of} was seen" if of else f"of {other} no process was seen"
@@ -120,7 +122,7 @@ def _agents(case: Case, processes: Iterable[int]) -> str:
     """``agent 4711 on a`` or ``agents 4711 on a and 4712 on b``."""
     found = [case.evidence.trace.processes[p] for p in processes]
     names = [f"{p.pid or p.id[:8]} on {host_of(p)}" for p in found]
-    return f"agent{'s' if len(names) > 1 else ''} {wording.listed(names)}"
+    return f"agent{'s' if len(names) > 1 else ''} {sentences.listed(names)}"
 
 
 def _capital(text: str) -> str:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from disttrace_viewer.findings import wording
+from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.process_ends import words
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.ending import words
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.operation import innermost
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.model import Group
+from disttrace_viewer.trace.model import Group
+from disttrace_viewer.wording import sentences
 
 _WRAPPERS = ("wrapper", "inner", "_fn")
 """Functions of torch that stand between the user's call and the one that was called."""
@@ -71,14 +71,14 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
         at = "" if place is None else f" ({outside.short(place)})"
         sides.setdefault((named[process], at), []).append(process)
         operations[process] = _operation(case, process)
-    text = wording.listed(
+    text = sentences.listed(
         [
-            f"{wording.processes(trace, who)} name{'s' if len(who) == 1 else ''} rank {rank}{at}"
+            f"{sentences.processes(trace, who)} name{'s' if len(who) == 1 else ''} rank {rank}{at}"
             for (rank, at), who in sides.items()
         ]
     )
     first = evidence.ends[processes[0]]
-    label = wording.processes(trace, processes)
+    label = sentences.processes(trace, processes)
     itself = all(trace.processes[p].rank == rank for p, rank in named.items())
     whole = members if members is not None else "the group"
     no_member = "no member" if len(set(named.values())) == 1 else "not among the members"

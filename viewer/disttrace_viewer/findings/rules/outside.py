@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from disttrace_viewer.findings import wording
-from disttrace_viewer.findings.addresses import words
+from disttrace_viewer.analysis.peer_addresses import words
+from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.ending import ALIVE
-from disttrace_viewer.findings.finding import Location
+from disttrace_viewer.trace.model import Location
+from disttrace_viewer.wording import sentences
 
 
 def where(case: Case, processes: Iterable[int]) -> str:
@@ -22,19 +22,19 @@ def where(case: Case, processes: Iterable[int]) -> str:
         if end.over and end.how != "silent":
             text = words(evidence, process)
         elif standing is not None:
-            text = f"stands at {wording.standing(standing)}, outside communication"
+            text = f"stands at {sentences.standing(standing)}, outside communication"
         else:
             last = evidence.last.get(process)
             text = "is outside communication"
             if last is not None:
-                text += f" since {wording.operation(evidence.trace, last)}"
+                text += f" since {sentences.operation(evidence.trace, last)}"
         texts.setdefault(text, []).append(process)
     alone = len(texts) == 1
     clauses = []
     for text, who in texts.items():
         subject = "it" if alone and len(who) == 1 else "they"
         if not alone:
-            subject = wording.processes(evidence.trace, who)
+            subject = sentences.processes(evidence.trace, who)
         elif len(who) > 1:
             text = text.replace("stands", "stand", 1).replace("is outside", "are outside", 1)
             text = text.replace("has ended", "have ended", 1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
-from disttrace_viewer.findings.agents import AGENT
+from disttrace_viewer.analysis.node_rendezvous import AGENT
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.rendezvous import STORES
+from disttrace_viewer.analysis.wait_graph import MEETING, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.meeting import STORES
-from disttrace_viewer.findings.operation import Op
-from disttrace_viewer.findings.waits import MEETING, Wait
-from disttrace_viewer.model import Store
-from disttrace_viewer.places import is_loopback
+from disttrace_viewer.merge.store_servers import is_loopback
+from disttrace_viewer.trace.model import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from disttrace_viewer.findings import wording
+from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.process_ends import MISSED_NS, OWN, SILENT, TOGETHER_NS, words
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.ending import MISSED_NS, OWN, SILENT, TOGETHER_NS, words
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Location, Scope
-from disttrace_viewer.findings.operation import innermost
+from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.trace.model import Location
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -117,11 +118,11 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     end = evidence.ends[first]
     where = evidence.whereabouts(first)
     last = evidence.last.get(first)
-    text = wording.processes(trace, alike)
+    text = sentences.processes(trace, alike)
     text = text[0].upper() + text[1:]
     known = end.failure is not None or end.asked_at
     at = f" at {_place(where)}" if known and where is not None else ""
-    before = f", after {wording.operation(trace, last)}" if last is not None else ""
+    before = f", after {sentences.operation(trace, last)}" if last is not None else ""
     if end.failure is not None:
         before = ""
     silent = end.how == SILENT and end.code is None

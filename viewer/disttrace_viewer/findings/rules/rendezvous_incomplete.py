@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.findings import wording
+from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.wait_graph import MEETING, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.operation import frame
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.findings.waits import MEETING, Wait
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -60,25 +60,25 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         and (w.exchange == wait.exchange or (set(w.absent) & set(wait.absent) and not elsewhere))
     ]
     who = sorted({w.process for w in same} | {w.process for w in elsewhere})
-    came = f"{wording.ranks(meeting.arrived)} came" if meeting.arrived else "nobody came"
+    came = f"{sentences.ranks(meeting.arrived)} came" if meeting.arrived else "nobody came"
     if meeting.expected:
         came += f" of {meeting.expected}"
-    at = wording.place(frame(trace, wait.op))
-    age = wording.span(max(evidence.age_ns(w.op) for w in same))
+    at = sentences.place(frame(trace, wait.op))
+    age = sentences.span(max(evidence.age_ns(w.op) for w in same))
     text = _missing(case, wait, sinks)
     if elsewhere:
-        others = wording.processes(trace, [w.process for w in elsewhere])
+        others = sentences.processes(trace, [w.process for w in elsewhere])
         theirs = case.meetings.of(elsewhere[0].op)
         there = "/".join(p or "?" for p in theirs.store.prefix) if theirs else "?"
         here = "/".join(p or "?" for p in meeting.store.prefix)
         text = f"{others} waits in the same store under the prefix {there!r}, not {here!r}"
     early = all(case.early(w) for w in same)
     name = meeting.store.name or wait.op.call.op
-    label = wording.processes(trace, {w.process for w in same})
+    label = sentences.processes(trace, {w.process for w in same})
     return Finding(
         kind="rendezvous_incomplete",
         summary=(
-            f"{label[0].upper() + label[1:]} {wording.have(len({w.process for w in same}))} been"
+            f"{label[0].upper() + label[1:]} {sentences.have(len({w.process for w in same}))} been"
             f" waiting in {evidence.top(wait.op).call.op} ({at}) at {name} for {age}: {came};"
             f" {text}."
         ),
@@ -107,10 +107,10 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
 def _missing(case: Case, wait: Wait, sinks: list[int]) -> str:
     parts = []
     if sinks:
-        who = wording.processes(case.evidence.trace, sinks)
+        who = sentences.processes(case.evidence.trace, sinks)
         parts.append(f"{who} did not come{outside.where(case, sinks)}")
     if wait.absent:
-        parts.append(f"no process of {wording.ranks(wait.absent)} was seen")
+        parts.append(f"no process of {sentences.ranks(wait.absent)} was seen")
     return " and ".join(parts)
 
 

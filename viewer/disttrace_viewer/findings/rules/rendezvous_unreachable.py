@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from disttrace_viewer.findings import wording
-from disttrace_viewer.findings.addresses import words
-from disttrace_viewer.findings.agents import AGENT
+from disttrace_viewer.analysis.node_rendezvous import AGENT
+from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.peer_addresses import words
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.operation import Op, frame
 from disttrace_viewer.findings.rules.parts import address
-from disttrace_viewer.model import Store
+from disttrace_viewer.trace.model import Store
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -66,13 +66,13 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
         and trace.processes[o.process].job == job
     ]
     culprits, absent, text, sure = _blame(case, clients, listeners)
-    age = wording.span(max(evidence.age_ns(o) for o, _ in clients))
-    label = wording.processes(trace, who)
+    age = sentences.span(max(evidence.age_ns(o) for o, _ in clients))
+    label = sentences.processes(trace, who)
     return Finding(
         kind="rendezvous_unreachable",
         summary=(
-            f"{label[0].upper() + label[1:]} {wording.have(len(who))} been dialling"
-            f" {store.host}:{store.port} ({wording.place(frame(trace, op))}) for {age}, where no"
+            f"{label[0].upper() + label[1:]} {sentences.have(len(who))} been dialling"
+            f" {store.host}:{store.port} ({sentences.place(frame(trace, op))}) for {age}, where no"
             f" traced process listens: {text}."
         ),
         certainty=CERTAIN if sure else LIKELY,

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from disttrace_viewer.findings import wording
+from disttrace_viewer.analysis.operation import Op, frame, ops
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
-from disttrace_viewer.findings.operation import Op, frame, ops
-from disttrace_viewer.model import Call
+from disttrace_viewer.trace.model import Call
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -56,9 +56,9 @@ def _finding(case: Case, send: Op, receive: Op, times: int, messages: list[int])
     return Finding(
         kind="size_mismatch",
         summary=(
-            f"{_label(case, send)} sends {wording.sizes(send)}"
-            f" ({wording.place(frame(trace, send))}) where {_label(case, receive)} receives"
-            f" {wording.sizes(receive)} ({wording.place(frame(trace, receive))}){again}."
+            f"{_label(case, send)} sends {sentences.sizes(send)}"
+            f" ({sentences.place(frame(trace, send))}) where {_label(case, receive)} receives"
+            f" {sentences.sizes(receive)} ({sentences.place(frame(trace, receive))}){again}."
         ),
         hint="Give both ends tensors of one size and dtype; the rest of the receiver's is stale.",
         waiting=tuple(op.process for op in (send, receive) if op.status != "ok"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from disttrace_viewer.findings import wording
+from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.store_keys import Setters
+from disttrace_viewer.analysis.wait_graph import KEY, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.operation import frame
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.findings.setters import Setters
-from disttrace_viewer.findings.waits import KEY, Wait
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -35,7 +35,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     key = str(unset[0])
     names = " and ".join(repr(k) for k in unset[:3])
     store = trace.place_by_id.get(str(place))
-    at = wording.place(frame(trace, wait.op))
+    at = sentences.place(frame(trace, wait.op))
     setters = Setters(evidence)
     known = setters.first
     near, setter = _near(known, place, key)
@@ -54,12 +54,13 @@ def _finding(case: Case, wait: Wait) -> Finding:
     others = [p for p in (store.processes if store else ()) if p not in who and case.outside(p)]
     doing = f"; of those who use this store{outside.where(case, others)[1:]}" if others else ""
     early = all(case.early(w) for w in inside)
-    age = wording.span(max(evidence.age_ns(w.op) for w in inside))
-    label = wording.processes(trace, who)
+    age = sentences.span(max(evidence.age_ns(w.op) for w in inside))
+    label = sentences.processes(trace, who)
     return Finding(
         kind="store_key_missing",
         summary=(
-            f"{label[0].upper() + label[1:]} {wording.have(len(who))} been in {wait.op.call.op} of"
+            f"{label[0].upper() + label[1:]} {sentences.have(len(who))} been in"
+            f" {wait.op.call.op} of"
             f" {names} at {at} for {age}, and {text}{doing}."
         ),
         certainty=CERTAIN

@@ -6,18 +6,20 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from disttrace_viewer.findings import slowness, wording
+from disttrace_viewer.analysis import delays
+from disttrace_viewer.analysis.delays import SHARE_OF_SPAN, WARN_NS, Delay
+from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Location
-from disttrace_viewer.findings.operation import innermost
-from disttrace_viewer.findings.slowness import SHARE_OF_SPAN, WARN_NS, Delay
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding
+from disttrace_viewer.trace.model import Location
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
     """One warning per process and line; only where nothing is broken."""
     if any(finding.severity == ERROR for finding in case.findings):
         return
-    for delay in slowness.stragglers(case.evidence.exchanges):
+    for delay in delays.stragglers(case.evidence.exchanges):
         if worth_telling(case, delay):
             yield finding_of(case, delay, "straggler")
 
@@ -44,9 +46,9 @@ def finding_of(case: Case, delay: Delay, kind: str) -> Finding:
     trace = case.evidence.trace
     call = trace.call(delay.call)
     where = innermost(trace.stack(delay.call))
-    at = f" before {wording.standing(where)}" if where is not None else ""
+    at = f" before {sentences.standing(where)}" if where is not None else ""
     label = trace.processes[delay.process].label
-    others = wording.processes(trace, delay.others)
+    others = sentences.processes(trace, delay.others)
     does = f"comes late to {call.op}" if kind == "straggler" else "sends late"
     clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}
     return Finding(
@@ -54,9 +56,9 @@ def finding_of(case: Case, delay: Delay, kind: str) -> Finding:
         severity=WARNING,
         certainty=CERTAIN if len(clocks) == 1 else LIKELY,
         summary=(
-            f"{label[0].upper() + label[1:]} {does} by {wording.span(delay.median_ns)} in"
+            f"{label[0].upper() + label[1:]} {does} by {sentences.span(delay.median_ns)} in"
             f" {delay.times} of {delay.of} cases{at}; {others} waited"
-            f" {wording.span(delay.waited_ns)} for it in total."
+            f" {sentences.span(delay.waited_ns)} for it in total."
         ),
         hint="Look at what this rank does between its communication before and this line: data"
         " loading, logging, a slower device, or more work than the others.",

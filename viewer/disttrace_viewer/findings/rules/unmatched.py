@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from disttrace_viewer.findings import wording
+from disttrace_viewer.analysis.operation import Op, frame, ops
+from disttrace_viewer.analysis.wait_graph import MESSAGE, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.operation import Op, frame, ops
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.findings.waits import MESSAGE, Wait
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -79,8 +79,9 @@ def _facing(case: Case, wait: Wait, other: Op) -> Finding:
         kind="unmatched_recv" if wait.op.call.op == "recv" else "unmatched_send",
         summary=(
             f"{sender[0].upper() + sender[1:]} sends to {trace.processes[receive.process].label}"
-            f" with tag {send.call.tag} ({wording.place(frame(trace, send))}), which receives with"
-            f" tag {receive.call.tag} ({wording.place(frame(trace, receive))}): the two never meet."
+            f" with tag {send.call.tag} ({sentences.place(frame(trace, send))}), which receives"
+            f" with tag {receive.call.tag} ({sentences.place(frame(trace, receive))}): the two"
+            f" never meet."
         ),
         hint="Give both ends one tag.",
         waiting=tuple(sorted({wait.process} | ({other.process} if other.id in blocked else set()))),
@@ -104,18 +105,18 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     done = "sends" if op.call.op == "recv" else "receives"
     label = trace.processes[wait.process].label
     if sinks:
-        who = wording.processes(trace, sinks)
+        who = sentences.processes(trace, sinks)
         never = f"{who} never {done}{outside.where(case, sinks)}"
     else:
-        never = f"{wording.ranks(wait.absent)}, of which no process was seen, never {done}"
+        never = f"{sentences.ranks(wait.absent)}, of which no process was seen, never {done}"
     if wait.any_of:
         never = f"nobody {done}: {never}"
     return Finding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
         summary=(
-            f"{label[0].upper() + label[1:]} has been in {wording.operation(trace, op)}"
-            f" ({wording.place(frame(trace, op))}, {wording.sizes(op)}) for"
-            f" {wording.span(evidence.age_ns(op))}, but {never}."
+            f"{label[0].upper() + label[1:]} has been in {sentences.operation(trace, op)}"
+            f" ({sentences.place(frame(trace, op))}, {sentences.sizes(op)}) for"
+            f" {sentences.span(evidence.age_ns(op))}, but {never}."
         ),
         certainty=CERTAIN
         if sinks and not wait.any_of and not early and case.certain_journals([wait.process, *sinks])

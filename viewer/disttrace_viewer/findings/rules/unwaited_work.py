@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import polars as pl
 
-from disttrace_viewer.findings import wording
+from disttrace_viewer.analysis.operation import frame, ops
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
-from disttrace_viewer.findings.operation import frame, ops
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -35,7 +35,7 @@ def find(case: Case) -> Iterator[Finding]:
     for rows in sites.values():
         found = list(ops(trace, lost[rows[:1]]))
         processes = sorted(set(lost["process"][rows].to_list()))
-        label = wording.processes(trace, processes)
+        label = sentences.processes(trace, processes)
         op = found[0]
         times = f", {len(rows):,} times" if len(rows) > 1 else ""
         yield Finding(
@@ -43,7 +43,7 @@ def find(case: Case) -> Iterator[Finding]:
             severity=NOTE,
             certainty=LIKELY,
             summary=f"{label[0].upper() + label[1:]} never waited for {op.call.op} at"
-            f" {wording.place(frame(trace, op))}{times}, and dropped its Work.",
+            f" {sentences.place(frame(trace, op))}{times}, and dropped its Work.",
             hint="Keep the Work and wait for it before the tensors are used or freed.",
             culprits=tuple(processes),
             op=op.call.op,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from disttrace_viewer.findings import arguments, wording
+from disttrace_viewer.analysis import mismatches
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
 from disttrace_viewer.findings.rules.parts import Join, joins
+from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -27,12 +28,12 @@ def find(case: Case) -> Iterator[Finding]:
 def _finding(case: Case, claims: dict[int, Join], waiting: list[int]) -> Finding:
     trace = case.evidence.trace
     values = {p: join.world_size for p, join in claims.items()}
-    odd = sorted(arguments.minority(values, len(values)))
+    odd = sorted(mismatches.minority(values, len(values)))
     sides: dict[int | None, list[int]] = {}
     for process in sorted(values, key=lambda p: (p not in odd, p)):
         sides.setdefault(values[process], []).append(process)
-    text = wording.listed(
-        [f"{wording.processes(trace, who)} {_claims(who)} {size}" for size, who in sides.items()]
+    text = sentences.listed(
+        [f"{sentences.processes(trace, who)} {_claims(who)} {size}" for size, who in sides.items()]
     )
     first = next(iter(claims.values()))
     return Finding(

@@ -1,0 +1,197 @@
+"""Compares `disttrace diagnose` with PyTorch's Flight Recorder analyzer on one workload.
+
+    python -m benchmarks.viewer.bench_diagnose --operations 1000000 --theirs 1000000
+
+Both get the same collectives of the same ranks, each in its own format (journals; pickled dumps as
+`torchfrtrace` reads them), healthy or with a rank that stops one collective early. Counted is the
+time of the whole command, start of the interpreter and reading included, and peak memory. The
+analyzer takes about 5 GiB for a million, and its rate falls with length.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+
+SHAPES = tuple([n * 64] for n in range(1, 9))
+STACK = tuple((f"/project/layer{n}.py", 10 + n, f"forward{n}") for n in range(8))
+"""The user's frames, as deep as disttrace keeps them."""
+TORCH = tuple((f"/site-packages/torch/nn/module{n}.py", 100 + n, "_call_impl") for n in range(8))
+"""What the flight recorder keeps besides; it writes all frames out in every entry."""
+LIMIT_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """All-reduces of a default group; the last rank leaves out the last one if ``missing``."""
+
+    operations: int
+    ranks: int = 4
+    missing: bool = True
+
+    def of(self, rank: int) -> int:
+        """How many a rank makes."""
+        each = self.operations // self.ranks
+        return each - 1 if self.missing and rank == self.ranks - 1 else each
+
+    def returned(self, number: int) -> bool:
+        """Whether the collective of that number (from 1) ends."""
+        return number <= self.of(self.ranks - 1)
+
+
+def write_journals(folder: Path, work: Workload) -> None:
+    """The workload as disttrace records it."""
+    from support.journals import MS, workers
+
+    last_t = 0
+    for journal in workers(folder, work.ranks):
+        group = journal.world()
+        stack = journal.stack(*STACK)
+        calls = [journal.collective(group, shapes=[s], bytes=4 * s[0], stack=stack) for s in SHAPES]
+        lines = []
+        for number in range(1, work.of(journal.rank or 0) + 1):
+            t = 10 * MS + number * 90_000 + (journal.rank or 0) * 700
+            call = calls[number % len(calls)]
+            lines.append(f'{{"b":{number},"t":{t},"s":{call},"q":{number}}}\n')
+            if work.returned(number):
+                lines.append(f'{{"e":{number},"d":{50_000 + number % 977},"u":9000}}\n')
+            last_t = max(last_t, t)
+        if work.missing:
+            lines += [f'{{"hb":{last_t + beat * 2000 * MS}}}\n' for beat in range(1, 8)]
+        with journal.segments[-1].open("a") as file:
+            file.writelines(lines)
+        if not work.missing:
+            journal.define("exit", t=last_t + MS, how="normal", code=0)
+
+
+def write_dumps(folder: Path, work: Workload) -> None:
+    """The workload as ProcessGroupNCCL's flight recorder dumps it (format 2.10)."""
+    folder.mkdir(parents=True)
+    members = str(list(range(work.ranks)))
+    for rank in range(work.ranks):
+        entries = [_entry(work, number) for number in range(1, work.of(rank) + 1)]
+        dump = {
+            "version": "2.10",
+            "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": members}},
+            "pg_status": {},
+            "entries": entries,
+        }
+        with (folder / f"trace_{rank}").open("wb") as file:
+            pickle.dump(dump, file)
+
+
+def _entry(work: Workload, number: int) -> dict[str, Any]:
+    shape = SHAPES[number % len(SHAPES)]
+    done = work.returned(number)
+    began = 1_700_000_000_000_000_000 + number * 90_000
+    return {
+        "record_id": number - 1,
+        "pg_id": 0,
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": number,
+        "p2p_seq_id": 0,
+        "op_id": number,
+        "profiling_name": "nccl:all_reduce",
+        "time_created_ns": began,
+        "input_sizes": [shape],
+        "input_dtypes": ["Float"],
+        "output_sizes": [shape],
+        "output_dtypes": ["Float"],
+        "state": "completed" if done else "scheduled",
+        "time_discovered_started_ns": began + 9_000 if done else None,
+        "time_discovered_completed_ns": began + 50_000 if done else None,
+        "retired": done,
+        "timeout_ms": 600_000,
+        "is_p2p": False,
+        "frames": [{"name": f, "filename": file, "line": line} for file, line, f in TORCH + STACK],
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a command took."""
+
+    operations: int
+    cpu_s: float
+    wall_s: float
+    peak_mib: float
+    output: str
+
+    @property
+    def rate(self) -> float:
+        """Operations per second, from the start of the command to its end."""
+        return self.operations / self.wall_s
+
+
+def measure(command: Sequence[str], operations: int) -> Cost:
+    """Run a command to its end; its exit code is its own affair."""
+    began = time.perf_counter()
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, cwd=ROOT)
+        try:
+            _, _, usage = os.wait4(process.pid, 0)
+        except BaseException:
+            process.kill()
+            raise
+        wall = time.perf_counter() - began
+        said.seek(0)
+        output = said.read()
+    return Cost(operations, usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024, output)
+
+
+def ours(folder: Path, work: Workload) -> Cost:
+    """``disttrace diagnose`` on journals of the workload."""
+    write_journals(folder, work)
+    command = [sys.executable, "-m", "disttrace", "diagnose", str(folder), "--json"]
+    return measure(["timeout", str(LIMIT_S), *command], work.operations)
+
+
+def theirs(folder: Path, work: Workload) -> Cost:
+    """``torchfrtrace`` on dumps of the workload."""
+    write_dumps(folder, work)
+    command = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)]
+    return measure(["timeout", str(LIMIT_S), *command, "--prefix", "trace_"], work.operations)
+
+
+def main() -> None:
+    """Print one line per tool and how often ours is the faster."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--operations", type=int, default=1_000_000, help="for disttrace")
+    parser.add_argument("--theirs", type=int, default=1_000_000, help="for the analyzer; 0: none")
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--healthy", action="store_true", help="nobody is missing")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        work = Workload(chosen.operations, chosen.ranks, not chosen.healthy)
+        mine = ours(folder / "journals", work)
+        _say("disttrace diagnose", mine)
+        if not chosen.theirs:
+            return
+        work = Workload(chosen.theirs, chosen.ranks, not chosen.healthy)
+        other = theirs(folder / "dumps", work)
+        _say("torchfrtrace", other)
+        print(f"disttrace handles {mine.rate / other.rate:.1f} times the operations per second")
+
+
+def _say(name: str, cost: Cost) -> None:
+    print(
+        f"{name:<20} {cost.operations:>10,} operations  {cost.cpu_s:6.2f} s CPU"
+        f"  {cost.wall_s:6.2f} s wall  {cost.peak_mib:6.0f} MiB  {cost.rate:>10,.0f}/s"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What of torch's Python surface is wrapped: a file per class or family of functions."""

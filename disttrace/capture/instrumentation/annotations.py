@@ -1,0 +1,66 @@
+"""``disttrace.annotate``: a name of the user's own around operations."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Callable
+
+from disttrace.capture.instrumentation.functions import enter, leave
+from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.format import COMPOSED
+from disttrace.recording.operation import Operation
+
+PART = "annotations"
+
+
+class Annotated(contextlib.ContextDecorator):
+    """A composed operation ``annotate`` called ``name``; nothing while tracing is off.
+
+    ``current`` is asked at each entry, as a function may be decorated before tracing is on.
+    """
+
+    def __init__(self, current: Callable[[], Capture | None], name: str) -> None:
+        self._current = current
+        self._name = name
+        self._capture: Capture | None = None
+        self._operation: Operation | None = None
+
+    def _recreate_cm(self) -> Annotated:
+        return Annotated(self._current, self._name)  # each call of a decorated function is its own
+
+    def __enter__(self) -> None:
+        self._capture = capture = self._current()
+        if capture is None:
+            return
+        try:
+            thread = capture.recorder.threads.state
+            call = capture.recorder.call(
+                "annotate",
+                synchronous=True,
+                counter=None,
+                kind=COMPOSED,
+                name=self._name,
+                stack=capture.sites.stack(_user(sys._getframe(1))),
+                origin="python",
+                **{"async": False},
+            )
+            self._operation = capture.recorder.begin(thread, call)
+            enter(thread, self._operation)
+        except BaseException as error:
+            capture.fail(PART, error)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        operation, self._operation = self._operation, None
+        if self._capture is not None and operation is not None:
+            leave(self._capture, operation, error)
+
+
+def _user(frame: types.FrameType) -> types.FrameType:
+    """The frame that entered: behind contextlib's own where a decorated function was called."""
+    behind = frame.f_back
+    is_decorator = frame.f_code.co_filename == contextlib.__file__
+    return behind if is_decorator and behind is not None else frame

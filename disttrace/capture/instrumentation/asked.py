@@ -1,0 +1,80 @@
+"""The door for completion asked for without a wait: futures, ``is_completed`` loops, streams.
+
+Such a program has not forgotten its work. What it sees complete is complete; what it follows by a
+future is followed to its end by the poller, which the live thread runs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.capture.wrapping.context import Capture
+
+PART = "completion without a wait"
+
+# What each method says: it returns whether the work is complete, or a future outlives the Work.
+_TELLS = "is_completed"
+_OUTLIVES = frozenset({"get_future", "get_future_result"})
+METHODS = (_TELLS, *sorted(_OUTLIVES), "synchronize", "result", "block_current_stream")
+
+
+def install(capture: Capture) -> None:
+    """Patch what this torch has, and have works polled."""
+    from torch._C._distributed_c10d import Work
+
+    works = capture.works
+    works.is_completed = Work.is_completed
+    works.wait = Work.wait
+    works.wake = capture.wake
+    capture.pollers.append(works.poll)
+    capture.engine.on_undo(PART, "the poller", lambda: _stop(capture))
+    atexit.register(_last_look, capture)
+
+    def adopt(owner: type) -> None:
+        if issubclass(owner, Work):
+            for name in METHODS:
+                door = functools.partial(_door, capture, name)
+                capture.engine.attribute(PART, owner, name, door)
+
+    capture.adopters.append(adopt)
+    adopt(Work)
+
+
+def _last_look(capture: Capture) -> None:
+    """At exit: what is complete by now is on record as complete, and nothing is held."""
+    try:
+        capture.works.poll(everything=True)
+        capture.works.release()
+    except BaseException as error:
+        capture.fail(PART, error)
+
+
+def _stop(capture: Capture) -> None:
+    atexit.unregister(_last_look)
+    if capture.works.poll in capture.pollers:
+        capture.pollers.remove(capture.works.poll)
+    capture.works.release()
+
+
+def _door(capture: Capture, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    works, threads, fail = capture.works, capture.recorder.threads, capture.fail
+    get, tells, outlives = works.get, name == _TELLS, name in _OUTLIVES
+
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        try:
+            reference = get(id(self))
+            if reference is not None and reference() is self and not threads.state.inside:
+                works.asked(reference, name)
+                if tells:
+                    works.observed(reference, complete=bool(result))
+                elif outlives:
+                    works.keep(self)
+        except BaseException as error:
+            fail(PART, error)
+        return result
+
+    return wrapper

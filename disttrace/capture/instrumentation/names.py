@@ -1,0 +1,70 @@
+"""The door for names that programs give to their communication: ``dist.record_comm``.
+
+It becomes a composed operation around what is issued under it, with the name.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.capture.calls.call_table import Calls
+from disttrace.capture.instrumentation.functions import enter, leave
+from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.format import COMPOSED
+from disttrace.recording.operation import Call, Operation
+
+PART = "names of communication"
+_OP = "record_comm"
+_SETTER = "_set_comm_profiling_name"
+
+
+def install(capture: Capture) -> None:
+    """Patch what ``record_comm`` calls, on a torch that has it."""
+    import torch._C._distributed_c10d as c10d
+
+    if hasattr(c10d, _SETTER):
+        setter = _door(capture, Calls(capture.sites), getattr(c10d, _SETTER))
+        capture.engine.value(PART, c10d, _SETTER, setter)
+
+
+def _door(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Callable[..., Any]:
+    # The context manager's frame calls twice: at its begin, and to put the former name back.
+    around: dict[int, Operation] = {}
+    capture.on_fork += [calls.forget, around.clear]
+
+    def begin(name: str, frame: Any) -> Operation:
+        def define(stack: int | None) -> Call:
+            return capture.recorder.call(
+                _OP,
+                synchronous=True,
+                counter=None,
+                kind=COMPOSED,
+                name=name,
+                stack=stack,
+                origin="python",
+            )
+
+        call, _ = calls.find(frame, (_OP, name), define)
+        thread = capture.recorder.threads.state
+        operation = capture.recorder.begin(thread, call)
+        enter(thread, operation)
+        return operation
+
+    def set_name(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        try:
+            frame = sys._getframe(1)
+            if frame.f_code.co_name == _OP:
+                operation = around.pop(id(frame), None)
+                if operation is not None:
+                    leave(capture, operation, None)
+                else:
+                    around[id(frame)] = begin(str(args[0] if args else kwargs), frame)
+            del frame
+        except BaseException as error:
+            capture.fail(PART, error)
+        return result
+
+    return set_name

@@ -1,0 +1,148 @@
+"""The door for calls that torch refuses before any method is called: a root outside the group, a
+wrong type, a message to oneself.
+
+torch reports every exception of a public function to its logger. That report is where they are
+seen, so calls that succeed pay nothing, and nothing of torch.compile's sees a patch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from disttrace import errors
+from disttrace.capture.calls.call_table import Calls
+from disttrace.capture.objects.groups import GroupEntry
+from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.format import COLLECTIVE, MESSAGE
+from disttrace.recording.operation import Call
+
+PART = "calls refused by torch"
+_REPORT = "_get_msg_dict"
+
+_MESSAGES = frozenset({"send", "recv"})
+# Public functions whose operations have a record of their own once a method is called, by the name
+# that this record has.
+_FUNCTIONS = {
+    **{name: name for name in _MESSAGES},
+    "broadcast": "broadcast",
+    "all_reduce": "all_reduce",
+    "reduce": "reduce",
+    "all_gather": "all_gather",
+    "all_gather_single": "all_gather_into_tensor",
+    "all_gather_into_tensor": "all_gather_into_tensor",
+    "gather": "gather",
+    "gather_single": "gather_into_tensor",
+    "gather_into_tensor": "gather_into_tensor",
+    "scatter": "scatter",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "reduce_scatter_tensor": "reduce_scatter_tensor",
+    "all_to_all_single": "all_to_all_single",
+    "all_to_all": "all_to_all",
+    "barrier": "barrier",
+}
+_RANKS = ("src", "dst", "group_src", "group_dst")
+
+
+def install(capture: Capture) -> None:
+    """Patch what torch's decorator calls with an exception in hand."""
+    from torch.distributed import c10d_logger
+
+    if hasattr(c10d_logger, _REPORT):
+        refusals = Refusals(capture, c10d_logger)
+        door = refusals.door(getattr(c10d_logger, _REPORT))
+        capture.engine.value(PART, c10d_logger, _REPORT, door)
+
+
+class Refusals:
+    """Calls that raised and reached no method."""
+
+    def __init__(self, capture: Capture, logger: types.ModuleType) -> None:
+        self._capture = capture
+        self._logger_file = logger.__file__
+        self._calls = Calls(capture.sites)
+        capture.on_fork.append(self._calls.forget)
+
+    def door(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The replacement of ``_get_msg_dict(function's name, *arguments)``."""
+
+        def report(name: str, *args: Any, **kwargs: Any) -> Any:
+            try:
+                error = sys.exc_info()[1]
+                if name in _FUNCTIONS and error is not None and not self._known(error):
+                    self._record(name, args, kwargs, error, sys._getframe(1))
+            except BaseException as ours:
+                self._capture.fail(PART, ours)
+            return original(name, *args, **kwargs)
+
+        return report
+
+    def _known(self, error: BaseException) -> bool:
+        """Whether the exception came through another door, or another decorated function."""
+        traceback = error.__traceback__
+        inner = traceback.tb_next if traceback is not None else None
+        while inner is not None:
+            file = inner.tb_frame.f_code.co_filename
+            if file == self._logger_file or errors.is_our_file(file):
+                return True
+            inner = inner.tb_next
+        return False
+
+    def _record(
+        self,
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        error: BaseException,
+        frame: types.FrameType,
+    ) -> None:
+        capture = self._capture
+        thread = capture.recorder.threads.state
+        given = _given(name, args, kwargs)
+        entry = None if thread.inside else _group(capture, given.get("group"))
+        if entry is None:
+            return
+        op = _FUNCTIONS[name]
+        ranks = {key: given[key] for key in _RANKS if isinstance(given.get(key), int)}
+
+        def define(stack: int | None) -> Call:
+            return capture.recorder.call(
+                op,
+                synchronous=True,
+                counter=None,  # it took no number
+                kind=MESSAGE if op in _MESSAGES else COLLECTIVE,
+                group=entry.n,
+                backend=entry.backend(None),
+                stack=stack,
+                origin="python",
+                args=ranks or None,
+            )
+
+        call, _ = self._calls.find(frame, (op, entry.n, *ranks.items()), define)
+        operation = capture.recorder.begin(thread, call)
+        capture.recorder.failed(operation, error, on_issue=True)
+
+
+def _given(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name; only the keywords where they do not fit the function."""
+    from torch.distributed import distributed_c10d
+
+    try:
+        function = getattr(distributed_c10d, name)
+        return dict(inspect.signature(function).bind_partial(*args, **kwargs).arguments)
+    except (AttributeError, TypeError):
+        return kwargs
+
+
+def _group(capture: Capture, given: Any) -> GroupEntry | None:
+    """The group of the call: the default group where none is given; None without any."""
+    from torch._C._distributed_c10d import ProcessGroup
+    from torch.distributed import distributed_c10d
+
+    if given is None:
+        given = getattr(getattr(distributed_c10d, "_world", None), "default_pg", None)
+    return capture.groups.of(given) if isinstance(given, ProcessGroup) else None

@@ -1,0 +1,1 @@
+"""torchrun: its agent, and the workers that it starts."""

@@ -1,0 +1,268 @@
+"""The door for launchers: torchrun's agent, its rendezvous, and how each worker ended.
+
+Nothing here imports elastic: each part is opened when the program imports its module.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.capture.instrumentation.functions import enter, leave
+from disttrace.capture.launcher.workers import Workers
+from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.format import COMPOSED
+from disttrace.recording.operation import Operation
+
+PART = "launchers"
+
+_AGENT = "torch.distributed.elastic.agent.server.api"
+_PROCESSES = "torch.distributed.elastic.multiprocessing.api"
+_EVENTS = "torch.distributed.elastic.events"
+
+Arguments = Callable[..., "dict[str, Any] | None"]
+
+
+def install(capture: Capture) -> None:
+    """Wait for what a launcher imports."""
+    workers = Workers(capture.recorder)
+    capture.engine.on_undo(PART, "imports to come", lambda: None)
+    for module, opened in (
+        (_AGENT, lambda m: _agent(capture, m.SimpleElasticAgent)),
+        (_PROCESSES, lambda m: _processes(capture, workers, m.PContext)),
+        (_EVENTS, lambda m: _events(capture, m.construct_and_record_rdzv_event)),
+        ("multiprocessing.popen_fork", lambda m: _children(capture, workers, m.Popen)),
+        ("multiprocessing.popen_forkserver", lambda m: _children(capture, workers, m.Popen)),
+    ):
+        capture.when_imported(module, _guarded(capture, opened))
+
+
+def _guarded(capture: Capture, opened: Callable[[Any], None]) -> Callable[[types.ModuleType], None]:
+    def arrived(module: types.ModuleType) -> None:
+        try:
+            opened(module)
+        except BaseException as error:  # elastic has another shape in this torch
+            capture.fail(PART, error)
+
+    return arrived
+
+
+def _agent(capture: Capture, agent: type) -> None:
+    def run(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                capture.identified(role="agent")
+            except BaseException as error:
+                capture.fail(PART, error)
+            return original(self, *args, **kwargs)
+
+        return wrapper
+
+    patch = capture.engine.attribute
+    patch(PART, agent, "run", run)
+    patch(PART, agent, "_rendezvous", _operation(capture, "rendezvous", _expected, _found))
+    patch(PART, agent, "_exit_barrier", _operation(capture, "exit_barrier", _nodes))
+
+
+def _expected(agent: Any, group: Any) -> dict[str, Any]:
+    """Who is expected where, before a rendezvous."""
+    spec = group.spec
+    handler = spec.rdzv_handler
+    settings = getattr(handler, "_settings", None)
+    given = {
+        "backend": _asked(handler.get_backend),
+        "run_id": _asked(handler.get_run_id),
+        "attempt": spec.max_restarts - agent._remaining_restarts,
+        "local_world_size": spec.local_world_size,
+        "min_nodes": getattr(settings, "min_nodes", getattr(handler, "world_size", None)),
+        "max_nodes": getattr(settings, "max_nodes", getattr(handler, "world_size", None)),
+        "node_rank": getattr(handler, "rank", None),
+        "host": getattr(handler, "master_addr", None),
+        "port": getattr(handler, "master_port", None),
+    }
+    timeout = getattr(getattr(settings, "timeout", None), "join", getattr(handler, "timeout", None))
+    if timeout is not None:
+        given["timeout"] = timeout.total_seconds()
+    return given
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    """The answer of a handler, which may be anybody's class."""
+    try:
+        return question()
+    except Exception:  # theirs; torch will ask itself and hear it
+        return None
+
+
+def _found(agent: Any, group: Any) -> dict[str, Any]:
+    """What the rendezvous came to."""
+    holder = getattr(group.spec.rdzv_handler, "_state_holder", None)
+    return {
+        "round": getattr(getattr(holder, "state", None), "round", None),
+        "node_rank": group.group_rank,
+        "nodes": group.group_world_size,
+        "master_addr": group.master_addr,
+        "master_port": group.master_port,
+        "ranks": [worker.global_rank for worker in group.workers],
+    }
+
+
+def _nodes(agent: Any) -> dict[str, Any]:
+    return {"nodes": agent._worker_group.group_world_size}
+
+
+def _processes(capture: Capture, workers: Workers, context: type) -> None:
+    def wait(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            try:
+                workers.look(self)
+            except BaseException as error:
+                capture.fail(PART, error)
+            return result
+
+        return wrapper
+
+    def starting(processes: Any) -> dict[str, Any]:
+        return {"entrypoint": str(processes.entrypoint), "processes": processes.nprocs}
+
+    def stopping(processes: Any, death_sig: Any = None, timeout: int = 30) -> dict[str, Any] | None:
+        workers.look(processes, now=True)
+        if not workers.told(processes):
+            return None
+        return {"signal": getattr(death_sig, "name", "SIGTERM"), "timeout": timeout}
+
+    def started(processes: Any) -> None:
+        workers.started(processes)
+
+    def stopped(processes: Any, *args: Any, **kwargs: Any) -> None:
+        workers.look(processes, now=True)
+
+    patch = capture.engine.attribute
+    patch(PART, context, "start", _operation(capture, "start_workers", starting, started))
+    patch(PART, context, "wait", wait)
+    patch(PART, context, "close", _operation(capture, "stop_workers", stopping, stopped))
+
+
+def _children(capture: Capture, workers: Workers, popen: type) -> None:
+    """Plain multiprocessing: a child that ended badly, while this process has a journal."""
+
+    def poll(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            code = original(self, *args, **kwargs)
+            if code:
+                try:
+                    workers.child(self.pid, code)
+                except BaseException as error:
+                    capture.fail(PART, error)
+            return code
+
+        return wrapper
+
+    def send_signal(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            workers.tell(self.pid)
+            return original(self, *args, **kwargs)
+
+        return wrapper
+
+    capture.engine.attribute(PART, popen, "poll", poll)
+    capture.engine.attribute(PART, popen, "_send_signal", send_signal)
+
+
+def _events(capture: Capture, record: Any) -> None:
+    """The rendezvous's own events, which go to a null handler otherwise."""
+
+    def make(original: types.FunctionType) -> Callable[..., Any]:
+        signature = inspect.signature(original)
+
+        def construct(*args: Any, **kwargs: Any) -> Any:
+            try:
+                event = signature.bind(*args, **kwargs).arguments
+                state = getattr(event.get("node_state"), "value", "")
+                # Keep-alives come every few seconds for as long as the job runs.
+                if state != "RUNNING" or not event.get("name", "").endswith("_keep_alive"):
+                    capture.recorder.note(
+                        "rendezvous",
+                        event=event.get("name"),
+                        text=str(event.get("message")),
+                        state=state,
+                        run=event.get("run_id"),
+                        rank=event.get("rank"),
+                        node=event.get("hostname"),
+                    )
+            except BaseException as error:
+                capture.fail(PART, error)
+            return original(*args, **kwargs)
+
+        return construct
+
+    capture.engine.function(PART, record, make)
+
+
+def _operation(
+    capture: Capture, op: str, arguments: Arguments, outcome: Arguments | None = None
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A method that becomes the composed operation ``op``.
+
+    ``arguments`` gets what the method gets; where it returns None the call is no operation.
+    ``outcome`` gets the same after the call, and what it returns joins the arguments.
+    """
+
+    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operation, Any] | None:
+        given = arguments(*args, **kwargs)
+        if given is None:
+            return None
+        given = {key: value for key, value in given.items() if value is not None}
+        recorder = capture.recorder
+        thread = recorder.threads.state
+        call = recorder.call(
+            op,
+            synchronous=True,
+            counter=None,
+            kind=COMPOSED,
+            stack=capture.sites.stack(sys._getframe(2)),
+            origin="python",
+            args=given,
+            **{"async": False},
+        )
+        operation = recorder.begin(thread, call)
+        enter(thread, operation)
+        return operation, given
+
+    def end(
+        operation: Operation, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        found = outcome(*args, **kwargs) if outcome is not None else None
+        if found:
+            found = {key: value for key, value in found.items() if value is not None}
+            capture.recorder.define("call", n=operation.call.n, args={**given, **found})
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            begun = None
+            try:
+                begun = begin((self, *args), kwargs)
+            except BaseException as error:
+                capture.fail(PART, error)
+            if begun is None:
+                return original(self, *args, **kwargs)
+            operation, given = begun
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException as error:
+                leave(capture, operation, error)
+                raise
+            try:
+                end(operation, given, (self, *args), kwargs)
+            except BaseException as error:
+                capture.fail(PART, error)
+            leave(capture, operation, None)
+            return result
+
+        return wrapper
+
+    return make

@@ -1,0 +1,181 @@
+"""The door for operations issued by C++ on a torch with native hooks (2.15 and later).
+
+Hooks belong to a group, so each group gets them when it becomes known. They tell the operation, its
+tensors and its root; neither the reduce operation nor the tag.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.capture.calls import arguments
+from disttrace.capture.calls.arguments import Signature
+from disttrace.capture.calls.operations import NATIVE, Native
+from disttrace.capture.native.operations import NativeOperations
+from disttrace.capture.objects.groups import GroupEntry
+from disttrace.capture.objects.works import storage
+from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.format import MESSAGE
+from disttrace.patching import dynamo
+from disttrace.recording.operation import Operation
+
+PART = "operations issued by C++"
+
+# The number under which our hooks stand in each group: nobody else's, we hope.
+HOOK_ID = 0x64697374
+_NOBODY = -1
+_ISSUE_FAILED = RuntimeError("the operation raised when it was issued")
+
+
+def supported() -> bool:
+    """Whether this torch has hooks."""
+    from torch._C._distributed_c10d import ProcessGroup
+
+    return hasattr(ProcessGroup, "register_pre_hook")
+
+
+def install(capture: Capture) -> None:
+    """Hook every group, now and later."""
+    from torch.distributed import distributed_c10d as c10d
+
+    hooks = Hooks(capture)
+    capture.groups.on_new.append(hooks.appeared)
+    capture.engine.on_undo(PART, "native hooks of groups", hooks.detach)
+    for group in list(getattr(c10d._world, "pg_map", ())):
+        hooks.attach(group, capture.groups.of(group))
+
+
+class Hooks:
+    """The hooks of all groups."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._operations = NativeOperations(capture)
+        self._rows = {row.hook: row for row in NATIVE if row.hook is not None}
+        self._members: dict[Any, Native | None] = {}  # rows by what hooks tell
+        self._groups: weakref.WeakSet[Any] = weakref.WeakSet()
+        # What a thread has begun and not issued yet: an operation that raises has no post-hook.
+        self._issuing = capture.issuing
+        self._off = False
+        self._running: list[None] = []  # one entry for each hook that runs now, on any thread
+
+    def appeared(self, group: Any, entry: GroupEntry) -> None:
+        """A group became known, in the middle of another door's work."""
+        try:
+            self.attach(group, entry)
+        except BaseException as error:
+            self._capture.fail(PART, error)
+
+    def attach(self, group: Any, entry: GroupEntry) -> None:
+        """Register our hooks with ``group``, which they must not keep alive."""
+        if group in self._groups or not hasattr(group, "register_pre_hook"):
+            return  # known, or a Backend used directly
+        reference = weakref.ref(group)
+        group.register_pre_hook(HOOK_ID, self._before(reference, entry))
+        group.register_post_hook(HOOK_ID, self._after())
+        self._groups.add(group)
+
+    def detach(self) -> None:
+        """Take the hooks off; a group whose Python object died and came back keeps idle ones."""
+        self._off = True
+        if self.appeared in self._capture.groups.on_new:
+            self._capture.groups.on_new.remove(self.appeared)
+        if self._running:  # torch walks over the group's hooks now: later
+            self._capture.engine.on_undo(PART, "native hooks of groups", self.detach)
+            return
+        for group in list(self._groups):
+            group.unregister_pre_hook(HOOK_ID)
+            group.unregister_post_hook(HOOK_ID)
+        self._groups.clear()
+
+    def _before(self, reference: Callable[[], Any], entry: GroupEntry) -> Callable[[Any], None]:
+        threads, issuing, ident = self._capture.recorder.threads, self._issuing, threading.get_ident
+        row_of, operations, running = self._row_of, self._operations, self._running
+        known, getframe = self._members.get, sys._getframe
+
+        def before(told: Any) -> None:
+            """One function, for every operation of Python passes here too."""
+            thread = threads.state
+            if thread.inside or self._off:
+                return
+            running.append(None)
+            try:
+                name = told.name
+                row = known(name, name)
+                if row is name:
+                    row = row_of(name)
+                if row is None:
+                    return
+                number = ident()
+                if number in issuing:
+                    self._never_issued(issuing.pop(number)[0])
+                sent, received, root = told.input_tensors, told.output_tensors, told.root
+                operation = operations.begin(
+                    thread,
+                    getframe(),
+                    (
+                        row.hook,
+                        entry,
+                        root,
+                        *[(t.shape, t.dtype, t.is_cpu or t.device) for t in sent],
+                        None,
+                        *[(t.shape, t.dtype, t.is_cpu or t.device) for t in received],
+                    ),
+                    lambda: operations.described(
+                        row, reference(), entry, _signature(row, told, sent, received)
+                    ),
+                )
+                issuing[number] = operation, [storage(t) for t in received or sent]
+            except BaseException as error:
+                self._capture.fail(PART, error)
+            finally:
+                running.pop()
+
+        dynamo.skip(before.__code__)
+        return before
+
+    def _after(self) -> Callable[[Any], None]:
+        threads, issuing, ident = self._capture.recorder.threads, self._issuing, threading.get_ident
+        operations, running = self._operations, self._running
+
+        def after(told: Any) -> None:
+            if threads.state.inside or self._off:
+                return
+            running.append(None)
+            try:
+                issued = issuing.pop(ident(), None)
+                if issued is not None:
+                    operations.done(issued[0], told.work, issued[1])
+            except BaseException as error:
+                self._capture.fail(PART, error)
+            finally:
+                running.pop()
+
+        dynamo.skip(after.__code__)
+        return after
+
+    def _row_of(self, name: Any) -> Native | None:
+        """The row of a kind of operation that was not seen yet: to ask it for its name is slow."""
+        row = self._members[name] = self._rows.get(name.name)
+        return row
+
+    def _never_issued(self, operation: Operation) -> None:
+        self._capture.recorder.failed(operation, _ISSUE_FAILED, on_issue=True)
+
+
+def _signature(row: Native, told: Any, sent: list[Any], received: list[Any]) -> Signature:
+    message = row.kind == MESSAGE
+    root = told.root if told.root != _NOBODY else None
+    rest = {"output_shapes": [list(t.shape) for t in received]} if sent and received else None
+    return arguments.signature(
+        sent,
+        received,
+        asynchronous=told.async_op,
+        root=None if message else root,
+        peer=root if message else None,
+        args=rest,
+    )

@@ -1,0 +1,82 @@
+"""Notices what can issue operations from C++, before it does.
+
+Kernels cost microseconds on every operation, so they are put in place only then: before DDP's
+reducer and what its constructor calls, before a compiled model is loaded, and once operators are
+looked up. Looking up those of functional collectives proves nothing yet (see tripwires.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.capture.wrapping.context import Capture
+from disttrace.patching import dynamo
+
+FUNCTIONAL = "_c10d_functional"
+_FUNCTIONS = ("_broadcast_coalesced", "_verify_params_across_processes")
+
+
+def watch_operators(
+    capture: Capture, part: str, appeared: Callable[[], None], namespaces: tuple[str, ...]
+) -> None:
+    """Call ``appeared`` when one of ``namespaces`` of torch.ops is first looked up; now if it was.
+
+    torch.ops makes a namespace at its first use and keeps it, so this costs nothing later.
+    """
+
+    def door(original: Callable[..., Any]) -> Callable[..., Any]:
+        def __getattr__(self: Any, name: str) -> Any:
+            namespace = original(self, name)
+            if name in namespaces:
+                guarded(capture, part, appeared)
+            return namespace
+
+        return __getattr__
+
+    def watch(module: Any) -> None:
+        capture.engine.attribute(part, module._Ops, "__getattr__", door)
+        if any(name in vars(module.ops) for name in namespaces):
+            guarded(capture, part, appeared)
+
+    capture.when_imported("torch._ops", watch)
+
+
+def watch_constructors(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
+    """Call ``appeared`` before DDP's reducer is made, or its constructor talks to the others, and
+    before a model is loaded that was compiled to a library: it calls collectives without a word.
+    """
+    import torch
+    import torch._C._distributed_c10d as c10d
+    import torch.distributed as dist
+
+    def constructor(original: Callable[..., Any]) -> Callable[..., Any]:
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            guarded(capture, part, appeared)
+            original(self, *args, **kwargs)
+
+        return __init__
+
+    def function(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            guarded(capture, part, appeared)
+            return original(*args, **kwargs)
+
+        return call
+
+    libraries = vars(torch._C._aoti).values() if hasattr(torch._C, "_aoti") else ()
+    for issuer in (c10d.Reducer, *(value for value in libraries if isinstance(value, type))):
+        capture.engine.attribute(part, issuer, "__init__", constructor)
+    for name in _FUNCTIONS:
+        for module in (dist, c10d):
+            if hasattr(module, name):
+                capture.engine.value(part, module, name, function(getattr(module, name)))
+
+
+def guarded(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
+    """Call ``appeared`` where the program is in the middle of something else."""
+    try:
+        with dynamo.unseen():
+            appeared()
+    except BaseException as error:
+        capture.fail(part, error)

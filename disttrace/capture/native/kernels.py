@@ -1,0 +1,113 @@
+"""Python kernels on operators of torch's dispatcher, put in place and taken out again.
+
+They stand under BackendSelect, which also sees inference mode and compiled graphs, and pass on to
+what comes after it. A kernel must not be taken out while it runs: then it stays, and passes
+everything on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from disttrace.capture.wrapping.context import Capture
+from disttrace.patching import dynamo
+
+KEY = "BackendSelect"
+
+
+class Kernels:
+    """The kernels of one part in one namespace of operators."""
+
+    def __init__(self, capture: Capture, part: str, namespace: str) -> None:
+        self.off = False
+        self._capture = capture
+        self._part = part
+        self._namespace = namespace
+        self._library: Any = None
+        self._asked = False
+        self._placing = threading.RLock()  # a signal handler may issue, too
+        self._running: list[None] = []  # one entry for each kernel that runs now, on any thread
+        capture.on_fork.append(self._forked)
+
+    def once(self, place: Callable[[], None]) -> None:
+        """Have ``place`` called by the first who asks; whoever asks meanwhile waits for it.
+
+        An operation that another thread issues must not pass between half of the kernels.
+        """
+        with self._placing:
+            first, self._asked = not (self._asked or self.off), True
+            if first:
+                place()
+
+    def put(self, name: str, traced: Callable[..., Any]) -> None:
+        """Have ``traced(keyset, *arguments)`` called for the operator ``name``."""
+        if self._library is None:
+            import torch
+
+            self._library = torch.library.Library(self._namespace, "IMPL")
+            self._undoable()
+        running = self._running
+
+        def kernel(*args: Any) -> Any:
+            running.append(None)
+            try:
+                return traced(*args)
+            finally:
+                running.pop()
+
+        for function in (kernel, traced):
+            dynamo.skip(function.__code__)
+        self._library.impl(name, kernel, KEY, with_keyset=True)
+
+    def remove(self) -> None:
+        """Take them out; while one runs they stay, idle, until tracing ends."""
+        self.off = True
+        if self._library is None:
+            return
+        if self._running:
+            self._undoable()
+        else:
+            self._library._destroy()
+            self._library = None
+
+    def _undoable(self) -> None:
+        self._capture.engine.on_undo(self._part, f"{self._namespace} kernels", self.remove)
+
+    def _forked(self) -> None:
+        """In a forked child: the thread that held it does not exist here."""
+        self._placing = threading.RLock()
+
+
+def operators(namespace: str) -> Iterator[str]:
+    """Names of the operators of a namespace that this torch has, without making torch.ops' own."""
+    import torch
+
+    for qualified in torch._C._dispatch_get_all_op_names():
+        found, _, name = qualified.partition("::")
+        if found == namespace and "." not in name:
+            yield name
+
+
+def schema_of(namespace: str, name: str) -> Any:
+    """The schema of an operator."""
+    import torch
+
+    return torch._C._get_schema(f"{namespace}::{name}", "")
+
+
+def redispatch_of(namespace: str, name: str) -> Callable[..., Any]:
+    """``redispatch(keyset, *arguments)`` of an operator, without a Python frame of its own."""
+    import torch
+
+    handle = torch._C._dispatch_find_schema_or_throw(f"{namespace}::{name}", "")
+    redispatch: Callable[..., Any] = handle.redispatch_boxed
+    return redispatch
+
+
+def after_key() -> Any:
+    """The keys to pass an operator on with: ``keyset & after_key()``."""
+    from torch._C import DispatchKey, _dispatch_keyset_full_after
+
+    return _dispatch_keyset_full_after(DispatchKey.BackendSelect)

@@ -1,0 +1,231 @@
+"""The door for store traffic from C++: the backend gets a Store that delegates to the real one.
+
+Gloo exchanges its addresses through the store, from C++, where no patched method is passed: whom a
+rank has not found yet can only be seen here. The delegate must live exactly as long as the backend.
+When its Python half dies first, C++ meets an INTERNAL ASSERT in the user's call; when it outlives
+the backend, it pins the store's port.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.capture.calls.call_table import Calls
+from disttrace.capture.instrumentation.store import ROWS, Row, key_and_size, size
+from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.format import STORE
+from disttrace.recording.operation import Call, Operation, ThreadState
+
+PART = "store traffic from C++"
+
+_BACKENDS = {
+    "gloo": "ProcessGroupGloo",
+    "nccl": "ProcessGroupNCCL",
+    "xccl": "ProcessGroupXCCL",
+    "ucc": "ProcessGroupUCC",
+}
+_STORES = ("PrefixStore", "TCPStore", "FileStore", "HashStore")
+# Passed on without a record: they ask nothing of the server that could hang.
+_PLAIN = ("set_timeout", "has_extended_api", "clone")
+
+
+def install(capture: Capture) -> None:
+    """Swap the store in the constructors of the backends that are asked for.
+
+    Opened before the other doors: it calls the methods of Store that stand there now.
+    """
+    import torch._C._distributed_c10d as c10d
+
+    chosen = [name for name in _BACKENDS if name in capture.store_trace]
+    # Gloo's lazy connections come from threads of its own, at any time: there the real store stays.
+    if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
+        chosen = [name for name in chosen if name != "gloo"]
+    owners = [getattr(c10d, _BACKENDS[name], None) for name in chosen]
+    if any(owners):
+        lives = _Lives(capture, _delegate_class(capture, c10d.Store))
+        for owner in filter(None, owners):
+            capture.engine.attribute(PART, owner, "__init__", lives.constructor)
+        capture.engine.attribute(PART, c10d.ProcessGroup, "_register_backend", lives.claim)
+
+
+class _Lives:
+    """Keeps each delegate for as long as its backend, or the group that took the backend in."""
+
+    def __init__(self, capture: Capture, delegate: type) -> None:
+        self._capture = capture
+        self._delegate = delegate
+        self._kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
+        self._on = True
+        capture.engine.on_undo(PART, "delegates to come", self._stop)
+
+    def constructor(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``__init__`` of a backend."""
+
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            made = None
+            try:
+                made = lives.swap(args, kwargs)
+            except BaseException as error:
+                lives._capture.fail(PART, error)
+            if made is None:
+                original(self, *args, **kwargs)
+                return
+            delegate, args, kwargs = made
+            original(self, *args, **kwargs)
+            try:
+                lives.keep(self, delegate)
+            except BaseException as error:
+                lives._capture.fail(PART, error)
+
+        lives = self
+        return __init__
+
+    def claim(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``_register_backend``: from here on the group keeps the backend, whose Python object
+        goes away."""
+
+        def _register_backend(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            try:
+                backend = kwargs.get("backend", args[2] if len(args) > 2 else None)
+                kept = lives._kept.get(id(backend))
+                if kept is not None and kept[0]() is backend:
+                    lives.keep(self, kept[1])
+            except BaseException as error:
+                lives._capture.fail(PART, error)
+            return result
+
+        lives = self
+        return _register_backend
+
+    def swap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A delegate for the store among the arguments, and the arguments with it in its place."""
+        store = args[0] if args else kwargs.get("store")
+        if not self._on or not _is_plain(type(store)) or _is_detail():
+            return None  # a Python store is asked by its own methods
+        delegate = self._delegate(store)
+        if args:
+            return delegate, (delegate, *args[1:]), kwargs
+        return delegate, args, {**kwargs, "store": delegate}
+
+    def keep(self, owner: Any, delegate: Any) -> None:
+        """Hold ``delegate`` while ``owner`` lives."""
+        key, kept = id(owner), self._kept
+
+        def let_go(reference: weakref.ref[Any]) -> None:
+            entry = kept.get(key)
+            if entry is not None and entry[0] is reference:
+                del kept[key]
+
+        held = kept.get(key)
+        several = (held[1], delegate) if held is not None and held[0]() is owner else delegate
+        kept[key] = weakref.ref(owner, let_go), several
+
+    def _stop(self) -> None:
+        """No new ones; those in use stay, as their backends do."""
+        self._on = False
+
+
+def _is_detail() -> bool:
+    """Whether backends are wrapped: their Python objects then die long before they do."""
+    import torch._C._distributed_c10d as c10d
+
+    return bool(c10d.get_debug_level() == c10d.DebugLevel.DETAIL)
+
+
+def _is_plain(kind: type) -> bool:
+    """Whether this is one of torch's own stores, of C++ through and through."""
+    import torch._C._distributed_c10d as c10d
+
+    return any(kind is getattr(c10d, name, None) for name in _STORES)
+
+
+def _delegate_class(capture: Capture, base: type) -> type:
+    """A subclass of Store that passes everything on, and records what it passes on."""
+    calls = Calls(capture.sites)
+    capture.on_fork.append(calls.forget)
+
+    def __init__(self: Any, store: Any) -> None:
+        construct(self)
+        self._real = store
+        self._entry = capture.stores.of(store)
+        if hasattr(store, "timeout"):
+            set_timeout(self, store.timeout)
+
+    construct: Callable[[Any], None] = base.__dict__["__init__"]
+    set_timeout = base.set_timeout  # type: ignore[attr-defined]
+    methods: dict[str, Any] = {"__init__": __init__}
+    for row in ROWS:
+        if hasattr(base, row.method):
+            methods[row.method] = _recorded(capture, calls, row, getattr(base, row.method))
+    for name in _PLAIN:
+        if hasattr(base, name):
+            methods[name] = _passed_on(getattr(base, name))
+    return type("DelegatingStore", (base,), methods)
+
+
+def _passed_on(original: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Any, *args: Any) -> Any:
+        return original(self._real, *args)
+
+    return method
+
+
+def _recorded(
+    capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]
+) -> Callable[..., Any]:
+    recorder = capture.recorder
+    op = f"store.{row.method}"
+
+    def begin(thread: ThreadState, self: Any, args: tuple[Any, ...]) -> Operation:
+        entry = self._entry
+
+        def define(stack: int | None) -> Call:
+            return recorder.call(
+                op,
+                synchronous=True,
+                counter=None,
+                kind=STORE,
+                store=entry.n,
+                stack=stack,
+                origin="c++",
+                **{"async": False},
+            )
+
+        call, _ = calls.find(sys._getframe(2), (row.method, entry.n), define)
+        return recorder.begin(thread, call, key_and_size(row, args, {}))
+
+    def done(operation: Operation, result: Any) -> None:
+        recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")
+
+    def method(self: Any, *args: Any) -> Any:
+        if recorder.off:
+            return original(self._real, *args)
+        operation = None
+        try:
+            thread = recorder.threads.state
+            operation = begin(thread, self, args)
+        except BaseException as error:
+            capture.fail(PART, error)
+        if operation is None:
+            return original(self._real, *args)
+        was_inside = thread.inside
+        try:
+            thread.inside = True
+            result = original(self._real, *args)
+        except BaseException as error:
+            thread.inside = was_inside
+            capture.failed(PART, operation, error, on_issue=False)
+            raise
+        thread.inside = was_inside
+        try:
+            done(operation, result)
+        except BaseException as error:
+            capture.fail(PART, error)
+        return result
+
+    return method

@@ -1,0 +1,221 @@
+"""Which group an object is: members, backends, meeting place, and its sequence counters."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from disttrace.capture.objects.registry import Registry
+from disttrace.capture.objects.stores import Stores
+from disttrace.journal import format as fmt
+from disttrace.recording.operation import Counter
+from disttrace.recording.recorder import Recorder
+
+
+@dataclass(slots=True, eq=False)
+class GroupEntry:
+    """A group as its definition says it, with its counters."""
+
+    n: int
+    keys: dict[str, Any]
+    backends: dict[str, str] = field(default_factory=dict)  # device type -> backend
+    collectives: dict[str | None, Counter] = field(default_factory=dict)
+    streams: dict[tuple[str, int, int | None], Counter] = field(default_factory=dict)
+    reference: weakref.ref[Any] | None = None
+
+    def backend(self, device: str | None) -> str | None:
+        """The backend that runs operations on tensors of this device type."""
+        if device is not None and device in self.backends:
+            return self.backends[device]
+        names = set(self.backends.values())
+        return next(iter(names)) if len(names) == 1 else None
+
+    def barrier_device(self) -> str | None:
+        """Device type on which a barrier without a device runs, as torch chooses it."""
+        for device in ("cuda", "xpu", "cpu"):
+            if device in self.backends:
+                return device
+        return next(iter(self.backends), None)
+
+    def collective_counter(self, backend: str | None) -> Counter:
+        """Counts collectives of one backend: two backends may legally order theirs differently."""
+        return self.collectives.setdefault(backend, Counter())
+
+    def stream_counter(
+        self, direction: str, peer: int, tag: int | None, backend: str | None
+    ) -> Counter:
+        """Counts messages to or from ``peer`` (group rank)."""
+        key = (direction, peer, None if backend in fmt.ON_DEVICE else tag)
+        return self.streams.setdefault(key, Counter())
+
+
+class Groups:
+    """Numbers the groups of this process."""
+
+    def __init__(self, recorder: Recorder, stores: Stores) -> None:
+        self._recorder = recorder
+        self._stores = stores
+        self._registry: Registry[GroupEntry] = Registry()
+        self._unclaimed: Registry[dict[str, Any]] = Registry()  # backends in no ProcessGroup yet
+        self._definitions: dict[int, GroupEntry] = {}
+        self._made: dict[tuple[str, str], int] = {}  # groups made so far, by meeting place
+        self.get = self._registry.get
+        # Called with each object that becomes known as a group or as a backend used directly.
+        self.on_new: list[Callable[[Any, GroupEntry], None]] = []
+
+    def of(self, group: Any) -> GroupEntry:
+        """The entry of a ProcessGroup or Backend, adopted if it was never seen."""
+        entry = self._registry.get(id(group))
+        return entry if entry is not None else self._adopt(group)
+
+    def group_made(self, group: Any, store: Any, rank: int | None, size: int | None) -> GroupEntry:
+        """A ProcessGroup was constructed over ``store``."""
+        keys = self._meeting(group, store, rank, size)
+        return self._add(group, GroupEntry(len(self._definitions) + 1, keys))
+
+    def backend_made(self, backend: Any, store: Any, rank: int | None, size: int | None) -> None:
+        """A Backend was constructed: a group by itself if it is used before one claims it."""
+        keys = self._meeting(backend, store, rank, size)
+        name = backend_name(backend)
+        self._unclaimed.add(backend, {**keys, "backends": {"*": name}} if name else keys)
+
+    def backend_registered(self, group: Any, device: str, name: str, backend: Any) -> None:
+        """``backend`` serves ``device`` in ``group``: called directly, it is that group."""
+        entry = self.of(group)
+        entry.backends[device] = name
+        if backend is not None:
+            self._registry.add(backend, entry)
+        self.update(entry, backends=dict(entry.backends))
+
+    def backend_of(self, group: Any, backend: Any) -> None:
+        """``backend`` is what ``group`` uses for some device."""
+        if backend is not None and backend is not group:
+            self._registry.add(backend, self.of(group))
+
+    def by_number(self, n: int | None) -> GroupEntry | None:
+        """The entry that the journal calls group ``n``."""
+        return self._definitions.get(n) if n is not None else None
+
+    def update(self, entry: GroupEntry, **keys: Any) -> None:
+        """Complete a group's definition; says nothing where nothing is new."""
+        new = {k: v for k, v in keys.items() if v is not None and entry.keys.get(k) != v}
+        if new:
+            entry.keys.update(new)
+            self._recorder.define("group", n=entry.n, **new)
+
+    def definitions(self) -> list[dict[str, Any]]:
+        """Every definition so far, for the journal of a forked child."""
+        return [{fmt.DEF: "group", "n": e.n, **e.keys} for e in self._definitions.values()]
+
+    def refresh(self, group: Any, entry: GroupEntry) -> None:
+        """Ask torch again for what it registers only after a group's construction."""
+        keys = described(group)
+        entry.backends.update(keys.get("backends") or {})
+        keys["backends"] = dict(entry.backends) or None
+        self.update(entry, **keys)
+
+    def _meeting(
+        self, group: Any, store: Any, rank: int | None, size: int | None
+    ) -> dict[str, Any]:
+        """Where the members of a group that is being made meet."""
+        keys: dict[str, Any] = {"type": type(group).__name__, "rank": rank, "size": size}
+        if store is not None:
+            place = self._stores.of(store)
+            prefix = "/".join(fmt.UNKNOWN_PREFIX if p is None else p for p in place.prefix)
+            nth = self._made.get((place.name, prefix), 0) + 1
+            self._made[place.name, prefix] = keys["nth"] = nth
+            keys["store"] = place.n
+        return keys
+
+    def _add(self, group: Any, entry: GroupEntry) -> GroupEntry:
+        self._definitions[entry.n] = entry
+        entry.keys.setdefault("t", self._recorder.now())
+        self._recorder.define("group", n=entry.n, **entry.keys)
+        entry.reference = weakref.ref(group)
+        self._registry.add(group, entry)
+        for tell in self.on_new:
+            tell(group, entry)
+        return entry
+
+    def _adopt(self, group: Any) -> GroupEntry:
+        """A group made before tracing started, by C++, or whose Python wrapper was made anew."""
+        unclaimed = self._unclaimed.get(id(group))
+        keys = unclaimed if unclaimed is not None else described(group)
+        for entry in self._definitions.values() if unclaimed is None else ():
+            gone = entry.reference is not None and entry.reference() is None
+            if gone and keys.get("name") and _same(entry.keys, keys):
+                entry.reference = weakref.ref(group)
+                return self._registry.add(group, entry)
+        entry = GroupEntry(len(self._definitions) + 1, keys)
+        entry.backends.update(keys.get("backends") or {})
+        return self._add(group, entry)
+
+
+def described(group: Any) -> dict[str, Any]:
+    """What a live group says of itself, with torch's registry of groups where it is in there."""
+    keys: dict[str, Any] = {"type": type(group).__name__}
+    for key, name in (
+        ("rank", "rank"),
+        ("size", "size"),
+        ("name", "group_name"),
+        ("desc", "group_desc"),
+    ):
+        try:
+            value = getattr(group, name)
+            keys[key] = value() if callable(value) else value
+        except Exception:  # a backend without the attribute, a subclass that raises
+            continue
+    keys.update(registered(group))
+    backend = backend_name(group)
+    if "backends" not in keys and backend is not None:
+        keys["backends"] = {"*": backend}
+    return keys
+
+
+def registered(group: Any) -> dict[str, Any]:
+    """Members and backends as ``torch.distributed`` has them, empty for a group unknown to it."""
+    from torch.distributed import distributed_c10d as c10d
+
+    world = getattr(c10d, "_world", None)
+    if world is None:
+        return {}
+    keys: dict[str, Any] = {}
+    try:
+        members = world.pg_group_ranks.get(group)
+        if members is not None:
+            ranks = [0] * len(members)
+            for global_rank, group_rank in members.items():
+                ranks[group_rank] = global_rank
+            keys["ranks"] = ranks
+        config = world.pg_backend_config.get(group)
+        if config is not None:
+            keys["backends"] = _backends(config)
+        if world.default_pg is group:
+            keys["default"] = True
+    except Exception:  # the registry has another shape in this torch: the name must do
+        return keys
+    return keys
+
+
+def _backends(config: str) -> dict[str, str]:
+    """``cpu:gloo,cuda:nccl`` as a mapping."""
+    pairs = (item.partition(":") for item in str(config).split(","))
+    return {device: name for device, colon, name in pairs if colon}
+
+
+def backend_name(group: Any) -> str | None:
+    """Name of the backend that a Backend object is (``gloo``), null for a ProcessGroup."""
+    from torch._C._distributed_c10d import Backend
+
+    if not isinstance(group, Backend):
+        return None
+    try:
+        return str(group.name()).lower()
+    except Exception:  # Python subclasses need not define it
+        return type(group).__name__.removeprefix("ProcessGroup").lower() or None
+
+
+def _same(known: dict[str, Any], seen: dict[str, Any]) -> bool:
+    return all(known.get(key) == seen.get(key) for key in ("type", "name", "rank", "size"))

@@ -1,0 +1,151 @@
+"""What the doors share: the recorder, the registries, and what to do when a door fails."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from disttrace import errors
+from disttrace.capture.calls.call_site import CallSites
+from disttrace.capture.objects.groups import Groups
+from disttrace.capture.objects.stores import Stores
+from disttrace.capture.objects.works import Works
+from disttrace.patching.patcher import Engine
+from disttrace.recording.operation import Operation, ThreadState
+from disttrace.recording.recorder import Recorder
+
+
+class Capture:
+    """One per process; every door gets it."""
+
+    def __init__(self, recorder: Recorder, reporter: errors.Reporter, *, stack_depth: int) -> None:
+        self.recorder = recorder
+        self.reporter = reporter
+        self.engine = Engine()
+        self.stores = Stores(recorder)
+        self.groups = Groups(recorder, self.stores)
+        self.sites = CallSites(recorder, depth=stack_depth)
+        self.works = Works(recorder)
+        self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
+        self.broken: set[str] = set()  # parts taken out of service
+        self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
+        # Called by the live thread; each says whether it waits for something.
+        self.pollers: list[Callable[[], bool]] = []
+        self.wake: Callable[[], None] = lambda: None  # a poller waits for something from now on
+        # What a hook has begun on a thread and C++ has not issued yet, with its results' storages.
+        self.issuing: dict[int, tuple[Operation, list[int]]] = {}
+        # Runs a callback once a module is imported: doors open in the middle of torch's import.
+        self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
+        # Each patches what a Python subclass of torch's classes overrides, if that concerns it.
+        self.adopters: list[Callable[[type], None]] = []
+        self.on_fork: list[Callable[[], None]] = [self.works.forget]  # caches of numbers
+
+    def fail(self, part: str, error: BaseException) -> None:
+        """A door of ``part`` raised ``error``: say so once and take the part out of service.
+
+        What is not ours (a signal handler's exception, Ctrl-C) is raised again.
+        """
+        if not errors.is_ours(error):
+            raise error
+        self.engine.undo(part)
+        self.broken.add(part)
+        where = _innermost(error)
+        sentence = (
+            f"{part} are no longer traced after {errors.first_line(error)} ({where}); "
+            "the program goes on"
+        )
+        if self.reporter.say(part, sentence):
+            self.recorder.note("note", text=sentence)
+
+    def failed(
+        self, part: str, operation: Operation, error: BaseException, *, on_issue: bool = True
+    ) -> None:
+        """The user's call raised ``error``, which the caller raises again."""
+        try:
+            self.recorder.failed(operation, error, on_issue=on_issue)
+        except BaseException as ours:
+            self.fail(part, ours)
+
+    def failed_flat(
+        self,
+        part: str,
+        thread: ThreadState,
+        n: int,
+        operation: Operation | None,
+        error: BaseException,
+    ) -> None:
+        """The same for an operation ``n`` that may have no object: it began on a flat path."""
+        try:
+            operation = operation or self.recorder.unfolded(thread, n)
+        except BaseException as ours:
+            self.fail(part, ours)
+        else:
+            self.failed(part, operation, error)
+
+    def identified(self, **keys: Any) -> None:
+        """This process claims a rank, a world size."""
+        self.on_identity({key: value for key, value in keys.items() if value is not None})
+
+    def known(self) -> list[dict[str, Any]]:
+        """Definitions that a forked child's journal must repeat."""
+        return [*self.stores.definitions(), *self.groups.definitions()]
+
+
+def _at_once(name: str, callback: Callable[[ModuleType], None]) -> None:
+    """For a capture without an import hook."""
+    callback(importlib.import_module(name))
+
+
+def wrap(
+    capture: Capture,
+    part: str,
+    original: Callable[..., Any],
+    begin: Callable[[ThreadState, Any, tuple[Any, ...], dict[str, Any]], Operation | None],
+    done: Callable[[ThreadState, Operation, Any, Any], None],
+) -> Callable[..., Any]:
+    """The wrapper of one method: ours before, the user's call outside our guard, ours after.
+
+    ``begin`` gets (thread, object, args, kwargs) and puts the begin on record; ``done`` gets
+    (thread, operation, object, result). A call that comes back through a door on the same thread
+    (a Python subclass, torch's own wrappers) is the same operation and passes.
+    """
+    threads, fail = capture.recorder.threads, capture.fail
+
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = threads.state
+        if thread.inside:
+            return original(self, *args, **kwargs)
+        operation = None
+        try:
+            operation = begin(thread, self, args, kwargs)
+        except BaseException as error:
+            fail(part, error)
+        if operation is None:
+            return original(self, *args, **kwargs)
+        try:
+            thread.inside = True
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            thread.inside = False
+            capture.failed(part, operation, error)
+            raise
+        thread.inside = False
+        try:
+            done(thread, operation, self, result)
+        except BaseException as error:
+            fail(part, error)
+        return result
+
+    return wrapper
+
+
+def _innermost(error: BaseException) -> str:
+    traceback = error.__traceback__
+    if traceback is None:
+        return "no traceback"
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return f"{os.path.basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}"

@@ -1,0 +1,258 @@
+"""How this process ends: uncaught exceptions and the exit record.
+
+``sys.excepthook`` is not called in multiprocessing's children and ``atexit`` does not run in
+forked ones, so each way out has its own row here. A journal without an exit record belongs to a
+process that was killed, aborted, or is alive.
+
+Nobody is told of a SystemExit either, and a program may catch it and go on. So ``sys.exit`` and
+``exit`` leave a mark on it, and where the mark dies tells: the exception that reached the top is
+let go of by the interpreter's own C code, beneath which there is no Python frame.
+"""
+
+from __future__ import annotations
+
+import _sitebuiltins
+import atexit
+import os
+import sys
+import threading
+import types
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from disttrace import errors
+from disttrace.capture.calls.call_site import frames
+from disttrace.capture.wrapping.context import Capture
+from disttrace.patching.import_hook import ImportHook
+
+PART = "the way the process ends"
+_STACK = 8
+
+
+class Ending:
+    """Writes failures and the one exit record."""
+
+    def __init__(self, capture: Capture, close: Callable[[], None]) -> None:
+        self._capture = capture
+        self._close = close
+        self._failed = False
+        self._said = False
+        self._left: tuple[int, int] | None = None  # code and stack of what reached the top
+
+    def install(self, hook: ImportHook) -> None:
+        """Hook every way out of this process."""
+        self._guarded(lambda: self._hook(hook))
+
+    def _hook(self, hook: ImportHook) -> None:
+        engine = self._capture.engine
+        engine.value(PART, sys, "excepthook", self._excepthook(sys.excepthook))
+        engine.value(PART, threading, "excepthook", self._thread_hook(threading.excepthook))
+        engine.value(PART, os, "_exit", self._os_exit(os._exit))
+        engine.value(PART, sys, "exit", self._sys_exit(sys.exit))
+        engine.attribute(PART, _sitebuiltins.Quitter, "__call__", self._quitter)
+        atexit.register(self._at_exit)
+        engine.on_undo(PART, "atexit", lambda: atexit.unregister(self._at_exit))
+        hook.when_imported("multiprocessing.process", self._multiprocessing)
+
+    def forked(self) -> None:
+        """In a forked child: its end is still to come."""
+        self._failed = self._said = False
+        self._left = None
+
+    def failure(self, error: BaseException) -> None:
+        """An exception that nobody caught."""
+        recorder = self._capture.recorder
+        if not recorder.is_open or isinstance(error, (SystemExit, KeyboardInterrupt)):
+            return
+        traceback = error.__traceback__
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        stack = 0
+        if traceback is not None:
+            inner = _from_traceback(error.__traceback__)
+            stack = recorder.stack(inner[:_STACK])
+        recorder.note(
+            "failure",
+            type=type(error).__name__,
+            text=errors.first_line(error).partition(": ")[2],
+            stack=stack,
+            h=recorder.threads.state.number,
+        )
+
+    def exit(self, how: str, code: int | None, stack: int = 0) -> None:
+        """The process is about to end; only the first word counts. ``stack``: who asked for it."""
+        if self._said or not self._capture.recorder.is_open:
+            return
+        self._said = True
+        asked = {"stack": stack} if stack else {}
+        self._capture.recorder.note("exit", how=how, code=code, **asked)
+
+    def _caller(self) -> int:
+        """Number of the stack from which the program asks for its end; 0: no journal."""
+        recorder = self._capture.recorder
+        return recorder.stack(frames(sys._getframe(1), _STACK)) if recorder.is_open else 0
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except BaseException as error:
+            self._capture.fail(PART, error)
+
+    def _excepthook(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def excepthook(kind: Any, error: Any, traceback: Any) -> None:
+            self._failed = True
+            self._guarded(lambda: self.failure(error))
+            original(kind, error, traceback)
+
+        return excepthook
+
+    def _thread_hook(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def thread_hook(args: Any) -> None:
+            if args.exc_value is not None:
+                self._guarded(lambda: self.failure(args.exc_value))
+            original(args)
+
+        return thread_hook
+
+    def _os_exit(self, original: Callable[[int], Any]) -> Callable[[int], Any]:
+        def _exit(status: int) -> Any:
+            self._guarded(lambda: self.exit("os._exit", status, self._caller()))
+            return original(status)
+
+        return _exit
+
+    def _sys_exit(self, original: Callable[[Any], Any]) -> Callable[..., Any]:
+        def sys_exit(status: Any = None, /) -> Any:
+            return self._leaving(partial(original, status))
+
+        return sys_exit
+
+    def _quitter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The ``exit`` and ``quit`` of ``site``, which raise by themselves."""
+
+        def __call__(quitter: Any, code: Any = None) -> Any:
+            return self._leaving(partial(original, quitter, code))
+
+        return __call__
+
+    def _leaving(self, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except SystemExit as error:
+            self._guarded(partial(self._mark, error))
+            raise
+
+    def _mark(self, error: SystemExit) -> None:
+        code, stack = _exit_code(error.code), self._caller()
+
+        def uncaught() -> None:
+            if self._left is None:  # those that it was raised in the handling of die after it
+                self._left = code, stack
+
+        error.__dict__["_disttrace"] = _Mark(uncaught)
+
+    def _at_exit(self) -> None:
+        def last_words() -> None:
+            # A program may have put its own excepthook over ours; this is set for all of them.
+            error = getattr(sys, "last_value", None)
+            if error is not None and not self._failed:
+                self._failed = True
+                self.failure(error)
+            if isinstance(error, KeyboardInterrupt):
+                self.exit("exception", None)  # the interpreter will send itself SIGINT
+            elif self._failed:
+                self.exit("exception", 1)
+            elif self._left is not None:
+                self.exit("exit", *self._left)
+            else:
+                self.exit("normal", None)
+            self._close()
+
+        self._guarded(last_words)
+
+    def _multiprocessing(self, module: types.ModuleType) -> None:
+        """Children of multiprocessing: ``_bootstrap`` catches everything and returns the code.
+
+        The exception is looked at on its way through ``_exit_function``, which runs in a
+        ``finally``: a frame of ours around the child's function would show in its traceback.
+        """
+        from multiprocessing import util
+
+        def make(original: types.FunctionType) -> Callable[..., Any]:
+            def bootstrap(*args: Any, **kwargs: Any) -> Any:
+                code = original(*args, **kwargs)
+                self._guarded(lambda: self.exit("exception" if self._failed else "exit", code))
+                return code
+
+            return bootstrap
+
+        def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
+            def _exit_function(*args: Any, **kwargs: Any) -> Any:
+                self._guarded(lambda: self._on_its_way(sys.exc_info()[1]))
+                return original(*args, **kwargs)
+
+            return _exit_function
+
+        engine = self._capture.engine
+        engine.function(PART, module.BaseProcess._bootstrap, make)
+        engine.value(PART, util, "_exit_function", leaving(util._exit_function))  # type: ignore[attr-defined]
+
+    def _on_its_way(self, error: BaseException | None) -> None:
+        """A child's function raised ``error``, or nothing."""
+        if isinstance(error, SystemExit) and _is_torch_spawn(error):
+            error = error.__context__  # torch's spawn caught it, wrote it down and leaves with 1
+        if error is None or isinstance(error, (SystemExit, KeyboardInterrupt)) or self._failed:
+            return
+        self._failed = True
+        self.failure(error)
+
+
+class _Mark:
+    """Rides on a SystemExit; calls ``uncaught`` if that dies at the top of the main thread."""
+
+    __slots__ = ("_uncaught",)
+
+    def __init__(self, uncaught: Callable[[], None]) -> None:
+        self._uncaught = uncaught
+
+    def __del__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        try:
+            sys._getframe(1)
+        except ValueError:
+            self._uncaught()
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return bool, ()  # an exception is pickled with what it bears, and read without disttrace
+
+
+def _exit_code(code: object) -> int:
+    """What the interpreter makes of a SystemExit's ``code``."""
+    if code is None:
+        return 0
+    return code & 0xFF if isinstance(code, int) else 1
+
+
+def _is_torch_spawn(error: SystemExit) -> bool:
+    raised_in = ""
+    traceback = error.__traceback__
+    while traceback is not None:
+        if not errors.is_our_file(traceback.tb_frame.f_code.co_filename):
+            raised_in = traceback.tb_frame.f_globals.get("__name__", "")
+        traceback = traceback.tb_next
+    return raised_in == "torch.multiprocessing.spawn"
+
+
+def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, int, str]]:
+    """(file, line, function) of where an exception was raised, innermost first."""
+    found: list[tuple[str, int, str]] = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        shown = frames(traceback.tb_frame, 1)
+        # For a frame of ours `frames` gives its caller's, whose line is not this one's.
+        if shown and (shown[0][0], shown[0][2]) == (code.co_filename, code.co_name):
+            found.append((code.co_filename, traceback.tb_lineno, code.co_name))
+        traceback = traceback.tb_next
+    return found[::-1]

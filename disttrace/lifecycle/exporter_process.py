@@ -1,0 +1,207 @@
+"""Starts the process that sends journals to an OpenTelemetry collector; imports nothing of it.
+
+gRPC in a traced process and a forking DataLoader end in a segmentation fault, and a dead collector
+delays exit by seconds, so exporting happens in a process of its own: one per job and host, started
+by the first process that has a journal. It is detached: a session of its own, no pipe of the
+program, and no child of it that a ``waitpid(-1)`` could find.
+"""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+from disttrace.config import Config
+from disttrace.identity import AGENT, PARENT_VARIABLE, Identity
+from disttrace.journal.format import job_trace_id, process_span_id
+from disttrace.recording.recorder import Recorder
+
+TRACEPARENT = "TRACEPARENT"
+_ALWAYS_ON = ("", "always_on", "parentbased_always_on")
+_SHELL = "/bin/sh"
+_AUTO_INSTRUMENTATION = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
+# Without the current directory, where a module of the program may be called grpc.
+_START = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; "
+    "from disttrace_viewer.otlp.__main__ import main; main(sys.argv[1:])"
+)
+_LONGEST_WORDS = 4000
+_TRIES = 5
+
+spans_wanted = False
+"""Whether begins name the user's span although nothing is exported by a process of its own."""
+
+Say = Callable[[str, str], bool]
+
+
+class Exporter:
+    """This process's part in exporting: it registers its journal and starts the process once."""
+
+    def __init__(self, config: Config, say: Say) -> None:
+        """``say`` (part, sentence) tells people once."""
+        self._config = config
+        self._say = say
+        self._log: str | None = None
+
+    def start(self, identity: Identity) -> None:
+        """Register the journal of ``identity``; start the exporter unless there is one.
+
+        Nothing here raises for what is ours: without an exporter the program goes on.
+        """
+        base = identity.base_name()
+        path = os.path.join(self._config.dir, f"{_group_of(identity)}.otlp")
+        try:
+            descriptor = _register(path, f"{os.getpid()} {_start_time()} {base}\n")
+            if descriptor is None:
+                return  # one runs already
+            try:
+                self._spawn(path, descriptor)
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError, RuntimeError) as error:
+            self._say("otlp", f"nothing is exported by otlp: {error}; the program goes on")
+
+    def stop(self) -> None:
+        """Forget to tell what the exporter said."""
+        self._log = None
+        atexit.unregister(self._tell)
+
+    def forked(self) -> None:
+        """In a forked child: the parent tells."""
+        self.stop()
+
+    def _spawn(self, path: str, descriptor: int) -> None:
+        if not sys.executable:
+            raise RuntimeError("this interpreter does not know its own path")
+        log = f"{path[: -len('.otlp')]}.log"
+        keep = "keep" if "json" in self._config.export else "delete"
+        command = [sys.executable, "-c", _START]
+        command += [self._config.dir, path, repr(self._config.pending), keep]
+        logged = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        # The shell ends at once and leaves the exporter to init. SIGCHLD is held back until it is
+        # reaped: a handler of the program then finds no child that it does not know.
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        try:
+            pid = os.posix_spawn(
+                _SHELL,
+                [_SHELL, "-c", 'exec "$@" &', _SHELL, *command],
+                environment(os.environ),
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_DUP2, descriptor, 1),
+                    (os.POSIX_SPAWN_DUP2, logged, 2),
+                ],
+                setsid=True,
+                setsigmask=[],
+            )
+            try:
+                os.waitpid(pid, 0)
+            except ChildProcessError:
+                pass  # another thread of the program waits for any child, and got it
+        finally:
+            os.close(logged)
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        self._log = log
+        atexit.register(self._tell)
+
+    def _tell(self) -> None:
+        """At exit: what the exporter has to say so far."""
+        if self._log is None:
+            return
+        try:
+            with open(self._log, encoding="utf-8", errors="replace") as file:
+                said = file.read(_LONGEST_WORDS).splitlines()
+        except OSError:
+            return  # it had nothing to say
+        for sentence in said[:3]:
+            self._say(f"otlp {sentence}", f"{sentence} ({self._log})")
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the exporter: not traced, and not instrumented itself."""
+    kept = {k: v for k, v in environ.items() if k != PARENT_VARIABLE}
+    kept["DISTTRACE"] = "0"
+    folders = kept.get("PYTHONPATH", "").split(os.pathsep)
+    others = [f for f in folders if f and not f.rstrip(os.sep).endswith(_AUTO_INSTRUMENTATION)]
+    kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in others)
+    return kept
+
+
+def traceparent(identity: Identity, environ: Mapping[str, str]) -> str | None:
+    """What a launcher hands to its children, so that their own spans are in the job's trace.
+
+    None where the environment has one already, or where a sampler may decide against the trace.
+    """
+    sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
+    if identity.role != AGENT or environ.get(TRACEPARENT) or sampler not in _ALWAYS_ON:
+        return None
+    trace = job_trace_id(identity.job)
+    return f"00-{trace}-{process_span_id(trace, identity.process)}-01"
+
+
+def note_spans(recorder: Recorder) -> Callable[[Any], None]:
+    """Let begins name the user's current span, from when the program imports OpenTelemetry.
+
+    Returns the callback for that import.
+    """
+
+    def imported(module: Any) -> None:
+        get_current_span = module.get_current_span
+
+        def under_span() -> bytes:
+            context = get_current_span().get_span_context()
+            if not context.span_id:
+                return b""
+            ids = (context.trace_id, context.span_id, context.trace_flags)
+            return b',"sp":"%032x-%016x-%02x"' % ids
+
+        recorder.ambient = under_span
+
+    return imported
+
+
+def hand_down(identity: Identity, environ: MutableMapping[str, str]) -> dict[str, str]:
+    """Variables for the children of this process."""
+    handed = traceparent(identity, environ)
+    return {} if handed is None else {TRACEPARENT: handed}
+
+
+def _group_of(identity: Identity) -> str:
+    """Names the exporter: one per job, host and pid namespace (its pids mean nothing elsewhere)."""
+    try:
+        namespace = str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        namespace = "0"
+    parts = (identity.job, identity.host, namespace)
+    return "-".join(re.sub(r"[^A-Za-z0-9._]", "_", part)[:60] for part in parts)
+
+
+def _register(path: str, line: str) -> int | None:
+    """Append our line and take the lock; None: an exporter holds it and will read the line."""
+    for _ in range(_TRIES):
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)  # an exporter that ends removed it meanwhile
+    raise RuntimeError(f"the lock {path} cannot be taken")
+
+
+def _start_time() -> str:
+    """When this process started, in clock ticks since boot: with the pid, it names the process."""
+    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+        return file.read().rpartition(")")[2].split()[19]

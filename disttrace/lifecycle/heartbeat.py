@@ -1,0 +1,162 @@
+"""The background thread of a traced process, from the journal's first record to the exit.
+
+It owns nothing of the program's while it sleeps, and it is joined before the interpreter
+finalizes: a thread that lets go of a frame or a process group after that aborts the program.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+
+from disttrace.capture.wrapping.context import Capture
+from disttrace.identity import read_clock
+from disttrace.journal.format import HEARTBEAT_NS
+from disttrace.lifecycle.stack_sampler import Stacks
+
+PART = "heartbeats and stacks"
+NAME = "disttrace-live"
+
+LOOK_NS = 1_000_000_000
+"""How often somebody looks whether anything begins or ends: soon after a hang its line is known."""
+
+_NS = 1_000_000_000
+_ANCHOR_NS = 30 * _NS
+_POLL_NS = 20_000_000  # while something is pending
+_UNTIL_WOKEN_NS = 3600 * _NS
+_IDLE_NS = 250_000_000  # while nothing is, for those who do not wake us
+_JOIN = 1.0  # seconds; a write that blocks for longer than that must not hold up the program
+
+_clock = time.perf_counter_ns
+
+
+class Live:
+    """The thread and its timetable. ``beats`` is off where only the pollers need it."""
+
+    def __init__(self, capture: Capture, *, beats: bool) -> None:
+        self._capture = capture
+        self._beats = beats
+        self._thread: threading.Thread | None = None
+        self._paused = False
+        self._idle = True
+        self._fresh()
+
+    _wake: queue.SimpleQueue[None]
+
+    def start(self) -> None:
+        """Run from now on; nothing if it runs, or if nobody needs it."""
+        if self._thread is not None or not (self._beats or self._capture.pollers):
+            return
+        self._stopping = False
+        thread = threading.Thread(target=self._run, name=NAME, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no more threads, or the interpreter is about to finalize
+            return
+        self._thread = thread
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._stopping = True
+        self._wake.put(None)
+        if thread is not threading.current_thread():
+            thread.join(_JOIN)
+
+    def wake(self) -> None:
+        """Something is pending from now on: look often until it is over."""
+        if self._idle:
+            self._idle = False
+            self._wake.put(None)
+            if self._thread is None and not self._beats:
+                self.start()
+
+    def before_fork(self) -> None:
+        """A copy must not hold half of what the thread was doing, nor warn that it has threads."""
+        self._paused = self._thread is not None
+        self.stop()
+
+    def after_fork(self) -> None:
+        """In the parent: go on."""
+        if self._paused:
+            self._paused = False
+            self._wake = queue.SimpleQueue()
+            self.start()
+
+    def in_child(self) -> None:
+        """In a forked child: the thread stayed behind; one of its own comes with the journal."""
+        self._fresh()
+
+    def _fresh(self) -> None:
+        self._thread = None
+        # Put from inside the program's calls: it is C's, so torch.compile sees no frame of it.
+        self._wake = queue.SimpleQueue()
+        self._stopping = False
+        self._paused = False
+        self._idle = True
+        self._beat_due = self._look_due = 0
+        self._anchor_due = _clock() + _ANCHOR_NS  # the journal's first line holds one
+        self._stacks = Stacks(self._capture)
+
+    def _run(self) -> None:
+        try:
+            while not (self._stopping or self._capture.recorder.off):
+                self._sleep(self._turn() / _NS)
+        except BaseException as error:
+            try:
+                self._capture.fail(PART, error)
+            except BaseException:  # not ours, and no program's either: there is nobody to tell
+                return
+
+    def _sleep(self, seconds: float) -> None:
+        try:
+            self._wake.get(timeout=seconds)
+            # A look at once would find little complete, and come after every single operation.
+            while not self._stopping:
+                self._wake.get(timeout=_POLL_NS / _NS)
+        except queue.Empty:
+            return
+
+    def _turn(self) -> int:
+        """Do what is due; nanoseconds until the next turn."""
+        pending = self._poll()
+        self._idle = not pending
+        now = _clock()
+        if self._beats and now >= self._look_due:
+            self._look_due = now + LOOK_NS
+            self._stacks.look(now)
+        if self._beats and now >= self._beat_due:
+            self._beat_due = now + HEARTBEAT_NS
+            self._beat(now)
+        if pending:
+            return _POLL_NS
+        due = min(self._look_due, self._beat_due)
+        rest = max(due - now, 0) if self._beats else _UNTIL_WOKEN_NS
+        return min(rest, _IDLE_NS) if self._capture.pollers else rest
+
+    def _poll(self) -> bool:
+        pending = False
+        for poll in list(self._capture.pollers):
+            try:
+                pending = poll() or pending
+            except BaseException as error:
+                self._capture.pollers.remove(poll)
+                self._capture.fail(f"{PART} ({getattr(poll, '__qualname__', 'a poller')})", error)
+        return pending
+
+    def _beat(self, now: int) -> None:
+        recorder = self._capture.recorder
+        recorder.check()
+        recorder.heartbeat()
+        if now >= self._anchor_due:
+            self._anchor_due = now + _ANCHOR_NS
+            clock = read_clock()
+            recorder.note(
+                "clock",
+                t=clock.mono_ns - recorder.t0,
+                unix_ns=clock.unix_ns,
+                error_ns=clock.error_ns,
+            )

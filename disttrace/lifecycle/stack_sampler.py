@@ -1,0 +1,125 @@
+"""Where the threads stand when nothing moves: the Python line of a rank outside communication."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import FrameType
+
+from disttrace import errors
+from disttrace.capture.wrapping.context import Capture
+
+QUIET_NS = 900_000_000
+"""Nanoseconds without a begin or an end after which stacks are taken: from one look to the next."""
+
+_SOONEST_NS = 2_000_000_000
+_LATEST_NS = 10_000_000_000
+_BUSY_NS = 10_000_000_000  # between looks at a main thread beside which others are at work
+_DEPTH = 16
+_DEEPEST = 200
+_THREADS = 64
+_MOST = 4_000  # definitions are never dropped, and a rank that computes stands elsewhere each time
+_LONG_NS = 30_000_000_000  # a silence that is worth another stack beyond those
+_MAIN = 0  # the number of the thread that opened the journal
+
+Line = tuple[str, int, str]
+
+
+class Stacks:
+    """Takes the stack of every thread while nothing begins or ends, and notes what changed.
+
+    Code and line are copied and the frames are let go of at once: a frame that outlives its
+    function keeps the function's tensors and groups, which would then die in our thread.
+    """
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._progress = (0, 0)
+        self._since = 0  # when the progress was first seen as it is; 0: not yet
+        self._due = 0
+        self._busy_due = 0
+        self._noted: dict[int, int] = {}  # stack number by thread number
+        self._main: list[Line] = []  # of the main thread at the last look while others worked
+        self._newest = 0  # the highest number of a stack that was written from here
+        self._written = 0  # so many stacks were first seen here
+
+    def look(self, now: int) -> None:
+        """Once a second; ``now`` is in nanoseconds of any steady clock."""
+        progress = self._capture.recorder.progress()
+        if progress != self._progress or not self._since:
+            self._progress, self._since, self._due = progress, now, now + QUIET_NS
+            self._noted.clear()
+            if now >= self._busy_due:
+                self._busy_due = now + _BUSY_NS
+                self._look_at_main()
+        elif now >= self._due and self._may_write(now):
+            self._due = now + min(max((now - self._since) // 2, _SOONEST_NS), _LATEST_NS)
+            self._take()
+
+    def _may_write(self, now: int) -> bool:
+        most = 2 * _MOST if now - self._since >= _LONG_NS else _MOST
+        return self._written < most
+
+    def _take(self) -> None:
+        for thread, lines in self._threads():
+            self._note(thread, lines)
+
+    def _look_at_main(self) -> None:
+        """While other threads begin and end operations: note the main one if it has not moved."""
+        lines = next((lines for thread, lines in self._threads() if thread == _MAIN), [])
+        if lines and lines == self._main and self._written < _MOST:
+            self._note(_MAIN, lines)
+        self._main = lines
+
+    def _threads(self) -> list[tuple[int, list[Line]]]:
+        """Number and lines of every thread but ours."""
+        known = {t.ident: (t.name, t.native_id) for t in threading.enumerate()}
+        number = self._capture.recorder.thread_number
+        return [
+            (number(ident, *known.get(ident, ("", None))), lines)
+            for ident, lines in _copies(skip=threading.get_ident()).items()
+        ]
+
+    def _note(self, thread: int, lines: list[Line]) -> None:
+        recorder = self._capture.recorder
+        stack = recorder.stack(self._shown(lines)) if lines else 0
+        if self._noted.get(thread) == stack:
+            return
+        self._noted[thread] = stack
+        if stack > self._newest:
+            self._newest = stack
+            self._written += 1
+        recorder.stands_at(thread, stack)
+
+    def _shown(self, lines: list[Line]) -> list[Line]:
+        """At most 16 lines; where the user's lies deeper, half of them from there on."""
+        lines = [line for line in lines if not errors.is_our_file(line[0])]
+        if len(lines) <= _DEPTH:
+            return lines
+        user = next((n for n, line in enumerate(lines) if not self._is_torch(line[0])), 0)
+        if user < _DEPTH - 1:
+            return lines[:_DEPTH]
+        return lines[: _DEPTH // 2] + lines[user : user + _DEPTH // 2]
+
+    def _is_torch(self, file: str) -> bool:
+        return self._capture.sites.is_torch_file(file)
+
+
+def _copies(*, skip: int) -> dict[int, list[Line]]:
+    """(file, line, function) of every thread's frames, innermost first; no frame survives this."""
+    found: dict[int, list[Line]] = {}
+    frames = sys._current_frames()
+    frame: FrameType | None = frames.pop(skip, None)
+    try:
+        for ident in list(frames)[:_THREADS]:
+            lines: list[Line] = []
+            frame = frames.pop(ident)
+            while frame is not None and len(lines) < _DEEPEST:
+                code = frame.f_code
+                lines.append((code.co_filename, frame.f_lineno or 0, code.co_name))
+                frame = frame.f_back
+            found[ident] = lines
+    finally:
+        frame = None
+        frames.clear()
+    return found

@@ -1,0 +1,1 @@
+"""Replacing attributes and code of torch, and putting exactly the same back."""

@@ -1,0 +1,179 @@
+"""The patch engine: applies patches, remembers what stood there, and puts exactly that back.
+
+Two kinds. A class attribute is replaced by a wrapper; what is put back is the entry of the class's
+``__dict__``, because what ``getattr`` returns is unbound and breaks calls when set again. A Python
+function keeps its identity and gets other code: that also reaches everyone who imported the name
+before, and dynamo, which recognises some functions by identity.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from disttrace.patching import dynamo
+
+Undo = Callable[[], None]
+
+
+@dataclass(slots=True)
+class _Patch:
+    part: str
+    what: str
+    undo: Undo
+    active: bool = True
+
+
+class Engine:
+    """What is patched, by which part of the capture."""
+
+    def __init__(self) -> None:
+        self._patches: list[_Patch] = []
+
+    def attribute(
+        self, part: str, owner: type, name: str, make: Callable[[Callable[..., Any]], Any]
+    ) -> bool:
+        """Replace ``owner.name`` by ``make(original)``; False where this torch has no such name.
+
+        ``make`` gets the original as a function that takes the object first.
+        """
+        entry = owner.__dict__.get(name)
+        if entry is None:
+            return False
+        wrapper = make(getattr(owner, name))
+        function: Any = wrapper.__func__ if isinstance(wrapper, staticmethod) else wrapper
+        _rename(function, name, owner)
+        dynamo.skip(function.__code__)
+        setattr(owner, name, wrapper)
+
+        def undo() -> None:
+            # Somebody who patched after us keeps their wrapper around ours, which is inert by then.
+            if owner.__dict__.get(name) is wrapper:
+                setattr(owner, name, entry)
+
+        self._patches.append(_Patch(part, f"{owner.__name__}.{name}", undo))
+        return True
+
+    def function(
+        self, part: str, function: Any, make: Callable[[types.FunctionType], Callable[..., Any]]
+    ) -> bool:
+        """Give the innermost function under ``function``'s decorators code that runs
+        ``make(original)``; False where there is no Python function."""
+        inner = inspect.unwrap(function)
+        if not isinstance(inner, types.FunctionType) or inner.__closure__:
+            return False
+        code = inner.__code__
+        original = types.FunctionType(
+            code, inner.__globals__, inner.__name__, inner.__defaults__, inner.__closure__
+        )
+        original.__kwdefaults__ = inner.__kwdefaults__
+        replacement = make(original)
+        dynamo.skip(replacement.__code__)
+        swapped = _trampoline(code, replacement)
+        dynamo.skip(swapped)
+        inner.__code__ = swapped
+
+        def undo() -> None:
+            if inner.__code__ is swapped:
+                inner.__code__ = code
+
+        self._patches.append(_Patch(part, f"{inner.__module__}.{inner.__qualname__}", undo))
+        return True
+
+    def addition(self, part: str, owner: type, name: str, value: Any) -> None:
+        """Give ``owner`` an attribute of its own that it only inherits."""
+        setattr(owner, name, value)
+
+        def undo() -> None:
+            if owner.__dict__.get(name) is value:
+                delattr(owner, name)
+
+        self._patches.append(_Patch(part, f"{owner.__name__}.{name}", undo))
+
+    def value(self, part: str, holder: Any, name: str, replacement: Any) -> None:
+        """Set ``holder.name``, a plain attribute such as ``sys.excepthook``."""
+        original = getattr(holder, name)
+        setattr(holder, name, replacement)
+
+        def undo() -> None:
+            if getattr(holder, name) is replacement:
+                setattr(holder, name, original)
+
+        self._patches.append(_Patch(part, f"{holder.__name__}.{name}", undo))
+
+    def on_undo(self, part: str, what: str, undo: Undo) -> None:
+        """Have ``undo`` called when ``part`` is taken apart."""
+        self._patches.append(_Patch(part, what, undo))
+
+    def undo(self, part: str | None = None) -> None:
+        """Put back what ``part`` replaced (everything without a part), newest first."""
+        for patch in reversed(self._patches):
+            if patch.active and part in (None, patch.part):
+                patch.active = False
+                patch.undo()
+        self._patches = [patch for patch in self._patches if patch.active]
+
+    def names(self, part: str) -> list[str]:
+        """What ``part`` has patched."""
+        return [patch.what for patch in self._patches if patch.part == part]
+
+
+def subclasses(owner: type) -> Iterator[type]:
+    """Every class below ``owner`` that exists now."""
+    child: type
+    for child in owner.__subclasses__():
+        yield child
+        yield from subclasses(child)
+
+
+def _rename(function: types.FunctionType, name: str, owner: type) -> None:
+    """Give the wrapper's code the method's name.
+
+    pybind11 takes a Python function on the class for an override when C++ asks a trampoline class,
+    and stops the recursion that follows only where the calling frame's code has the method's own
+    name and the object as its first argument.
+    """
+    function.__code__ = function.__code__.replace(co_name=name)
+    function.__name__ = name
+    function.__qualname__ = f"{owner.__name__}.{name}"
+
+
+def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.CodeType:
+    """Code with the signature of ``code`` that passes everything to ``replacement``."""
+    names = code.co_varnames
+    count = code.co_argcount
+    keyword_only = names[count : count + code.co_kwonlyargcount]
+    rest = count + code.co_kwonlyargcount
+    parameters = [*names[: code.co_posonlyargcount]]
+    if code.co_posonlyargcount:
+        parameters.append("/")
+    parameters += names[code.co_posonlyargcount : count]
+    passed = [*names[:count]]
+    if code.co_flags & inspect.CO_VARARGS:
+        parameters.append(f"*{names[rest]}")
+        passed.append(f"*{names[rest]}")
+        rest += 1
+    elif keyword_only:
+        parameters.append("*")
+    parameters += keyword_only
+    passed += [f"{name}={name}" for name in keyword_only]
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        parameters.append(f"**{names[rest]}")
+        passed.append(f"**{names[rest]}")
+    # A constant stands for the replacement, so nothing is put into torch's own namespaces.
+    holder = types.SimpleNamespace(run=replacement)
+    yielding = "yield from " if code.co_flags & inspect.CO_GENERATOR else "return "
+    source = f"def f({', '.join(parameters)}):\n {yielding}(...).run({', '.join(passed)})\n"
+    namespace: dict[str, Any] = {}
+    exec(source, namespace)
+    made: types.CodeType = namespace["f"].__code__
+    constants = tuple(holder if constant is ... else constant for constant in made.co_consts)
+    return made.replace(
+        co_consts=constants,
+        co_name=code.co_name,
+        co_filename=__file__,
+        **({"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}),
+    )

@@ -1,0 +1,1 @@
+"""Begins and ends on their way into the journal: numbers, interned definitions, operations."""

@@ -1,0 +1,308 @@
+"""Puts recorder, capture and the journal together, and takes them apart again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from disttrace import __version__, capture, errors
+from disttrace.capture.wrapping.context import Capture
+from disttrace.config import SETTINGS, Config, resolve, to_environ, to_text
+from disttrace.identity import (
+    AGENT,
+    PARENT_VARIABLE,
+    WORKER,
+    Identity,
+    handed_down,
+    identify,
+    launch,
+    process_record,
+)
+from disttrace.journal.format import DEF, FORMAT
+from disttrace.journal.segment import filesystem
+from disttrace.journal.slow_writes import SlowWrites
+from disttrace.journal.writer import Journal
+from disttrace.lifecycle import exporter_process
+from disttrace.lifecycle.exit_hooks import Ending
+from disttrace.lifecycle.heartbeat import Live
+from disttrace.patching.import_hook import ImportHook
+from disttrace.recording.recorder import Recorder
+
+_DISTRIBUTED = "torch.distributed.distributed_c10d"
+
+_lock = threading.Lock()
+_session: Session | None = None
+
+
+class Session:
+    """Tracing in this process, from install to uninstall."""
+
+    def __init__(self, config: Config, reporter: errors.Reporter) -> None:
+        self.config = config
+        self.identity = identify(os.environ, job=config.job)
+        self.role = self.identity.role
+        self._reporter = reporter
+        self._versions: dict[str, Any] | None = None
+        self._journal: Journal | None = None
+        self.recorder = Recorder(
+            t0=self.identity.clock.mono_ns,
+            process=lambda: self.identity.process,
+            open_journal=self._open_journal,
+            opening=self._opening,
+            on_failure=self._journal_failed,
+        )
+        self.capture = Capture(self.recorder, reporter, stack_depth=config.stack_depth)
+        self.capture.on_identity = self._identified
+        self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
+        self.live = Live(self.capture, beats=config.heartbeat)
+        self.capture.wake = self.live.wake
+        self.capture.store_trace = config.store_trace
+        self.capture.when_imported = self._hook.when_imported
+        self._ending = Ending(self.capture, self._close)
+        self._environment: dict[str, str | None] = {}
+        self._exporter = (
+            exporter_process.Exporter(config, reporter.say) if "otlp" in config.export else None
+        )
+
+    def start(self) -> None:
+        """Hand the settings down, and open every door once torch is there."""
+        self._hand_down()
+        self.recorder.threads.state  # noqa: B018 - the installing thread is number 0
+        self._ending.install(self._hook)
+        if self._exporter is not None or exporter_process.spans_wanted:
+            self._hook.when_imported(
+                "opentelemetry.trace", exporter_process.note_spans(self.recorder)
+            )
+        self._hook.when_imported(_DISTRIBUTED, self._torch_arrived)
+        if self.role in (AGENT, WORKER):
+            self.recorder.open()
+
+    def stop(self) -> None:
+        """Take everything apart: every patched attribute is the original object again."""
+        self._hook.remove()
+        self._ending.exit("uninstalled", None)
+        self.capture.engine.undo()
+        capture.deactivate()
+        self._close()
+        if self._exporter is not None:
+            self._exporter.stop()
+        for name, value in self._environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+    def forked(self) -> None:
+        """In a forked child: a process of its own, with a journal of its own."""
+        self.identity = identify(os.environ, job=self.config.job, forked_from=self.identity)
+        self.role = self.identity.role
+        self.recorder.after_fork(t0=self.identity.clock.mono_ns)
+        self.live.in_child()
+        if self._exporter is not None:
+            self._exporter.forked()
+        for forget in self.capture.on_fork:
+            forget()
+        self._ending.forked()
+        os.environ[PARENT_VARIABLE] = handed_down(self.identity, self.role)
+
+    def _open_journal(self) -> Journal:
+        journal = Journal(
+            self.config.dir,
+            self.identity.base_name(),
+            max_bytes=self.config.max_mb * 2**20,
+            slow_write=self.config.slow_write,
+        )
+        self._journal = journal
+        self.live.start()  # its first turn waits for the lock under which journals are opened
+        if self._exporter is not None:
+            self._exporter.start(self.identity)
+        return journal
+
+    def _close(self) -> None:
+        """Before the interpreter finalizes, or at uninstall: no thread, no journal."""
+        self.live.stop()
+        self.recorder.close()
+
+    def _opening(self) -> list[Mapping[str, Any]]:
+        """The records a journal starts with."""
+        header = process_record(self.identity, mask=self.config.mask)
+        first = {
+            DEF: "process",
+            "format": FORMAT,
+            **header,
+            "role": self.role,
+            "disttrace": __version__,
+            "settings": _changed(self.config),
+            "filesystem": filesystem(self.config.dir),
+        }
+        versions = [] if self._versions is None else [{DEF: "versions", **self._versions}]
+        return [first, *versions, *self.capture.known()]
+
+    def _torch_arrived(self, module: ModuleType) -> None:
+        """torch.distributed was imported: find out what it can do and open the doors."""
+        try:
+            import torch
+
+            self.capture.sites.torch_home(os.path.dirname(torch.__file__))
+            capture.activate(self.capture)
+            covered = capture.coverage()
+            self._versions = {
+                "t": self.recorder.now(),
+                "torch": torch.__version__,
+                "backends": _backends(module),
+                "doors": [part for part, _ in covered.doors],
+                "not_captured": covered.not_captured,
+            }
+            if self.recorder.is_open:
+                self.recorder.note("versions", **self._versions)
+        except BaseException as error:
+            self.capture.fail("torch.distributed", error)
+
+    def _identified(self, keys: Mapping[str, Any]) -> None:
+        """The process claims a rank towards others, or launches those who do."""
+        role = keys.get("role", WORKER)
+        if role == self.role == AGENT:
+            return
+        self.role = role
+        os.environ[PARENT_VARIABLE] = handed_down(self.identity, role)
+        self.recorder.note(
+            "identity", **launch(self.identity, os.environ), **{**keys, "role": role}
+        )
+
+    def _journal_failed(self, error: BaseException) -> None:
+        """Writing is over: say so once and get out of the program's way."""
+        journal = f"its journal in {self.config.dir}"
+        if isinstance(error, SlowWrites):
+            self._leave_word()
+            why = f"{journal} holds the program up ({error}; DISTTRACE_SLOW_WRITE is the bound)"
+        else:
+            why = f"{journal} cannot be written ({errors.first_line(error)})"
+        self._reporter.say(
+            "journal", f"tracing is off in process {os.getpid()}: {why}; the program goes on"
+        )
+        self.capture.engine.undo()
+
+    def _leave_word(self) -> None:
+        """One more write to a slow journal: without it the process would look as if it had died."""
+        if self._journal is not None:
+            with contextlib.suppress(OSError):
+                self._journal.define(
+                    {DEF: "exit", "t": self.recorder.now(), "how": "uninstalled", "code": None}
+                )
+
+    def _hand_down(self) -> None:
+        """Put into the environment what children need, and remember what stood there."""
+        handed = {
+            **to_environ(self.config, os.environ),
+            PARENT_VARIABLE: handed_down(self.identity, self.role),
+        }
+        if self._exporter is not None:
+            handed |= exporter_process.hand_down(self.identity, os.environ)
+        for name, value in handed.items():
+            self._environment[name] = os.environ.get(name)
+            os.environ[name] = value
+
+
+def install(**settings: object) -> None:
+    """See ``disttrace.install``."""
+    global _session
+    with _lock:
+        if _session is not None:
+            return
+        config, complaints = resolve(settings, os.environ)
+        reporter = errors.Reporter()
+        for complaint in complaints:
+            reporter.say(complaint, complaint)
+        _session = Session(config, reporter)
+        _watch_forks()
+        _session.start()
+
+
+def uninstall() -> None:
+    """See ``disttrace.uninstall``."""
+    global _session
+    with _lock:
+        session, _session = _session, None
+        if session is not None:
+            session.stop()
+
+
+def installed() -> bool:
+    """Whether this process is being traced."""
+    return _session is not None
+
+
+def identity() -> Identity | None:
+    """Who this process is in its journal; None while it is not traced."""
+    return _session.identity if _session is not None else None
+
+
+_watching_forks = False
+
+
+def _watch_forks() -> None:
+    """Fork handlers cannot be taken away again, so there is one set, which asks for the session."""
+    global _watching_forks
+    if not _watching_forks:
+        _watching_forks = True
+        os.register_at_fork(
+            before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
+        )
+
+
+_held: list[Recorder] = []
+
+
+def _before_fork() -> None:
+    """No other thread may be in the middle of a record when the process is copied."""
+    session = _session
+    if session is not None:
+        session.live.before_fork()
+        session.recorder.lock.acquire()
+        _held.append(session.recorder)
+
+
+def _after_fork() -> None:
+    if _held:
+        _held.pop().lock.release()
+    if _session is not None:
+        _session.live.after_fork()
+
+
+def _in_child() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _held.clear()
+    session = _session
+    if session is not None:
+        try:
+            session.forked()
+        except BaseException as error:
+            session.capture.fail("forked children", error)
+
+
+def _changed(config: Config) -> dict[str, str]:
+    """Settings that somebody chose, as text."""
+    chosen = (row for row in SETTINGS if config.sources[row.keyword] != "default")
+    return {row.keyword: to_text(getattr(config, row.keyword)) for row in chosen}
+
+
+def _backends(module: ModuleType) -> dict[str, str | None]:
+    """Backends of this torch, with versions where torch tells them."""
+    found: dict[str, str | None] = {}
+    for name in ("gloo", "nccl", "mpi", "ucc", "xccl"):
+        available = getattr(module, f"is_{name}_available", None)
+        if available is not None and available():
+            found[name] = None
+    if "nccl" in found:
+        try:
+            import torch
+
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        except Exception:  # no driver: the version cannot be asked for
+            found["nccl"] = None
+    return found

@@ -1,0 +1,157 @@
+"""The background thread: heartbeats, where a silent thread stands, and what fork does to it."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+from support.processes import clean_environ, run_program
+from support.raw import RawJournal, read_journals
+
+# A heartbeat every 10 ms, and stacks after 20 ms of silence.
+QUICK = """
+import os, sys, threading, time
+import disttrace, disttrace.lifecycle.stack_sampler as stacks
+import disttrace.lifecycle.heartbeat as thread
+stacks.QUIET_NS = 20_000_000
+thread.HEARTBEAT_NS = thread.LOOK_NS = 10_000_000
+thread._ANCHOR_NS = 50_000_000
+disttrace.install()
+import torch.distributed as dist
+def names():
+    return [t.name for t in threading.enumerate()]
+def journal_has(text):
+    found = b""
+    while text.encode() not in found:
+        found = b"".join(open(e.path, "rb").read() for e in os.scandir(os.environ["DISTTRACE_DIR"]))
+        time.sleep(0.005)
+"""
+
+
+def run(folder: Path, program: str, **variables: str) -> list[RawJournal]:
+    """Journals of the program, which must end well."""
+    environ = clean_environ(DISTTRACE_DIR=str(folder), **variables)
+    run_program([sys.executable, "-c", QUICK + program], environ).check()
+    return read_journals(folder)
+
+
+def lines(journal: RawJournal, thread: int) -> list[list[tuple[str, int]]]:
+    """(function, line) of the stacks noted for a thread."""
+    strings = {record["n"]: record["v"] for record in journal.of("string")}
+    stacks = {record["n"]: record["frames"] for record in journal.of("stack")}
+    return [
+        [(strings[function], line) for _, line, function in stacks[record["k"]]]
+        for record in journal.records
+        if "at" in record and record["h"] == thread
+    ]
+
+
+def test_a_silent_thread_is_found_where_it_stands(tmp_path: Path) -> None:
+    """Once per place, from the innermost frame on, with no frame of ours."""
+    program = """
+def loader():
+    journal_has('"at"')
+    time.sleep(0.1)
+dist.HashStore().set("k", "v")
+loader()
+"""
+    (journal,) = run(tmp_path, program)
+    found = lines(journal, 0)
+    assert found
+    assert all("loader" in [function for function, _ in stack] for stack in found)
+    assert all(stack[-1][0] == "<module>" for stack in found)
+    assert all(before != after for before, after in itertools.pairwise(found))
+    beats = [record["hb"] for record in journal.records if "hb" in record]
+    assert beats == sorted(beats)
+    assert len(beats) > 5
+
+
+def test_a_main_thread_beside_one_that_works(tmp_path: Path) -> None:
+    """It is found where it stands although another thread never falls silent."""
+    program = """
+stacks._BUSY_NS = 30_000_000
+stacks.QUIET_NS = 3_600_000_000_000
+store = dist.HashStore()
+store.set("k", "v")
+done = threading.Event()
+def works():
+    def journal():
+        return b"".join(open(e.path, "rb").read() for e in os.scandir(os.environ["DISTTRACE_DIR"]))
+    while b'"at"' not in journal():
+        store.set("k", "v")
+    done.set()
+def loader():
+    done.wait()
+threading.Thread(target=works).start()
+loader()
+"""
+    (journal,) = run(tmp_path, program)
+    found = lines(journal, 0)
+    assert found
+    assert all("loader" in [function for function, _ in stack] for stack in found)
+    assert not lines(journal, 1)
+
+
+def test_nothing_runs_before_the_journal(tmp_path: Path) -> None:
+    """The thread comes with the first record, and goes with tracing."""
+    program = """
+assert "disttrace-live" not in names()
+dist.HashStore().set("k", "v")
+assert "disttrace-live" in names()
+disttrace.uninstall()
+assert "disttrace-live" not in names()
+"""
+    assert len(run(tmp_path, program)) == 1
+
+
+def test_no_heartbeat_where_it_is_switched_off(tmp_path: Path) -> None:
+    """DISTTRACE_HEARTBEAT=off: no heartbeat and no stack."""
+    program = 'dist.HashStore().set("k", "v"); time.sleep(0.1)'
+    (journal,) = run(tmp_path, program, DISTTRACE_HEARTBEAT="off")
+    assert not [record for record in journal.records if "hb" in record or "at" in record]
+
+
+def test_fork(tmp_path: Path) -> None:
+    """The parent goes on beating; the child beats once it has a journal of its own."""
+    program = """
+dist.HashStore().set("k", "v")
+journal_has('"hb"')
+child = os.fork()
+if child == 0:
+    ok = "disttrace-live" not in names()
+    dist.HashStore().set("k", "v")
+    os._exit(0 if ok and "disttrace-live" in names() else 1)
+assert os.waitpid(child, 0)[1] == 0
+assert "disttrace-live" in names()
+"""
+    assert len(run(tmp_path, program)) == 2
+
+
+def test_the_clock_is_read_again(tmp_path: Path) -> None:
+    """Anchors show how the clocks drift; the times of a pair belong together."""
+    program = """
+dist.HashStore().set("k", "v")
+journal_has('"clock"')
+"""
+    (journal,) = run(tmp_path, program)
+    start = journal.only("process")
+    for anchor in journal.of("clock"):
+        passed = anchor["unix_ns"] - start["unix_ns"]
+        assert abs(passed - anchor["t"]) < 50_000_000
+
+
+def test_destroying_groups_at_the_end_of_a_function(tmp_path: Path) -> None:
+    """A frame that our thread let go last would destroy the group there, and abort."""
+    program = """
+stacks.QUIET_NS = stacks._SOONEST_NS = stacks._LATEST_NS = 0
+thread.HEARTBEAT_NS = thread.LOOK_NS = 200_000
+def run():
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    dist.barrier()
+    dist.destroy_process_group()
+run()
+"""
+    for n in range(4):
+        run(tmp_path / str(n), program)

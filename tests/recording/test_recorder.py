@@ -1,0 +1,188 @@
+"""The recorder numbers, interns, and keeps a journal within its bound."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace.journal.writer import Journal
+from disttrace.recording.operation import Counter
+from disttrace.recording.recorder import Recorder
+from support.raw import RawJournal, read_journals
+
+
+class Bench:
+    """A recorder over a folder, and what it said when it failed."""
+
+    def __init__(self, folder: Path, *, max_bytes: int = 2**20) -> None:
+        self.folder = folder
+        self.failures: list[BaseException] = []
+        self.opened = 0
+        self._max_bytes = max_bytes
+        self.recorder = Recorder(
+            t0=0,
+            process=lambda: "p",
+            open_journal=self._open,
+            opening=lambda: [{"def": "process", "process": "p"}],
+            on_failure=self.failures.append,
+        )
+
+    def _open(self) -> Journal:
+        self.opened += 1
+        return Journal(str(self.folder), f"j{self.opened}", max_bytes=self._max_bytes)
+
+    def journal(self) -> RawJournal:
+        (journal,) = read_journals(self.folder)
+        return journal
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / "out")
+
+
+def call(recorder: Recorder, op: str = "all_reduce", **keys: Any) -> Any:
+    fixed: dict[str, Any] = {"synchronous": False, "counter": Counter()}
+    return recorder.call(op, **fixed | keys)
+
+
+def test_writes_nothing_before_the_first_record(bench: Bench) -> None:
+    """A process that never uses c10d leaves no file."""
+    bench.recorder.threads.state  # noqa: B018
+    bench.recorder.close()
+    assert not bench.folder.exists()
+
+
+def test_begin_and_end_are_joined_by_the_number(bench: Bench) -> None:
+    """One synchronous and one asynchronous operation, record by record."""
+    recorder = bench.recorder
+    thread = recorder.threads.state
+    synchronous, asynchronous = call(recorder, synchronous=True), call(recorder)
+    first = recorder.begin(thread, synchronous)
+    first.issued = 5
+    recorder.end_synchronous(first)
+    second = recorder.begin(thread, asynchronous, b',"n":7')
+    recorder.issued(second)
+    recorder.wait_begins(second)
+    recorder.end(second)
+    recorder.close()
+    records = [{k: v for k, v in r.items() if k not in "td"} for r in bench.journal().records]
+    assert records == [
+        {"seg": 1, "format": 1, "process": "p"},
+        {"b": 1, "s": 1, "q": 1},
+        {"e": 1, "u": 5},
+        {"b": 2, "s": 2, "q": 1, "n": 7},
+        {"i": 2},
+        {"w": 2},
+        {"e": 2},
+    ]
+
+
+def test_a_definition_comes_before_what_refers_to_it(bench: Bench) -> None:
+    """Strings and stacks are written once, and before the first record with their number."""
+    recorder = bench.recorder
+    frames = [("a.py", 3, "f"), ("a.py", 9, "main")]
+    assert recorder.stack(frames) == recorder.stack(list(frames)) == 1
+    recorder.close()
+    assert [r for r in bench.journal().definitions if r["def"] in ("string", "stack")] == [
+        {"def": "string", "n": 1, "v": "a.py"},
+        {"def": "string", "n": 2, "v": "f"},
+        {"def": "string", "n": 3, "v": "main"},
+        {"def": "stack", "n": 1, "frames": [[1, 3, 2], [1, 9, 3]]},
+    ]
+
+
+def test_a_call_that_raises_on_issue_takes_no_number(bench: Bench) -> None:
+    """The sequence number goes to the next call."""
+    recorder = bench.recorder
+    thread = recorder.threads.state
+    made = call(recorder)
+    failing = recorder.begin(thread, made)
+    recorder.failed(failing, ValueError("no\nsuch"), on_issue=True)
+    assert recorder.begin(thread, made).seq == failing.seq == 1
+    recorder.close()
+    journal = bench.journal()
+    assert journal.only("string")["v"] == "ValueError: no"
+    assert [(r["x"], r["f"]) for r in journal.records if "x" in r] == [(1, 1)]
+
+
+def test_a_gap_stays_where_another_number_was_taken() -> None:
+    """Giving back what is no longer the newest must not repeat a number."""
+    counter = Counter()
+    first = counter.next()
+    counter.next()
+    counter.give_back(first)
+    assert counter.next() == 3
+
+
+def test_the_bound_holds_and_what_is_in_flight_survives(tmp_path: Path) -> None:
+    """Old segments go, the drop is recorded, and every segment opens with the pending begins."""
+    bench = Bench(tmp_path, max_bytes=8 * 65_536)
+    recorder = bench.recorder
+    thread = recorder.threads.state
+    made = call(recorder, synchronous=True)
+    pending = recorder.begin(thread, made)
+    for _ in range(20_000):
+        operation = recorder.begin(thread, made)
+        operation.issued = 1
+        recorder.end_synchronous(operation)
+    recorder.close()
+    segments = sorted(tmp_path.glob("*.ops.jsonl"))
+    assert sum(os.path.getsize(s) for s in segments) <= 8 * 65_536
+    journal = bench.journal()
+    dropped = [r["segment"] for r in journal.of("dropped")]
+    assert dropped == list(range(1, len(dropped) + 1))
+    opened = [r["seg"] for r in journal.records if "seg" in r]
+    assert opened == list(range(len(dropped) + 1, len(dropped) + 1 + len(segments)))
+    copies = [r for r in journal.records if r.get("b") == pending.n]
+    assert [r["r"] for r in copies] == [1] * len(segments)
+    begins = {r["b"] for r in journal.records if "b" in r} - {pending.n}
+    assert max(begins) == 20_001
+    assert begins == set(range(min(begins), 20_002))
+
+
+def test_a_disk_that_fails_is_said_once_and_switches_off(bench: Bench) -> None:
+    """The recorder goes quiet; the program's calls go on."""
+    bench.folder.write_text("a file, no folder")
+    recorder = bench.recorder
+    thread = recorder.threads.state
+    made = call(recorder)
+    for _ in range(3):
+        recorder.end(recorder.begin(thread, made))
+    assert [type(failure) for failure in bench.failures] == [FileExistsError]
+    assert recorder.off
+
+
+def test_a_deleted_folder_is_noticed(bench: Bench, tmp_path: Path) -> None:
+    """What is written to a deleted file reaches nobody: the check says so."""
+    recorder = bench.recorder
+    recorder.end(recorder.begin(recorder.threads.state, call(recorder)))
+    recorder.check()
+    assert not bench.failures
+    for file in bench.folder.iterdir():
+        file.unlink()
+    recorder.check()
+    assert [str(failure) for failure in bench.failures] == ["its journal was deleted"]
+
+
+def test_progress_ignores_heartbeats(bench: Bench) -> None:
+    """A stalled process goes on beating, and that is no progress."""
+    recorder = bench.recorder
+    operation = recorder.begin(recorder.threads.state, call(recorder))
+    before = recorder.progress()
+    recorder.heartbeat()
+    assert recorder.progress() == before
+    recorder.end(operation)
+    assert recorder.progress() > before
+    recorder.close()
+
+
+def test_strange_text_is_still_json(bench: Bench) -> None:
+    """Lone surrogates and huge integers come from real file names and real arguments."""
+    recorder = bench.recorder
+    recorder.note("note", text="caf\udce9", number=2**80)
+    recorder.close()
+    assert bench.journal().only("note")["number"] == 2**80

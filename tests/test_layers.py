@@ -1,0 +1,177 @@
+"""A folder is a layer: imports point one way, and importing brings no more than it must."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.processes import ROOT, python
+
+# Rooms from the ground up: a folder, or a module that lies in the package's root. A file may import
+# from its own room and from rooms that stand before it here.
+RECORDER_ROOMS = (
+    "_version",
+    "platforms",
+    "config",
+    "identity",
+    "errors",
+    "journal",
+    "recording",
+    "patching",
+    "capture/objects",
+    "capture/calls",
+    "capture/wrapping",
+    "capture/hot_path",
+    "capture/instrumentation",
+    "capture/native",
+    "capture/launcher",
+    "capture",
+    "lifecycle",
+    "session",
+    "startup",
+    "instrumentor",
+    "commands/shell",
+    "commands",
+    "cli",
+    "__main__",
+)
+VIEWER_ROOMS = (
+    "trace",
+    "load",
+    "merge",
+    "analysis",
+    "wording",
+    "findings",
+    "findings/rules",
+    "diagnosis",
+    "views",
+    "views/timeline",
+    "views/terminal",
+    "views/terminal/paint",
+    "otlp/follow",
+    "otlp/build",
+    "otlp/send",
+    "otlp",
+    "commands",
+)
+KNOWS_TORCH = ("capture", "session", "patching")
+SHARED = "disttrace.journal.format"
+PEERS = frozenset({"findings/rules", "commands"})  # folders of equals may hold any number of files
+MOST_FILES = 14
+
+RECORDER = ROOT / "disttrace"
+VIEWER = ROOT / "viewer" / "disttrace_viewer"
+
+
+def sources(folder: Path) -> list[Path]:
+    """Every Python file below `folder`, of which there must be some."""
+    found = sorted(folder.rglob("*.py"))
+    assert found
+    return found
+
+
+def imports(path: Path, package: Path, *, top_only: bool = False) -> Iterator[str]:
+    """Full names of the modules that the file imports, inside functions too.
+
+    `from package import name` counts as `package.name` where that is a module.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body if top_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            assert node.module is not None
+            for alias in node.names:
+                inner = package.parent.joinpath(*node.module.split("."), alias.name)
+                is_module = inner.is_dir() or inner.with_suffix(".py").exists()
+                yield f"{node.module}.{alias.name}" if is_module else node.module
+
+
+def room(module: str, package: Path) -> str:
+    """The room of a module: its folder, or itself where it lies in the package's root."""
+    parts = module.split(".")[1:]
+    if not package.joinpath(*parts).is_dir():
+        parts = parts[:-1] or parts
+    return "/".join(parts)
+
+
+def climbs(path: Path, package: Path, rooms: tuple[str, ...]) -> list[str]:
+    """The imports of a file that lead to a room above its own."""
+    inside = path.relative_to(package).with_suffix("").parts
+    face = inside == ("__init__",)  # it reaches everything, but only when it is called
+    own = "/".join(inside[:-1]) or inside[0]
+    level = -1 if face else rooms.index(own)
+    return [
+        name
+        for name in imports(path, package, top_only=face)
+        if name.startswith(f"{package.name}.") and rooms.index(room(name, package)) > level
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", sources(RECORDER), ids=lambda path: str(path.relative_to(RECORDER))
+)
+def test_the_recorder_imports_downwards(path: Path) -> None:
+    """Each room knows only those below it, and torch only those that deal with it."""
+    assert climbs(path, RECORDER, RECORDER_ROOMS) == []
+    modules = list(imports(path, RECORDER))
+    inside = path.relative_to(RECORDER)
+    if inside.parts[0] != "__init__.py":
+        assert not [name for name in modules if name.startswith("disttrace_viewer")]
+    if inside.with_suffix("").parts[0] not in KNOWS_TORCH:
+        assert not [name for name in modules if name.split(".")[0] == "torch"]
+
+
+@pytest.mark.parametrize("path", sources(VIEWER), ids=lambda path: str(path.relative_to(VIEWER)))
+def test_the_viewer_imports_downwards(path: Path) -> None:
+    """Each room knows those below it, no torch, and of disttrace only what both halves know."""
+    assert climbs(path, VIEWER, VIEWER_ROOMS) == []
+    for name in imports(path, VIEWER):
+        top = name.split(".")[0]
+        assert top != "torch"
+        assert top != "disttrace" or name == SHARED
+
+
+@pytest.mark.parametrize("package", [RECORDER, VIEWER], ids=lambda path: path.name)
+def test_no_room_is_crowded(package: Path) -> None:
+    """What a folder holds can be taken in at a glance."""
+    crowded = {}
+    for folder in {path.parent for path in sources(package)}:
+        name = folder.relative_to(package).as_posix()
+        files = [f for f in folder.glob("*.py") if f.name != "__init__.py"]
+        if len(files) > MOST_FILES and name not in PEERS:
+            crowded[name] = len(files)
+    assert crowded == {}
+
+
+def test_importing_the_viewer_loads_only_the_format() -> None:
+    """What the viewer really loads of disttrace is the format and the packages around it."""
+    pytest.importorskip("polars")
+    code = (
+        "import sys, pkgutil, importlib, disttrace_viewer as viewer\n"
+        "for module in pkgutil.walk_packages(viewer.__path__, 'disttrace_viewer.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "print([n for n in sorted(sys.modules) if n.split('.')[0] in ('disttrace', 'torch')])"
+    )
+    outcome = python("-c", code).check()
+    assert outcome.stdout == "['disttrace', 'disttrace.journal', 'disttrace.journal.format']\n"
+
+
+def test_importing_what_installs_loads_no_torch() -> None:
+    """The recorder waits for the program to import torch."""
+    code = "import sys, disttrace.session; print('torch' in sys.modules)"
+    assert python("-c", code).check().stdout == "False\n"
+
+
+def test_installing_loads_no_torch(tmp_path: Path) -> None:
+    """Neither does switching tracing on and off again, and it leaves no file."""
+    code = (
+        "import sys, disttrace; disttrace.install(); disttrace.uninstall()\n"
+        "print('torch' in sys.modules)"
+    )
+    assert python("-c", code, DISTTRACE_DIR=str(tmp_path / "out")).check().stdout == "False\n"
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,110 @@
+"""Clocks of two hosts: offset and drift from the exchanges themselves, with the error stated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.analysis.clock_alignment import Bounds, align, fit
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.merge.reader import load
+from support.journals import MS, T0, UNIX_NS, Journal
+
+S = 1000 * MS
+OFFSET, PPM = 3700 * MS, 40
+
+
+def _world(journal: Journal) -> int:
+    """The default group over an address that hosts can share."""
+    base = journal.tcp_store(host="10.0.0.1", server=journal.rank == 0)
+    return journal.group(journal.prefix_store(base, "default_pg", "0/"))
+
+
+def two_hosts(folder: Path, *, offset: int = OFFSET, ppm: float = PPM) -> None:
+    """Ping-pong and all_reduces for a minute; the clock of rank 1's host is off and drifts."""
+    journals = [
+        Journal(folder, pid=1 + rank, rank=rank, world_size=2, host=host, boot_id=host,
+                offset_ns=UNIX_NS - T0 + rank * offset)
+        for rank, host in enumerate("ab")
+    ]  # fmt: skip
+    groups = [_world(journal) for journal in journals]
+    calls = [journal.collective(group) for journal, group in zip(journals, groups, strict=True)]
+    ends = [
+        journal.message(group, "recv" if rank else "send", 1 - rank)
+        for rank, (journal, group) in enumerate(zip(journals, groups, strict=True))
+    ]
+
+    def at(rank: int, t: int) -> int:
+        return round(t * (1 + ppm * 1e-6)) if rank else t
+
+    for number in range(1, 121):
+        for rank, journal in enumerate(journals):
+            # The receiver is there first; the message takes 0.2 ms.
+            begin, end = number * S // 2 + (0 if rank else MS), number * S // 2 + MS + MS // 5
+            journal.run(ends[rank], at(rank, begin), at(rank, end) - at(rank, begin), q=number)
+            begin = number * S // 2 + 10 * MS + rank * MS // 10
+            end = number * S // 2 + 10 * MS + 3 * MS // 10
+            journal.run(calls[rank], at(rank, begin), at(rank, end) - at(rank, begin), q=number)
+    for rank, journal in enumerate(journals):
+        journal.define("exit", t=at(rank, 61 * S), how="normal", code=0)
+
+
+@pytest.mark.parametrize(("offset", "ppm"), [(OFFSET, PPM), (-5000 * MS, -80.0), (0, 0.0)])
+def test_offset_and_drift_are_found(tmp_path: Path, offset: int, ppm: float) -> None:
+    """To within the error that is stated, which is less than an exchange takes."""
+    two_hosts(tmp_path, offset=offset, ppm=ppm)
+    loaded = load([str(tmp_path)])
+    trace = align(loaded)
+    (reference, clock) = (next(c for c in trace.clocks if c.host == h) for h in "ab")
+    before = next(c for c in loaded.clocks if c.host == "b")
+    assert reference.offset_ns == UNIX_NS - T0
+    assert clock.drift == pytest.approx(ppm * 1e-6, abs=5e-6)
+    assert 0 < clock.error_ns < MS // 2
+    begins = {
+        (trace.processes[p].rank, seq): begin
+        for p, seq, begin in Exchanges(trace)
+        .participants()
+        .select("process", "seq", "begin_ns")
+        .iter_rows()
+    }
+    for number in (1, 60, 120):
+        late = begins[1, number] - begins[0, number]
+        assert late == pytest.approx(MS // 10, abs=clock.error_ns + 20_000)
+    assert before.offset_ns == UNIX_NS - T0 + offset
+
+
+def test_nothing_is_received_before_it_was_sent(tmp_path: Path) -> None:
+    """Which it is before the clocks are set right."""
+    two_hosts(tmp_path, offset=-OFFSET)
+    loaded = load([str(tmp_path)])
+    assert not _causal(Exchanges(loaded))
+    assert _causal(Exchanges(align(loaded)))
+
+
+def _causal(exchanges: Exchanges) -> bool:
+    messages = exchanges.messages
+    return bool((messages["recv_end_ns"] >= messages["send_begin_ns"]).all())
+
+
+def test_one_clock_needs_nothing(tmp_path: Path) -> None:
+    """The trace comes back as it was."""
+    journal = Journal(tmp_path, pid=1, rank=0, world_size=1)
+    journal.run(journal.collective(journal.world()), MS, MS, q=1)
+    trace = load([str(tmp_path)])
+    assert align(trace) is trace
+
+
+def test_hosts_that_exchanged_nothing_are_uncertain(tmp_path: Path) -> None:
+    """Their wall clocks may be apart by tens of milliseconds."""
+    for rank, host in enumerate("ab"):
+        Journal(tmp_path, pid=rank + 1, rank=rank, world_size=2, host=host, boot_id=host)
+    errors = {c.host: c.error_ns for c in align(load([str(tmp_path)])).clocks}
+    assert sorted(errors.values()) == [100, 50 * MS]
+
+
+def test_without_need_there_is_no_drift() -> None:
+    """Bounds that a constant offset meets as well give no drift."""
+    bounds = Bounds(0, ((0.0, 10.0), (1e9, 11.0)), ((0.0, 0.0), (1e9, 0.0)))
+    line = fit(bounds)
+    assert (line.drift, line.offset_ns, line.error_ns) == (0.0, 5.0, 5.0)

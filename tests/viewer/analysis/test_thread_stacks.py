@@ -1,0 +1,89 @@
+"""Where a main thread stands is believed only as long as it has done nothing since."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from disttrace_viewer.analysis.thread_stacks import standings
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.trace.model import Frame
+from support.journals import MS, Journal
+from support.scenes import S, all_gone, beat, findings, only, stand, steps
+
+LOADER = ("loader.py", 9, "load")
+
+
+def one(folder: Path) -> tuple[Journal, int]:
+    """The journal of rank 0 of two, which has made two all_reduces, and its group."""
+    ((journal, group), _) = steps(folder, 2)
+    return journal, group
+
+
+def shown(folder: Path) -> Frame | None:
+    """The innermost line of rank 0's main thread."""
+    trace = load([str(folder)])
+    (index,) = (p.index for p in trace.processes if p.rank == 0)
+    found = standings(trace).get(index)
+    return None if found is None else found.stack[0]
+
+
+def test_a_note_holds_while_nothing_is_done(tmp_path: Path) -> None:
+    """Heartbeats do not count."""
+    journal, _ = one(tmp_path)
+    stand(journal, 3 * S, *LOADER)
+    beat(journal, 20)
+    assert shown(tmp_path) == LOADER
+
+
+def test_a_later_operation_makes_it_old(tmp_path: Path) -> None:
+    """Also a composed one, which nothing is inside of."""
+    journal, _ = one(tmp_path)
+    stand(journal, 3 * S, *LOADER)
+    journal.run(journal.call("destroy_process_group", kind="composed"), t=4 * S, d=MS)
+    assert shown(tmp_path) is None
+
+
+def test_what_was_waited_for_since_makes_it_old(tmp_path: Path) -> None:
+    """The operation began before the note; its thread waited for it after."""
+    journal, group = one(tmp_path)
+    number = journal.begin(journal.collective(group, asynchronous=True), 1 * S, q=3)
+    journal.record(i=number, d=MS)
+    stand(journal, 3 * S, *LOADER)
+    journal.record(w=number, d=3 * S)
+    assert shown(tmp_path) is None
+
+
+def test_what_somebody_else_saw_complete_does_not(tmp_path: Path) -> None:
+    """The background thread polls; the main one has not moved for that."""
+    journal, group = one(tmp_path)
+    number = journal.begin(journal.collective(group, asynchronous=True), 1 * S, q=3)
+    journal.record(i=number, d=MS)
+    stand(journal, 3 * S, *LOADER)
+    journal.record(c=number, d=3 * S)
+    assert shown(tmp_path) == LOADER
+
+
+def test_another_thread_does_not_move_it(tmp_path: Path) -> None:
+    """A helper that sets keys leaves the main thread where it is."""
+    journal, _ = one(tmp_path)
+    journal.define("thread", n=1, name="helper", native=7)
+    stand(journal, 3 * S, *LOADER)
+    journal.run(journal.call("store.set", kind="store"), t=5 * S, d=MS, h=1, k="alive")
+    assert shown(tmp_path) == LOADER
+
+
+def test_an_old_line_is_not_told(tmp_path: Path) -> None:
+    """Rank 1 was seen in its loader, came out of it, left the group, and never came again."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 5 * S, q=3)
+        else:
+            stand(journal, 3 * S, *LOADER)
+            where = journal.stack(("train.py", 40, "main"))
+            leave = journal.call("destroy_process_group", kind="composed", stack=where)
+            journal.run(leave, t=4 * S, d=MS)
+        beat(journal, 20)
+    found = only(findings(tmp_path, look=all_gone))
+    assert found.kind == "missing_participant"
+    assert "it is outside communication since destroy_process_group." in found.summary
+    assert [(one.file, one.line) for one in found.locations] == [("train.py", 40), ("train.py", 10)]

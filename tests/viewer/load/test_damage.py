@@ -1,0 +1,371 @@
+"""Every kind of damage gives one clear sentence and loses nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pytest
+
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.merge.tables import Calls
+from support.journals import MS, Journal, training
+
+STEPS = 5
+HEALTHY = 2 * STEPS
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What ``do`` does to the first of two journals, and what is still read after it."""
+
+    name: str
+    do: Callable[[Journal], object]
+    kind: str | None
+    """Kind of the one problem that is reported; None: nothing is wrong with it."""
+    words: tuple[str, ...] = ()
+    """What the sentence must contain."""
+    operations: int = HEALTHY
+    ended: int = HEALTHY
+    processes: int = 2
+
+
+def edit(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Rewrite a file."""
+    path.write_bytes(change(path.read_bytes()))
+
+
+def lines_of(path: Path) -> list[bytes]:
+    """The lines of a file, each with its newline."""
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def torn_in_the_middle(journal: Journal) -> None:
+    """Half of the third operation's end, glued to what follows."""
+    lines = lines_of(journal.segments[0])
+    lines[6] = lines[6][:9]
+    journal.segments[0].write_bytes(b"".join(lines))
+
+
+def without_head(journal: Journal) -> None:
+    """The definitions lose their first line."""
+    edit(journal.definitions, lambda data: data.split(b"\n", 1)[1])
+
+
+def gap(journal: Journal) -> None:
+    """Three segments with one operation each; the second is not there."""
+    for n, t in ((2, 20), (3, 21)):
+        journal.segment(t * MS)
+        journal.run(1, t * MS, MS, q=STEPS + n)
+    journal.segments[1].unlink()
+
+
+def copied(journal: Journal) -> None:
+    """The same journal in a second folder."""
+    target = journal.folder / "copy"
+    target.mkdir()
+    for path in (journal.definitions, *journal.segments):
+        shutil.copy(path, target)
+
+
+def older_copy(journal: Journal) -> None:
+    """A copy that was taken when half of it was written, and is found first."""
+    target = journal.folder / "a_copy"
+    target.mkdir()
+    shutil.copy(journal.definitions, target)
+    lines = lines_of(journal.segments[0])
+    (target / journal.segments[0].name).write_bytes(b"".join(lines[:4]))
+
+
+def forbidden(journal: Journal) -> None:
+    """No permission to read the segment (root reads all the same: then a file that is none)."""
+    journal.segments[0].unlink()
+    # A link to itself cannot be opened by anybody, root included.
+    journal.segments[0].symlink_to(journal.segments[0])
+
+
+def link_circle(journal: Journal) -> None:
+    """A folder that contains itself."""
+    (journal.folder / "loop").symlink_to(journal.folder, target_is_directory=True)
+
+
+def foreign(journal: Journal) -> None:
+    """Other people's JSON beside the journals."""
+    (journal.folder / "package.json").write_text('{"name": "x"}')
+    (journal.folder / "events.jsonl").write_text('{"b": 1, "t": 2}\n')
+
+
+def foreign_under_our_name(journal: Journal) -> None:
+    """A file with the name of a journal and somebody else's content."""
+    (journal.folder / "x-y-1-z.defs.jsonl").write_text('[1, 2]\n{"type": "event"}\n')
+
+
+def rewrite(change: Callable[[bytes], bytes]) -> Callable[[Journal], None]:
+    """Damage of the segment's bytes."""
+    return lambda journal: edit(journal.segments[0], change)
+
+
+def appended(data: bytes) -> Callable[[Journal], None]:
+    """Bytes at the end of the segment."""
+    return rewrite(lambda old: old + data)
+
+
+def inserted(data: bytes) -> Callable[[Journal], None]:
+    """Bytes after the head of the segment."""
+    return rewrite(lambda old: old.replace(b"\n", b"\n" + data, 1))
+
+
+NOISE = bytes(range(128, 256)) * 40
+
+TABLE = (
+    Damage("healthy", lambda _: None, None),
+    Damage("torn last line", appended(b'{"b":6,"t":'), None),
+    Damage("whole last line without newline", rewrite(lambda d: d[:-1]), None),
+    Damage("tail of NULs", appended(b"\0" * 5000), None),
+    Damage("torn line and NULs", appended(b'{"b":6,"t"' + b"\0" * 100), None),
+    Damage("NULs in the middle", inserted(b"\0" * 300), None),
+    Damage("CRLF", rewrite(lambda d: d.replace(b"\n", b"\r\n")), None),
+    Damage("blank lines", rewrite(lambda d: d.replace(b"\n", b"\n \n\n")), None),
+    Damage(
+        "torn in the middle",
+        torn_in_the_middle,
+        "noise",
+        ("1 line", "line 7"),
+        operations=HEALTHY - 1,
+        ended=HEALTHY - 2,
+    ),
+    Damage("binary noise", inserted(NOISE + b"\n"), "noise", ("1 line", "line 2")),
+    Damage(
+        "noise with line ends", inserted(b"\xff\xfe\n\x01\x02\n<html>\n"), "noise", ("3 lines",)
+    ),
+    Damage("a 100 MB line", inserted(b"x" * 100_000_000 + b"\n"), "noise", ("1 line",)),
+    Damage("a 100 MB torn line", appended(b"x" * 100_000_000), "noise", ("100 MB",)),
+    Damage("numbers that are none", inserted(b'{"b":"x","t":2,"s":1}\n'), "noise", ("line 2",)),
+    Damage("a number too large", inserted(b'{"b":9,"t":1e99,"s":1}\n'), "noise", ("line 2",)),
+    Damage("two records in a line", inserted(b'{"hb":1}{"hb":2}\n'), "noise", ("line 2",)),
+    Damage(
+        "unknown records",
+        inserted(b'{"zz":1}\n{"b":0,"t":1,"s":1,"zz":[1]}\n'),
+        None,
+        operations=HEALTHY + 1,
+    ),
+    Damage("UTF-8 with a mark", rewrite(lambda d: b"\xef\xbb\xbf" + d), "encoding", ("mark",)),
+    Damage(
+        "UTF-16", rewrite(lambda d: d.decode().encode("utf-16")), "encoding", ("UTF-16", "UTF-8")
+    ),
+    Damage(
+        "Latin-1",
+        inserted('{"b":0,"t":1,"s":1,"k":"Käse"}\n'.encode("latin-1")),
+        "encoding",
+        ("1 line", "Latin-1"),
+        operations=HEALTHY + 1,
+    ),
+    Damage(
+        "duplicate begins",
+        appended(b'{"b":1,"t":99,"s":1}\n'),
+        "duplicate begins",
+        ("1 begin", "first"),
+    ),
+    Damage("duplicate ends", appended(b'{"e":1,"d":99}\n'), "duplicate ends", ("1 operation",)),
+    Damage("repeated begin", appended(b'{"b":1,"t":99,"s":1,"r":1}\n'), None),
+    Damage(
+        "ends without begins",
+        appended(b'{"e":77,"d":9}\n{"e":78,"d":9}\n'),
+        "ends without begins",
+        ("2 ends",),
+    ),
+    Damage(
+        "calls without definition",
+        appended(b'{"b":77,"t":9,"s":500}\n'),
+        "undefined call",
+        ("1 operation",),
+        operations=HEALTHY + 1,
+    ),
+    Damage(
+        "empty segment",
+        lambda j: edit(j.segments[0], lambda _: b""),
+        "empty",
+        operations=STEPS,
+        ended=STEPS,
+    ),
+    Damage(
+        "empty definitions",
+        lambda j: edit(j.definitions, lambda _: b""),
+        "no process record",
+        ("durations",),
+    ),
+    Damage("no process record", without_head, "no process record", ("durations",)),
+    Damage(
+        "noise in definitions",
+        lambda j: edit(j.definitions, lambda d: d.replace(b"\n", b"\n" + NOISE + b"\n", 1)),
+        "noise",
+        ("1 line", "definitions"),
+    ),
+    Damage(
+        "no definitions", lambda j: j.definitions.unlink(), "no definitions", ("Collect that file",)
+    ),
+    Damage(
+        "no segments",
+        lambda j: j.segments[0].unlink(),
+        "no segments",
+        ("collect",),
+        operations=STEPS,
+        ended=STEPS,
+    ),
+    Damage(
+        "missing segment",
+        gap,
+        "missing segment",
+        ("1 segment", "number 2"),
+        operations=HEALTHY + 1,
+        ended=HEALTHY + 1,
+    ),
+    Damage("copy", copied, "copy", ("copy",)),
+    Damage("older copy", older_copy, "copy", ("copy",)),
+    Damage(
+        "newer format",
+        lambda j: j.define("process", format=2),
+        "newer format",
+        ("format 2", "knows 1", "update"),
+    ),
+    Damage(
+        "unreadable", forbidden, "unreadable", ("cannot be read",), operations=STEPS, ended=STEPS
+    ),
+    Damage("links in a circle", link_circle, None),
+    Damage("foreign JSON", foreign, "foreign", ("2 files", "package.json")),
+    Damage("foreign under our name", foreign_under_our_name, "foreign", ("no record",)),
+    Damage(
+        "folder named like a journal",
+        lambda j: (j.folder / "x.defs.jsonl").mkdir(),
+        "folder",
+        ("is a folder",),
+    ),
+    Damage(
+        "compressed",
+        lambda j: (j.folder / "x.defs.jsonl.gz").write_bytes(gzip.compress(b"{}")),
+        "compressed",
+        ("gunzip",),
+    ),
+    Damage(
+        "compressed under its old name",
+        lambda j: edit(j.segments[0], gzip.compress),
+        "compressed",
+        ("gunzip",),
+        operations=STEPS,
+        ended=STEPS,
+    ),
+    Damage("dangling link", lambda j: (j.folder / "dead").symlink_to("/nowhere/at/all"), None),
+)
+
+
+@pytest.mark.parametrize("damage", TABLE, ids=lambda damage: damage.name)
+def test_damage_gives_one_sentence_and_loses_nothing_else(damage: Damage, tmp_path: Path) -> None:
+    """The problem is named once, and every operation that is still readable is read."""
+    first, _ = training(tmp_path, 2, STEPS)
+    damage.do(first)
+    trace = load([str(tmp_path)])
+    kinds = [problem.kind for problem in trace.problems]
+    assert kinds == ([] if damage.kind is None else [damage.kind]), trace.problems
+    for problem in trace.problems:
+        assert problem.sentence.startswith(str(tmp_path))
+        assert problem.sentence.endswith(".")
+        for word in damage.words:
+            assert word in problem.sentence
+    assert len(trace.processes) == damage.processes
+    assert trace.operations.height == damage.operations
+    assert trace.operations["end_ns"].count() == damage.ended
+
+
+@pytest.mark.parametrize("cut", range(1, 60))
+def test_a_segment_cut_anywhere_keeps_every_whole_line(cut: int, tmp_path: Path) -> None:
+    """Cutting bytes off the end loses the operations behind the cut and says nothing."""
+    first, _ = training(tmp_path, 2, STEPS)
+    path = first.segments[0]
+    kept = path.read_bytes()[:-cut]
+    path.write_bytes(kept)
+    whole = [line for line in kept.split(b"\n") if line.endswith(b"}")]
+    trace = load([str(tmp_path)])
+    assert trace.problems == ()
+    assert trace.operations.height == STEPS + sum(b'"b"' in line for line in whole)
+    assert trace.operations["end_ns"].count() == STEPS + sum(b'"e"' in line for line in whole)
+
+
+def test_a_file_that_is_forbidden_is_named(tmp_path: Path) -> None:
+    """Without permission the file is named with what to do."""
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    first, _ = training(tmp_path, 2, STEPS)
+    first.segments[0].chmod(0)
+    (problem,) = load([str(tmp_path)]).problems
+    assert problem.sentence == (
+        f"{first.segments[0]}: cannot be read (Permission denied); check its permissions."
+    )
+
+
+def test_nothing_at_all_is_a_problem_and_no_error(tmp_path: Path) -> None:
+    """An empty folder gives an empty trace; a folder that does not exist is named."""
+    assert load([str(tmp_path)]).processes == ()
+    trace = load([str(tmp_path / "none")])
+    assert trace.processes == ()
+    assert [p.kind for p in trace.problems] == ["missing"]
+
+
+def test_files_that_vanish_while_reading_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder deleted between finding and reading costs its own operations only."""
+    first, _ = training(tmp_path, 2, STEPS)
+    original = Calls.collect
+
+    def vanish(calls: Calls) -> None:
+        first.segments[0].unlink(missing_ok=True)
+        original(calls)
+
+    monkeypatch.setattr(Calls, "collect", vanish)
+    trace = load([str(tmp_path)])
+    assert [p.kind for p in trace.problems] == ["unreadable"]
+    assert trace.operations.height == STEPS
+
+
+def test_a_growing_file_is_read_as_far_as_it_is(tmp_path: Path) -> None:
+    """Reading twice while a journal grows gives the same operations and those that were added."""
+    first, _ = training(tmp_path, 2, STEPS)
+    before = load([str(tmp_path)]).operations
+    first.run(1, 50 * MS, MS, q=STEPS + 1)
+    after = load([str(tmp_path)]).operations
+    assert after.height == before.height + 1
+    assert after.head(before.height).equals(before)
+
+
+def test_bad_values_in_definitions_are_no_error(tmp_path: Path) -> None:
+    """Definitions with values of the wrong types are read as far as they make sense."""
+    first, _ = training(tmp_path, 2, STEPS)
+    for kind in ("store", "group", "call", "stack", "thread", "string"):
+        first.define(kind, n=90, prefix=3, base="x", ranks="all", frames=[1], shapes=[[1], 2])
+        first.define(kind, n=90, dtypes=7, backends=[1], args=[1], t="now", host=5, port="p", v=1)
+    for kind in ("exit", "failure", "note", "dropped", "clock", "versions", "identity"):
+        first.define(kind, t="now", code="x", type=4, unix_ns="x", segment=[])
+    trace = load([str(tmp_path)])
+    assert trace.operations.height == HEALTHY
+    assert {p.rank for p in trace.processes} == {0, 1}
+
+
+def test_the_sentences_name_one_file_each(tmp_path: Path) -> None:
+    """Two damaged files give two sentences."""
+    for journal in training(tmp_path, 2, STEPS):
+        inserted(b"<noise>\n")(journal)
+    problems = load([str(tmp_path)]).problems
+    assert len({problem.path for problem in problems}) == 2
+
+
+def test_other_peoples_lines_are_not_taken_for_ours(tmp_path: Path) -> None:
+    """A folder of foreign JSON alone gives no process."""
+    (tmp_path / "log.jsonl").write_bytes(orjson.dumps({"b": 1}) + b"\n")
+    trace = load([str(tmp_path)])
+    assert trace.processes == ()
+    assert [p.kind for p in trace.problems] == ["foreign"]

@@ -1,0 +1,175 @@
+"""Loading: segments, definitions completed later, signs of life, and what a call refers to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from disttrace_viewer.load import segments
+from disttrace_viewer.merge import reader
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.trace.columns import CALLS, COMPLETIONS, IN_FLIGHT, OPERATIONS
+from disttrace_viewer.trace.model import Frame
+from support.journals import MS, UNIX_NS, Journal, bulk, training, workers
+
+
+def test_an_operation_may_begin_and_end_in_different_segments(tmp_path: Path) -> None:
+    """The copy of its begin in the second segment is no second operation."""
+    (journal,) = workers(tmp_path, 1)
+    call = journal.collective(journal.world())
+    n = journal.begin(call, MS, q=1)
+    journal.segment(2 * MS, pending=[{"b": n, "t": MS, "s": call, "q": 1}])
+    journal.end(n, 5 * MS)
+    trace = load([str(tmp_path)])
+    assert trace.problems == ()
+    assert trace.operations.select("number", "seq").rows() == [(1, 1)]
+    assert trace.operations["end_ns"].to_list() == [UNIX_NS + 6 * MS]
+
+
+def test_pending_operations_survive_a_dropped_segment(tmp_path: Path) -> None:
+    """The begin's copy is enough; ends without begins are no damage then."""
+    (journal,) = workers(tmp_path, 1)
+    call = journal.collective(journal.world())
+    n, other = journal.begin(call, MS, q=1), journal.begin(call, MS, q=2)
+    journal.segment(2 * MS, pending=[{"b": n, "t": MS, "s": call, "q": 1}])
+    journal.end(other, 5 * MS)
+    journal.define("dropped", segment=1, from_t=0, to_t=2 * MS, operations=2)
+    journal.segments[0].unlink()
+    trace = load([str(tmp_path)])
+    assert trace.problems == ()
+    assert trace.operations.filter(IN_FLIGHT)["seq"].to_list() == [1]
+    (dropped,) = trace.processes[0].dropped
+    assert (dropped.segment, dropped.to_ns, dropped.operations) == (1, UNIX_NS + 2 * MS, 2)
+
+
+def test_definitions_given_later_complete_earlier_ones(tmp_path: Path) -> None:
+    """The real port of a store, the name of a group, the rank of a process."""
+    journal = Journal(tmp_path, pid=1, role="main")
+    store = journal.tcp_store(0, server=True)
+    group = journal.group(store, name="", ranks=None, rank=0, size=1)
+    journal.define("store", n=store, port=1234, name="tcp://127.0.0.1:1234")
+    journal.define("group", n=group, name="0", ranks=[0])
+    journal.define("identity", t=MS, role="worker", rank=0, world_size=1)
+    trace = load([str(tmp_path)])
+    assert (trace.stores[0].port, trace.stores[0].name) == (1234, "tcp://127.0.0.1:1234")
+    assert (trace.groups[0].name, trace.groups[0].ranks) == ("0", (0,))
+    assert (trace.processes[0].role, trace.processes[0].rank) == ("worker", 0)
+
+
+def test_the_newest_sign_of_life_is_that_of_any_record(tmp_path: Path) -> None:
+    """Heartbeats, standings, ends and definitions all count."""
+    (journal,) = workers(tmp_path, 1)
+    journal.run(journal.collective(journal.world()), 20 * MS, 4 * MS, q=1)
+    assert load([str(tmp_path)]).processes[0].last_ns == UNIX_NS + 24 * MS
+    journal.record(hb=27 * MS)
+    assert load([str(tmp_path)]).processes[0].heartbeat_ns == UNIX_NS + 27 * MS
+    journal.record(at=28 * MS, h=0, k=journal.stack(("a.py", 3, "f")))
+    journal.record(at=29 * MS, h=1, k=0)
+    (process,) = load([str(tmp_path)]).processes
+    assert process.last_ns == UNIX_NS + 29 * MS
+    assert process.stands_at[0].stack == (Frame("a.py", 3, "f"),)
+    assert process.stands_at[1].stack == ()
+    journal.define("exit", t=31 * MS, how="normal", code=0)
+    trace = load([str(tmp_path)])
+    assert trace.end_ns == trace.jobs[0].last_ns == UNIX_NS + 31 * MS
+
+
+def test_how_a_process_ended_is_in_its_definitions(tmp_path: Path) -> None:
+    """An exception with type, text and place; notes and threads beside it."""
+    (journal,) = workers(tmp_path, 1)
+    stack = journal.stack(("train.py", 5, "step"))
+    journal.define("thread", n=0, name="MainThread", native=77)
+    journal.define("failure", t=MS, type="ValueError", text="no", stack=stack, h=0)
+    journal.define("exit", t=2 * MS, how="exception", code=1)
+    journal.define("note", t=3 * MS, text="left out")
+    (process,) = load([str(tmp_path)]).processes
+    assert process.failure is not None
+    assert (process.failure.type, process.failure.text) == ("ValueError", "no")
+    assert process.failure.stack == (Frame("train.py", 5, "step"),)
+    assert process.exit is not None
+    assert (process.exit.how, process.exit.code, process.exit.t_ns) == (
+        "exception",
+        1,
+        UNIX_NS + 2 * MS,
+    )
+    assert process.notes[0].text == "left out"
+    assert process.threads[0].native == 77
+
+
+def test_a_call_is_a_value_with_its_stack(tmp_path: Path) -> None:
+    """Rows of the calls table as values, with what they refer to resolved."""
+    training(tmp_path, 2, 1)
+    trace = load([str(tmp_path)])
+    call = trace.call(trace.operations["call"][0])
+    assert (call.op, call.kind, call.asynchronous, call.shapes) == (
+        "all_reduce",
+        "collective",
+        False,
+        ((4,),),
+    )
+    assert trace.stack(call.index) == (Frame("train.py", 10, "main"),)
+    assert call.group is not None
+    assert trace.groups[call.group].ranks == (0, 1)
+
+
+def test_the_tables_have_their_columns_also_when_empty(tmp_path: Path) -> None:
+    """Nothing to read gives the same schema as a million operations."""
+    for folder in (tmp_path / "none", tmp_path / "some"):
+        if folder.name == "some":
+            training(folder, 1, 2)
+        trace = load([str(folder)])
+        assert dict(trace.operations.schema) == OPERATIONS
+        assert dict(trace.calls.schema) == CALLS
+        assert dict(trace.completions.schema) == COMPLETIONS
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_small_chunks_and_batches_give_the_same_table(
+    asynchronous: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where text is cut for parsing and matching makes no difference."""
+    bulk(tmp_path, 4000, 4, asynchronous=asynchronous)
+    whole = load([str(tmp_path)])
+    monkeypatch.setattr(segments, "CHUNK_BYTES", 700)
+    monkeypatch.setattr(reader, "BATCH_BYTES", 5000)
+    pieces = load([str(tmp_path)])
+    assert whole.operations.height == 4000
+    assert whole.operations.select(pl.col("end_ns").null_count()).item() == 0
+    assert pieces.operations.equals(whole.operations)
+
+
+def test_a_damaged_line_in_a_large_file_costs_itself_only(tmp_path: Path) -> None:
+    """Found by halving: the pieces around it are still decoded at once."""
+    bulk(tmp_path, 20_000, 1)
+    path = next(tmp_path.glob("*.000001.ops.jsonl"))
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[12_345] = b'{"b":oops}\n'
+    path.write_bytes(b"".join(lines))
+    trace = load([str(tmp_path)])
+    (problem,) = trace.problems
+    assert problem.sentence == (
+        f"{path}: 1 line (first: line 12346) not readable; the others were used."
+    )
+    assert trace.operations.height in (19_999, 20_000)
+
+
+def test_progress_is_told_in_bytes(tmp_path: Path) -> None:
+    """It ends at the total."""
+    training(tmp_path, 2, 3)
+    told: list[tuple[int, int]] = []
+    load([str(tmp_path)], progress=lambda done, total: told.append((done, total)))
+    assert told[-1][0] == told[-1][1] > 0
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_several_folders_and_single_files_are_read(tmp_path: Path) -> None:
+    """A file of a journal stands for the whole journal; what is given twice is read once."""
+    first, _ = training(tmp_path / "a", 2, 3)
+    Journal(tmp_path / "b", pid=1, host="other", job="b").begin(1, MS)
+    both = load([str(tmp_path / "a"), str(tmp_path / "b"), str(tmp_path / "a")])
+    assert both.operations.height == 6 + 1
+    alone = load([str(first.segments[0])])
+    assert alone.operations.height == 3
+    assert alone.processes[0].rank == 0

@@ -1,0 +1,69 @@
+"""One time line for all processes, and the seam for better clocks."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from disttrace_viewer.merge.clock import Anchor, from_anchors, realign, to_unix
+from disttrace_viewer.merge.reader import load
+from support.journals import MS, T0, UNIX_NS, Journal, workers
+
+
+def test_the_anchor_read_fastest_gives_the_offset() -> None:
+    """Its error is the error of the clock."""
+    clock = from_anchors("boot", "host", [Anchor(100, 5100, 9), Anchor(200, 5203, 2)])
+    assert (clock.offset_ns, clock.error_ns) == (5003, 2)
+    assert to_unix(clock, 300) == 5303
+
+
+def test_processes_of_one_boot_share_one_offset(tmp_path: Path) -> None:
+    """Anchors that differ by a millisecond do not shift processes of one host apart."""
+    for pid, shift in ((1, 0), (2, MS)):
+        journal = Journal(tmp_path, pid=pid, rank=pid - 1, world_size=2,
+                          offset_ns=UNIX_NS - T0 + shift, keys={"error_ns": pid})  # fmt: skip
+        journal.run(journal.collective(journal.world()), MS, MS, q=1)
+    trace = load([str(tmp_path)])
+    assert trace.operations["begin_ns"].to_list() == [UNIX_NS + MS] * 2
+    assert len(trace.clocks) == 1
+
+
+def test_realigning_moves_operations_and_processes_of_one_host(tmp_path: Path) -> None:
+    """The other host stays where it is, and the order of begins is made anew."""
+    for pid, host in ((1, "a"), (2, "b")):
+        journal = Journal(tmp_path, pid=pid, rank=pid - 1, world_size=2, host=host, boot_id=host)
+        journal.run(journal.collective(journal.world()), pid * MS, MS, q=1)
+        journal.define("exit", t=9 * MS, how="normal", code=0)
+    trace = load([str(tmp_path)])
+    moved = tuple(
+        dataclasses.replace(c, offset_ns=c.offset_ns + (5 * MS if c.host == "a" else 0))
+        for c in trace.clocks
+    )
+    again = realign(trace, moved)
+    hosts = [trace.processes[p].host for p in again.operations["process"]]
+    assert hosts == ["b", "a"]
+    assert again.operations["begin_ns"].to_list() == [UNIX_NS + 2 * MS, UNIX_NS + 6 * MS]
+    assert again.operations["end_ns"].to_list() == [UNIX_NS + 3 * MS, UNIX_NS + 7 * MS]
+    ends = {p.host: p.exit.t_ns for p in again.processes if p.exit}
+    assert ends == {"a": UNIX_NS + 14 * MS, "b": UNIX_NS + 9 * MS}
+    assert again.operations.schema == trace.operations.schema
+
+
+def test_realigning_can_take_drift_out(tmp_path: Path) -> None:
+    """A clock that gains a millisecond per second is set back by what it gained."""
+    (journal,) = workers(tmp_path, 1)
+    call = journal.collective(journal.world())
+    for second in (0, 1, 2):
+        journal.run(call, second * 1000 * MS, MS, q=second + 1)
+    trace = load([str(tmp_path)])
+    (clock,) = trace.clocks
+    again = realign(trace, (dataclasses.replace(clock, drift=1e-3, origin_ns=T0),))
+    begins = [t - UNIX_NS for t in again.operations["begin_ns"]]
+    assert begins == [0, 999 * MS, 1998 * MS]
+
+
+def test_the_same_clocks_change_nothing(tmp_path: Path) -> None:
+    """Not even a copy is made."""
+    workers(tmp_path, 1)
+    trace = load([str(tmp_path)])
+    assert realign(trace, trace.clocks) is trace

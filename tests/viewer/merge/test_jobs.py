@@ -1,0 +1,156 @@
+"""Which processes are one launch, and which launches met."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.commands.common import _chooser
+from disttrace_viewer.merge.jobs import closure, newest
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.merge.survey import survey
+from disttrace_viewer.trace.errors import ViewerError
+from support.journals import MS, Journal, training, workers
+
+S = 1000 * MS
+
+
+def drawn(folder: Path, pid: int, **keys: object) -> Journal:
+    """A process whose job id was drawn, as without a scheduler; a lower pid started earlier."""
+    keys = {"t0": 10**12 + pid * MS, **keys}
+    return Journal(folder, pid=pid, job=f"job_{pid}", job_source="drawn", **keys)  # type: ignore[arg-type]
+
+
+def memberships(folder: Path) -> list[set[int | None]]:
+    """The pids of each job, oldest job first."""
+    found = survey([str(folder)])
+    return [{found.processes[i].pid for i in job.processes} for job in found.jobs]
+
+
+def test_an_agent_and_all_that_descend_from_it_are_one_job(tmp_path: Path) -> None:
+    """Workers and their children belong to the agent's job, whatever they call it."""
+    agent = drawn(tmp_path, 1, role="agent")
+    worker = drawn(tmp_path, 2, parent=agent.process, rank=0, world_size=1)
+    drawn(tmp_path, 3, parent=worker.process, role="child")
+    assert memberships(tmp_path) == [{1, 2, 3}]
+    assert survey([str(tmp_path)]).jobs[0].id == "job_1"
+
+
+def test_two_agents_of_one_launcher_are_two_jobs(tmp_path: Path) -> None:
+    """An agent is a launch of its own, whoever started it."""
+    for pid in (1, 2):
+        agent = drawn(tmp_path, pid, role="agent", parent="f" * 32)
+        drawn(tmp_path, pid + 10, parent=agent.process, rank=0, world_size=1)
+    assert memberships(tmp_path) == [{1, 11}, {2, 12}]
+
+
+def test_children_of_a_process_without_a_journal_are_siblings(tmp_path: Path) -> None:
+    """A parent that never used c10d wrote nothing, and its children are one job all the same."""
+    for pid in (1, 2):
+        drawn(tmp_path, pid, parent="f" * 32, role="child")
+    assert memberships(tmp_path) == [{1, 2}]
+
+
+def test_one_scheduler_id_is_one_job_while_its_processes_overlap(tmp_path: Path) -> None:
+    """The same id an hour later is another launch, with a name of its own."""
+    for pid, start in ((1, 0), (2, 0), (3, 3600 * S)):
+        journal = Journal(tmp_path, pid=pid, job="77", job_source="SLURM_JOB_ID",
+                          t0=10**12 + start)  # fmt: skip
+        journal.define("exit", t=S, how="normal", code=0)
+    assert memberships(tmp_path) == [{1, 2}, {3}]
+    assert [job.id for job in survey([str(tmp_path)]).jobs] == ["77", "77.2"]
+
+
+def test_members_of_a_default_group_launched_with_ranks_are_one_job(tmp_path: Path) -> None:
+    """Two nodes of one torchrun job, each with an agent that drew its own id."""
+    for node in (0, 1):
+        agent = drawn(tmp_path, 10 * node, host=f"n{node}", boot_id=f"b{node}", role="agent")
+        worker = drawn(tmp_path, 10 * node + 1, host=f"n{node}", boot_id=f"b{node}",
+                       parent=agent.process, rank=node, world_size=2)  # fmt: skip
+        base = worker.tcp_store(29400, host="n0", server=node == 0)
+        worker.group(worker.prefix_store(base, "default_pg", "0/"))
+    assert memberships(tmp_path) == [{0, 1, 10, 11}]
+
+
+def test_ranks_started_one_by_one_are_one_job_though_they_met_nobody(tmp_path: Path) -> None:
+    """The same program and world size within a minute; another world size is another job."""
+    for rank in (0, 1):
+        drawn(tmp_path, rank, rank=rank, world_size=3, t0=10**12 + rank * 5 * S)
+    drawn(tmp_path, 7, rank=0, world_size=5)
+    found = memberships(tmp_path)
+    assert len(found) == 2
+    assert {0, 1} in found
+    assert {7} in found
+
+
+def two_replicas(folder: Path) -> None:
+    """Two jobs whose rank 1 has a child each; the children meet in a store of the second."""
+    for replica in (0, 1):
+        agent = drawn(folder, 100 * replica, role="agent")
+        ranks = [
+            drawn(folder, 100 * replica + 1 + rank, parent=agent.process, rank=rank, world_size=2)
+            for rank in (0, 1)
+        ]
+        for worker in ranks:
+            worker.world(port=30000 + replica)
+        if replica:
+            ranks[1].tcp_store(29999, host="0.0.0.0", server=True)
+        child = drawn(folder, 100 * replica + 9, parent=ranks[1].process, role="child")
+        store = child.prefix_store(child.tcp_store(29999, host="localhost"), "replicas_1")
+        call = child.collective(
+            child.group(store, name="", ranks=None, rank=replica, size=2, default=False)
+        )
+        child.run(call, t=S + replica * MS, d=MS, q=1)
+
+
+def test_jobs_whose_processes_met_are_linked_and_stay_two(tmp_path: Path) -> None:
+    """The collective of the two children spans both jobs; a third job met nobody."""
+    two_replicas(tmp_path)
+    drawn(tmp_path, 500, role="main")
+    trace = load([str(tmp_path)])
+    assert [len(job.processes) for job in trace.jobs] == [4, 4, 1]
+    first, second, _ = trace.jobs
+    assert first.linked == (second.id,)
+    assert second.linked == (first.id,)
+    shared = [g for g in trace.groups if not g.default]
+    assert len(shared) == 1
+    assert {trace.processes[m.process].job for m in shared[0].members} == {first.id, second.id}
+    assert [job.id for job in closure(trace.jobs, [first.id])] == [first.id, second.id]
+
+
+def test_the_newest_job_is_read_with_the_jobs_it_met(tmp_path: Path) -> None:
+    """Yesterday's job in the same folder is only mentioned."""
+    old = Journal(tmp_path, pid=1, job="old", t0=10**11)
+    old.define("exit", t=S, how="normal", code=0)
+    training(tmp_path, 2, 3)
+    trace = load([str(tmp_path)], choose=_chooser("newest"))
+    assert [job.id for job in trace.jobs] == ["job"]
+    assert [job.id for job in trace.other_jobs] == ["old"]
+    assert [p.index for p in trace.processes] == [0, 1]
+    assert trace.operations["process"].unique().sort().to_list() == [0, 1]
+    assert newest(survey([str(tmp_path)]).jobs).id == "job"
+
+
+def test_a_job_is_chosen_by_the_beginning_of_its_id(tmp_path: Path) -> None:
+    """An id that fits no job, or two, is the user's mistake and names those that are there."""
+    Journal(tmp_path, pid=1, job="alpha")
+    Journal(tmp_path, pid=2, job="alphabet", t0=10**12 + S)
+    jobs = survey([str(tmp_path)]).jobs
+    assert _chooser("alphab")(jobs) == ["alphabet"]
+    assert _chooser("alpha")(jobs) == ["alpha"]
+    with pytest.raises(ViewerError, match="stands for 2 jobs; there are: alpha, alphabet"):
+        _chooser("al")(jobs)
+    with pytest.raises(ViewerError, match="--job beta is no job here"):
+        _chooser("beta")(jobs)
+
+
+def test_roles_and_ranks_are_those_of_the_journal(tmp_path: Path) -> None:
+    """A child that inherited RANK has none; a worker that met nobody has the launcher's."""
+    workers(tmp_path, 1)
+    Journal(tmp_path, pid=9, role="child", keys={"env": {"RANK": "1", "WORLD_SIZE": "2"}})
+    Journal(tmp_path, pid=8, keys={"env": {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2"}})
+    by_pid = {p.pid: p for p in survey([str(tmp_path)]).processes}
+    assert (by_pid[4000].rank, by_pid[4000].world_size) == (0, 1)
+    assert (by_pid[9].rank, by_pid[9].local_rank) == (None, None)
+    assert (by_pid[8].rank, by_pid[8].local_rank, by_pid[8].world_size) == (1, 1, 2)

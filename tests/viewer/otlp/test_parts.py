@@ -1,0 +1,194 @@
+"""The exporter's small parts: reading what is being written, ids, the lock, bandwidth."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.load import ids
+from disttrace_viewer.otlp.follow.registry import Entry, Registry
+from disttrace_viewer.otlp.follow.tail import Tail
+
+
+def test_a_tail_gives_each_line_once(tmp_path: Path) -> None:
+    """A line is there when its newline is, however it was written."""
+    path = tmp_path / "segment"
+    path.write_bytes(b"one\ntw")
+    tail = Tail(str(path))
+    assert tail.lines() == [b"one"]
+    assert tail.lines() == []
+    with path.open("ab") as file:
+        file.write(b"o\nthree\n")
+    assert tail.lines() == [b"two", b"three"]
+    tail.close()
+
+
+def test_reserved_space_is_no_line(tmp_path: Path) -> None:
+    """NULs are room for what comes; a line with one in it is being written."""
+    path = tmp_path / "segment"
+    path.write_bytes(b"one\nt\0o\n" + bytes(100))
+    tail = Tail(str(path))
+    assert tail.lines() == [b"one"]
+    with path.open("r+b") as file:
+        file.seek(5)
+        file.write(b"w")
+    assert tail.lines() == [b"two"]
+    tail.close()
+
+
+def test_a_hole_that_nobody_will_fill_is_skipped(tmp_path: Path) -> None:
+    """Of a process that is gone, with the torn line around it; a torn last line stays unread."""
+    path = tmp_path / "segment"
+    path.write_bytes(b"one\nt\0\0\nthree\nfo")
+    tail = Tail(str(path))
+    assert tail.lines() == [b"one"]
+    assert tail.lines(final=True) == [b"three"]
+    assert tail.lines(final=True) == []
+    tail.close()
+
+
+def test_a_deleted_file_is_read_to_its_end(tmp_path: Path) -> None:
+    """The oldest segment may be dropped while it is being read."""
+    path = tmp_path / "segment"
+    path.write_bytes(b"one\n")
+    tail = Tail(str(path))
+    path.unlink()
+    assert tail.lines() == [b"one"]
+    tail.close()
+
+
+def test_a_line_longer_than_the_chunk(tmp_path: Path) -> None:
+    """Is read as a whole."""
+    path = tmp_path / "segment"
+    path.write_bytes(b"x" * 3_000_000 + b"\nshort\n")
+    tail = Tail(str(path))
+    assert [len(line) for line in tail.lines()] == [3_000_000, 5]
+    tail.close()
+
+
+@pytest.mark.parametrize(
+    ("header", "found"),
+    [
+        (f"00-{'a' * 32}-{'b' * 16}-01", ids.Context("a" * 32, "b" * 16, True)),
+        (f"00-{'A' * 32}-{'b' * 16}-02", ids.Context("a" * 32, "b" * 16, False)),
+        (f"cc-{'a' * 32}-{'b' * 16}-01-more", ids.Context("a" * 32, "b" * 16, True)),
+        (f"ff-{'a' * 32}-{'b' * 16}-01", None),
+        (f"00-{'0' * 32}-{'b' * 16}-01", None),
+        (f"00-{'a' * 32}-{'0' * 16}-01", None),
+        ("nonsense", None),
+        (None, None),
+    ],
+)
+def test_traceparent(header: str | None, found: ids.Context | None) -> None:
+    """As W3C Trace Context defines it."""
+    assert ids.parse_traceparent(header) == found
+
+
+def test_group_ids_tell_apart_what_is_apart() -> None:
+    """Place, prefix, n-th creation, members and attempt are all part of it; host names are not."""
+    group = {"name": "1", "ranks": [0, 1], "nth": 1}
+    store = {"prefix": ["default_pg", "1/"]}
+    base = {"type": "TCPStore", "host": "localhost", "port": 29500}
+
+    def found(**changes: object) -> str:
+        return ids.group_id(
+            {**group, **{k: v for k, v in changes.items() if k in group}},
+            {"prefix": changes.get("prefix", store["prefix"])},
+            {**base, **{k: v for k, v in changes.items() if k in base}},
+            process="p",
+            attempt=0 if changes.get("attempt") is None else 1,
+            like_named=1,
+        )
+
+    assert found() == found(host="node-7") == found(name="other")
+    different = [
+        found(),
+        found(port=29501),
+        found(prefix=["default_pg", "2/"]),
+        found(nth=2),
+        found(ranks=[2, 3]),
+        found(attempt=1),
+    ]
+    assert len(set(different)) == len(different)
+
+
+def locked(path: Path) -> int:
+    """The registry as the process that starts an exporter opens it."""
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def test_the_registry_goes_with_its_exporter(tmp_path: Path) -> None:
+    """When nobody came meanwhile, file and lock are given up."""
+    path = tmp_path / "job.otlp"
+    registry = Registry(str(path), locked(path))
+    path.write_text("1 2 base\n")
+    assert registry.poll() == [Entry(1, "2", "base")]
+    assert registry.release()
+    assert not path.exists()
+
+
+def test_who_registers_before_the_release_is_served(tmp_path: Path) -> None:
+    """The exporter goes on with the one that found the lock taken."""
+    path = tmp_path / "job.otlp"
+    registry = Registry(str(path), locked(path))
+    with path.open("a") as file:
+        file.write("1 2 base\n")
+    assert not registry.release()
+    assert [entry.base for entry in registry.poll()] == ["base"]
+
+
+def test_who_registers_during_the_release_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the last look and the unlocking: it takes the lock again, on a new file."""
+    path = tmp_path / "job.otlp"
+    registry = Registry(str(path), locked(path))
+    late = os.open(path, os.O_RDWR | os.O_APPEND)
+    unlock = fcntl.flock
+
+    def register_first(descriptor: int, how: int) -> None:
+        if how == fcntl.LOCK_UN:
+            os.write(late, b"1 2 base\n")
+        unlock(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", register_first)
+    assert not registry.release()
+    os.close(late)
+    assert [entry.base for entry in registry.poll()] == ["base"]
+    with pytest.raises(BlockingIOError):
+        locked(path)
+
+
+def test_a_process_is_its_pid_and_its_start() -> None:
+    """A later process with the same pid is another one."""
+    with open("/proc/self/stat") as file:
+        start = file.read().rpartition(")")[2].split()[19]
+    assert Entry(os.getpid(), start, "base").alive()
+    assert not Entry(os.getpid(), str(int(start) + 1), "base").alive()
+
+
+@pytest.mark.parametrize(
+    ("op", "bytes_", "root", "total", "factor"),
+    [
+        ("all_reduce", 100, False, 100, 1.5),
+        ("all_gather_into_tensor", 100, False, 400, 0.75),
+        ("reduce_scatter_tensor", 100, False, 100, 0.75),
+        ("all_to_all_single", 100, False, 100, 0.75),
+        ("broadcast", 100, False, 100, 1.0),
+        ("scatter", 100, True, 100, 0.75),
+        ("scatter", 100, False, 400, 0.75),
+    ],
+)
+def test_bus_bandwidth_as_nccl_tests_define_it(
+    op: str, bytes_: int, root: bool, total: int, factor: float
+) -> None:
+    """For four ranks: size and factor by doc/PERFORMANCE.md of nccl-tests."""
+    pytest.importorskip("opentelemetry.sdk")
+    from disttrace_viewer.otlp.build.metrics import BUS
+
+    assert BUS[op](bytes_, 4, root) == (total, factor)

@@ -1,0 +1,61 @@
+"""Repetitions in the merged order, found in columns."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from disttrace_viewer.views.terminal.folding import Span, fold
+
+
+def rows(kinds: str, unusual: str = "", families: str = "") -> pl.DataFrame:
+    """A plan whose rows are letters; those in ``unusual`` (by place) are marked."""
+    marked = {int(place) for place in unusual.split()}
+    return pl.DataFrame(
+        {
+            "signature": [ord(k) for k in kinds],
+            "family": [ord(k) for k in families or kinds],
+            "seq": [None] * len(kinds),
+            "unusual": [place in marked for place in range(len(kinds))],
+        },
+        schema={
+            "signature": pl.UInt64,
+            "family": pl.UInt64,
+            "seq": pl.UInt32,
+            "unusual": pl.Boolean,
+        },
+    )
+
+
+def test_an_iteration_is_found_with_what_is_around_it() -> None:
+    """Setting up and ending stay; the iterations between are one span of their period."""
+    assert fold(rows("xy" + "abb" * 10 + "z")) == [Span(0, 2), Span(2, 32, 3), Span(32, 33)]
+
+
+def test_the_shortest_period_wins() -> None:
+    """Twenty equal rows are twenty iterations of one row, not ten of two."""
+    assert fold(rows("a" * 20)) == [Span(0, 20, 1)]
+
+
+def test_folding_must_spare_rows() -> None:
+    """Three rounds of two are shown as they are."""
+    assert fold(rows("ab" * 3)) == [Span(0, 6)]
+    assert fold(rows("")) == []
+
+
+def test_an_unusual_row_is_never_folded() -> None:
+    """The repetition stops before it and starts again after it."""
+    spans = fold(rows("a" * 41, unusual="20"))
+    assert spans == [Span(0, 20, 1), Span(20, 21), Span(21, 41, 1)]
+
+
+def test_what_runs_side_by_side_may_come_in_any_order() -> None:
+    """Messages between two pairs count as the same iteration in either order."""
+    kinds = "abcbac" * 5
+    spans = fold(rows(kinds, families=kinds.replace("b", "a")))
+    assert spans == [Span(0, 30, 3)]
+
+
+def test_spans_say_how_much_they_show() -> None:
+    """A span of a period shows one iteration and one line for the others."""
+    assert (Span(2, 32, 3).repeats, Span(2, 32, 3).shown) == (10, 4)
+    assert (Span(0, 7).repeats, Span(0, 7).shown) == (1, 7)

@@ -1,0 +1,249 @@
+"""The trace-event export: events as the format wants them, no overlaps, arrows in pairs."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from disttrace_viewer.commands import export
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.views import jsonl
+from disttrace_viewer.views.timeline import perfetto
+from support.journals import MS, Journal, training, workers
+from support.scenes import S, beat, fail
+
+Event = dict[str, Any]
+REQUIRED = {
+    "X": {"name", "cat", "pid", "tid", "ts", "dur", "args"},
+    "B": {"name", "cat", "pid", "tid", "ts", "args"},
+    "i": {"name", "cat", "pid", "tid", "ts", "s"},
+    "s": {"name", "cat", "pid", "tid", "ts", "id"},
+    "f": {"name", "cat", "pid", "tid", "ts", "id", "bp"},
+    "M": {"name", "pid", "args"},
+}
+
+
+def document(folder: Path) -> dict[str, Any]:
+    """The export of a folder, read back."""
+    found: dict[str, Any] = orjson.loads(b"".join(perfetto.lines(load([str(folder)]))))
+    return found
+
+
+def events(folder: Path) -> list[Event]:
+    """Its events, after they were held to the format."""
+    found: list[Event] = document(folder)["traceEvents"]
+    check(found)
+    return found
+
+
+def slices(found: list[Event]) -> list[Event]:
+    """Complete and open slices."""
+    return [event for event in found if event["ph"] in "XB"]
+
+
+def check(found: list[Event]) -> None:
+    """What must hold of every export: keys, nesting, names of tracks, pairs of arrows."""
+    for event in found:
+        assert event["ph"] in REQUIRED, event
+        wanted = REQUIRED[event["ph"]] - ({"args"} if event.get("cat") == "exchange" else set())
+        assert wanted <= set(event), event
+        assert event.get("dur", 0) >= 0
+    _check_nesting(found)
+    _check_flows(found)
+    named = {(e["pid"], e.get("tid")) for e in found if e["name"].endswith("_name")}
+    assert {(e["pid"], e["tid"]) for e in slices(found)} <= named
+    assert {(e["pid"], None) for e in found} <= named
+
+
+def _check_nesting(found: list[Event]) -> None:
+    """On a track, slices are apart or one inside the other."""
+    tracks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for event in slices(found):
+        begin = round(event["ts"] * 1000)
+        end = begin + round(event["dur"] * 1000) if "dur" in event else 1 << 62
+        tracks[event["pid"], event["tid"]].append((begin, end))
+    for spans in tracks.values():
+        stack: list[int] = []
+        for begin, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+            while stack and stack[-1] <= begin:
+                stack.pop()
+            assert not stack or end <= stack[-1], (begin, end, stack)
+            stack.append(end)
+
+
+def _check_flows(found: list[Event]) -> None:
+    """Each id starts once and ends once, not before it started, on slices of these tracks."""
+    pairs: dict[int, dict[str, Event]] = defaultdict(dict)
+    for event in found:
+        if event["ph"] in "sf":
+            assert event["ph"] not in pairs[event["id"]]
+            pairs[event["id"]][event["ph"]] = event
+    for pair in pairs.values():
+        assert set(pair) == {"s", "f"}
+        assert pair["s"]["ts"] <= pair["f"]["ts"]
+        assert pair["f"]["bp"] == "e"
+        for end in pair.values():
+            assert around(found, end), end
+
+
+def around(found: list[Event], event: Event) -> list[Event]:
+    """Slices of its track that cover an event, outermost first."""
+    return [
+        one
+        for one in slices(found)
+        if (one["pid"], one["tid"]) == (event["pid"], event["tid"])
+        and one["ts"] <= event["ts"]
+        and ("dur" not in one or event["ts"] < one["ts"] + one["dur"])
+    ]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """Two ranks: collectives, a late send, asynchronous work that overlaps, a hang."""
+    first, second = workers(tmp_path, 2)
+    groups = [first.world(), second.world()]
+    for journal, group, late in ((first, groups[0], 0), (second, groups[1], 3 * MS)):
+        step = journal.call("annotate", kind="composed", name="train_step", origin="python")
+        reduce = journal.collective(group)
+        outer = journal.begin(step, t=20 * MS)
+        journal.run(reduce, t=21 * MS + late, d=5 * MS - late, q=1, p=outer)
+        journal.end(outer, 10 * MS)
+        overlapping = journal.collective(group, "broadcast", asynchronous=True, root=0)
+        numbers = [journal.begin(overlapping, t=40 * MS + k * MS + late, q=2 + k) for k in range(3)]
+        for number in numbers:
+            journal.end(number, 8 * MS, u=MS // 10)
+    receive = first.message(groups[0], "recv", 1)
+    send = second.message(groups[1], "send", 0)
+    first.run(receive, t=60 * MS, d=6 * MS, q=1)
+    second.run(send, t=64 * MS, d=MS, q=1)
+    first.begin(first.collective(groups[0], "barrier"), t=80 * MS, q=5)
+    for journal in (first, second):
+        beat(journal, 30)
+    return tmp_path
+
+
+def test_every_operation_is_one_slice(job: Path) -> None:
+    """With the ids, times and facts of the other exports; times are exact to the nanosecond."""
+    found = events(job)
+    start = document(job)["otherData"]["start_unix_ns"]
+    made = {e["args"]["id"]: e for e in slices(found) if e["cat"] != "exchange"}
+    trace = load([str(job)])
+    rows = list(jsonl.rows(trace, trace.operations))
+    assert set(made) == {row["id"] for row in rows}
+    for row in rows:
+        event = made[row["id"]]
+        assert round(event["ts"] * 1000) == row["begin_ns"] - start
+        if row["end_ns"] is not None:
+            assert round(event["dur"] * 1000) == row["end_ns"] - row["begin_ns"]
+        assert event["args"]["status"] == row["status"]
+        assert event["args"].get("seq") == row["seq"]
+        assert event["args"].get("shapes") == row["shapes"]
+    (step, _) = [e for e in made.values() if e["name"] == "train_step"]
+    assert step["cat"] == "composed"
+    (reduce, _) = [e for e in made.values() if e["name"] == "all_reduce"]
+    assert (reduce["args"]["group"], reduce["args"]["reduce_op"]) == ("0", "SUM")
+    assert reduce["args"]["stack"] == ["train.py:10 main"]
+
+
+def test_tracks_are_processes_and_threads(job: Path) -> None:
+    """A group per rank with its host and pid; what overlaps is beside the thread."""
+    found = events(job)
+    names = {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name"}
+    assert set(names.values()) == {"rank 0 (host, 4000)", "rank 1 (host, 4001)", "findings"}
+    tracks = {e["tid"]: e["args"]["name"] for e in found if e["name"] == "thread_name"}
+    assert len(tracks) == len([e for e in found if e["name"] == "thread_name"])
+    where: dict[str, set[str]] = defaultdict(set)
+    for event in slices(found):
+        where[event["name"]].add(tracks[event["tid"]])
+    assert where["broadcast"] == {"asynchronous", "asynchronous 2", "asynchronous 3"}
+    assert where["all_reduce"] == where["train_step"] == {"thread 0"}
+
+
+def test_arrows_lead_from_who_came_last(job: Path) -> None:
+    """A slice that had waited has one inside from then on: arrows lead to starts of slices."""
+    found = events(job)
+    arrows: Counter[tuple[str, ...]] = Counter()
+    for leaves in (e for e in found if e["ph"] == "s"):
+        (arrives,) = [e for e in found if e["ph"] == "f" and e["id"] == leaves["id"]]
+        source, target = around(found, leaves)[-1], around(found, arrives)
+        assert target[-1]["ts"] == arrives["ts"]
+        ends = (source["name"], *(e["name"] for e in target[-2:]))
+        arrows[ends] += 1
+    assert arrows == {
+        ("all_reduce", "all_reduce", "rank 1 is there"): 1,
+        ("broadcast", "broadcast", "rank 1 is there"): 3,
+        ("send", "recv", "rank 1 is there"): 1,
+    }
+
+
+def test_what_is_in_flight_has_no_end_but_a_mark(job: Path) -> None:
+    """The mark stands where its process was last heard of."""
+    found = events(job)
+    (hung,) = [e for e in found if e["ph"] == "B"]
+    assert (hung["name"], hung["args"]["status"]) == ("barrier (in flight)", "in_flight")
+    (mark,) = [e for e in found if e["ph"] == "i" and e["cat"] == "in flight"]
+    assert (mark["pid"], mark["tid"]) == (hung["pid"], hung["tid"])
+    assert mark["name"] == "barrier in flight for 29.920 s"
+    assert round(mark["ts"] - hung["ts"]) == 29_920_000
+
+
+def test_findings_are_marks(job: Path) -> None:
+    """In full above all, and by kind on culprits and on who waits."""
+    found = [e for e in events(job) if e["ph"] == "i" and e["cat"] == "error"]
+    pids = {e["args"]["name"]: e["pid"] for e in events(job) if e["name"] == "process_name"}
+    by_process = {e["pid"]: e for e in found}
+    assert len(by_process) == len(found) == 3
+    whole = by_process[pids["findings"]]
+    assert whole["name"].startswith("missing_participant: ")
+    assert whole["args"]["culprit_ranks"] == [1]
+    assert by_process[pids["rank 1 (host, 4001)"]]["name"] == "missing_participant (culprit)"
+    assert by_process[pids["rank 0 (host, 4000)"]]["name"] == "missing_participant (waits)"
+
+
+def test_ends_of_processes_are_marks(tmp_path: Path) -> None:
+    """An uncaught exception with its text."""
+    (journal,) = workers(tmp_path, 1)
+    journal.run(journal.collective(journal.world()), t=20 * MS, d=MS, q=1)
+    fail(journal, S, "ValueError", "no number")
+    marks = [e["name"] for e in events(tmp_path) if e["ph"] == "i" and e["cat"] == "end"]
+    assert marks == ["ValueError: no number", "end (exception)"]
+
+
+def test_a_call_that_overlaps_its_thread_is_drawn_beside(tmp_path: Path) -> None:
+    """Two calls of one thread that cross (a lost end, a thread that died): nothing is hidden."""
+    (journal,) = workers(tmp_path, 1)
+    call = journal.collective(journal.world())
+    journal.run(call, t=20 * MS, d=5 * MS, q=1)
+    journal.run(call, t=22 * MS, d=5 * MS, q=2)
+    assert len({e["tid"] for e in slices(events(tmp_path))}) == 2
+
+
+def test_pieces_do_not_show(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large traces are written piece by piece: the same document as in one."""
+    whole = document(job)
+    monkeypatch.setattr(perfetto, "CHUNK_ROWS", 2)
+    assert document(job) == whole
+
+
+def test_a_job_without_operations(tmp_path: Path) -> None:
+    """Still a document, with the process."""
+    Journal(tmp_path, pid=1, role="main")
+    assert [e["args"] for e in events(tmp_path)][:1] == [{"name": "main (host, 1)"}]
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    """``export --format perfetto -o FILE``."""
+    training(tmp_path / "journals")
+    parser = argparse.ArgumentParser()
+    export.add_arguments(parser)
+    target = tmp_path / "trace.json"
+    options = [str(tmp_path / "journals"), "--format", "perfetto", "-o", str(target)]
+    assert export.execute(parser.parse_args(options)) == 0
+    found = orjson.loads(target.read_bytes())["traceEvents"]
+    check(found)
+    assert len([e for e in slices(found) if e["name"] == "all_reduce"]) == 6

@@ -1,0 +1,269 @@
+"""The merged order of hand-written journals, as exact values and as painted lines."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.views.terminal.filters import Filters
+from disttrace_viewer.views.terminal.paint.console import paper
+from disttrace_viewer.views.terminal.paint.report import paint
+from disttrace_viewer.views.terminal.report import Report, report_of
+from disttrace_viewer.views.terminal.rows import (
+    CollectiveRow,
+    EndRow,
+    Failed,
+    FoldRow,
+    GapRow,
+    Mark,
+    MessageRow,
+)
+from support.journals import MS, Journal, bulk, training, workers
+
+US = 1_000
+
+
+def report(folder: Path, filters: Filters | None = None, *, init: bool = False) -> Report:
+    """The report on a folder."""
+    return report_of(load([str(folder)]), filters, init=init)
+
+
+def painted(report: Report, width: int = 80, encoding: str = "utf-8") -> list[str]:
+    """The lines of a report without colour."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    paint(report, paper(file, width=width))
+    file.flush()
+    file.seek(0)
+    return file.read().splitlines()
+
+
+def ranks(found: Report, processes: Iterable[int]) -> list[int | None]:
+    """Ranks of processes, which are numbered in no order that means anything."""
+    return [found.names.trace.processes[index].rank for index in processes]
+
+
+def hanging(folder: Path) -> None:
+    """Ranks 0 and 1 are in all_reduce 2; rank 2 is not, and beats on for five seconds."""
+    for journal in workers(folder, 3):
+        call = journal.collective(journal.world())
+        journal.run(call, t=20 * MS + (journal.rank or 0) * MS, d=4 * MS, q=1)
+        if journal.rank != 2:
+            journal.begin(call, t=30 * MS + 2 * US * (journal.rank or 0), q=2)
+        else:
+            journal.record(hb=5_030 * MS)
+
+
+def test_a_collective_tells_who_came_when(tmp_path: Path) -> None:
+    """Arrivals in their order with offsets, the last one marked, first begin to last end."""
+    for journal in workers(tmp_path, 3):
+        late = {0: 0, 1: 7 * MS, 2: 2 * MS}[journal.rank or 0]
+        journal.run(journal.collective(journal.world()), t=20 * MS + late, d=9 * MS, q=1)
+        journal.define("exit", t=50 * MS, how="normal", code=0)
+    found = report(tmp_path)
+    (row,) = found.story.rows
+    assert isinstance(row, CollectiveRow)
+    assert (row.op, row.seq, row.reduce_op, row.tensors) == ("all_reduce", 1, "SUM", "float32[4]")
+    assert ranks(found, [a.process for a in row.arrivals]) == [0, 2, 1]
+    assert [a.offset_ns for a in row.arrivals] == [0, 2 * MS, 7 * MS]
+    assert row.marks == ((0, Mark.DONE), (1, Mark.LAST), (2, Mark.DONE))
+    assert row.took_ns == 16 * MS
+    assert row.at_ns == 20 * MS
+    assert (row.missing, row.flights, row.differs) == ((), (), False)
+
+
+def test_a_message_tells_who_waited(tmp_path: Path) -> None:
+    """The receiver came first, so it waited for the sender and not the other way round."""
+    first, second = workers(tmp_path, 2)
+    first.run(first.message(first.world(), "send", 1), t=25 * MS, d=3 * MS, q=1)
+    second.run(second.message(second.world(), "recv", 0), t=20 * MS, d=8 * MS, q=1)
+    (row, *_) = report(tmp_path).story.rows
+    assert isinstance(row, MessageRow)
+    assert (row.source, row.destination, row.arrow) == ("rank 0", "rank 1", (0, 1))
+    assert (row.bytes, row.tag, row.seq) == (16, 0, 1)
+    # It begins to wait a tenth of its duration after its begin, as the builder has it.
+    assert (row.waiter, row.waited_ns) == ("rank 1", 5 * MS - 800 * US)
+    assert row.took_ns == 8 * MS
+
+
+def test_what_is_in_flight_stands_out_with_age_and_line(tmp_path: Path) -> None:
+    """Who is in it since when at which line, who has not come, and once more at the end."""
+    hanging(tmp_path)
+    found = report(tmp_path)
+    row = found.story.rows[1]
+    assert isinstance(row, CollectiveRow)
+    assert row.missing == ("rank 2",)
+    assert row.marks == ((0, Mark.FLYING), (1, Mark.FLYING), (2, Mark.MISSING))
+    (flight,) = found.flights
+    assert sorted(ranks(found, flight.processes)) == [0, 1]  # type: ignore[type-var]
+    assert (flight.age_ns, flight.ended) == (5_000 * MS, True)
+    assert (flight.what, flight.place) == ("all_reduce #2 in default group", "train.py:10 main")
+    assert row.flights == (flight,)
+    lines = painted(found)
+    assert " +0.030000  ◐──◐──○  #2 all_reduce SUM float32[4]; 0, 1 +2.00 µs" in lines
+    assert "            │  │  │  not come: rank 2" in lines
+    assert (
+        lines[-2] == "     5.00 s  ranks 0,1 in all_reduce #2 in default group at train.py:10 main"
+    )
+
+
+def test_an_error_shows_its_text_and_its_line(tmp_path: Path) -> None:
+    """A rank whose operation raised is marked, and its text is shown."""
+    journals = workers(tmp_path, 2)
+    for journal in journals:
+        call = journal.collective(journal.world())
+        n = journal.begin(call, t=20 * MS, q=1)
+        text = {"x": journal.string("RuntimeError: Connection closed by peer")}
+        journal.end(n, 2 * MS, **(text if journal.rank else {"u": 1}))
+    found = report(tmp_path)
+    row = found.story.rows[0]
+    assert isinstance(row, CollectiveRow)
+    assert dict(row.marks)[1] is Mark.FAILED
+    (failed,) = row.failures
+    assert isinstance(failed, Failed)
+    assert ranks(found, failed.processes) == [1]
+    assert failed.error == "RuntimeError: Connection closed by peer"
+    assert failed.place == "train.py:10 main"
+
+
+def test_different_arguments_are_said(tmp_path: Path) -> None:
+    """An exchange to which members came with different shapes says so."""
+    for journal in workers(tmp_path, 2):
+        shapes = [[4 + (journal.rank or 0)]]
+        call = journal.collective(journal.world(), shapes=shapes)
+        journal.run(call, t=20 * MS, d=MS, q=1)
+    row = report(tmp_path).story.rows[0]
+    assert isinstance(row, CollectiveRow)
+    assert row.differs
+
+
+def test_iterations_are_folded_but_not_what_is_unusual(tmp_path: Path) -> None:
+    """Of 50 equal steps one is shown, with a line that counts the others."""
+    training(tmp_path, steps=50)
+    rows = report(tmp_path).story.rows
+    assert [type(row) for row in rows] == [CollectiveRow, FoldRow]
+    assert isinstance(rows[1], FoldRow)
+    assert (rows[1].rows, rows[1].times, rows[1].each_ns) == (1, 49, MS)
+    assert len(report(tmp_path, Filters(everything=True)).story.rows) == 50
+    journal = workers(tmp_path / "late", 2)
+    for one in journal:
+        call = one.collective(one.world())
+        for step in range(1, 51):
+            slow = 900 * MS if step == 30 else 0
+            one.run(call, t=step * 1000 * MS, d=MS + slow, q=step)
+    kinds = [type(row) for row in report(tmp_path / "late").story.rows]
+    assert kinds[:5] == [CollectiveRow, FoldRow, CollectiveRow, CollectiveRow, FoldRow]
+
+
+def test_a_long_job_shows_its_beginning_and_its_end(tmp_path: Path) -> None:
+    """Between them stands how much is left out, and --last and --around choose."""
+    for journal in workers(tmp_path, 2):
+        group = journal.world()
+        calls = [journal.collective(group, shapes=[[n]]) for n in range(1, 201)]
+        for step, call in enumerate(calls, 1):
+            journal.run(call, t=step * MS, d=MS // 10, q=step)
+        journal.define("exit", t=300 * MS, how="normal", code=0)
+    rows = report(tmp_path).story.rows
+    gap = rows[12]
+    assert isinstance(gap, GapRow)
+    assert (gap.rows, len(rows)) == (140, 61)
+    last = report(tmp_path, Filters(last=3)).story.rows
+    assert [getattr(row, "seq", None) for row in last] == [None, 198, 199, 200]
+    around = report(tmp_path, Filters(around="+0.1s", last=4)).story.rows
+    assert [getattr(row, "seq", None) for row in around] == [None, 98, 99, 100, 101, 102, None]
+
+
+def test_filters_choose_rows(tmp_path: Path) -> None:
+    """By operation, by rank, by group; a filter that fits nothing says what there is."""
+    first, second = workers(tmp_path, 2)
+    for one in (first, second):
+        group = one.world()
+        one.run(one.collective(group), t=20 * MS, d=MS, q=1)
+        if one is first:
+            alone = one.group(one.tcp_store(), name="1", ranks=[0], size=1, default=False)
+            one.run(one.collective(alone, "broadcast"), t=30 * MS, d=MS, q=1)
+    names = [getattr(r, "op", None) for r in report(tmp_path, Filters(ops=("all_*",))).story.rows]
+    assert names == ["all_reduce"]
+    assert len(report(tmp_path, Filters(groups=("default",))).story.rows) == 1
+    assert len(report(tmp_path, Filters(ranks=frozenset({1}))).story.rows) == 1
+    with pytest.raises(ViewerError, match="no such operation here; there are all_reduce, broad"):
+        report(tmp_path, Filters(ops=("barrier",)))
+    with pytest.raises(ViewerError, match="no such rank here; there are 0,1"):
+        report(tmp_path, Filters(ranks=frozenset({9})))
+    with pytest.raises(ViewerError, match="no such group here"):
+        report(tmp_path, Filters(groups=("9",)))
+
+
+def test_many_ranks_share_lanes(tmp_path: Path) -> None:
+    """Of 1,000 ranks every lane holds 125, and lines stay within 80 columns."""
+    bulk(tmp_path, 40_000, world_size=1000)
+    found = report(tmp_path)
+    assert [lane.label for lane in found.story.lanes] == [str(125 * n) for n in range(8)]
+    assert [len(lane.processes) for lane in found.story.lanes] == [125] * 8
+    assert max(len(line) for line in painted(found)) <= 80
+
+
+def test_a_bad_end_is_a_row_and_in_the_head(tmp_path: Path) -> None:
+    """An exception that nobody caught is told once for all ranks that it ended."""
+    for journal in workers(tmp_path, 2):
+        journal.world()
+        stack = journal.stack(("train.py", 7, "step"))
+        journal.define("failure", t=40 * MS, type="ValueError", text="no data\nhere", stack=stack)
+        journal.define("exit", t=41 * MS, how="exception", code=1)
+    found = report(tmp_path)
+    (row,) = found.story.rows
+    assert isinstance(row, EndRow)
+    assert (row.processes, row.what, row.place) == (
+        (0, 1),
+        "raised ValueError: no data",
+        "train.py:7 step",
+    )
+    assert found.header.jobs[0].states == (("failed", 2),)
+
+
+def test_plain_letters_where_the_terminal_has_no_unicode(tmp_path: Path) -> None:
+    """Every sign has a letter of the same width, so lanes stay straight."""
+    hanging(tmp_path)
+    plain, rich = painted(report(tmp_path), encoding="ascii"), painted(report(tmp_path))
+    assert [len(line) for line in plain] == [len(line) for line in rich]
+    assert any(line.startswith(" +0.030000  %--%--.  #2 all_reduce SUM") for line in plain)
+
+
+def test_findings_are_pointed_at(tmp_path: Path) -> None:
+    """A finding's severity and sentence stand above everything that happened."""
+
+    class Late:
+        severity = "error"
+        summary = "rank 2 never began all_reduce #2"
+
+    hanging(tmp_path)
+    found = report_of(load([str(tmp_path)]), findings=[Late()])
+    assert "  error    rank 2 never began all_reduce #2" in painted(found)
+
+
+def test_a_launcher_knows_how_its_workers_ended(tmp_path: Path) -> None:
+    """One was killed, one told to end for it, one left with a code: none without a word."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    for journal in workers(tmp_path, 3, parent=agent.process):
+        journal.run(journal.collective(journal.world()), t=20 * MS, d=4 * MS, q=1)
+        ways: dict[int, dict[str, Any]] = {
+            0: {"event": "killed", "signal": "SIGTERM"},
+            1: {"event": "failed", "signal": "SIGKILL"},
+            2: {"event": "failed", "code": 3},
+        }
+        agent.define("worker", t=90 * MS, pid=journal.pid, **ways[journal.rank or 0])
+        if journal.rank == 2:
+            journal.define("exit", t=50 * MS, how="normal", code=None)
+    agent.define("exit", t=99 * MS, how="normal", code=None)
+    found = report(tmp_path)
+    assert {(ranks(found, end.processes)[0], end.what) for end in found.endings} == {
+        (0, "was stopped by its launcher (SIGTERM)"),
+        (1, "was ended by SIGKILL"),
+        (2, "ended with code 3"),
+    }
+    assert any("1 stopped by the launcher" in line for line in painted(found, width=120))

@@ -1,0 +1,118 @@
+"""`disttrace view` as a command: exit codes, colour, narrow terminals, real runs."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.journals import training
+
+ROOT = Path(__file__).resolve().parents[3]
+LIMIT_S = 120
+
+
+def view(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """The command without a terminal."""
+    return subprocess.run(
+        [sys.executable, "-m", "disttrace", "view", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env={**os.environ, "COLUMNS": "80", "PYTHONIOENCODING": "utf-8", **environ},
+    )
+
+
+def on_terminal(folder: Path, *arguments: str, **environ: str) -> str:
+    """What the command writes when its output is a terminal."""
+    lead, follow = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "disttrace", "view", str(folder), *arguments],
+        stdout=follow,
+        stderr=follow,
+        env={**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **environ},
+    )
+    os.close(follow)
+    found = b""
+    try:
+        while chunk := os.read(lead, 65536):
+            found += chunk
+    except OSError:
+        pass  # the terminal is closed with its last writer
+    finally:
+        os.close(lead)
+    assert process.wait(LIMIT_S) == 0
+    return found.decode()
+
+
+def test_output_into_a_pipe_has_no_colour(tmp_path: Path) -> None:
+    """As for a log or a bug report: 80 columns, no escape codes, exit code 0."""
+    training(tmp_path)
+    done = view(str(tmp_path))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    assert " +0.001000  ●──◆  #1 all_reduce SUM float32[4]  101 µs; 0, 1 +1.00 µs last" in (
+        done.stdout.splitlines()
+    )
+
+
+def test_colour_is_for_terminals_and_can_be_refused(tmp_path: Path) -> None:
+    """Yellow marks who came last, unless NO_COLOR or the option says otherwise."""
+    training(tmp_path)
+    yellow = "\x1b[33m"
+    assert yellow in on_terminal(tmp_path)
+    assert yellow not in on_terminal(tmp_path, NO_COLOR="1")
+    assert yellow not in on_terminal(tmp_path, "--no-color")
+
+
+def test_nothing_to_read_is_code_2(tmp_path: Path) -> None:
+    """And so is a filter that is none, with a sentence and no traceback."""
+    done = view(str(tmp_path))
+    assert done.returncode == 2
+    assert "no journals in" in done.stderr
+    training(tmp_path)
+    done = view(str(tmp_path), "--around", "tomorrow")
+    assert done.returncode == 2
+    assert done.stderr.startswith("disttrace: --around 'tomorrow' is no time")
+    assert "Traceback" not in done.stderr
+
+
+def test_width_bounds_every_line(tmp_path: Path) -> None:
+    """Also narrower than usual, and wider when asked for."""
+    training(tmp_path, world_size=5)
+    narrow = view(str(tmp_path), "--width", "60").stdout.splitlines()
+    wide = view(str(tmp_path), "--width", "200").stdout.splitlines()
+    assert max(len(line) for line in narrow) <= 60
+    assert len(wide) < len(narrow)
+
+
+def test_a_real_run_under_torchrun(tmp_path: Path) -> None:
+    """Ping-pong and all-reduce in their order, with the agent as the server of the store."""
+    pytest.importorskip("torch")
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run(
+        [sys.executable, *command, "examples/pingpong_allreduce.py"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=LIMIT_S,
+        env={**os.environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path)},
+    )
+    lines = view(str(tmp_path), "--width", "120").stdout.splitlines()
+    start = lines.index(next(line for line in lines if line.startswith("what happened")))
+    told = [line[18:].split("  ")[0] for line in lines[start + 2 :]]
+    there, back = "send 0 → 1 1.02 kB tag 0", "send 1 → 0 1.02 kB tag 0"
+    rounds = [f"#{n} {way}" for n in (1, 2, 3) for way in (there, back)]
+    sums = [f"#{n} all_reduce SUM float32[1024]" for n in (1, 2, 3)]
+    assert told == [*rounds, *sums, "destroy_process_group"]
+    drawn = view(str(tmp_path), "--phase", "init").stdout
+    assert "    server  agent " in drawn
+    assert "    clients ranks 0,1 by localhost:" in drawn
+    prefix = next(line for line in drawn.splitlines() if line.startswith("    prefix  "))
+    torchrun = "/worker/attempt_0 → "  # put before it by the torchrun of older torches
+    assert prefix.split("  ")[-1].removeprefix(torchrun) == "default_pg → 0/ → cpu/"

@@ -1,0 +1,1 @@
+"""What the operations of a trace mean together: exchanges, waits, ends, delays, with evidence."""

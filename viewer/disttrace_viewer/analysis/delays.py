@@ -1,0 +1,210 @@
+"""How late each one came by its own doing: delays of collectives and of messages, in columns.
+
+The own delay in an exchange is the smaller of two: how much later it came than the one before it,
+and how much longer it was away since it was last released than the others were. Lateness that was
+inherited from somebody else makes both differ, so it vanishes by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.trace.model import Trace
+
+LEAST_NS = 5_000_000
+"""Own delays below this are noise of the machine."""
+WARN_NS = 10_000_000
+SHARE_OF_SPAN = 0.05
+TIMES = 10
+SHARE_OF_SITE = 0.7
+MANY = 3_000_000
+"""Of more exchanges than this only the late ones are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """One process that is late at one line again and again."""
+
+    process: int
+    call: int
+    """A call of its at that line."""
+    first_ns: int
+    times: int
+    of: int
+    """Exchanges of that line in all."""
+    median_ns: float
+    total_ns: int
+    """By how much it held up others, summed over exchanges."""
+    waited_ns: int
+    """Time that others waited for it, summed over all of them."""
+    others: tuple[int, ...]
+
+
+def stragglers(exchanges: Exchanges) -> list[Delay]:
+    """Processes whose own delay holds up collectives at one line in most of the cases."""
+    table = exchanges.collectives
+    late = table.filter(
+        (pl.col("arrived") > 1) & (pl.col("last_ns") - pl.col("first_ns") >= LEAST_NS)
+    )
+    if late.height < TIMES:
+        return []
+    chosen = table if table.height <= MANY else late
+    last = chosen.select("exchange", "last_ns", "last_process")
+    parts = (
+        exchanges.participants(None if chosen is table else late["exchange"])
+        .lazy()
+        .select("exchange", "process", "number", "call", "begin_ns")
+        .join(last.lazy(), on="exchange")
+    )
+    released = parts.select(
+        "process",
+        pl.col("number") + 1,
+        pl.max_horizontal("last_ns", "begin_ns").alias("_met"),
+    )
+    gaps = _with_gaps(
+        exchanges.trace,
+        parts.join(late.lazy().select("exchange"), on="exchange", how="semi"),
+        released,
+    )
+    mine = pl.col("process") == pl.col("last_process")
+    begin = pl.col("begin_ns")
+    delays = (
+        gaps.group_by("exchange")
+        .agg(
+            pl.col("last_process").first().alias("process"),
+            pl.col("call").filter(mine).first(),
+            begin.filter(mine).first().alias("first_ns"),
+            (pl.col("last_ns") - begin.filter(~mine).max()).first().alias("_behind"),
+            (pl.col("_gap").filter(mine).first() - pl.col("_gap").filter(~mine).median())
+            .cast(pl.Int64)
+            .alias("_away"),
+            (pl.col("last_ns") - begin).filter(~mine).alias("_waited"),
+            pl.col("process").filter(~mine).alias("others"),
+        )
+        .with_columns(pl.min_horizontal("_behind", "_away").alias("delay"))
+        .drop_nulls(["_away", "call"])
+    )
+    return _sites(exchanges.trace, delays.collect())
+
+
+def late_senders(exchanges: Exchanges) -> list[Delay]:
+    """Processes whose own delay before a send keeps receivers waiting at one line."""
+    met = exchanges.messages.filter(
+        pl.col("send_begin_ns") - pl.col("recv_begin_ns") >= LEAST_NS,
+    )
+    if met.height < TIMES:
+        return []
+    lazy = met.lazy().with_row_index("exchange")
+
+    def gap(side: str) -> pl.LazyFrame:
+        ends = lazy.select(
+            "exchange",
+            pl.col(f"{side}_process").alias("process"),
+            pl.col(f"{side}_number").alias("number"),
+            pl.col(f"{side}_begin_ns").alias("begin_ns"),
+        )
+        none = ends.select("process", "number", pl.lit(None, pl.Int64).alias("_met")).head(0)
+        found = _with_gaps(exchanges.trace, ends, none)
+        return found.select("exchange", pl.col("_gap").alias(f"_{side}_gap"))
+
+    behind = pl.col("send_begin_ns") - pl.col("recv_begin_ns")
+    delays = (
+        lazy.join(gap("send"), on="exchange")
+        .join(gap("recv"), on="exchange")
+        .select(
+            "exchange",
+            pl.col("send_process").alias("process"),
+            pl.col("send_call").alias("call"),
+            pl.col("send_begin_ns").alias("first_ns"),
+            pl.min_horizontal(behind, pl.col("_send_gap") - pl.col("_recv_gap")).alias("delay"),
+            pl.concat_list(behind).alias("_waited"),
+            pl.concat_list("recv_process").alias("others"),
+        )
+        .drop_nulls("delay")
+    )
+    return _sites(exchanges.trace, delays.collect())
+
+
+def _with_gaps(trace: Trace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.LazyFrame:
+    """``_gap``: how long a process was away since its operation before this one let it go.
+
+    A collective lets go when the last one has come: when its end was noticed says less. Null for
+    the first operation of a process, and for one that began before the last had let go.
+    """
+    before = trace.operations.lazy().select(
+        "process",
+        pl.col("number") + 1,
+        pl.coalesce("end_ns", "begin_ns").alias("_end"),
+    )
+    gap = pl.col("begin_ns") - pl.coalesce("_met", "_end")
+    return (
+        ends.join(before, on=["process", "number"], how="left")
+        .join(released, on=["process", "number"], how="left")
+        .with_columns(pl.when(gap >= 0).then(gap).alias("_gap"))
+    )
+
+
+def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
+    """Delays summed up per process and line; of calls with one signature where a line makes
+    several in a row (the buckets of a reducer), of which only the first can be late.
+    """
+    if delays.height < TIMES:
+        return []
+    calls = trace.calls.lazy().with_row_index("call").select("call", "stack")
+    late = (
+        delays.lazy()
+        .filter(pl.col("delay") >= LEAST_NS)
+        .with_columns(
+            pl.col("_waited").list.sum().alias("_waited_sum"),
+            (pl.col("delay") * pl.col("others").list.len()).alias("_most"),
+        )
+        .join(calls, on="call")
+    )
+    counts = (
+        trace.operations.lazy()
+        .filter(pl.col("seq").is_not_null())
+        .group_by("process", "call")
+        .agg(pl.len().alias("of"))
+        .join(calls, on="call")
+    )
+    found: dict[tuple[int, int | None], Delay] = {}
+    for by in ("stack", "call"):
+        rows = (
+            late.group_by("process", by)
+            .agg(
+                (pl.col("call") if by == "stack" else pl.col("stack")).first(),
+                pl.col("first_ns").min(),
+                pl.len().alias("times"),
+                pl.col("delay").median().alias("median"),
+                pl.col("delay").sum().alias("total"),
+                pl.min_horizontal("_waited_sum", "_most").sum().alias("waited"),
+                pl.col("others").explode().unique().sort(),
+            )
+            .join(
+                counts.group_by("process", by).agg(pl.col("of").sum()),
+                on=["process", by],
+                nulls_equal=True,
+            )
+            .filter((pl.col("times") >= TIMES) & (pl.col("times") >= SHARE_OF_SITE * pl.col("of")))
+            .sort("total", descending=True)
+            .collect()
+        )
+        for row in rows.iter_rows(named=True):
+            found.setdefault(
+                (row["process"], row["stack"]),
+                Delay(
+                    process=row["process"],
+                    call=row["call"],
+                    first_ns=row["first_ns"],
+                    times=row["times"],
+                    of=row["of"],
+                    median_ns=row["median"],
+                    total_ns=row["total"],
+                    waited_ns=row["waited"],
+                    others=tuple(row["others"]),
+                ),
+            )
+    return list(found.values())

@@ -1,0 +1,278 @@
+"""What the rules look at: processes and their ends, what each waits in, and what came before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from disttrace_viewer.analysis import process_ends
+from disttrace_viewer.analysis.exchanges import TAGLESS, Exchanges
+from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.analysis.operation import Op, frame, innermost, ops
+from disttrace_viewer.analysis.process_ends import ALIVE, ECHO, SILENT, End
+from disttrace_viewer.analysis.thread_stacks import standings
+from disttrace_viewer.merge.clock import to_unix
+from disttrace_viewer.trace.columns import IN_FLIGHT
+from disttrace_viewer.trace.model import Frame, Location, Standing, Trace
+
+STUCK_NS = 1_500_000_000
+"""Blocked for longer than this is stuck: communication of a healthy step takes less."""
+STALL_NS = 10_000_000_000
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A trace with the questions that rules ask of it, each answered once."""
+
+    trace: Trace
+    exchanges: Exchanges
+    stall_ns: int = STALL_NS
+    look: Look = look
+
+    @cached_property
+    def alive_here(self) -> bool:
+        """Whether any process of the trace lives on this host."""
+        return any(self.look(p).alive for p in self.trace.processes)
+
+    @cached_property
+    def cut_ns(self) -> int:
+        """The instant at which the picture stops: now, while a process lives on this host, else
+        the newest record of any process.
+        """
+        newest = self.trace.end_ns
+        living = next((p for p in self.trace.processes if self.look(p).alive), None)
+        if living is None or living.boot_id is None:
+            return newest
+        # The monotonic clock is that of the journals; the wall clock may have been set since.
+        passed = time.time_ns() - self.trace.read_ns
+        now = to_unix(self.trace.clocks[living.clock], time.perf_counter_ns() - passed)
+        return max(newest, now)
+
+    @cached_property
+    def ends(self) -> tuple[End, ...]:
+        """How each process ended."""
+        return process_ends.ends(self.trace.processes, self._last_leaves, self.cut_ns, self.look)
+
+    @cached_property
+    def live(self) -> bool:
+        """Whether anybody lives: then waiting becomes a fault only after ``stall_ns``."""
+        return any(end.how == ALIVE for end in self.ends)
+
+    @cached_property
+    def patience_ns(self) -> int:
+        """How long somebody must have waited before a missing partner is a fault."""
+        return self.stall_ns if self.live else STUCK_NS
+
+    @cached_property
+    def last(self) -> Mapping[int, Op]:
+        """The newest operation of each process (by its number: the innermost of nested ones)."""
+        rows = self.trace.operations
+        newest = rows.lazy().group_by("process").agg(pl.col("number").max()).collect()
+        found = rows.join(newest, on=["process", "number"], how="semi")
+        return {op.process: op for op in ops(self.trace, found)}
+
+    @cached_property
+    def pending(self) -> tuple[Op, ...]:
+        """Operations begun and not known to be over, by process and number."""
+        rows = self.trace.operations.filter(IN_FLIGHT & ~pl.col("lost"))
+        return tuple(ops(self.trace, rows.sort("process", "number")))
+
+    @cached_property
+    def blocking(self) -> tuple[Op, ...]:
+        """Of the pending ones and of those ended by an echo, those that hold up their thread.
+
+        One per thread: the innermost. Asynchronous work that nobody waits for holds up nobody. On
+        a backend that works behind the host's back (NCCL) the oldest one in flight holds up the
+        device, and sooner or later its process.
+        """
+        found: dict[tuple[int, int], Op] = {}
+        device: dict[int, Op] = {}
+        for op in self.pending:
+            if op.call.backend in TAGLESS and op.call.kind in ("collective", "message"):
+                device.setdefault(op.process, op)
+            elif self._holds(op):
+                found[op.process, op.thread] = op
+        for op in device.values():
+            found.setdefault((op.process, -1), op)
+        for op in self.echoed:
+            found.setdefault((op.process, op.thread), op)
+        return tuple(found.values())
+
+    @cached_property
+    def echoed(self) -> tuple[Op, ...]:
+        """Operations that ended in an echo and were the last thing their process did."""
+        return tuple(
+            op
+            for op in self._last_leaves.values()
+            if self.ends[op.process].how in (ECHO, SILENT, ALIVE) and process_ends.is_echo(op.error)
+        )
+
+    @cached_property
+    def raised(self) -> Mapping[int, Op]:
+        """The last thing a process did, where that ended in an error."""
+        return {p: op for p, op in self._last_leaves.items() if op.error is not None}
+
+    @cached_property
+    def echo_times(self) -> tuple[tuple[int, int], ...]:
+        """(process, time) of every error that says that somebody went away."""
+        echoes = [i for i, text in enumerate(self.trace.errors) if process_ends.is_echo(text)]
+        failed = self.trace.operations.filter(pl.col("error").is_in(echoes))
+        times = {(p, t) for p, t in failed.select("process", "end_ns").iter_rows() if t}
+        times |= {(i, e.t_ns) for i, e in enumerate(self.ends) if e.how == ECHO}
+        return tuple(sorted(times, key=lambda pair: pair[1]))
+
+    @cached_property
+    def _last_leaves(self) -> Mapping[int, Op]:
+        """The newest operation of each process that is made of no others."""
+        kinds = self.trace.calls.lazy().with_row_index("call").select("call", "kind")
+        leaves = (
+            self.trace.operations.lazy()
+            .join(kinds.filter(pl.col("kind") != "composed"), on="call", how="semi")
+            .group_by("process")
+            .agg(pl.col("number").max())
+            .collect()
+        )
+        rows = self.trace.operations.join(leaves, on=["process", "number"], how="semi")
+        return {op.process: op for op in ops(self.trace, rows)}
+
+    def _holds(self, op: Op) -> bool:
+        if op.call.kind == "composed":
+            return op.call.op in ("init_process_group", "rendezvous", "new_group")
+        if op.call.origin == "c++":
+            # Nobody tells that C++ code waits; it does when nothing else was begun since.
+            return self.last[op.process].number == op.number or op.wait_begin_ns is not None
+        if op.wait_begin_ns is not None:
+            return True
+        # A thread that has begun something else since has left it, although its end is not there.
+        newest = self._newest_of_thread.get((op.process, op.thread), op.number)
+        return op.issued_ns is None and newest <= op.number
+
+    @cached_property
+    def _newest_of_thread(self) -> Mapping[tuple[int, int], int]:
+        """The newest operation that each thread began, but for what C++ code does inside others."""
+        inside = (
+            self.trace.calls.lazy()
+            .with_row_index("call")
+            .filter((pl.col("kind") == "store") & (pl.col("origin") == "c++"))
+            .select("call")
+        )
+        rows = (
+            self.trace.operations.lazy()
+            .join(inside, on="call", how="anti")
+            .group_by("process", pl.col("thread").fill_null(0))
+            .agg(pl.col("number").max())
+            .collect()
+        )
+        return {(process, thread): number for process, thread, number in rows.iter_rows()}
+
+    def until_ns(self, process: int) -> int:
+        """Until when a process certainly was where it was last seen."""
+        end = self.ends[process]
+        if end.how == SILENT and self.cut_ns - end.t_ns <= MISSED_TOGETHER:
+            return self.cut_ns
+        return end.t_ns
+
+    def age_ns(self, op: Op) -> int:
+        """How long an operation was waited in: to its end by an error, or while seen."""
+        return max(0, (op.end_ns or self.until_ns(op.process)) - self.since_ns(op))
+
+    def longest_ns(self, op: Op) -> int:
+        """The longest of the waits at the same place of a process that ended well."""
+        waited = pl.col("end_ns") - pl.coalesce("wait_begin_ns", "begin_ns")
+        found = (
+            self.trace.operations.lazy()
+            .filter(
+                (pl.col("process") == op.process)
+                & (pl.col("call") == op.call.index)
+                & pl.col("error").is_null()
+            )
+            .select(waited.max())
+            .collect()
+            .item()
+        )
+        return found or 0
+
+    def since_ns(self, op: Op) -> int:
+        """Since when somebody waits in it."""
+        return op.wait_begin_ns or op.begin_ns
+
+    def stuck(self, op: Op) -> bool:
+        """Whether its process waits in it for too long, or was ended by the waiting."""
+        if op.error is not None:
+            return True
+        # Journals of other hosts may be read late: their cut is not of one instant.
+        apart = self.live and len({p.clock for p in self.trace.processes}) > 1
+        return self.age_ns(op) >= (self.stall_ns if apart else min(self.stall_ns, STUCK_NS))
+
+    def stands(self, process: int) -> Frame | None:
+        """Where the main thread of a process stands, if that was noted since it last did anything.
+
+        What its own thread did counts, also composed operations (``destroy_process_group``).
+        """
+        standing = self._standings.get(process)
+        return None if standing is None else innermost(standing.stack)
+
+    @cached_property
+    def _standings(self) -> Mapping[int, Standing]:
+        return standings(self.trace)
+
+    def location(self, op: Op) -> Location | None:
+        """The call site of an operation."""
+        where = frame(self.trace, op)
+        if where is None:
+            return None
+        return Location(op.process, where.file, where.line, where.function, op.call.op)
+
+    def whereabouts(self, process: int) -> Location | None:
+        """Where a process outside communication stands; else where it failed or was last seen."""
+        end = self.ends[process]
+        raised = innermost(end.asked_at if end.failure is None else end.failure.stack)
+        if raised is not None:
+            return Location(process, raised.file, raised.line, raised.function, None)
+        stands = self.stands(process) if end.how in (ALIVE, SILENT) else None
+        if stands is not None:
+            return Location(process, stands.file, stands.line, stands.function, None)
+        last = self.last.get(process)
+        return None if last is None else self.location(last)
+
+    def locations(self, found: Iterable[Op]) -> tuple[Location, ...]:
+        """Call sites of several operations, each once per process, and where their processes
+        stand meanwhile, if that is another line (work that was begun here is waited for there).
+        """
+        places: list[Location | None] = []
+        for op in found:
+            places.append(self.location(op))
+            where = self.stands(op.process) if op.pending and op.issued_ns is not None else None
+            if where is not None:
+                places.append(
+                    Location(op.process, where.file, where.line, where.function, op.call.op)
+                )
+        return tuple(dict.fromkeys(p for p in places if p is not None))
+
+    def top(self, op: Op) -> Op:
+        """The outermost pending composed operation around an operation, else itself."""
+        outer = op
+        around = {(o.process, o.number): o for o in self.pending if o.call.kind == "composed"}
+        while outer.parent is not None and (outer.process, outer.parent) in around:
+            outer = around[outer.process, outer.parent]
+        return outer
+
+    def process_of(self, group: int, group_rank: int) -> int | None:
+        """The traced process that is a member of a group by a group rank."""
+        return self._members.get((group, group_rank))
+
+    @cached_property
+    def _members(self) -> Mapping[tuple[int, int], int]:
+        return {
+            (g.index, m.rank): m.process
+            for g in self.trace.groups
+            for m in g.members
+            if m.rank is not None
+        }
+
+
+MISSED_TOGETHER = process_ends.TOGETHER_NS

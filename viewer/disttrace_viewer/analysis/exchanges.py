@@ -1,0 +1,316 @@
+"""Exchanges: what several processes do together, as tables that every rule and view asks.
+
+A collective (group, backend, sequence number), a message (group, source, destination, tag, n-th), a
+store key (who sets, who waits) and a meeting (who comes to which store server). All tables are
+built in the columnar engine; single operations become objects only where somebody looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from disttrace_viewer.trace.columns import IN_FLIGHT
+from disttrace_viewer.trace.model import Trace
+
+TAGLESS = ("nccl", "xccl", "hccl")
+"""Backends that match messages in order only: the tag does not tell streams apart."""
+
+SETTERS = (
+    "store.set",
+    "store.add",
+    "store.compare_set",
+    "store.append",
+    "store.multi_set",
+    "store.queue_push",
+)
+WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "store.barrier")
+
+MEETINGS = ("init_process_group", "rendezvous", "TCPStore", "FileStore", "HashStore")
+
+_BIG = 1 << 32
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """The exchanges of a trace; each table is computed when it is first asked for."""
+
+    trace: Trace
+
+    @cached_property
+    def collectives(self) -> pl.DataFrame:
+        """One row per collective, ordered by its first begin.
+
+        ``exchange`` (row number), ``group``, ``backend``, ``seq``; ``call`` of the first to begin;
+        ``expected`` members (null where the group's size is unknown), ``arrived`` operations;
+        ``first_process``, ``first_ns``, ``last_process``, ``last_ns``: who began first and last;
+        ``ended`` operations, ``end_ns`` (newest end so far), ``errors``; ``pending``: somebody is
+        still in it; ``alike``: everybody came with one signature (op, root, dtypes, shapes, reduce
+        op: what is unlike need not be wrong).
+        """
+        operations = self._collective_operations()
+        begin = pl.col("begin_ns")
+        rows = (
+            operations.group_by("_exchange", maintain_order=True)
+            .agg(
+                pl.col("_stream").first(),
+                pl.col("seq").first(),
+                pl.col("call").first(),
+                pl.len().alias("arrived"),
+                # The operations come ordered by begin.
+                pl.col("process").first().alias("first_process"),
+                begin.first().alias("first_ns"),
+                pl.col("process").last().alias("last_process"),
+                begin.last().alias("last_ns"),
+                pl.col("end_ns").count().alias("ended"),
+                pl.col("end_ns").max(),
+                pl.col("error").count().alias("errors"),
+                IN_FLIGHT.any().alias("pending"),
+                (pl.col("signature").min() == pl.col("signature").max()).alias("alike"),
+            )
+            .drop("_exchange")
+            .join(self._streams.lazy(), on="_stream", how="left", maintain_order="left")
+            .drop("_stream")
+            .with_row_index("exchange")
+        )
+        names = ["exchange", "group", "backend", "seq", "call", "expected"]
+        return rows.select(*names, pl.exclude(*names)).collect()
+
+    def participants(self, exchanges: Iterable[int] | pl.Series | None = None) -> pl.DataFrame:
+        """Operations in collectives (all, or those of some): ``exchange``, ``group_rank`` and the
+        columns of the operations table, ordered by exchange, then begin.
+        """
+        wanted = self.collectives.lazy()
+        if exchanges is not None:
+            kept = pl.Series("exchange", exchanges, dtype=pl.UInt32)
+            wanted = wanted.filter(pl.col("exchange").is_in(kept.implode()))
+        keys = wanted.join(
+            self._streams.lazy(), on=["group", "backend"], how="left", nulls_equal=True
+        ).select(
+            "exchange",
+            (pl.col("_stream").cast(pl.UInt64) * _BIG + pl.col("seq")).alias("_exchange"),
+        )
+        found = self._collective_operations().join(keys, on="_exchange", how="inner")
+        return (
+            found.select("exchange", "group_rank", *self.trace.operations.columns)
+            .sort("exchange", "begin_ns", "process")
+            .collect()
+        )
+
+    def missing(self, exchange: int) -> tuple[int, ...]:
+        """Group ranks that did not begin a collective."""
+        group = self.collectives["group"][exchange]
+        came = set(self.participants([exchange])["group_rank"].to_list())
+        return tuple(r for r in range(self.trace.groups[group].size or 0) if r not in came)
+
+    @cached_property
+    def messages(self) -> pl.DataFrame:
+        """One row per message, also those with one end only, ordered by the first begin.
+
+        ``group``, ``source``, ``destination`` (group ranks), ``tag`` (null where the backend
+        ignores it), ``seq``; then for each end ``send_``/``recv_`` + ``process number call
+        begin_ns end_ns error``, null where that end was not seen. Receives from any source take
+        part once their source is known; until then they are in ``undecided``.
+        """
+        ends = self._message_operations().filter(pl.col("seq").is_not_null())
+        ends = ends.filter(pl.col("_peer").is_not_null() & pl.col("group_rank").is_not_null())
+        keys = ["group", "source", "destination", "tag", "seq"]
+        kept = ("process", "number", "call", "begin_ns", "end_ns", "error")
+
+        def side(op: str, source: str, destination: str) -> pl.LazyFrame:
+            names = {name: f"{op}_{name}" for name in kept}
+            return ends.filter(pl.col("op") == op).select(
+                "group",
+                pl.col(source).alias("source"),
+                pl.col(destination).alias("destination"),
+                pl.col("_tag").alias("tag"),
+                "seq",
+                *(pl.col(old).alias(new) for old, new in names.items()),
+            )
+
+        sends, receives = side("send", "group_rank", "_peer"), side("recv", "_peer", "group_rank")
+        return (
+            sends.join(receives, on=keys, how="full", coalesce=True, nulls_equal=True)
+            .with_columns(first_ns=pl.min_horizontal("send_begin_ns", "recv_begin_ns"))
+            .sort("first_ns", *keys)
+            .with_row_index("message")
+            .collect()
+        )
+
+    @cached_property
+    def undecided(self) -> pl.DataFrame:
+        """Receives (rows of the operations table) whose source or number is not known yet."""
+        rows = self._message_operations().filter(
+            (pl.col("op") == "recv")
+            & ~pl.col("refused")
+            & (pl.col("_peer").is_null() | pl.col("seq").is_null())
+        )
+        return rows.select("group", "group_rank", *self.trace.operations.columns).collect()
+
+    @cached_property
+    def key_events(self) -> pl.DataFrame:
+        """Store operations, a row per key: ``place`` (id), ``key`` (with every prefix), ``part``
+        ("set", "wait" or "other"), ``op``, and the columns of the operations table.
+        """
+        trace = self.trace
+        stores = pl.LazyFrame(
+            {
+                "store": [s.index for s in trace.stores],
+                "place": [s.place for s in trace.stores],
+                "_prefix": [
+                    "".join(f"{'?' if p is None else p}/" for p in s.prefix) for s in trace.stores
+                ],
+            },
+            schema={"store": pl.UInt32, "place": pl.String, "_prefix": pl.String},
+        )
+        keys = pl.LazyFrame(
+            {"key": range(len(trace.keys)), "_key": [list(k.parts) for k in trace.keys]},
+            schema={"key": pl.UInt32, "_key": pl.List(pl.String)},
+        ).explode("_key")
+        part = (
+            pl.when(pl.col("op").is_in(SETTERS))
+            .then(pl.lit("set"))
+            .when(pl.col("op").is_in(WAITERS))
+            .then(pl.lit("wait"))
+            .otherwise(pl.lit("other"))
+        )
+        rows = (
+            trace.operations.lazy()
+            .filter(pl.col("key").is_not_null())
+            .join(self._calls("store").select("call", "op", "store"), on="call")
+            .join(stores, on="store", how="left")
+            .join(keys, on="key", how="left")
+        )
+        others = [name for name in trace.operations.columns if name != "key"]
+        return (
+            rows.with_columns(key=pl.col("_prefix").fill_null("?/") + pl.col("_key"), part=part)
+            .select("place", "key", "part", "op", *others)
+            .sort("begin_ns", "process", "number", "key")
+            .collect()
+        )
+
+    @cached_property
+    def keys(self) -> pl.DataFrame:
+        """One row per key of a place: ``sets``, ``first_set_ns`` (when the first set was over),
+        ``setter`` (its process), ``waits``, ``first_wait_ns``, ``waiting`` (still in flight) and
+        ``failed`` waits.
+        """
+        is_set, is_wait = pl.col("part") == "set", pl.col("part") == "wait"
+        done = is_set & pl.col("end_ns").is_not_null() & pl.col("error").is_null()
+        return (
+            self.key_events.lazy()
+            .group_by("place", "key", maintain_order=True)
+            .agg(
+                done.sum().alias("sets"),
+                pl.col("end_ns").filter(done).min().alias("first_set_ns"),
+                pl.col("process").filter(done).first().alias("setter"),
+                is_wait.sum().alias("waits"),
+                pl.col("begin_ns").filter(is_wait).min().alias("first_wait_ns"),
+                (is_wait & IN_FLIGHT).sum().alias("waiting"),
+                (is_wait & pl.col("error").is_not_null()).sum().alias("failed"),
+            )
+            .collect()
+        )
+
+    @cached_property
+    def meetings(self) -> pl.DataFrame:
+        """Coming together: constructors of stores, ``rendezvous`` and ``init_process_group``.
+
+        ``op``, ``kind``, ``place`` (id of the store server; for a composed operation that of the
+        first store constructed inside it; null if it got to none), ``world_size`` and ``rank`` as
+        claimed in the arguments, and the columns of the operations table, by begin.
+        """
+        trace = self.trace
+        place = pl.LazyFrame(
+            {"store": [s.index for s in trace.stores], "place": [s.place for s in trace.stores]},
+            schema={"store": pl.UInt32, "place": pl.String},
+        )
+        calls = self._calls("constructor", "composed").filter(pl.col("op").is_in(MEETINGS))
+        rows = (
+            trace.operations.lazy()
+            .join(
+                calls.select("call", "op", "kind", "store", "args"),
+                on="call",
+                maintain_order="left",
+            )
+            .join(place, on="store", how="left", maintain_order="left")
+            .with_columns(_claim("world_size"), _claim("rank"))
+            .collect()
+        )
+        return _inherit_places(rows).select(
+            "op", "kind", "place", "world_size", "rank", *trace.operations.columns
+        )
+
+    # -- what several tables need ------------------------------------------------------------
+
+    @cached_property
+    def _streams(self) -> pl.DataFrame:
+        """A number for each pair of group and backend that collectives use."""
+        trace = self.trace
+        sizes = pl.DataFrame(
+            {"group": [g.index for g in trace.groups], "expected": [g.size for g in trace.groups]},
+            schema={"group": pl.UInt32, "expected": pl.UInt32},
+        )
+        pairs = trace.calls.filter(
+            (pl.col("kind") == "collective") & pl.col("group").is_not_null()
+        ).select("group", "backend")
+        numbered = pairs.unique(maintain_order=True).with_row_index("_stream")
+        return numbered.join(sizes, on="group", how="left", maintain_order="left")
+
+    def _collective_operations(self) -> pl.LazyFrame:
+        """Operations that take part in a collective, with ``_exchange``: stream and number."""
+        streams = self._streams.lazy().select("group", "backend", "_stream")
+        calls = (
+            self._calls("collective")
+            .join(streams, on=["group", "backend"], how="inner", nulls_equal=True)
+            .select("call", "_stream", "group_rank", "signature")
+        )
+        return (
+            self.trace.operations.lazy()
+            .filter(pl.col("seq").is_not_null())
+            .join(calls, on="call", how="inner", maintain_order="left")
+            .with_columns(
+                (pl.col("_stream").cast(pl.UInt64) * _BIG + pl.col("seq")).alias("_exchange")
+            )
+        )
+
+    def _message_operations(self) -> pl.LazyFrame:
+        calls = self._calls("message").filter(pl.col("group").is_not_null())
+        wanted = calls.select("call", "op", "group", "group_rank", "peer", "tag", "backend")
+        return (
+            self.trace.operations.lazy()
+            .join(wanted, on="call", how="inner", maintain_order="left")
+            .with_columns(
+                pl.coalesce("peer", "source").alias("_peer"),
+                pl.when(~pl.col("backend").is_in(TAGLESS).fill_null(False))
+                .then("tag")
+                .alias("_tag"),
+            )
+        )
+
+    def _calls(self, *kinds: str) -> pl.LazyFrame:
+        """The calls of some kinds, with their row number as ``call``."""
+        return self.trace.calls.lazy().with_row_index("call").filter(pl.col("kind").is_in(kinds))
+
+
+def _claim(name: str) -> pl.Expr:
+    """A number among the arguments; torch writes -1 for one that is not given."""
+    value = pl.col("args").str.json_path_match(f"$.{name}").cast(pl.Int64, strict=False)
+    return pl.when(value >= 0).then(value).alias(name)
+
+
+def _inherit_places(rows: pl.DataFrame) -> pl.DataFrame:
+    """Composed operations take the place of the first store that was constructed inside them."""
+    own = {(r["process"], r["number"]): r["place"] for r in rows.iter_rows(named=True)}
+    place = dict(own)
+    # Innermost and last ones first, so that the first one inside has the last word.
+    for row in rows.sort("process", "number", descending=True).iter_rows(named=True):
+        process, parent = row["process"], row["parent"]
+        found = place[process, row["number"]]
+        if found is not None and own.get((process, parent), "") is None:
+            place[process, parent] = found
+    keys = zip(rows["process"].to_list(), rows["number"].to_list(), strict=True)
+    return rows.with_columns(pl.Series("place", [place[key] for key in keys], dtype=pl.String))

@@ -1,0 +1,317 @@
+"""Whether the members of one collective came with arguments that fit together, and who is odd."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+
+import polars as pl
+
+from disttrace_viewer.analysis.evidence import Evidence
+from disttrace_viewer.analysis.operation import Op, ops
+from disttrace_viewer.trace.model import Call
+
+Members = Mapping[int, Op]
+"""Operations of one collective by group rank."""
+
+PATTERNS = 50_000
+"""More different ways to be unlike than this are not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The members of one exchange disagree; ``odd`` are group ranks (none: nobody knows)."""
+
+    kind: str
+    group: int
+    backend: str | None
+    seq: int
+    members: Members
+    odd: frozenset[int]
+    values: Mapping[int, str]
+    """What each group rank brought, in words."""
+    times: int
+    """How many exchanges of the stream differ in this same way."""
+    raced: bool
+    """A member's threads were in the group at one time: their order is chance, nobody is odd."""
+
+
+def differences(evidence: Evidence) -> Iterator[Difference]:
+    """Per stream of collectives the first difference of each kind, up to the first that spoils
+    the rest: only a reduce op does not.
+    """
+    table = evidence.exchanges.collectives.filter(~pl.col("alike"))
+    if not table.height:
+        return
+    patterns = _patterns(evidence, table)
+    done: set[Hashable] = set()
+    for group, backend, seq, times, exchange in patterns.iter_rows():
+        stream = (group, backend)
+        if stream in done:
+            continue
+        rows = evidence.exchanges.participants([exchange])
+        ranks = rows["group_rank"].to_list()
+        members: dict[int, Op] = {}
+        for rank, op in zip(ranks, ops(evidence.trace, rows), strict=True):
+            if rank is not None:
+                members.setdefault(rank, op)
+        size = evidence.trace.groups[group].size or len(members)
+        found = judge(members, size)
+        if found is None:
+            continue
+        kind, odd, values = found
+        if kind != "reduce_op_mismatch":
+            done.add(stream)
+        elif (stream, kind) in done:
+            continue
+        done.add((stream, kind))
+        raced = any(_raced(evidence, op) for op in members.values())
+        if raced:
+            odd = frozenset()
+        yield Difference(kind, group, backend, seq, members, odd, values, times, raced)
+
+
+def _raced(evidence: Evidence, op: Op) -> bool:
+    """Whether another thread of the process called into the same group meanwhile."""
+    calls = (
+        evidence.trace.calls.lazy()
+        .with_row_index("call")
+        .filter(
+            (pl.col("process") == op.process)
+            & (pl.col("group") == op.call.group)
+            & pl.col("backend").eq_missing(pl.lit(op.call.backend))
+            & (pl.col("kind") == "collective")
+        )
+        .select("call", "async")
+    )
+    # An asynchronous call has left its thread once it is issued.
+    left = pl.when(pl.col("async").fill_null(False)).then("issued_ns").otherwise("end_ns")
+    mine = op.issued_ns if op.call.asynchronous else op.end_ns
+    meanwhile = left.is_null() | (left > op.begin_ns)
+    if mine is not None:
+        meanwhile &= pl.col("begin_ns") < mine
+    others = (
+        evidence.trace.operations.lazy()
+        .filter((pl.col("process") == op.process) & (pl.col("thread") != op.thread))
+        .join(calls, on="call")
+        .filter(meanwhile)
+    )
+    return bool(others.head(1).collect().height)
+
+
+def _patterns(evidence: Evidence, table: pl.DataFrame) -> pl.DataFrame:
+    """The first exchange of every way to be unlike: group, backend, seq, times, exchange."""
+    signatures = evidence.trace.calls.lazy().with_row_index("call").select("call", "signature")
+    return (
+        evidence.exchanges.participants(table["exchange"])
+        .lazy()
+        .join(signatures, on="call")
+        .sort("exchange", "group_rank")
+        .group_by("exchange", maintain_order=True)
+        .agg(pl.struct("group_rank", "signature").hash().implode().hash().first().alias("like"))
+        .join(table.lazy().select("exchange", "group", "backend", "seq"), on="exchange")
+        .sort("group", "backend", "seq")
+        .group_by("group", "backend", "like", maintain_order=True)
+        .agg(pl.col("seq").first(), pl.len().alias("times"), pl.col("exchange").first())
+        .select("group", "backend", "seq", "times", "exchange")
+        .sort("group", "backend", "seq")
+        .head(PATTERNS)
+        .collect()
+    )
+
+
+def judge(members: Members, size: int) -> tuple[str, frozenset[int], Mapping[int, str]] | None:
+    """What is wrong among the members of one exchange; None when it is legal.
+
+    In this order, since each decides what the next one means: operation, root, dtype, sizes by
+    the operation's own rule, reduce op.
+    """
+    for kind, read in _SIMPLE[:3]:
+        found = _unequal(members, read, size)
+        if found is not None:
+            return (kind, *found)
+    odd = _sizes(members, size)
+    if odd is not None:
+        return ("shape_mismatch", odd, {r: _shape_words(op) for r, op in members.items()})
+    kind, read = _SIMPLE[3]
+    found = _unequal(members, read, size)
+    return None if found is None else (kind, *found)
+
+
+def _dtype(call: Call) -> str | None:
+    return "/".join(sorted(set(call.dtypes))) if call.dtypes else None
+
+
+_SIMPLE: tuple[tuple[str, Callable[[Call], str | None]], ...] = (
+    ("op_mismatch", lambda call: call.op if call.op != "?" else None),
+    ("root_mismatch", lambda call: None if call.root is None else str(call.root)),
+    ("dtype_mismatch", _dtype),
+    ("reduce_op_mismatch", lambda call: call.reduce_op),
+)
+
+
+def _unequal(
+    members: Members, read: Callable[[Call], str | None], size: int
+) -> tuple[frozenset[int], Mapping[int, str]] | None:
+    values = {rank: read(op.call) for rank, op in members.items()}
+    known = {rank: value for rank, value in values.items() if value is not None}
+    if len(set(known.values())) < 2:
+        return None
+    return minority(known, size), known
+
+
+def minority(values: Mapping[int, Hashable], size: int) -> frozenset[int]:
+    """Those outside a strict majority of a group of ``size``; nobody if there is none."""
+    counts: dict[Hashable, int] = {}
+    for value in values.values():
+        counts[value] = counts.get(value, 0) + 1
+    usual, most = max(counts.items(), key=lambda item: item[1])
+    if 2 * most <= size:
+        return frozenset()
+    return frozenset(rank for rank, value in values.items() if value != usual)
+
+
+def _count(shape: object) -> int:
+    return math.prod(shape) if isinstance(shape, (list, tuple)) else 0
+
+
+def _counts(op: Op) -> tuple[int, ...] | None:
+    return None if op.call.shapes is None else tuple(_count(s) for s in op.call.shapes)
+
+
+def _outputs(op: Op) -> tuple[int, ...] | None:
+    given = op.call.args.get("output_shapes")
+    return tuple(_count(s) for s in given) if isinstance(given, list) else None
+
+
+_EQUAL = frozenset(
+    {
+        "all_reduce",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "all_reduce_coalesced",
+        "all_gather_coalesced",
+        "all_gather_into_tensor_coalesced",
+        "reduce_scatter_tensor_coalesced",
+    }
+)
+
+
+def _sizes(members: Members, size: int) -> frozenset[int] | None:
+    """The odd ones by size; None when sizes fit. Ranks that tell no sizes are left out."""
+    op = next(iter(members.values())).call.op
+    if op in _EQUAL:
+        values = {r: c for r, m in members.items() if (c := _counts(m)) is not None}
+        if len(set(values.values())) < 2 or (op == "all_gather" and _slots_fit(members)):
+            return None
+        return minority(values, size)
+    pairs = {"gather": _gather, "scatter": _scatter, "all_to_all": _all_to_all}.get(op)
+    pairs = _all_to_all_single if op == "all_to_all_single" else pairs
+    if pairs is None:
+        return None
+    checked = list(pairs(members))
+    wrong = [(a, b) for a, b, fits in checked if not fits]
+    return None if not wrong else _blamed(wrong, [(a, b) for a, b, fits in checked if fits], size)
+
+
+def _blamed(
+    wrong: list[tuple[int, int]], right: list[tuple[int, int]], size: int
+) -> frozenset[int]:
+    """Who is in every pair that does not fit and in none that does; nobody if that is unclear."""
+    common = set(wrong[0]).intersection(*map(set, wrong))
+    innocent = {rank for pair in right if pair[0] != pair[1] for rank in pair}
+    if len(common - innocent) == 1 and size > 2:
+        return frozenset(common - innocent)
+    return frozenset(common) if len(common) == 1 and size > 2 else frozenset()
+
+
+def _slots_fit(members: Members) -> bool:
+    """Whether each output slot of everybody has the size of that member's input."""
+    inputs = {r: _counts(m) for r, m in members.items()}
+    for member in members.values():
+        slots = _outputs(member)
+        if slots is None:
+            return False
+        for rank, given in inputs.items():
+            if given is not None and rank < len(slots) and slots[rank] != sum(given):
+                return False
+    return True
+
+
+Pairs = Iterator[tuple[int, int, bool]]
+
+
+def _root(members: Members) -> tuple[int, Op] | None:
+    root = next((m.call.root for m in members.values() if m.call.root is not None), None)
+    return (root, members[root]) if root is not None and root in members else None
+
+
+def _gather(members: Members) -> Pairs:
+    rooted = _root(members)
+    slots = _outputs(rooted[1]) if rooted else None
+    for rank, member in members.items():
+        given = _counts(member)
+        if rooted and slots and given is not None and rank < len(slots):
+            yield rooted[0], rank, slots[rank] == sum(given)
+
+
+def _scatter(members: Members) -> Pairs:
+    rooted = _root(members)
+    slots = _counts(rooted[1]) if rooted else None
+    for rank, member in members.items():
+        given = _counts(member)
+        if rooted and slots and given and rank != rooted[0] and rank < len(slots):
+            yield rooted[0], rank, slots[rank] == sum(given)
+
+
+def _all_to_all(members: Members) -> Pairs:
+    for one, sender in members.items():
+        sent = _counts(sender)
+        for two, receiver in members.items():
+            taken = _outputs(receiver)
+            if sent and taken and two < len(sent) and one < len(taken):
+                yield one, two, sent[two] == taken[one]
+
+
+def _all_to_all_single(members: Members) -> Pairs:
+    sides = {rank: _splits(member, len(members)) for rank, member in members.items()}
+    for one, sender in sides.items():
+        for two, receiver in sides.items():
+            sent, taken = sender[0], receiver[1]
+            if sent and taken and two < len(sent) and one < len(taken):
+                yield one, two, sent[two] == taken[one]
+
+
+def _splits(op: Op, size: int) -> tuple[list[int] | None, list[int] | None]:
+    """Rows to each and from each member; even where no split sizes were passed."""
+    splits = op.call.splits
+    if not isinstance(splits, list) or len(splits) != 2:
+        return None, None
+    output = op.call.args.get("output_shapes")
+    shapes = (
+        op.call.shapes[0] if op.call.shapes else None,
+        output[0] if isinstance(output, list) and output else None,
+    )
+    sides: list[list[int] | None] = []
+    for given, shape in zip(splits, shapes, strict=True):
+        if given:
+            sides.append(given)
+        elif shape:
+            sides.append([shape[0] // size] * size)
+        else:
+            sides.append(None)
+    return sides[0], sides[1]
+
+
+def _shape_words(op: Op) -> str:
+    shapes = op.call.shapes or ()
+    shown = " + ".join("x".join(map(str, s)) or "1" for s in shapes[:3])
+    shown += " + ..." if len(shapes) > 3 else ""
+    elements = op.elements or 0
+    word = "element" if elements == 1 else "elements"
+    return f"{elements:,} {word}" + (f" ({shown})" if len(shapes) > 1 or "x" in shown else "")

@@ -1,0 +1,166 @@
+"""Where launchers meet: the rendezvous of torchrun's agents, who came, and how many nodes suffice.
+
+An agent's ``rendezvous`` is one composed operation per attempt. It asks the store again and again,
+so what it does inside says nothing. While it lasts fewer nodes came than it needs; where the least
+number is there, it only leaves the door open for more, which is no waiting for anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from disttrace_viewer.analysis.evidence import Evidence
+from disttrace_viewer.analysis.operation import Op, ops
+from disttrace_viewer.analysis.process_ends import is_echo
+from disttrace_viewer.trace.model import Process
+
+AGENT = "agent"
+UNNAMED = "none"
+"""What torchrun calls a rendezvous without an id."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One agent's rendezvous: which meeting it means, and how many nodes must come."""
+
+    op: Op
+    place: str | None
+    """Id of the store's place; None before the store is there."""
+    run: str | None
+    least: int | None
+    most: int | None
+    node_rank: int | None
+    """Claimed beforehand (static rendezvous) or found."""
+    open: bool
+    """It waits, or gave up waiting, and did nothing of the kind since."""
+
+    @property
+    def process(self) -> int:
+        """The agent."""
+        return self.op.process
+
+
+@dataclass(frozen=True)
+class Agents:
+    """Every rendezvous of every agent."""
+
+    evidence: Evidence
+
+    @cached_property
+    def attempts(self) -> tuple[Attempt, ...]:
+        """In the order in which they began."""
+        trace = self.evidence.trace
+        agents = [p.index for p in trace.processes if p.role == AGENT]
+        if not agents:
+            return ()
+        calls = trace.calls.lazy().with_row_index("call")
+        wanted = calls.filter((pl.col("op") == "rendezvous") & (pl.col("kind") == "composed"))
+        rows = (
+            trace.operations.lazy()
+            .filter(pl.col("process").is_in(agents))
+            .join(wanted.select("call"), on="call", how="semi")
+            .sort("begin_ns", "process", "number")
+            .collect()
+        )
+        found = list(ops(trace, rows))
+        newest = {op.process: op for op in found}
+        places = self._places(found)
+        return tuple(
+            _attempt(op, places.get(op.id), newest=newest[op.process] == op) for op in found
+        )
+
+    @cached_property
+    def waiting(self) -> tuple[Attempt, ...]:
+        """Those that miss somebody, or to whom nobody could be added and who yet go on waiting."""
+        return tuple(
+            a
+            for a in self.attempts
+            if a.open and (a.least is None or a.least == a.most or len(self.arrived(a)) < a.least)
+        )
+
+    def arrived(self, attempt: Attempt) -> tuple[Attempt, ...]:
+        """Everybody who stands in the same meeting, itself included."""
+        return tuple(a for a in self.attempts if a.open and _same(a, attempt))
+
+    def agree(self, attempt: Attempt) -> bool:
+        """Whether all who stand in the same meeting want the same number of nodes."""
+        return len({(a.least, a.most) for a in self.arrived(attempt)}) == 1
+
+    def elsewhere(self, attempt: Attempt) -> tuple[Attempt, ...]:
+        """Those who wait in the same store under another id, or under the same id in another."""
+        return tuple(
+            a
+            for a in self.attempts
+            if a.open and not _same(a, attempt) and self._meant_to_meet(a, attempt)
+        )
+
+    def _meant_to_meet(self, one: Attempt, two: Attempt) -> bool:
+        if one.place is not None and one.place == two.place:
+            return one.run != two.run
+        jobs = {self.evidence.trace.processes[a.process].job for a in (one, two)}
+        return one.run not in (None, UNNAMED) and one.run == two.run and len(jobs) == 1
+
+    def late(self, attempt: Attempt) -> tuple[Attempt, ...]:
+        """The newest earlier meeting of each agent that was in one of these and is not here."""
+        here = {a.process for a in self.arrived(attempt)}
+        before = {a.process: a for a in self.attempts if not a.open and _same(a, attempt)}
+        return tuple(a for process, a in sorted(before.items()) if process not in here)
+
+    def _places(self, found: Sequence[Op]) -> Mapping[tuple[int, int], str]:
+        """The place of the store that each of these operations uses, by the operation's id."""
+        trace = self.evidence.trace
+        if not found:
+            return {}
+        parents = pl.DataFrame(
+            [op.id for op in found],
+            schema={"process": pl.UInt32, "parent": pl.UInt32},
+            orient="row",
+        )
+        stores = trace.calls.lazy().with_row_index("call").select("call", "store").drop_nulls()
+        rows = (
+            trace.operations.lazy()
+            .join(parents.lazy(), on=["process", "parent"], how="semi")
+            .join(stores, on="call")
+            .sort("number")
+            .unique(["process", "parent"], keep="first", maintain_order=True)
+            .select("process", "parent", "store")
+            .collect()
+        )
+        return {
+            (process, parent): trace.stores[store].place
+            for process, parent, store in rows.iter_rows()
+        }
+
+
+def _attempt(op: Op, place: str | None, *, newest: bool) -> Attempt:
+    args = op.call.args
+    run = args.get("run_id")
+    return Attempt(
+        op=op,
+        place=place,
+        run=run if isinstance(run, str) else None,
+        least=_number(args.get("min_nodes")),
+        most=_number(args.get("max_nodes")),
+        node_rank=_number(args.get("node_rank")),
+        open=newest and (op.pending or is_echo(op.error)),
+    )
+
+
+def _same(one: Attempt, two: Attempt) -> bool:
+    if one.process == two.process:
+        return one is two
+    return one.place is not None and (one.place, one.run) == (two.place, two.run)
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def host_of(process: Process) -> str:
+    """The node's name: as torchrun calls it where that tells more than the host's."""
+    node = process.node
+    return process.host if not node or node == process.host else f"{node} ({process.host})"

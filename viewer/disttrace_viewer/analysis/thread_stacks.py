@@ -1,0 +1,52 @@
+"""Where main threads stand: what they noted of it, unless they have done something since."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from disttrace_viewer.trace.model import Standing, Trace
+
+_MAIN = 0
+"""The number of the thread that opened the journal."""
+
+
+def standings(trace: Trace) -> Mapping[int, Standing]:
+    """By process: the latest note of its main thread, if it is newer than all that thread did.
+
+    A process without a note of that thread shows any other's that holds by the same rule.
+    """
+    if not any(process.stands_at for process in trace.processes):
+        return {}
+    did = _activity(trace)
+    found = {}
+    for process in trace.processes:
+        holding = {
+            thread: standing
+            for thread, standing in process.stands_at.items()
+            if standing.stack and standing.t_ns >= did.get((process.index, thread), 0)
+        }
+        if _MAIN in process.stands_at:
+            holding = {thread: one for thread, one in holding.items() if thread == _MAIN}
+        if holding:
+            found[process.index] = next(iter(holding.values()))
+    return found
+
+
+def _activity(trace: Trace) -> Mapping[tuple[int, int], int]:
+    """When each thread last began, went on with or ended anything.
+
+    Completion that somebody else observed says nothing about the thread.
+    """
+    ended = pl.col("complete_ns").is_null() | pl.col("wait_begin_ns").is_not_null()
+    times = pl.max_horizontal(
+        "begin_ns", "issued_ns", "wait_begin_ns", pl.when(ended).then(pl.col("end_ns"))
+    )
+    rows = (
+        trace.operations.lazy()
+        .group_by("process", pl.col("thread").fill_null(_MAIN))
+        .agg(times.max().alias("t_ns"))
+        .collect()
+    )
+    return {(process, thread): t_ns for process, thread, t_ns in rows.iter_rows()}

@@ -1,0 +1,261 @@
+"""Who waits for whom: every blocking operation as a wait with its targets.
+
+Edges follow the wait-for graphs of MPI deadlock detection (AND/OR model): a collective waits for
+all members that have not begun it, a message for its other end, a receive from any source for any
+possible sender, a key for whoever sets it, a constructor of a group for its other members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence, Set
+from dataclasses import dataclass
+
+import polars as pl
+
+from disttrace.journal.format import COMPOSED
+from disttrace_viewer.analysis.evidence import Evidence
+from disttrace_viewer.analysis.exchanges import TAGLESS
+from disttrace_viewer.analysis.node_rendezvous import AGENT, Agents
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.rendezvous import Meetings
+from disttrace_viewer.analysis.store_keys import Setters
+
+COLLECTIVE, MESSAGE, KEY, MEETING, OTHER = "collective", "message", "key", "meeting", "other"
+NODES = "nodes"
+"""An agent's rendezvous, which waits for other agents."""
+
+Stream = tuple[int | None, str | None]
+"""Group and backend: what numbers collectives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A blocking operation and those it waits for.
+
+    ``targets`` are processes, ``absent`` global ranks without a process (group ranks where the
+    group knows no global ones). ``any_of``: one of them would do. ``unknown``: who must act is not
+    known; a key's target is then only who is expected to set it. No target, nothing absent and not
+    unknown: everybody is there.
+    """
+
+    op: Op
+    kind: str
+    exchange: Hashable
+    targets: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+    any_of: bool = False
+    unknown: bool = False
+    stream: Stream | None = None
+    arrived: tuple[int, ...] = ()
+    """Processes that have begun the same exchange."""
+
+    @property
+    def process(self) -> int:
+        """Who waits."""
+        return self.op.process
+
+    @property
+    def complete(self) -> bool:
+        """Everybody is there, and yet it is not over."""
+        return not (self.targets or self.absent or self.unknown)
+
+
+def waits(evidence: Evidence, meetings: Meetings, agents: Agents) -> tuple[Wait, ...]:
+    """Every wait of a trace that lasts too long or was ended by its own waiting."""
+    composed = _of_agents(evidence)
+    chosen = [
+        _carrier(evidence, op)
+        for op in evidence.blocking
+        if op.id not in composed and evidence.stuck(op)
+    ]
+    by_kind: dict[str, list[Op]] = {}
+    for op in dict.fromkeys(chosen):
+        by_kind.setdefault(op.call.kind, []).append(op)
+    found: list[Wait] = []
+    found += _collectives(evidence, by_kind.pop("collective", []))
+    found += _messages(evidence, by_kind.pop("message", []))
+    keys = by_kind.pop("store", [])
+    for op in by_kind.pop("constructor", []):
+        found.append(_meeting(meetings, op))
+    for rest in by_kind.values():
+        found += [Wait(op, OTHER, ("other", *op.id)) for op in rest]
+    found += _nodes(evidence, agents)
+    waiting = {op.process for op in keys} | {wait.process for wait in found}
+    found += _keys(evidence, keys, waiting)
+    return tuple(sorted(found, key=lambda w: (w.process, w.op.number)))
+
+
+def _of_agents(evidence: Evidence) -> set[tuple[int, int]]:
+    """What agents do inside their own operations, and these.
+
+    A rendezvous has a rule of its own; at the end they wait for one another for as long as the
+    workers of any of them run.
+    """
+    agents = {p.index for p in evidence.trace.processes if p.role == AGENT}
+    own = {op.id for op in evidence.blocking if op.process in agents and op.call.kind == COMPOSED}
+    inside = {op.id for op in evidence.blocking if op.process in agents and op.parent is not None}
+    return own | inside
+
+
+def _nodes(evidence: Evidence, agents: Agents) -> Iterator[Wait]:
+    for attempt in agents.waiting:
+        if not evidence.stuck(attempt.op):
+            continue
+        arrived = agents.arrived(attempt)
+        least = attempt.least or len(arrived) + 1
+        missing = len(arrived) < least
+        disagree = not agents.agree(attempt)
+        late = agents.late(attempt) if missing else ()
+        yield Wait(
+            attempt.op,
+            NODES if missing or disagree else OTHER,
+            ("nodes", attempt.place or attempt.op.id, attempt.run),
+            tuple(a.process for a in late),
+            unknown=disagree or len(arrived) + len(late) < least,
+            arrived=tuple(a.process for a in arrived),
+        )
+
+
+def _carrier(evidence: Evidence, op: Op) -> Op:
+    """What C++ code does in a store is part of the operation that its thread is in."""
+    if op.call.kind != "store" or op.call.origin != "c++":
+        return op
+    around = [
+        o
+        for o in evidence.pending
+        if (o.process, o.thread) == (op.process, op.thread)
+        and o.number < op.number
+        and o.call.kind not in ("store", "composed")
+        and (o.issued_ns is None or o.wait_begin_ns is not None)
+    ]
+    return around[-1] if around else op
+
+
+def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
+    numbered = [op for op in chosen if op.seq is not None and op.call.group is not None]
+    yield from (Wait(op, OTHER, ("other", *op.id)) for op in chosen if op not in numbered)
+    if not numbered:
+        return
+    wanted = pl.DataFrame(
+        [(op.call.group, op.call.backend, op.seq) for op in numbered],
+        schema={"group": pl.UInt32, "backend": pl.String, "seq": pl.UInt32},
+        orient="row",
+    ).unique()
+    table = evidence.exchanges.collectives
+    rows = table.join(wanted, on=["group", "backend", "seq"], how="semi", nulls_equal=True)
+    came: dict[tuple[int, str | None, int], dict[int, int]] = {}
+    names = dict(zip(rows["exchange"], rows.select("group", "backend", "seq").rows(), strict=True))
+    members = evidence.exchanges.participants(rows["exchange"])
+    held = _held_back(evidence)
+    for exchange, rank, process, number in members.select(
+        "exchange", "group_rank", "process", "number"
+    ).iter_rows():
+        if (process, number) not in held and rank is not None:
+            came.setdefault(names[exchange], {})[rank] = process
+    for op in numbered:
+        assert op.call.group is not None
+        key = (op.call.group, op.call.backend, op.seq)
+        arrived = came.get(key, {})  # type: ignore[arg-type]
+        size = evidence.trace.groups[op.call.group].size or 0
+        missing = [r for r in range(size) if r not in arrived]
+        targets, absent = _resolve(evidence, op.call.group, missing)
+        yield Wait(
+            op,
+            COLLECTIVE,
+            ("collective", *key),
+            targets,
+            absent,
+            stream=(op.call.group, op.call.backend),
+            arrived=tuple(sorted(arrived.values())),
+        )
+
+
+def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
+    """Operations that a device has not come to: others of the same process are before them."""
+    first: set[int] = set()
+    held = set()
+    for op in evidence.pending:
+        if op.call.backend in TAGLESS and op.call.kind in ("collective", "message"):
+            if op.process in first:
+                held.add(op.id)
+            first.add(op.process)
+    return held
+
+
+def _resolve(
+    evidence: Evidence, group: int, missing: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Processes, and global ranks without one, behind group ranks."""
+    targets, absent = [], []
+    for rank in missing:
+        process = evidence.process_of(group, rank)
+        if process is not None:
+            targets.append(process)
+        else:
+            known = evidence.trace.groups[group].global_rank(rank)
+            absent.append(rank if known is None else known)
+    return tuple(targets), tuple(absent)
+
+
+def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
+    table = evidence.exchanges.messages if chosen else None
+    for op in chosen:
+        group = op.call.group
+        if group is None or table is None:
+            yield Wait(op, OTHER, ("other", *op.id))
+            continue
+        if op.peer is None:
+            size = evidence.trace.groups[group].size or 0
+            others = [m.rank for m in evidence.trace.groups[group].members]
+            mine = next((r for r in others if evidence.process_of(group, r or 0) == op.process), -1)
+            senders = [r for r in range(size) if r != mine]
+            targets, absent = _resolve(evidence, group, senders)
+            yield Wait(op, MESSAGE, ("message", *op.id), targets, absent, any_of=True)
+            continue
+        side, other = ("send", "recv") if op.call.op == "send" else ("recv", "send")
+        row = table.filter(
+            (pl.col(f"{side}_process") == op.process) & (pl.col(f"{side}_number") == op.number)
+        )
+        met = row.height > 0 and row[f"{other}_process"][0] is not None
+        targets, absent = ((), ()) if met else _resolve(evidence, group, [op.peer])
+        key = ("message", row["message"][0]) if row.height else ("message", *op.id)
+        arrived = (op.process, row[f"{other}_process"][0]) if met else (op.process,)
+        yield Wait(op, MESSAGE, key, targets, absent, arrived=arrived)
+
+
+def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterator[Wait]:
+    if not chosen:
+        return
+    setters = Setters(evidence)
+    for op in chosen:
+        full = evidence.trace.full_key(op.call.index, op.key)
+        keys = [full] if isinstance(full, str) else (full or [])
+        store = op.call.store
+        place = None if store is None else evidence.trace.stores[store].place
+        queue = op.call.op == "store.queue_pop"
+        nothing = setters.drained if queue else setters.absent
+        unset = [key for key in keys if nothing((place, key))]
+        blocks = op.call.op in ("store.get", "store.wait", "store.multi_get", "store.queue_pop")
+        exchange = ("key", place, *sorted(unset or keys))
+        missing = bool(unset) and blocks
+        # Who has filled a queue so far need not be the one to fill it once more.
+        wanted = unset if missing and not queue else []
+        known = {setters.expected((place, key), op.process, waiting) for key in wanted} - {None}
+        yield Wait(
+            op, KEY, exchange, tuple(sorted(p for p in known if p is not None)), unknown=missing
+        )
+
+
+def _meeting(meetings: Meetings, op: Op) -> Wait:
+    meeting = meetings.of(op)
+    if meeting is None:
+        return Wait(op, OTHER, ("other", *op.id))
+    return Wait(
+        op,
+        MEETING,
+        meeting.key,
+        meeting.late,
+        meeting.absent,
+        unknown=meeting.expected is None,
+        arrived=tuple(sorted(set(meeting.arrived.values()))),
+    )

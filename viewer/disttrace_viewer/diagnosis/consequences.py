@@ -1,0 +1,66 @@
+"""Folding: every wait, error and end that a finding explains becomes a sentence under it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.peer_addresses import words
+from disttrace_viewer.analysis.process_ends import CLEAN
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
+from disttrace_viewer.wording import sentences
+
+_ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
+
+
+def fold(case: Case) -> tuple[Finding, ...]:
+    """All findings with their consequences, errors first, then in the order of the rules."""
+    folded = [
+        replace(
+            finding,
+            waiting=finding.waiting or _waiting(case, number, finding),
+            consequences=(*finding.consequences, *_sentences(case, number, finding)),
+        )
+        for number, finding in enumerate(case.findings)
+    ]
+    return tuple(sorted(folded, key=lambda f: _ORDER[f.severity]))
+
+
+def _waiting(case: Case, number: int, finding: Finding) -> tuple[int, ...]:
+    """Who waits because of a finding that names nobody itself."""
+    found = {wait.process for wait, owner in case.owner.items() if owner == number}
+    return tuple(sorted(found - set(finding.culprits)))
+
+
+def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
+    trace, evidence = case.evidence.trace, case.evidence
+    waits: dict[str, list[int]] = {}
+    for wait, owner in case.owner.items():
+        if owner != number or wait.exchange in finding.scope.exchanges:
+            continue
+        if wait.process in finding.waiting and finding.kind != "process_failed":
+            continue
+        if (wait.stream, wait.op.seq) in finding.scope.streams:
+            continue  # the finding tells of it
+        at = sentences.aside(frame(trace, wait.op))
+        verb = "waited" if wait.op.error or evidence.ends[wait.process].over else "waits"
+        text = f"{verb} in {sentences.operation(trace, wait.op)}{at}"
+        waits.setdefault(text, []).append(wait.process)
+    said = []
+    for text, processes in waits.items():
+        subject = sentences.processes(trace, processes)
+        shown = text.replace("waits", "wait", 1) if len(processes) > 1 else text
+        said.append(f"{subject[0].upper() + subject[1:]} {shown}.")
+    ended: dict[str, list[int]] = {}
+    for process, owner in case.ends.items():
+        end = evidence.ends[process]
+        if process in case.cut_off:
+            continue  # ended from outside when all was over: no consequence of anything here
+        if owner == number and process not in finding.culprits and end.how != CLEAN:
+            ended.setdefault(words(evidence, process), []).append(process)
+    for text, processes in ended.items():
+        subject = sentences.processes(trace, processes)
+        shown = text.replace("was ended", "were ended", 1) if len(processes) > 1 else text
+        said.append(f"{subject[0].upper() + subject[1:]} {shown}.")
+    return said

@@ -1,0 +1,163 @@
+"""The report of ``diagnose --json``: every key of the contract, always present."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT, UNINSTALLED
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import NOTE, Finding
+from disttrace_viewer.trace.model import Location, Process
+
+FORMAT = 1
+
+
+def healthy(findings: Sequence[Finding]) -> bool:
+    """Whether there is neither an error nor a warning."""
+    return all(finding.severity == NOTE for finding in findings)
+
+
+def report(case: Case, findings: Sequence[Finding]) -> dict[str, Any]:
+    """The whole report as plain values."""
+    return {
+        "format": FORMAT,
+        "healthy": healthy(findings),
+        "processes": [process(case, p) for p in case.evidence.trace.processes],
+        "findings": [finding(case, f) for f in findings],
+        "coverage": coverage(case),
+    }
+
+
+def state(case: Case, index: int) -> str:
+    """``running``, ``exited``, ``failed``, ``killed`` or ``unknown``."""
+    end = case.evidence.ends[index]
+    if end.how == ALIVE:
+        return "running"
+    if end.how == CLEAN:
+        return "unknown" if end.exit_word == UNINSTALLED else "exited"
+    if end.how == SILENT or (end.code is not None and end.code < 0):
+        return "killed" if end.known_dead else "unknown"
+    return "failed"
+
+
+def process(case: Case, one: Process) -> dict[str, Any]:
+    """One process and the last that it did."""
+    return {
+        "id": one.id,
+        "job": one.job,
+        "role": one.role,
+        "rank": one.rank,
+        "local_rank": one.local_rank,
+        "world_size": one.world_size,
+        "host": one.host,
+        "pid": one.pid,
+        "attempt": one.attempt,
+        "state": state(case, one.index),
+        "last": last(case, current(case, one.index)),
+    }
+
+
+def current(case: Case, index: int) -> Op | None:
+    """The operation that holds a process up, else its newest."""
+    waits = case.of_process.get(index)
+    return waits[0].op if waits else case.evidence.last.get(index)
+
+
+def last(case: Case, op: Op | None) -> dict[str, Any] | None:
+    """The newest operation of a process."""
+    if op is None:
+        return None
+    trace = case.evidence.trace
+    where = case.evidence.location(op)
+    return {
+        "op": op.call.op,
+        "group": None if op.call.group is None else trace.groups[op.call.group].id,
+        "seq": op.seq,
+        "key": trace.full_key(op.call.index, op.key),
+        "status": op.status,
+        "begin_ns": op.begin_ns,
+        "location": None if where is None else location(case, where),
+    }
+
+
+def location(case: Case, where: Location) -> dict[str, Any]:
+    """One line of a program on which a process stands or stood."""
+    one = case.evidence.trace.processes[where.process]
+    return {
+        "process": one.id,
+        "rank": one.rank,
+        "file": where.file,
+        "line": where.line,
+        "function": where.function,
+        "op": where.op,
+    }
+
+
+def finding(case: Case, found: Finding) -> dict[str, Any]:
+    """One finding by the contract."""
+    processes = case.evidence.trace.processes
+    cycle = found.cycle
+    return {
+        "kind": found.kind,
+        "severity": found.severity,
+        "certainty": found.certainty,
+        "summary": found.summary,
+        "hint": found.hint,
+        "culprits": [processes[i].id for i in found.culprits],
+        "culprit_ranks": sorted({*_ranks(case, found.culprits), *found.absent_ranks}),
+        "waiting": [processes[i].id for i in found.waiting],
+        "waiting_ranks": _ranks(case, found.waiting),
+        "op": found.op,
+        "group": found.group,
+        "seq": found.seq,
+        "key": found.key,
+        "cycle": None
+        if cycle is None
+        else [[processes[a].id, word, processes[b].id] for a, word, b in cycle],
+        "locations": [location(case, where) for where in found.locations],
+        "consequences": list(found.consequences),
+    }
+
+
+def _ranks(case: Case, indices: Sequence[int]) -> list[int]:
+    found = {case.evidence.trace.processes[i].rank for i in indices}
+    return sorted(rank for rank in found if rank is not None)
+
+
+def coverage(case: Case) -> dict[str, Any]:
+    """What was read, what is missing, and what could not be seen."""
+    trace = case.evidence.trace
+    sentences: dict[str, None] = {}
+    for one in trace.processes:
+        sentences.update(dict.fromkeys(one.versions.get("not_captured") or ()))
+        sentences.update(dict.fromkeys(note.text for note in one.notes))
+    counts = dict(trace.operations["process"].value_counts().iter_rows())
+    return {
+        "journals": [
+            {
+                "process": one.id,
+                "state": "damaged" if one.damage else "dropped" if one.dropped else "whole",
+                "records": counts.get(one.index, 0),
+                "damage": list(one.damage),
+            }
+            for one in trace.processes
+        ],
+        "missing_ranks": missing_ranks(case),
+        "dropped": sum(d.operations or 0 for one in trace.processes for d in one.dropped),
+        "clock_error_ns": max((clock.error_ns for clock in trace.clocks), default=0),
+        "not_captured": list(sentences),
+        "problems": [problem.sentence for problem in trace.problems],
+        "other_jobs": [job.id for job in trace.other_jobs],
+    }
+
+
+def missing_ranks(case: Case) -> list[int]:
+    """Ranks of default groups of which there is no journal."""
+    trace = case.evidence.trace
+    found: set[int] = set()
+    for group in trace.groups:
+        if group.default:
+            found |= {r for r in (group.global_rank(m) for m in group.missing) if r is not None}
+    return sorted(found)

@@ -1,0 +1,1 @@
+"""Journals of many processes as one trace: jobs, clocks, groups, store servers."""

@@ -1,0 +1,123 @@
+"""Puts all processes on one time line: monotonic clocks of a boot become unix time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import polars as pl
+
+from disttrace_viewer.trace.columns import TIMES
+from disttrace_viewer.trace.model import Clock, Member, Process, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A monotonic reading and a unix time that were taken together."""
+
+    monotonic_ns: int
+    unix_ns: int
+    error_ns: int
+
+
+def from_anchors(boot_id: str, host: str, anchors: Iterable[Anchor]) -> Clock:
+    """The clock of one boot from the anchors of all of its processes.
+
+    Processes of one boot share the monotonic clock exactly, so they need one offset between them;
+    the anchor that was read fastest is the best one. How far anchors differ tells how far the wall
+    clock was corrected meanwhile, which shifts all of them alike.
+    """
+    ordered = sorted(anchors, key=lambda a: (a.error_ns, a.monotonic_ns))
+    if not ordered:
+        return Clock(boot_id=boot_id, host=host, offset_ns=0, error_ns=0)
+    best = ordered[0]
+    return Clock(
+        boot_id=boot_id,
+        host=host,
+        offset_ns=best.unix_ns - best.monotonic_ns,
+        error_ns=best.error_ns,
+        origin_ns=best.monotonic_ns,
+    )
+
+
+def to_unix(clock: Clock, monotonic_ns: int) -> int:
+    """Unix time of a monotonic reading."""
+    drifted = round((monotonic_ns - clock.origin_ns) * clock.drift) if clock.drift else 0
+    return monotonic_ns + clock.offset_ns - drifted
+
+
+def realign(trace: Trace, clocks: tuple[Clock, ...]) -> Trace:
+    """The same trace under other clocks (same order and length as ``trace.clocks``).
+
+    ``trace`` must be as it was loaded: without drift.
+    """
+    of_process = [p.clock for p in trace.processes]
+    changed = [new != old for new, old in zip(clocks, trace.clocks, strict=True)]
+    if not any(changed):
+        return trace
+    table = pl.DataFrame(
+        {
+            "process": pl.Series(range(len(of_process)), dtype=pl.UInt32),
+            "old": [trace.clocks[c].offset_ns for c in of_process],
+            "new": [clocks[c].offset_ns for c in of_process],
+            "origin": [clocks[c].origin_ns for c in of_process],
+            "drift": [clocks[c].drift for c in of_process],
+        }
+    )
+    moved = trace.operations.lazy().join(table.lazy(), on="process", maintain_order="left")
+    monotonic = {name: pl.col(name) - pl.col("old") for name in TIMES}
+    moved = moved.with_columns(
+        (
+            m + pl.col("new") - ((m - pl.col("origin")) * pl.col("drift")).round().cast(pl.Int64)
+        ).alias(name)
+        for name, m in monotonic.items()
+    )
+    operations = (
+        moved.select(trace.operations.columns).sort("begin_ns", "process", "number").collect()
+    )
+    processes = tuple(_moved(p, trace.clocks[p.clock], clocks[p.clock]) for p in trace.processes)
+    groups = tuple(
+        dataclasses.replace(
+            group, members=tuple(_moved_member(m, trace, clocks) for m in group.members)
+        )
+        for group in trace.groups
+    )
+    return trace.replace(operations=operations, processes=processes, groups=groups, clocks=clocks)
+
+
+def _moved_member(member: Member, trace: Trace, clocks: tuple[Clock, ...]) -> Member:
+    if member.t_ns is None:
+        return member
+    clock = trace.processes[member.process].clock
+    t_ns = to_unix(clocks[clock], member.t_ns - trace.clocks[clock].offset_ns)
+    return dataclasses.replace(member, t_ns=t_ns)
+
+
+def _moved(process: Process, old: Clock, new: Clock) -> Process:
+    """A process with all its times under another clock."""
+
+    def at(ns: int) -> int:
+        return to_unix(new, ns - old.offset_ns)
+
+    def maybe(ns: int | None) -> int | None:
+        return None if ns is None else at(ns)
+
+    ended = process.exit
+    return dataclasses.replace(
+        process,
+        start_ns=at(process.start_ns),
+        last_ns=at(process.last_ns),
+        heartbeat_ns=maybe(process.heartbeat_ns),
+        exit=None if ended is None else dataclasses.replace(ended, t_ns=at(ended.t_ns)),
+        failures=tuple(dataclasses.replace(f, t_ns=at(f.t_ns)) for f in process.failures),
+        notes=tuple(dataclasses.replace(n, t_ns=at(n.t_ns)) for n in process.notes),
+        stands_at={
+            thread: dataclasses.replace(s, t_ns=at(s.t_ns))
+            for thread, s in process.stands_at.items()
+        },
+        dropped=tuple(
+            dataclasses.replace(d, from_ns=maybe(d.from_ns), to_ns=maybe(d.to_ns))
+            for d in process.dropped
+        ),
+    )

@@ -1,0 +1,207 @@
+"""What is one launch, and which launches met: processes are sorted into jobs here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+
+from disttrace_viewer.merge.store_servers import Life, clusters
+from disttrace_viewer.trace.model import Group, Job, Place, Process
+
+TOGETHER_NS = 60_000_000_000
+"""Processes started one by one, as by a shell loop, are one launch within this time."""
+OWN_SOURCES = ("drawn", "parent", "")
+"""Values of ``job_source`` that say no more than descent does."""
+
+
+class Union:
+    """Sets that grow together (union-find)."""
+
+    def __init__(self, count: int) -> None:
+        self._above = list(range(count))
+
+    def find(self, item: int) -> int:
+        """The representative of an item's set: its smallest member."""
+        while self._above[item] != item:
+            self._above[item] = self._above[self._above[item]]
+            item = self._above[item]
+        return item
+
+    def join(self, items: Iterable[int]) -> None:
+        """Make one set of the sets of all items."""
+        roots = {self.find(item) for item in items}
+        if roots:
+            least = min(roots)
+            for root in roots:
+                self._above[root] = least
+
+    def all(self) -> list[int]:
+        """The representative of every item."""
+        return [self.find(item) for item in range(len(self._above))]
+
+
+def families(processes: Sequence[Process]) -> Union:
+    """Processes under the traced process from which they descend.
+
+    An agent is a launch of its own, whoever started it.
+    """
+    index = {p.id: p.index for p in processes}
+    union = Union(len(processes))
+    unseen: dict[str, list[int]] = {}
+    for process in processes:
+        if process.parent is None or process.role == "agent":
+            continue
+        if process.parent in index:
+            union.join((process.index, index[process.parent]))
+        else:
+            # The parent left no journal; its children are siblings all the same.
+            unseen.setdefault(process.parent, []).append(process.index)
+    for siblings in unseen.values():
+        union.join(siblings)
+    return union
+
+
+def circles(processes: Sequence[Process], places: Sequence[Place]) -> list[int]:
+    """Per process the circle of those that met, descend from one another or name one job."""
+    union = families(processes)
+    for place in places:
+        union.join(place.processes)
+    named: dict[str, list[int]] = {}
+    for process in processes:
+        named.setdefault(process.job, []).append(process.index)
+    for members in named.values():
+        union.join(members)
+    return union.all()
+
+
+def jobs_of(
+    processes: Sequence[Process],
+    places: Sequence[Place],
+    groups: Sequence[Group],
+    lives: Sequence[Life],
+    sources: Sequence[str],
+) -> tuple[Job, ...]:
+    """The jobs, oldest first. A job is a launch: who descends from one traced process; who bears
+    one scheduler or run id at one time; the members of one default group that were launched with
+    ranks; and, of those that met nobody, who was started with one program and world size within
+    a minute. Jobs whose processes met in one place are linked and stay two.
+    """
+    union = families(processes)
+    reason = dict.fromkeys(range(len(processes)), "ancestor")
+    for members, why in _launches(processes, groups, lives, sources):
+        if len({union.find(m) for m in members}) > 1:
+            union.join(members)
+            reason.update(dict.fromkeys(members, why))
+    sets: dict[int, list[int]] = {}
+    for index, root in enumerate(union.all()):
+        sets.setdefault(root, []).append(index)
+    ordered = sorted(
+        sets.values(), key=lambda m: (min(processes[i].start_ns for i in m), processes[m[0]].id)
+    )
+    names = _names(ordered, processes)
+    of_process = {i: number for number, members in enumerate(ordered) for i in members}
+    linked: list[set[int]] = [set() for _ in ordered]
+    for place in places:
+        met = {of_process[i] for i in place.processes}
+        for number in met:
+            linked[number] |= met - {number}
+    return tuple(
+        Job(
+            id=names[number],
+            index=number,
+            processes=tuple(members),
+            start_ns=min(processes[i].start_ns for i in members),
+            last_ns=max(processes[i].last_ns for i in members),
+            linked=tuple(names[other] for other in sorted(linked[number])),
+            source=reason[members[0]],
+        )
+        for number, members in enumerate(ordered)
+    )
+
+
+def closure(jobs: Sequence[Job], chosen: Iterable[str]) -> tuple[Job, ...]:
+    """The chosen jobs and all that are linked to them, directly or through others."""
+    by_id = {job.id: job for job in jobs}
+    pending, found = list(chosen), set()
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending.extend(by_id[name].linked)
+    return tuple(job for job in jobs if job.id in found)
+
+
+def newest(jobs: Sequence[Job]) -> Job:
+    """The job that was launched last."""
+    return max(jobs, key=lambda job: (job.start_ns, job.index))
+
+
+def _launches(
+    processes: Sequence[Process],
+    groups: Sequence[Group],
+    lives: Sequence[Life],
+    sources: Sequence[str],
+) -> Iterable[tuple[list[int], str]]:
+    for key, together in _same(processes, lambda p: _scheduled(p, sources)).items():
+        for cluster in clusters(together, lambda i: lives[i]):
+            yield cluster, f"id {key}"
+    for group in groups:
+        if group.default and group.place is not None:
+            launched = [m.process for m in group.members if _claims(processes[m.process])]
+            yield launched, "default group"
+    for together in _same(processes, _program).values():
+        together.sort(key=lambda i: processes[i].start_ns)
+        run: list[int] = []
+        for index in together:
+            if run and processes[index].start_ns - processes[run[-1]].start_ns > TOGETHER_NS:
+                yield run, "program and time"
+                run = []
+            run.append(index)
+        yield run, "program and time"
+
+
+def _same(
+    processes: Sequence[Process], key: Callable[[Process], Hashable]
+) -> Mapping[Hashable, list[int]]:
+    found: dict[Hashable, list[int]] = {}
+    for process in processes:
+        value = key(process)
+        if value is not None:
+            found.setdefault(value, []).append(process.index)
+    return found
+
+
+def _scheduled(process: Process, sources: Sequence[str]) -> Hashable:
+    """The id that a scheduler, torchrun or the user gave; None where it was drawn."""
+    source = sources[process.index]
+    return None if source in OWN_SOURCES else process.job
+
+
+def _claims(process: Process) -> bool:
+    return process.role == "worker" and "WORLD_SIZE" in process.env and "RANK" in process.env
+
+
+def _program(process: Process) -> Hashable:
+    """What processes have in common that were started one by one with a rank each."""
+    if process.parent is not None or not _claims(process):
+        return None
+    script = next((a for a in process.argv[1:] if not a.startswith("-")), None)
+    return (script, process.env["WORLD_SIZE"], process.cwd)
+
+
+def _names(ordered: Sequence[Sequence[int]], processes: Sequence[Process]) -> list[str]:
+    """The recorder's job id of the oldest member, numbered where several launches share it."""
+    names: list[str] = []
+    for members in ordered:
+        oldest = min(members, key=lambda i: (processes[i].start_ns, processes[i].id))
+        name, number = processes[oldest].job, 1
+        while (f"{name}.{number}" if number > 1 else name) in names:
+            number += 1
+        names.append(f"{name}.{number}" if number > 1 else name)
+    return names
+
+
+def with_jobs(processes: Sequence[Process], jobs: Sequence[Job]) -> tuple[Process, ...]:
+    """The processes bearing the ids of their jobs."""
+    name = {i: job.id for job in jobs for i in job.processes}
+    return tuple(dataclasses.replace(p, job=name[p.index]) for p in processes)

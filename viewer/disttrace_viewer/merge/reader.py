@@ -1,0 +1,280 @@
+"""The second pass: segments of the chosen jobs, in batches, into one aligned trace."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from disttrace_viewer.load import segments, text
+from disttrace_viewer.load.match import Matched, match
+from disttrace_viewer.load.problems import plural
+from disttrace_viewer.merge.clock import to_unix
+from disttrace_viewer.merge.narrow import Narrowing
+from disttrace_viewer.merge.narrow import completions as completions_of
+from disttrace_viewer.merge.processes import stack_of
+from disttrace_viewer.merge.survey import Survey, restrict, survey
+from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES, empty
+from disttrace_viewer.trace.model import Job, Process, Standing, Trace
+
+BATCH_BYTES = 16 << 20
+"""Text of whole journals that is matched together: bounds memory, not results."""
+
+PARSERS = min(4, os.cpu_count() or 1)
+"""Threads that parse: polars decodes JSON on one core per call."""
+
+LOSSES = ("noise", "missing segment", "unreadable", "empty")
+"""Kinds of damage after which an end may well stand without its begin."""
+
+Progress = Callable[[int, int], None]
+"""Called with bytes read so far and bytes to read."""
+
+
+def load(
+    paths: Sequence[str],
+    *,
+    choose: Callable[[Sequence[Job]], Collection[str]] | None = None,
+    progress: Progress | None = None,
+) -> Trace:
+    """Read every journal below ``paths`` (folders or files) into a trace.
+
+    ``choose`` gets all jobs and returns the ids of those to read (default: all). Raises nothing for
+    damaged input: what is wrong is in ``Trace.problems``, and everything else is read.
+    """
+    read_ns = time.time_ns()
+    whole = survey(paths)
+    chosen = set(choose(whole.jobs)) if choose and whole.jobs else {j.id for j in whole.jobs}
+    part = whole if len(chosen) == len(whole.jobs) else restrict(whole, chosen)
+    reading = _Reading(part, progress or _no_progress)
+    operations, completions = reading.read()
+    problems = part.problems
+    processes = tuple(
+        dataclasses.replace(p, damage=problems.of(p.paths)) for p in reading.processes()
+    )
+    return Trace(
+        processes=processes,
+        operations=operations,
+        calls=reading.narrowing.calls.table(),
+        completions=completions,
+        groups=part.groups,
+        stores=part.stores,
+        places=part.places,
+        jobs=tuple(
+            dataclasses.replace(job, last_ns=max(processes[i].last_ns for i in job.processes))
+            for job in part.jobs
+        ),
+        other_jobs=tuple(
+            dataclasses.replace(job, processes=()) for job in whole.jobs if job.id not in chosen
+        ),
+        clocks=part.clocks,
+        stacks=tuple(reading.narrowing.calls.stacks),
+        errors=tuple(reading.narrowing.errors),
+        keys=tuple(reading.narrowing.keys.values()),
+        problems=problems.found(),
+        paths=tuple(paths),
+        read_ns=read_ns,
+    )
+
+
+def _no_progress(_done: int, _total: int) -> None:
+    """For those who do not want to be told."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    survey: Survey
+    progress: Progress
+    narrowing: Narrowing = field(init=False)
+    _last_t: dict[int, int] = field(default_factory=dict)
+    _last_end: dict[int, int] = field(default_factory=dict)
+    _beat: dict[int, int] = field(default_factory=dict)
+    _stands: dict[int, dict[int, tuple[int, Any]]] = field(default_factory=dict)
+    _files: list[tuple[int, str]] = field(default_factory=list)
+    """Process and path of every segment, in order."""
+
+    def __post_init__(self) -> None:
+        part = self.survey
+        self.narrowing = Narrowing(part)
+        self._files = [
+            (process.index, path)
+            for process, journal in zip(part.processes, part.journals, strict=True)
+            for _, path in sorted(journal.files.segments.items())
+        ]
+
+    def read(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """The operations and the completions of all segments."""
+        operations, completions = [empty(OPERATIONS)], [empty(COMPLETIONS)]
+        bad: dict[int, tuple[int, int]] = {}
+        reports: list[Matched] = []
+        for chunks in self._batches():
+            for chunk in chunks:
+                for file, (count, first) in chunk.bad.items():
+                    before = bad.get(file, (0, first))
+                    bad[file] = (before[0] + count, min(before[1], first))
+                self._take_others(chunk)
+            matched = match(chunks, self._process_of())
+            operations.append(self.narrowing.narrow(matched.operations))
+            completions.append(completions_of(matched.operations))
+            self._take_ends(operations[-1])
+            reports.append(dataclasses.replace(matched, operations=empty({})))
+        self._report_bad(bad)
+        for matched in reports:
+            self._report(matched)
+        return (
+            pl.concat(operations).sort("begin_ns", "process", "number"),
+            pl.concat(completions),
+        )
+
+    def processes(self) -> Iterator[Process]:
+        """The processes with what the segments told of them."""
+        for process in self.survey.processes:
+            clock = self.survey.clocks[process.clock]
+            last = process.last_ns
+            if process.index in self._last_t:
+                last = max(last, to_unix(clock, process.t0 + self._last_t[process.index]))
+            beat = self._beat.get(process.index)
+            journal = self.survey.journals[process.index]
+            yield dataclasses.replace(
+                process,
+                last_ns=max(last, self._last_end.get(process.index, last)),
+                heartbeat_ns=None if beat is None else to_unix(clock, process.t0 + beat),
+                stands_at={
+                    thread: Standing(to_unix(clock, process.t0 + t), stack_of(journal, number))
+                    for thread, (t, number) in self._stands.get(process.index, {}).items()
+                },
+            )
+
+    def _process_of(self) -> pl.DataFrame:
+        return pl.DataFrame({"process": [p for p, _ in self._files]}, schema={"process": pl.UInt32})
+
+    def _batches(self) -> Iterator[list[segments.Chunk]]:
+        """Chunks of whole journals: a journal is never split over two batches."""
+        total = sum(_size(path) for _, path in self._files) or 1
+        done = 0
+        batch: list[Future[segments.Chunk]] = []
+        pending: list[tuple[int, text.Text]] = []
+        waiting = batched = 0
+        with ThreadPoolExecutor(PARSERS, thread_name_prefix="parse") as pool:
+
+            def parse() -> None:
+                nonlocal waiting
+                batch.extend(pool.submit(segments.parse, s) for s in segments.slices(pending))
+                pending.clear()
+                waiting = 0
+                # Text waits for its parser in memory: do not read far ahead of them.
+                for ahead in batch[: -2 * PARSERS]:
+                    ahead.result()
+                self.progress(done, total)
+
+            for files in _grouped(self._files):
+                for file in files:
+                    found = self._text(self._files[file][1])
+                    pending.append((file, found))
+                    done += len(found.data)
+                    waiting += len(found.data)
+                    batched += len(found.data)
+                    if waiting >= segments.CHUNK_BYTES:
+                        parse()
+                if batched >= BATCH_BYTES:
+                    parse()
+                    yield [future.result() for future in batch]
+                    batch.clear()
+                    batched = 0
+            parse()
+            if batch:
+                yield [future.result() for future in batch]
+        self.progress(total, total)
+
+    def _text(self, path: str) -> text.Text:
+        problems = self.survey.problems
+        found = text.read(path, problems)
+        if not found.data and not problems.about(path):
+            problems.add(
+                path, "empty", "is empty: nothing was written to it, or all of it is lost."
+            )
+        return found
+
+    def _take_others(self, chunk: segments.Chunk) -> None:
+        for file, record in chunk.others:
+            process = self._files[file][0]
+            beat, at = record.get("hb"), record.get("at")
+            if isinstance(beat, int):
+                self._beat[process] = max(beat, self._beat.get(process, beat))
+                self._seen(process, beat)
+            elif isinstance(at, int):
+                self._seen(process, at)
+                thread = record.get("h", 0)
+                standing = self._stands.setdefault(process, {})
+                if isinstance(thread, int) and at >= standing.get(thread, (at, 0))[0]:
+                    standing[thread] = (at, record.get("k"))
+            elif isinstance(record.get("t"), int):
+                self._seen(process, record["t"])
+
+    def _take_ends(self, operations: pl.DataFrame) -> None:
+        newest = pl.max_horizontal(pl.col(*TIMES).max()).alias("t")
+        for process, t in operations.group_by("process").agg(newest).iter_rows():
+            self._last_end[process] = max(t, self._last_end.get(process, t))
+
+    def _seen(self, process: int, t: int) -> None:
+        self._last_t[process] = max(t, self._last_t.get(process, t))
+
+    def _report(self, matched: Matched) -> None:
+        for process, count in matched.repeated.items():
+            self._problem(
+                process,
+                "duplicate begins",
+                f"{plural(count, 'begin')} with a number that was taken already; the first of each"
+                " was used.",
+            )
+        for process, count in matched.ended_twice.items():
+            self._problem(
+                process,
+                "duplicate ends",
+                f"{plural(count, 'operation')} ended more than once; the first end was used.",
+            )
+        for process, count in matched.unbegun.items():
+            journal = self.survey.journals[process]
+            explained = journal.definitions.listed["dropped"] or any(
+                p.kind in LOSSES and p.path in journal.files.paths
+                for p in self.survey.problems.found()
+            )
+            if not explained:
+                self._problem(
+                    process,
+                    "ends without begins",
+                    f"{plural(count, 'end')} of operations whose begin is not there; left out,"
+                    " all others were read.",
+                )
+
+    def _report_bad(self, bad: dict[int, tuple[int, int]]) -> None:
+        for file, (count, first) in sorted(bad.items()):
+            self.survey.problems.add(
+                self._files[file][1],
+                "noise",
+                f"{plural(count, 'line')} (first: line {first}) not readable; the others were"
+                " used.",
+            )
+
+    def _problem(self, process: int, kind: str, what: str) -> None:
+        self.survey.problems.add(self.survey.journals[process].files.paths[0], kind, what)
+
+
+def _grouped(files: Sequence[tuple[int, str]]) -> list[list[int]]:
+    """Numbers of the files of each process."""
+    found: dict[int, list[int]] = {}
+    for number, (process, _) in enumerate(files):
+        found.setdefault(process, []).append(number)
+    return list(found.values())
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0

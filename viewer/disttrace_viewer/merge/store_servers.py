@@ -1,0 +1,182 @@
+"""Where processes meet: which store objects of different processes are clients of one server."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from disttrace_viewer.trace.model import Place, Process, Store
+
+LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0", "[::1]", "::ffff:127.")
+SLACK_NS = 5_000_000_000
+"""Wall clocks of hosts and modification times of files are not exact."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """When a process certainly or possibly lived, in unix nanoseconds."""
+
+    start_ns: int
+    end_ns: int
+
+    def meets(self, other: Life) -> bool:
+        """Whether both lived at one time."""
+        return self.start_ns <= other.end_ns + SLACK_NS and other.start_ns <= self.end_ns + SLACK_NS
+
+
+def identifier(*parts: object) -> str:
+    """A short stable id for something described by ``parts``."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
+
+
+def is_loopback(host: str | None) -> bool:
+    """Whether an address stands for the host on which it is used."""
+    return host is None or host == "" or host.lower().startswith(LOOPBACK)
+
+
+def places_of(
+    processes: Sequence[Process], stores: Sequence[Store], lives: Sequence[Life]
+) -> tuple[tuple[Place, ...], Mapping[int, str]]:
+    """The places, and for every base store (by index) the id of its place.
+
+    A TCP store belongs to the process that listens on its port: on the host it names, at a time
+    when both lived, and for a loopback address on the same boot. Clients whose server is not
+    traced are together when they name the same host and port (on the same boot if that is
+    loopback) and lived at one time; file stores when they name one path and lived at one time.
+    """
+    bases = [s for s in stores if s.base in (None, s.index)]
+    servers = _servers(bases, processes, lives)
+    keys: dict[int, Hashable] = {}
+    pending: dict[Hashable, list[Store]] = {}
+    for store in bases:
+        process = processes[store.process]
+        server = _server(store, servers, processes, lives)
+        if server is not None:
+            keys[store.index] = ("tcp", processes[server.process].id, server.port)
+        elif _kind(store) == "hash" or (_kind(store) == "unknown" and not store.name):
+            keys[store.index] = ("hash", process.id, store.number)
+        else:
+            pending.setdefault(_scope(store, process), []).append(store)
+    for scope, waiting in pending.items():
+        for together in clusters(waiting, lambda s: lives[s.process]):
+            first = min(processes[s.process].id for s in together)
+            keys.update((s.index, (*_flat(scope), first)) for s in together)
+    members: dict[str, list[Store]] = {}
+    ids = {index: identifier(key) for index, key in keys.items()}
+    for store in bases:
+        members.setdefault(ids[store.index], []).append(store)
+    return tuple(_place(key, found) for key, found in members.items()), ids
+
+
+def clusters(items: Iterable[T], life: Callable[[T], Life]) -> list[list[T]]:
+    """Items whose lives overlap, directly or through others."""
+    found: list[list[T]] = []
+    end = 0
+    for item in sorted(items, key=lambda i: life(i).start_ns):
+        span = life(item)
+        if found and span.start_ns <= end + SLACK_NS:
+            found[-1].append(item)
+        else:
+            found.append([item])
+        end = max(end, span.end_ns)
+    return found
+
+
+def _kind(store: Store) -> str:
+    kinds = {"TCPStore": "tcp", "FileStore": "file", "HashStore": "hash"}
+    scheme = (store.name or "").split("://")[0]
+    return kinds.get(store.type) or (scheme if scheme in kinds.values() else "unknown")
+
+
+def _scope(store: Store, process: Process) -> Hashable:
+    kind = _kind(store)
+    if kind == "tcp":
+        host = f"boot:{process.boot_id}" if is_loopback(store.host) else str(store.host).lower()
+        return ("tcp", host, store.port)
+    return (kind, store.path or store.name)
+
+
+def _flat(scope: Hashable) -> tuple[Hashable, ...]:
+    return scope if isinstance(scope, tuple) else (scope,)
+
+
+def _servers(
+    bases: Sequence[Store], processes: Sequence[Process], lives: Sequence[Life]
+) -> Mapping[int, Sequence[Store]]:
+    """By port the stores that listen.
+
+    Each of several torchrun agents on one host tries to listen first, and dials where the port is
+    taken: who dials a port after it wanted to listen there, while another one has it, does not.
+    """
+    claims: dict[int, list[Store]] = {}
+    for store in bases:
+        if store.server and store.port is not None:
+            claims.setdefault(store.port, []).append(store)
+    dials = {(s.process, s.port): s.number for s in bases if not s.server}
+
+    def refused(store: Store) -> bool:
+        boot, life = processes[store.process].boot_id, lives[store.process]
+        rivals = [
+            other
+            for other in claims[store.port or 0]
+            if other.process != store.process
+            and processes[other.process].boot_id == boot
+            and lives[other.process].meets(life)
+        ]
+        return bool(rivals) and dials.get((store.process, store.port), 0) > store.number
+
+    return {port: [s for s in found if not refused(s)] for port, found in claims.items()}
+
+
+def _server(
+    client: Store,
+    servers: Mapping[int, Sequence[Store]],
+    processes: Sequence[Process],
+    lives: Sequence[Life],
+) -> Store | None:
+    """The listening store a TCP store talks to, itself included; None if it is not traced."""
+    if client.server and client in servers.get(client.port or 0, ()):
+        return client
+    if _kind(client) != "tcp":
+        return None
+    port = client.port
+    if client.address and client.address.rpartition(":")[2].isdigit():
+        port = int(client.address.rpartition(":")[2])
+    rated = [
+        (_likeness(client, server, processes), server.index, server)
+        for server in (servers.get(port, ()) if port is not None else ())
+        if lives[server.process].meets(lives[client.process])
+    ]
+    rated = [r for r in rated if r[0] > 0]
+    return max(rated)[2] if rated else None
+
+
+def _likeness(client: Store, server: Store, processes: Sequence[Process]) -> int:
+    """How well a client's address fits a server; 0: it cannot be this one."""
+    here, there = processes[client.process], processes[server.process]
+    same_boot = here.boot_id is not None and here.boot_id == there.boot_id
+    peer = (client.address or "").rpartition(":")[0]
+    if is_loopback(client.host) and (client.host or is_loopback(peer)):
+        return 3 if same_boot else 0
+    names = {there.host.lower(), there.host.lower().split(".")[0], (server.host or "").lower()}
+    host = (client.host or "").lower()
+    if not is_loopback(host) and (host in names or host.split(".")[0] in names):
+        return 4 if same_boot else 3
+    return 2 if same_boot else 1
+
+
+def _place(key: str, stores: Sequence[Store]) -> Place:
+    server = next((s for s in stores if s.server), None)
+    named = server or stores[0]
+    names = [s.name for s in ([server] if server else stores) if s.name]
+    return Place(
+        id=key,
+        kind=_kind(named),
+        name=max(set(names), key=names.count) if names else named.type,
+        server=server.process if server else None,
+        processes=tuple(dict.fromkeys(s.process for s in stores)),
+    )

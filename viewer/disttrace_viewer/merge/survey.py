@@ -1,0 +1,83 @@
+"""The first pass over journals: definitions only, enough to tell processes, groups and jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from disttrace_viewer.load.discover import discover
+from disttrace_viewer.load.journals import Journal, gather
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.merge import groups as grouping
+from disttrace_viewer.merge import jobs as launching
+from disttrace_viewer.merge import processes as processing
+from disttrace_viewer.merge.store_servers import Life, places_of
+from disttrace_viewer.merge.tables import seen_groups, stores_of
+from disttrace_viewer.trace.model import Clock, Group, Job, Place, Process, Store
+
+
+@dataclass(slots=True)
+class Survey:
+    """What lies in the folders, before any operation is read."""
+
+    paths: tuple[str, ...]
+    journals: list[Journal]
+    processes: tuple[Process, ...]
+    clocks: tuple[Clock, ...]
+    stores: tuple[Store, ...]
+    places: tuple[Place, ...]
+    groups: tuple[Group, ...]
+    group_index: dict[tuple[int, int], int]
+    """Index of a group by (process, the process's own number of it)."""
+    jobs: tuple[Job, ...]
+    problems: Problems
+
+
+def survey(paths: Sequence[str]) -> Survey:
+    """Read the definitions of every journal below ``paths``."""
+    problems = Problems()
+    journals = gather(discover(paths, problems), problems)
+    return build(tuple(paths), journals, problems)
+
+
+def restrict(whole: Survey, jobs: Collection[str]) -> Survey:
+    """The survey of these jobs only; its processes are numbered anew."""
+    kept = [whole.journals[p.index] for p in whole.processes if p.job in jobs]
+    return build(whole.paths, kept, whole.problems)
+
+
+def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -> Survey:
+    """Processes, places, groups and jobs from definitions."""
+    processes, clocks = processing.processes_of(journals)
+    lives = [_life(p, j) for p, j in zip(processes, journals, strict=True)]
+    stores = stores_of(journals)
+    places, place_ids = places_of(processes, stores, lives)
+    stores = tuple(
+        dataclasses.replace(s, place=place_ids.get(s.base if s.base is not None else s.index, ""))
+        for s in stores
+    )
+    circles = launching.circles(processes, places)
+    groups, group_index = grouping.merge(
+        processes, stores, seen_groups(journals, processes, clocks, stores), circles, lives
+    )
+    sources = [str(j.definitions.process.get("job_source") or "") for j in journals]
+    jobs = launching.jobs_of(processes, places, groups, lives, sources)
+    return Survey(
+        paths=paths,
+        journals=journals,
+        processes=launching.with_jobs(processes, jobs),
+        clocks=clocks,
+        stores=stores,
+        places=places,
+        groups=groups,
+        group_index=dict(group_index),
+        jobs=jobs,
+        problems=problems,
+    )
+
+
+def _life(process: Process, journal: Journal) -> Life:
+    if process.exit is not None:
+        return Life(process.start_ns, process.exit.t_ns)
+    return Life(process.start_ns, max(process.last_ns, journal.modified_ns))

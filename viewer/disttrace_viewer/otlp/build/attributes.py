@@ -1,0 +1,196 @@
+"""Names of attributes: OpenTelemetry's conventions where they exist, else ``disttrace.*``.
+
+``docs/otlp.md`` lists them; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+
+import disttrace.journal.format as fmt
+from disttrace_viewer.otlp.follow.definitions import (Definitions)
+from disttrace_viewer.otlp.follow.journal import (Operation)
+
+Value = str | int | float | bool | list[str] | list[int]
+Attributes = dict[str, Value]
+
+TYPE = "disttrace.type"
+"""What a span stands for: operation, process, end, group or exchange."""
+PENDING = "disttrace.pending"
+
+_FROM_CALL: Mapping[str, str] = {
+    "op": "disttrace.op",
+    "kind": "disttrace.kind",
+    "name": "disttrace.name",
+    "backend": "disttrace.backend",
+    "device": "disttrace.device",
+    "async": "disttrace.async",
+    "dtypes": "disttrace.dtypes",
+    "reduce_op": "disttrace.reduce_op",
+    "tag": "disttrace.tag",
+    "origin": "disttrace.origin",
+}
+_AS_JSON: Mapping[str, str] = {
+    "shapes": "disttrace.shapes",
+    "splits": "disttrace.splits",
+    "args": "disttrace.args",
+}
+
+
+def operation(definitions: Definitions, op: Operation) -> Attributes:
+    """Everything known of an operation."""
+    call = op.call
+    found: Attributes = {
+        TYPE: "operation",
+        "disttrace.operation.id": f"{definitions.id[:8]}.{op.number}",
+        "disttrace.status": op.state.value,
+    }
+    for key, name in _FROM_CALL.items():
+        if call.get(key) is not None:
+            found[name] = call[key]
+    for key, name in _AS_JSON.items():
+        if call.get(key):
+            found[name] = orjson.dumps(call[key]).decode()
+    times = {
+        "disttrace.issued_ns": op.issued,
+        "disttrace.wait_begin_ns": op.waited,
+        "disttrace.completed_ns": op.completed,
+        "disttrace.device_duration_ns": op.device_ns,
+        "disttrace.bytes": op.bytes,
+        "disttrace.seq": None if op.raised_on_issue else op.seq,
+    }
+    found.update({name: value for name, value in times.items() if value is not None})
+    if op.unobserved:
+        found["disttrace.completion"] = "unobserved"
+    if op.error is not None:
+        found["error.type"] = op.error.partition(":")[0]
+    found |= _group(definitions, op) | _store(definitions, op) | _code(definitions, op)
+    thread = definitions.get("thread", op.thread) or {}
+    found |= _given({"thread.id": thread.get("native"), "thread.name": thread.get("name")})
+    return found
+
+
+def group(definitions: Definitions, number: int) -> Attributes:
+    """A group's labels."""
+    known = definitions.get("group", number) or {}
+    identifier = definitions.group_id(number)
+    found = {
+        "disttrace.group.id": identifier,
+        "disttrace.group.name": known.get("name"),
+        "disttrace.group.description": _description(known),
+        "disttrace.group.size": known.get("size"),
+        "disttrace.group.rank": known.get("rank"),
+        "disttrace.group.ranks": known.get("ranks"),
+    }
+    return _given(found)
+
+
+def group_label(definitions: Definitions, number: object) -> str:
+    """How metrics call a group: few values, equal in all members."""
+    known = definitions.get("group", number) or {}
+    return str(_description(known) or known.get("name") or "")
+
+
+def process(definitions: Definitions) -> Attributes:
+    """The resource of a process."""
+    header = definitions.process
+    argv = [str(part) for part in header.get("argv") or ()]
+    found = {
+        "host.name": header.get("host"),
+        "process.pid": header.get("pid"),
+        "process.parent_pid": header.get("ppid"),
+        "process.command_args": argv or None,
+        "process.executable.path": argv[0] if argv else None,
+        "process.working_directory": header.get("cwd"),
+        "process.runtime.name": "cpython",
+        "process.runtime.version": header.get("python"),
+        "service.instance.id": definitions.id,
+        "disttrace.job": header.get("job"),
+        "disttrace.run": definitions.run,
+        "disttrace.attempt": definitions.attempt,
+        "disttrace.process.id": definitions.id,
+        "disttrace.process.role": definitions.role,
+        "disttrace.rank": definitions.rank,
+        "disttrace.local_rank": definitions.local_rank,
+        "disttrace.world_size": definitions.world_size,
+    }
+    return _given(found)
+
+
+def service_name(definitions: Definitions) -> str:
+    """The program: its script or module, without folder and suffix."""
+    argv = [str(part) for part in definitions.process.get("argv") or ()][1:]
+    for position, argument in enumerate(argv):
+        if argument == "-m" and position + 1 < len(argv):
+            return argv[position + 1]
+        if not argument.startswith("-"):
+            return os.path.splitext(os.path.basename(argument))[0] or "disttrace"
+    return "disttrace"
+
+
+def _group(definitions: Definitions, op: Operation) -> Attributes:
+    number = op.call.get("group")
+    if not isinstance(number, int):
+        return {}
+    found = group(definitions, number)
+    ranks = (definitions.get("group", number) or {}).get("ranks")
+    peer = op.call.get("peer", op.source)
+    for name, value in (("root", op.call.get("root")), ("peer", peer)):
+        if isinstance(value, int):
+            found[f"disttrace.{name}.group_rank"] = value
+            if isinstance(ranks, list) and 0 <= value < len(ranks):
+                found[f"disttrace.{name}.rank"] = ranks[value]
+    return found
+
+
+def _store(definitions: Definitions, op: Operation) -> Attributes:
+    number = op.call.get("store")
+    store = definitions.get("store", number)
+    if store is None:
+        return {}
+    base = definitions.get("store", store.get("base")) or store
+    return _given(
+        {
+            "disttrace.store.url": base.get("name"),
+            "disttrace.store.key": definitions.full_key(number, op.key),
+            "server.address": base.get("host"),
+            "server.port": base.get("port"),
+        }
+    )
+
+
+def _code(definitions: Definitions, op: Operation) -> Attributes:
+    frames = definitions.frames(op.call.get("stack"))
+    if not frames:
+        return {}
+    file, line, function = frames[0]
+    outer = "\n".join(f'  File "{f}", line {n}, in {name}' for f, n, name in reversed(frames))
+    return {
+        "code.file.path": file,
+        "code.line.number": line,
+        "code.function.name": function,
+        "code.stacktrace": outer,
+    }
+
+
+def _description(known: Mapping[str, Any]) -> str | None:
+    """A split's description holds an address, so what is called like one is left out."""
+    text = known.get("desc")
+    if not text or text == "undefined":
+        return None
+    return str(text) if not str(text).rpartition(":")[2].isdigit() else None
+
+
+def _given(found: Mapping[str, Any]) -> Attributes:
+    return {name: value for name, value in found.items() if value is not None}
+
+
+OPERATION_KIND: Mapping[str, Callable[[str], str]] = {
+    fmt.MESSAGE: lambda op: "producer" if op == "send" else "consumer",
+    fmt.STORE: lambda op: "client",
+}
+"""Span kinds by kind of call; all others are internal."""

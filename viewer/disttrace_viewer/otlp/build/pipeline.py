@@ -1,0 +1,166 @@
+"""From journals to spans and metrics: what happens with each operation, once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from disttrace_viewer.otlp.build import processes
+from disttrace_viewer.otlp.build.exchanges import (Exchanges)
+from disttrace_viewer.otlp.follow.journal import (JournalReader, Operation)
+from disttrace_viewer.otlp.build.spans import (Builder, Emit, Exchanged, exchanged)
+
+if TYPE_CHECKING:
+    from disttrace_viewer.otlp.build.metrics import (Meters)
+
+_ROOT_AFTER_NS = 2_000_000_000
+"""The root span waits so long for a rank to become known."""
+
+
+class Pipeline:
+    """The journals of one host and job (or of a folder), turned into spans as they grow."""
+
+    def __init__(self, emit: Emit, meters: Meters | None, *, pending_ns: int) -> None:
+        self.journals: dict[str, JournalReader] = {}
+        self.operations = 0
+        """Operations whose final span was emitted."""
+        self._emit = emit
+        self._meters = meters
+        self._pending_ns = pending_ns
+        self._builder = Builder()
+        self._exchanges = Exchanges(self._builder, meters)
+        self._rooted: set[str] = set()
+        self._ended: list[tuple[JournalReader, Operation]] = []  # to be sent at the next turn
+
+    def use(self, meters: Meters) -> None:
+        """Feed these instruments from now on (they ask the pipeline what is in flight)."""
+        self._meters = meters
+        self._exchanges.use(meters)
+
+    def follow(self, directory: str, base: str) -> None:
+        """Take in the journal ``base``."""
+        if base not in self.journals:
+            self.journals[base] = JournalReader(directory, base)
+
+    def poll(self) -> None:
+        """Take in what is new, and send what had ended at the turn before.
+
+        A receive links to its send, whose begin was on disk before: by the next turn it was read,
+        whatever the order of the journals.
+        """
+        before = self._ended
+        self._ended = []
+        self._read_all()
+        now = time.time_ns()
+        for journal, operation in before:
+            self._over(journal, operation, now)
+        self._send_exchanges(now)
+        self._send_pending(now)
+
+    def ended(self, base: str) -> None:
+        """The process of a journal is gone: read its last words, and say how it ended."""
+        self._read_all()
+        for _ in self.replay(base):
+            pass
+
+    def replay(self, base: str, *, running_after: int | None = None) -> Iterator[None]:
+        """Read a journal to its end, and yield between spans.
+
+        ``running_after``: a process without an exit record that gave a sign of life after this
+        unix time may still run: what it has in flight is pending then.
+        """
+        journal = self.journals[base]
+        if journal.gone:
+            return
+        now = time.time_ns()
+        waiting = [operation for of, operation in self._ended if of is journal]
+        self._ended = [(of, operation) for of, operation in self._ended if of is not journal]
+        for operation in chain(waiting, journal.poll(final=True)):
+            self._over(journal, operation, now)
+            yield
+        last = self._builder.time.unix(journal, journal.last)
+        said = journal.definitions.exit is not None
+        running = running_after is not None and last > running_after and not said
+        for operation in list(journal.in_flight.values()):
+            if running:
+                self._emit(self._builder.pending(journal, operation, now))
+            else:
+                self._joined(journal, operation, now)
+                self._send(journal, operation)
+        journal.in_flight.clear()
+        if journal.definitions.process:
+            self._root(journal)
+            if not running:
+                self._emit(processes.end(self._builder, journal))
+        journal.close()
+        yield
+
+    def finish(self) -> None:
+        """Everything was read: what is still open will not be completed."""
+        for base in self.journals:
+            self.ended(base)
+        self._send_exchanges(time.time_ns(), final=True)
+
+    def in_flight(self) -> Iterator[tuple[JournalReader, Operation, int]]:
+        """Every operation in flight with its age in nanoseconds."""
+        now = time.time_ns()
+        for journal in list(self.journals.values()):
+            for operation in list(journal.in_flight.values()):
+                begin = self._builder.time.unix(journal, operation.begin)
+                yield journal, operation, max(0, now - begin)
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _read_all(self) -> None:
+        for journal in list(self.journals.values()):
+            if not journal.gone:
+                self._read(journal)
+
+    def _read(self, journal: JournalReader) -> None:
+        now = time.time_ns()
+        self._ended += [(journal, operation) for operation in journal.poll()]
+        for operation in journal.begun():
+            self._builder.began(journal, operation)
+            if operation.end is None:
+                self._joined(journal, operation, now)
+        if journal.base not in self._rooted and journal.definitions.process:
+            since = now - self._builder.time.unix(journal, 0)
+            if journal.definitions.identity or since > _ROOT_AFTER_NS:
+                self._root(journal)
+
+    def _over(self, journal: JournalReader, operation: Operation, now: int) -> None:
+        if operation.raised_on_issue:
+            self._exchanges.left(operation)
+        self._joined(journal, operation, now)
+        self._send(journal, operation)
+
+    def _joined(self, journal: JournalReader, operation: Operation, now: int) -> None:
+        part: Exchanged | None = exchanged(journal, operation)
+        if part is not None and part.peer is None:
+            self._exchanges.joined(journal, operation, part, now)
+
+    def _send(self, journal: JournalReader, operation: Operation) -> None:
+        self._emit(self._builder.operation(journal, operation))
+        self.operations += 1
+        if self._meters is not None:
+            self._meters.ended(journal, operation)
+
+    def _root(self, journal: JournalReader) -> None:
+        if journal.base not in self._rooted and journal.definitions.process:
+            self._rooted.add(journal.base)
+            self._emit(processes.start(self._builder, journal))
+
+    def _send_exchanges(self, now: int, *, final: bool = False) -> None:
+        for span in self._exchanges.poll(self.journals.values(), now, final=final):
+            self._emit(span)
+
+    def _send_pending(self, now: int) -> None:
+        for journal, operation, age in self.in_flight():
+            if age >= self._pending_ns and not operation.pending_sent:
+                operation.pending_sent = True
+                self._root(journal)
+                self._emit(self._builder.pending(journal, operation, now))
+        for span in self._exchanges.pending(now, self._pending_ns):
+            self._emit(span)

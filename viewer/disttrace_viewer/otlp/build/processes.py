@@ -1,0 +1,98 @@
+"""The spans of a process itself: its start, under which its operations stand, and its end."""
+
+from __future__ import annotations
+
+from disttrace_viewer.otlp.build import attributes
+from disttrace_viewer.load import ids
+from disttrace_viewer.otlp.build.attributes import (Attributes)
+from disttrace_viewer.load.ids import (Context)
+from disttrace_viewer.otlp.follow.journal import (JournalReader)
+from disttrace_viewer.otlp.build.spans import (Builder, Span)
+
+
+def label(journal: JournalReader) -> str:
+    """``rank 3``, or the role of a process without a rank."""
+    rank = journal.definitions.rank
+    return f"rank {rank}" if rank is not None else journal.definitions.role
+
+
+def start(builder: Builder, journal: JournalReader) -> Span:
+    """The root span, from the process's start to its first word.
+
+    It is sent at once, so that the tree is connected while the job runs or hangs: a span is
+    immutable once sent, and the children of an open one would hang in the air for days.
+    """
+    definitions = journal.definitions
+    begins = [op.begin for op in journal.in_flight.values()]
+    until = definitions.identity.get("t") or min(begins, default=journal.last)
+    parent = definitions.process.get("parent")
+    root = builder.root(journal)
+    outer = builder.top(journal)
+    above: Context | None = None
+    if parent:
+        above = root._replace(span=ids.root_of(root.trace, str(parent)))
+    if outer is not None and not parent:
+        above = outer
+    return Span(
+        process=journal,
+        name=label(journal),
+        context=root,
+        parent=above,
+        start=builder.time.unix(journal, 0),
+        end=builder.time.unix(journal, max(0, int(until))),
+        attributes={attributes.TYPE: "process"},
+    )
+
+
+def end(builder: Builder, journal: JournalReader) -> Span:
+    """How a process ended: a moment under its root."""
+    definitions = journal.definitions
+    said = definitions.exit
+    failure = definitions.failures[0] if definitions.failures else None
+    state, code = _state(said, failure is not None)
+    found: Attributes = {attributes.TYPE: "end", "disttrace.process.state": state}
+    if said is not None:
+        found["disttrace.process.exit"] = str(said.get("how"))
+    if code is not None:
+        found["process.exit.code"] = code
+    events = []
+    description = None if state == "exited" else f"{label(journal)} {_SAID[state]}"
+    for record in definitions.failures:
+        exception: Attributes = {
+            "exception.type": str(record.get("type")),
+            "exception.message": str(record.get("text")),
+            "exception.stacktrace": "\n".join(
+                f'  File "{file}", line {line}, in {function}'
+                for file, line, function in reversed(definitions.frames(record.get("stack")))
+            ),
+        }
+        events.append(("exception", builder.time.unix(journal, record.get("t", 0)), exception))
+    if failure is not None:
+        found["error.type"] = str(failure.get("type"))
+        description = f"{failure.get('type')}: {failure.get('text')}"
+    root = builder.root(journal)
+    at = builder.time.unix(journal, journal.last)
+    return Span(
+        process=journal,
+        name=f"end of {label(journal)}",
+        context=Context(root.trace, ids.other_span(root.trace, "end", definitions.id)),
+        parent=root,
+        start=at,
+        end=at,
+        attributes=found,
+        failed=description,
+        events=tuple(events),
+    )
+
+
+_SAID = {"failed": "failed", "killed": "ended without a word: killed or aborted"}
+
+
+def _state(said: dict[str, object] | None, failed: bool) -> tuple[str, int | None]:
+    if said is None:
+        return ("failed" if failed else "killed"), None
+    code = said.get("code")
+    number = code if isinstance(code, int) else None
+    if failed or said.get("how") == "exception" or number:
+        return "failed", number
+    return "exited", number

@@ -1,0 +1,240 @@
+"""Spans as values: of operations, of what is still in flight, of processes, groups, exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import disttrace.journal.format as fmt
+from disttrace_viewer.otlp.build import attributes
+from disttrace_viewer.load import ids
+from disttrace_viewer.otlp.build.attributes import (Attributes)
+from disttrace_viewer.load.ids import (Context)
+from disttrace_viewer.otlp.follow.journal import (JournalReader, Operation, State)
+
+_REMEMBERED = 65536
+"""Sends in traces of the program's own; older ones found their receives long ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One span to be sent. Times are unix nanoseconds; ``process`` gives the resource."""
+
+    process: JournalReader
+    name: str
+    context: Context
+    parent: Context | None
+    start: int
+    end: int
+    attributes: Attributes
+    links: tuple[tuple[Context, str], ...] = ()
+    """Spans it is linked to, and what the link means."""
+    failed: str | None = None
+    """Description of the error status; None: no error."""
+    kind: str = "internal"
+    events: tuple[tuple[str, int, Attributes], ...] = ()
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Unix time of the processes of this host: they share a clock, and so one offset per boot."""
+
+    offsets: dict[str, int] = field(default_factory=dict)
+
+    def unix(self, journal: JournalReader, t: int) -> int:
+        """Unix time of ``t`` in a journal."""
+        header = journal.definitions.process
+        own = int(header.get("unix_ns", 0)) - int(header.get("t0", 0))
+        offset = self.offsets.setdefault(str(header.get("boot_id")), own)
+        return int(header.get("t0", 0)) + offset + t
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """The part of an operation in an exchange: a collective's member or a message's end."""
+
+    group: str
+    number: int
+    """Of the group, in the process."""
+    backend: str | None
+    rank: int
+    seq: int
+    peer: int | None = None
+    tag: int | None = None
+
+
+def exchanged(journal: JournalReader, op: Operation) -> Exchanged | None:
+    """What an operation takes part in; None for store operations, failed calls, and so on."""
+    call, definitions = op.call, journal.definitions
+    number = call.get("group")
+    if op.seq is None or op.raised_on_issue or not isinstance(number, int):
+        return None
+    identifier = definitions.group_id(number)
+    rank = (definitions.get("group", number) or {}).get("rank")
+    if identifier is None or not isinstance(rank, int):
+        return None
+    backend = call.get("backend")
+    if call.get("kind") == fmt.COLLECTIVE:
+        return Exchanged(identifier, number, backend, rank, op.seq)
+    peer = call.get("peer", op.source)
+    if call.get("kind") != fmt.MESSAGE or not isinstance(peer, int):
+        return None
+    tag = None if backend in ids.TAGLESS else call.get("tag")
+    return Exchanged(identifier, number, backend, rank, op.seq, peer, tag)
+
+
+class Builder:
+    """Makes the spans of operations; knows which traces the processes are in."""
+
+    def __init__(self) -> None:
+        self.time = Timeline()
+        self._traces: dict[str, tuple[str, Context | None]] = {}
+        # Ends of messages in a trace of the user's own, by span: links must name that trace.
+        self._elsewhere: dict[str, str] = {}
+
+    def trace(self, journal: JournalReader) -> str:
+        """The trace of a process's job."""
+        return self._trace(journal)[0]
+
+    def root(self, journal: JournalReader) -> Context:
+        """The root span of a process."""
+        return self.of_job(journal, ids.root_of(self.trace(journal), journal.definitions.id))
+
+    def of_job(self, journal: JournalReader, span: str) -> Context:
+        """A span in the trace of a process's job, sampled as whoever started the trace decided."""
+        trace, outer = self._trace(journal)
+        return Context(trace, span, None if outer is None else outer.sampled)
+
+    def top(self, journal: JournalReader) -> Context | None:
+        """The span outside of the job under which a process runs."""
+        return self._trace(journal)[1]
+
+    def began(self, journal: JournalReader, op: Operation) -> None:
+        """Remember a message in a trace of the user's own: the other end's link must name it."""
+        part = exchanged(journal, op)
+        if part is None or part.peer is None:
+            return
+        trace = self.parent(journal, op).trace
+        if trace != self.trace(journal):
+            self._elsewhere[self._span_id(journal, op, part)] = trace
+            if len(self._elsewhere) > _REMEMBERED:
+                del self._elsewhere[next(iter(self._elsewhere))]
+
+    def operation(self, journal: JournalReader, op: Operation) -> Span:
+        """The span of an operation that is over, or whose process ended first."""
+        part = exchanged(journal, op)
+        parent = self.parent(journal, op)
+        context = Context(parent.trace, self._span_id(journal, op, part), parent.sampled)
+        kind = attributes.OPERATION_KIND.get(str(op.call.get("kind")), _internal)
+        end = op.begin + op.end if op.end is not None else max(journal.last, op.begin)
+        failed = op.error
+        if op.state is State.IN_FLIGHT:
+            failed = "it never ended"
+        return Span(
+            process=journal,
+            name=_name(op),
+            context=context,
+            parent=parent,
+            start=self.time.unix(journal, op.begin),
+            end=self.time.unix(journal, end),
+            attributes=attributes.operation(journal.definitions, op),
+            links=self._links(journal, op, part),
+            failed=failed,
+            kind=kind(str(op.call.get("op"))),
+        )
+
+    def pending(self, journal: JournalReader, op: Operation, now: int) -> Span:
+        """A span that says that an operation is in flight since ``start``, as of ``now``.
+
+        It has an id of its own, since no backend replaces a span: the final one links to it.
+        """
+        final = self.operation(journal, op)
+        return replace(
+            final,
+            name=f"{final.name} (pending)",
+            context=final.context._replace(span=pending_id(final.context)),
+            parent=self._pending_parent(op, final),
+            end=max(now, final.start),
+            attributes={
+                **final.attributes,
+                attributes.PENDING: True,
+                "disttrace.replaced_by": final.context.span,
+            },
+            links=(*final.links, (final.context, "final")),
+            failed=None,
+        )
+
+    def parent(self, journal: JournalReader, op: Operation) -> Context:
+        """The innermost of: composed operation around it, the user's span, the process's root."""
+        outer = op.parent
+        if outer is not None and (op.user is None or op.user == outer.user):
+            above = self.parent(journal, outer)
+            part = exchanged(journal, outer)
+            return Context(above.trace, self._span_id(journal, outer, part), above.sampled)
+        return op.user if op.user is not None else self.root(journal)
+
+    def _pending_parent(self, op: Operation, final: Span) -> Context | None:
+        """Of a composed operation in flight there is only the pending span so far."""
+        inside = op.parent is not None and (op.user is None or op.user == op.parent.user)
+        if not inside or op.parent is None or not op.parent.pending_sent or final.parent is None:
+            return final.parent
+        return final.parent._replace(span=pending_id(final.parent))
+
+    def _span_id(self, journal: JournalReader, op: Operation, part: Exchanged | None) -> str:
+        trace = self.trace(journal)
+        if part is None:
+            return ids.operation_span(trace, journal.definitions.id, op.number)
+        if part.peer is None:
+            return ids.member_span(trace, part.group, part.backend, part.seq, part.rank)
+        sends = op.call.get("op") == "send"
+        ends = (part.rank, part.peer) if sends else (part.peer, part.rank)
+        return ids.message_span(
+            trace, part.group, "send" if sends else "recv", *ends, part.tag, part.seq
+        )
+
+    def _links(
+        self, journal: JournalReader, op: Operation, part: Exchanged | None
+    ) -> tuple[tuple[Context, str], ...]:
+        trace = self.trace(journal)
+        links: list[tuple[Context, str]] = []
+        if part is not None and part.peer is None:
+            whole = ids.exchange_span(trace, part.group, part.backend, part.seq)
+            links.append((Context(trace, whole), "exchange"))
+        elif part is not None and op.call.get("op") != "send":
+            sent = ids.message_span(
+                trace, part.group, "send", part.peer or 0, part.rank, part.tag, part.seq
+            )
+            links.append((Context(self._elsewhere.get(sent, trace), sent), "send"))
+        if op.user is not None:
+            links.append((self.root(journal), "process"))
+        if op.pending_sent and op.end is not None:
+            own = Context(self.parent(journal, op).trace, self._span_id(journal, op, part))
+            links.append((own._replace(span=pending_id(own)), "pending"))
+        return tuple(links)
+
+    def _trace(self, journal: JournalReader) -> tuple[str, Context | None]:
+        found = self._traces.get(journal.base)
+        if found is None:
+            header = journal.definitions.process
+            found = ids.trace_of(str(header.get("job")), journal.definitions.env)
+            self._traces[journal.base] = found
+        return found
+
+
+def pending_id(final: Context) -> str:
+    """The id of the pending span of ``final``."""
+    return ids.other_span(final.trace, "pending", final.span)
+
+
+def _name(op: Operation) -> str:
+    name = op.call.get("name")
+    if op.call.get("op") == "annotate" and name:
+        return str(name)
+    return str(op.call.get("op", "operation"))
+
+
+def _internal(op: str) -> str:
+    return "internal"
+
+
+Emit = Callable[[Span], None]

@@ -1,0 +1,120 @@
+"""``disttrace export --format otlp``: journals of the past, with the ids they had live.
+
+With ``-o`` as OTLP in JSON, one request per line (the file format of OpenTelemetry's collector);
+without, to the collector that the ``OTEL_*`` variables name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from disttrace.journal.format import DEFS_SUFFIX
+from disttrace_viewer.otlp.build.pipeline import Pipeline
+from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.trace.model import Trace
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+_BATCH = 512
+_RECENT_NS = 10_000_000_000
+"""A process that wrote so recently, and no exit record, counts as running."""
+
+
+def lines(trace: Trace) -> Iterator[bytes]:
+    """OTLP requests as JSON, one per line."""
+    from disttrace_viewer.otlp.send import collect
+    from disttrace_viewer.otlp.send.tracers import Tracers
+
+    collector = collect.Collected()
+    pipeline = Pipeline(Tracers(collector).emit, None, pending_ns=_NEVER)
+    for _ in _feed(pipeline, trace):
+        while len(collector.spans) >= _BATCH:
+            yield _line(collector.take(_BATCH))
+    while collector.spans:
+        yield _line(collector.take(_BATCH))
+
+
+def send(trace: Trace) -> int:
+    """Send to the collector of the environment; the exit code.
+
+    Raises:
+        ViewerError: when spans did not get there.
+    """
+    import logging
+
+    from disttrace_viewer.otlp.send.backends import span_exporter, target
+    from disttrace_viewer.otlp.send.delivery import Delivery
+    from disttrace_viewer.otlp.send.log import Errors
+    from disttrace_viewer.otlp.send.tracers import Tracers
+
+    where = target("TRACES")
+    if where.protocol is None:
+        raise ViewerError("OTEL_SDK_DISABLED or OTEL_TRACES_EXPORTER says that nothing is sent")
+    delivery = Delivery(span_exporter(where.protocol), f"the collector at {where.name}", _quiet)
+    logger = logging.getLogger("opentelemetry")
+    handler, propagate = Errors(delivery.error), logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        pipeline = Pipeline(Tracers(delivery).emit, None, pending_ns=_NEVER)
+        for _ in _feed(pipeline, trace):
+            if delivery.hopeless():
+                break
+        whole = delivery.finish()
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = propagate
+    if not whole:
+        raise ViewerError(delivery.verdict())
+    sys.stderr.write(f"{delivery.sent} spans sent to the collector at {where.name}\n")
+    return 0
+
+
+_NEVER = 1 << 62
+
+
+def _feed(pipeline: Pipeline, trace: Trace) -> Iterator[None]:
+    """Journal by journal; control comes back after each, and every so many spans."""
+    for process in trace.processes:
+        for path in process.paths:
+            if path.endswith(DEFS_SUFFIX):
+                directory, name = os.path.split(path)
+                pipeline.follow(directory, name.removesuffix(DEFS_SUFFIX))
+    now = time.time_ns()
+    for base in list(pipeline.journals):
+        yield from pipeline.replay(base, running_after=now - _RECENT_NS)
+    pipeline.finish()
+    yield
+
+
+def _line(batch: list[ReadableSpan]) -> bytes:
+    import orjson
+    from google.protobuf.json_format import MessageToDict
+    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+
+    request: Any = MessageToDict(encode_spans(batch), use_integers_for_enums=True)
+    for group in request.get("resourceSpans", ()):
+        for scope in group.get("scopeSpans", ()):
+            for span in scope.get("spans", ()):
+                _hexadecimal(span)
+                for link in span.get("links", ()):
+                    _hexadecimal(link)
+    return orjson.dumps(request) + b"\n"
+
+
+def _hexadecimal(holder: dict[str, Any]) -> None:
+    """OTLP's JSON has ids in hexadecimal, where protobuf's has base64."""
+    import base64
+
+    for key in ("traceId", "spanId", "parentSpanId"):
+        if key in holder:
+            holder[key] = base64.b64decode(holder[key]).hex()
+
+
+def _quiet(sentence: str) -> None:
+    """The verdict at the end says it all."""

@@ -1,0 +1,1 @@
+"""Journals that still grow, read as they are written."""

@@ -1,0 +1,270 @@
+"""Follows the journal of one process and turns its records into operations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import orjson
+
+import disttrace.journal.format as fmt
+from disttrace_viewer.load.ids import Context
+from disttrace_viewer.otlp.follow.definitions import Definitions, Record
+from disttrace_viewer.otlp.follow.tail import Tail
+
+_ON_DEVICE = frozenset({"nccl", "xccl", "hccl"})
+_KEPT_COMPLETED_NS = 10_000_000_000
+"""A completion that was observed may be followed by a wait: so long it is expected."""
+
+
+class State(Enum):
+    """What is known of an operation's outcome."""
+
+    IN_FLIGHT = "in_flight"
+    OK = "ok"
+    ERROR = "error"
+
+
+@dataclass(slots=True)
+class Operation:
+    """One operation; ``begin`` counts from the journal's ``t0``, the other times from it."""
+
+    number: int
+    call: Record
+    begin: int
+    thread: int
+    seq: int | None
+    key: str | list[str] | None
+    bytes: int | None
+    parent: Operation | None
+    user: Context | None
+    issued: int | None = None
+    waited: int | None = None
+    completed: int | None = None
+    end: int | None = None
+    error: str | None = None
+    raised_on_issue: bool = False
+    source: int | None = None
+    device_ns: int | None = None
+    unobserved: bool = False
+    pending_sent: bool = False
+    announced: bool = False
+
+    @property
+    def state(self) -> State:
+        """How it stands."""
+        if self.error is not None:
+            return State.ERROR
+        return State.IN_FLIGHT if self.end is None else State.OK
+
+
+class JournalReader:
+    """One journal: definitions, operations in flight, and those that ended since the last poll."""
+
+    def __init__(self, directory: str, base: str) -> None:
+        self.base = base
+        self.definitions = Definitions()
+        self.in_flight: dict[int, Operation] = {}
+        self.last = 0
+        """Newest time in the journal, from ``t0``."""
+        self.gone = False
+        self.unread = 0
+        """Segments that were dropped before they could be read."""
+        self._path = os.path.join(directory, base)
+        self._defs: Tail | None = None
+        self._segments: list[Tail] = []
+        self._next = 1
+        self._completed: dict[int, Operation] = {}
+        self._begun: list[Operation] = []
+
+    def poll(self, *, final: bool = False) -> Iterator[Operation]:
+        """Read what is new, and yield operations that ended, in the order of their ends.
+
+        ``final``: the process is gone, and so are holes that nobody will fill.
+        """
+        while True:
+            self._open_segments()
+            lines = self._read_operations(final=final)
+            # After the operations: a definition is in its file before what refers to it.
+            self._read_definitions(final=final)
+            for line in lines:
+                try:
+                    record = orjson.loads(line)
+                except orjson.JSONDecodeError:  # a torn line of a process that was killed
+                    continue
+                if isinstance(record, dict):
+                    yield from self._take(record)
+            if not lines:
+                break
+        for operation in list(self._completed.values()):
+            age = self.last - operation.begin - (operation.completed or 0)
+            if final or age > _KEPT_COMPLETED_NS:
+                operation.end = operation.completed
+                yield self._over(operation)
+
+    def begun(self) -> list[Operation]:
+        """Operations that began since the last time this was asked."""
+        new, self._begun = self._begun, []
+        return new
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for tail in (self._defs, *self._segments):
+            if tail is not None:
+                tail.close()
+        self._segments.clear()
+        self.gone = True
+
+    def delete(self) -> None:
+        """Remove the journal's files; what cannot be removed stays."""
+        names = [fmt.definitions_name(self._path)]
+        names += [fmt.segment_name(self._path, n) for n in range(1, self._next)]
+        for name in names:
+            try:
+                os.unlink(name)
+            except OSError:
+                continue
+
+    # -- reading -----------------------------------------------------------------------------
+
+    def _open_segments(self) -> None:
+        """Open every segment that exists: an open file survives being dropped."""
+        for record in self.definitions.dropped:
+            number = record.get("segment")
+            if isinstance(number, int) and number >= self._next:
+                self.unread += number + 1 - self._next
+                self._next = number + 1
+        while True:
+            try:
+                self._segments.append(Tail(fmt.segment_name(self._path, self._next)))
+            except OSError:
+                return
+            self._next += 1
+
+    def _read_operations(self, *, final: bool) -> list[bytes]:
+        while self._segments:
+            last = len(self._segments) == 1
+            lines = self._segments[0].lines(final=final or not last)
+            if lines or last:
+                return lines
+            self._segments.pop(0).close()
+        return []
+
+    def _read_definitions(self, *, final: bool) -> None:
+        if self._defs is None:
+            try:
+                self._defs = Tail(fmt.definitions_name(self._path))
+            except OSError:
+                return
+        while lines := self._defs.lines(final=final):
+            for line in lines:
+                try:
+                    record = orjson.loads(line)
+                except orjson.JSONDecodeError:
+                    continue
+                if isinstance(record, dict):
+                    self.definitions.add(record)
+                    self._seen(record.get("t"))
+
+    # -- records -----------------------------------------------------------------------------
+
+    def _take(self, record: Record) -> Iterator[Operation]:
+        number = record.get(fmt.BEGIN)
+        if number is not None:
+            self._begin(number, record)
+            return
+        for kind, handle in _MARKS.items():
+            number = record.get(kind)
+            if number is not None:
+                operation = self.in_flight.get(number) or self._completed.get(number)
+                if operation is None:
+                    return
+                self._seen(operation.begin + int(record.get("d", 0)))
+                handle(self, operation, record)
+                if operation.end is not None:
+                    yield self._over(operation)
+                return
+        self._seen(record.get(fmt.HEARTBEAT) or record.get("t"))
+
+    def _begin(self, number: int, record: Record) -> None:
+        if number in self.in_flight or number in self._completed:
+            return  # the copy at the head of a segment
+        call = self.definitions.get("call", record.get("s")) or {}
+        if isinstance(record.get("a"), dict):
+            call = {**call, **record["a"]}
+        begin = int(record.get("t", 0))
+        self._seen(begin)
+        operation = Operation(
+            number=number,
+            call=call,
+            begin=begin,
+            thread=record.get("h", 0),
+            seq=record.get("q"),
+            key=record.get("k"),
+            bytes=record.get("n", call.get("bytes")),
+            parent=self.in_flight.get(record.get("p", -1)),
+            user=_context(record.get("sp")),
+        )
+        self.in_flight[number] = operation
+        self._begun.append(operation)
+
+    def _issued(self, operation: Operation, record: Record) -> None:
+        operation.issued = record.get("d")
+
+    def _wait(self, operation: Operation, record: Record) -> None:
+        operation.waited = record.get("d")
+
+    def _complete(self, operation: Operation, record: Record) -> None:
+        operation.completed = record.get("d")
+        operation.device_ns = record.get("z")
+        if operation.call.get("backend") in _ON_DEVICE:
+            operation.end = operation.completed
+        else:
+            self.in_flight.pop(operation.number, None)
+            self._completed[operation.number] = operation
+
+    def _end(self, operation: Operation, record: Record) -> None:
+        operation.end = record.get("d", 0)
+        operation.issued = record.get("u", operation.issued)
+        if operation.call.get("async") is False:
+            operation.waited = record.get("v", operation.issued)
+        operation.bytes = record.get("n", operation.bytes)
+        operation.seq = record.get("q", operation.seq)
+        operation.source = record.get("y")
+        operation.raised_on_issue = bool(record.get("f"))
+        if "x" in record:
+            operation.error = self.definitions.string(record["x"]) or "Error"
+
+    def _lost(self, operation: Operation, record: Record) -> None:
+        if operation.completed is not None:
+            operation.end = operation.completed
+        else:
+            operation.end = record.get("d", 0)
+            operation.unobserved = True
+
+    def _over(self, operation: Operation) -> Operation:
+        self.in_flight.pop(operation.number, None)
+        self._completed.pop(operation.number, None)
+        return operation
+
+    def _seen(self, t: Any) -> None:
+        if isinstance(t, int) and t > self.last:
+            self.last = t
+
+
+_MARKS = {
+    fmt.END: JournalReader._end,
+    fmt.ISSUED: JournalReader._issued,
+    fmt.WAIT: JournalReader._wait,
+    fmt.COMPLETE: JournalReader._complete,
+    fmt.LOST: JournalReader._lost,
+}
+
+
+def _context(text: object) -> Context | None:
+    """The user's span as a begin has it: ``TRACE-SPAN-FLAGS``."""
+    parts = text.split("-") if isinstance(text, str) else []
+    return Context(parts[0], parts[1], bool(int(parts[2], 16) & 1)) if len(parts) == 3 else None

@@ -1,0 +1,1 @@
+"""Delivery to a collector: backends, retries, what was sent and what was dropped."""

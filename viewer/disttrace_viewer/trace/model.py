@@ -1,0 +1,455 @@
+"""What a set of journals says, as values: the one record type that all rules and views read.
+
+Numbers that stand for things are indices: ``operations.process`` into ``Trace.processes``,
+``operations.call`` into the rows of ``Trace.calls``, ``calls.group`` into ``Trace.groups``,
+``calls.store`` into ``Trace.stores``, ``calls.stack`` into ``Trace.stacks``, ``operations.key``
+into ``Trace.keys`` and ``operations.error`` into ``Trace.errors``. Times are unix nanoseconds after
+alignment (see ``disttrace_viewer.merge.clock``). The columns of both tables are in
+``disttrace_viewer.trace.columns``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import orjson
+import polars as pl
+
+
+class Frame(NamedTuple):
+    """One Python frame of a call site."""
+
+    file: str
+    line: int
+    function: str
+
+
+Stack = tuple[Frame, ...]
+"""Frames, innermost first, starting at the user's frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something about the input that did not read as it should; ``sentence`` says it in full."""
+
+    path: str
+    kind: str
+    """A short stable word for the kind of damage (``torn``, ``noise``, ``newer format``, ...)."""
+    sentence: str
+    """Which file, what is wrong, what was still used, what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The last word of a process about itself."""
+
+    how: str
+    code: int | None
+    t_ns: int
+    stack: Stack = ()
+    """Where the program asked for it (``sys.exit``, ``os._exit``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception that nobody caught."""
+
+    t_ns: int
+    type: str
+    text: str
+    stack: Stack
+    thread: int
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something of disttrace itself failed or was left out in a process."""
+
+    t_ns: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread of a process, by the journal's number (0 opened the journal)."""
+
+    number: int
+    name: str
+    native: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where a thread stood when nothing had begun or ended for a while."""
+
+    t_ns: int
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A segment that was given up to stay within ``DISTTRACE_MAX_MB``."""
+
+    segment: int
+    from_ns: int | None
+    to_ns: int | None
+    operations: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What a process knows of one that it launched."""
+
+    t_ns: int
+    pid: int
+    event: str
+    """``started``, ``exited``, ``failed`` (by itself) or ``killed`` (told to end)."""
+    rank: int | None
+    attempt: int | None
+    code: int | None
+    """Exit code; -N for signal N."""
+    error: str | None
+    """Text of its error file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One traced process; ``index`` is its place in ``Trace.processes``."""
+
+    id: str
+    index: int
+    job: str
+    role: str
+    """``agent``, ``worker``, ``child``, ``main``, or ``unknown`` without a definition."""
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    host: str
+    boot_id: str | None
+    pid: int | None
+    ppid: int | None
+    parent: str | None
+    attempt: int | None
+    run: str | None
+    argv: tuple[str, ...]
+    cwd: str | None
+    python: str | None
+    start_ns: int
+    last_ns: int
+    """Newest sign of life: of any record that bears a time, heartbeats included."""
+    heartbeat_ns: int | None
+    exit: Exit | None
+    failures: tuple[Failure, ...]
+    threads: Mapping[int, Thread]
+    stands_at: Mapping[int, Standing]
+    """The latest standing per thread number."""
+    notes: tuple[Note, ...]
+    dropped: tuple[Dropped, ...]
+    workers: tuple[Worker, ...]
+    told: Worker | None
+    """How it ended, by the word of the traced process that launched it; null: not a word."""
+    node: str | None
+    """What torchrun's rendezvous calls the agent's node."""
+    versions: Mapping[str, Any]
+    """``torch``, ``backends``, ``not_captured``, ``doors`` as the journal has them."""
+    env: Mapping[str, str]
+    """The rank variables present at start: inherited by children, so claims and no facts."""
+    settings: Mapping[str, Any]
+    damage: tuple[str, ...]
+    """Sentences of the problems in this process's own files."""
+    paths: tuple[str, ...]
+    clock: int
+    """Index into ``Trace.clocks``."""
+    t0: int
+    """Absolute monotonic reading from which the journal's ``t`` counts."""
+
+    @property
+    def failure(self) -> Failure | None:
+        """The first uncaught exception, or None."""
+        return self.failures[0] if self.failures else None
+
+    @property
+    def label(self) -> str:
+        """``rank 3``, ``agent 4711`` or ``child 4712``: how to call it in a sentence."""
+        return (
+            f"rank {self.rank}"
+            if self.rank is not None
+            else f"{self.role} {self.pid or self.id[:8]}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clock shared by all processes of one boot: unix = monotonic + offset (+ drift)."""
+
+    boot_id: str
+    host: str
+    offset_ns: int
+    error_ns: int
+    drift: float = 0.0
+    """Seconds gained per second against the reference clock, counted from ``origin_ns``."""
+    origin_ns: int = 0
+    """Monotonic reading at which ``offset_ns`` holds exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where processes meet: one store server, seen from all of its clients."""
+
+    id: str
+    kind: str
+    """``tcp``, ``file``, ``hash`` or ``unknown``."""
+    name: str
+    """``tcp://host:port`` as the server, else most clients, call it."""
+    server: int | None
+    """Index of the process that listens; None where no traced process is known to."""
+    processes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store object of one process; ``index`` is its place in ``Trace.stores``."""
+
+    index: int
+    process: int
+    number: int
+    type: str
+    name: str | None
+    base: int | None
+    """Index of the store at the bottom of the chain of prefixes (itself where there is none)."""
+    prefix: tuple[str | None, ...]
+    host: str | None
+    port: int | None
+    server: bool
+    address: str | None
+    path: str | None
+    place: str
+    """Id of its ``Place``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process's own view of a group it is in."""
+
+    process: int
+    number: int
+    rank: int | None
+    """Group rank."""
+    t_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One process group, merged over all processes that hold it."""
+
+    id: str
+    index: int
+    name: str
+    desc: str | None
+    type: str | None
+    backends: Mapping[str, str]
+    ranks: tuple[int, ...] | None
+    """Global ranks by group rank; None where the group knows none."""
+    size: int | None
+    default: bool
+    place: str | None
+    """Id of the ``Place`` it met in; None where the store is unknown."""
+    prefix: tuple[str | None, ...]
+    nth: int | None
+    members: tuple[Member, ...]
+    """Every traced process in it, by group rank, then process."""
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Group ranks of which no process was seen."""
+        seen = {m.rank for m in self.members}
+        return tuple(r for r in range(self.size or 0) if r not in seen)
+
+    def global_rank(self, group_rank: int | None) -> int | None:
+        """The global rank of a group rank, where global ranks exist."""
+        if group_rank is None or self.ranks is None or not 0 <= group_rank < len(self.ranks):
+            return None
+        return self.ranks[group_rank]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One launch: the processes that one command started, over all hosts and restarts."""
+
+    id: str
+    index: int
+    processes: tuple[int, ...]
+    start_ns: int
+    last_ns: int
+    linked: tuple[str, ...]
+    """Ids of other jobs whose processes met processes of this one."""
+    source: str
+    """How its members were found to belong together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What all operations from one place with one signature share."""
+
+    index: int
+    process: int
+    op: str
+    kind: str
+    group: int | None
+    group_rank: int | None
+    """The process's own rank in it."""
+    backend: str | None
+    device: str | None
+    asynchronous: bool | None
+    shapes: tuple[tuple[int, ...], ...] | None
+    dtypes: tuple[str, ...] | None
+    bytes: int | None
+    splits: Any
+    reduce_op: str | None
+    root: int | None
+    """Group rank."""
+    peer: int | None
+    """Group rank."""
+    tag: int | None
+    store: int | None
+    name: str | None
+    origin: str | None
+    stack: int | None
+    args: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of a store operation without prefixes; ``many`` if the call takes a list."""
+
+    parts: tuple[str, ...]
+    many: bool
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything read from a set of journals. See the module's docstring for how it refers."""
+
+    processes: tuple[Process, ...]
+    operations: pl.DataFrame
+    calls: pl.DataFrame
+    completions: pl.DataFrame
+    groups: tuple[Group, ...]
+    stores: tuple[Store, ...]
+    places: tuple[Place, ...]
+    jobs: tuple[Job, ...]
+    """The jobs whose operations are in this trace."""
+    other_jobs: tuple[Job, ...]
+    """Jobs in the same folders that were not asked for (their ``processes`` are empty)."""
+    clocks: tuple[Clock, ...]
+    stacks: tuple[Stack, ...]
+    errors: tuple[str, ...]
+    keys: tuple[Key, ...]
+    problems: tuple[Problem, ...]
+    paths: tuple[str, ...]
+    read_ns: int
+    """Unix time at which reading began: what was written later is not here."""
+    _calls: dict[int, Call] = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Process]:
+        """Processes by their id."""
+        return {p.id: p for p in self.processes}
+
+    @cached_property
+    def group_by_id(self) -> Mapping[str, Group]:
+        """Groups by their id."""
+        return {g.id: g for g in self.groups}
+
+    @cached_property
+    def place_by_id(self) -> Mapping[str, Place]:
+        """Meeting places by their id."""
+        return {p.id: p for p in self.places}
+
+    @cached_property
+    def short_ids(self) -> tuple[str, ...]:
+        """Per process the shortest prefix of its id, of at least 8, that no other one has."""
+        length = 8
+        ids = [p.id for p in self.processes]
+        while len({i[:length] for i in ids}) < len(set(ids)):
+            length += 4
+        return tuple(i[:length] for i in ids)
+
+    @property
+    def end_ns(self) -> int:
+        """Newest sign of life of any process: the instant at which the picture stops."""
+        return max((p.last_ns for p in self.processes), default=0)
+
+    def operation_id(self, process: int, number: int) -> str:
+        """The id of an operation, the same in every export and in ``diagnose``."""
+        return f"{self.short_ids[process]}.{number}"
+
+    def call(self, index: int) -> Call:
+        """One row of ``calls`` as a value (kept, since rules ask for the same few again)."""
+        found = self._calls.get(index)
+        if found is None:
+            found = self._calls[index] = _call(index, self.calls.row(index, named=True))
+        return found
+
+    def stack(self, call: int) -> Stack:
+        """The call site of a call; empty where Python had no frame."""
+        number = self.call(call).stack
+        return () if number is None else self.stacks[number]
+
+    def full_key(self, call: int, key: int | None) -> str | list[str] | None:
+        """The key of an operation with every prefix joined, ``?`` for an unknown one."""
+        if key is None:
+            return None
+        store = self.call(call).store
+        prefix = self.stores[store].prefix if store is not None else ()
+        lead = "".join(f"{'?' if p is None else p}/" for p in prefix)
+        entry = self.keys[key]
+        parts = [lead + part for part in entry.parts]
+        return parts if entry.many else parts[0]
+
+    def replace(self, **changes: Any) -> Trace:
+        """A copy with other values in some fields."""
+        return dataclasses.replace(self, **changes, _calls={})
+
+
+def _call(index: int, row: dict[str, Any]) -> Call:
+    shapes, dtypes = row["shapes"], row["dtypes"]
+    return Call(
+        index=index,
+        process=row["process"],
+        op=row["op"],
+        kind=row["kind"],
+        group=row["group"],
+        group_rank=row["group_rank"],
+        backend=row["backend"],
+        device=row["device"],
+        asynchronous=row["async"],
+        shapes=None if shapes is None else tuple(tuple(s) for s in shapes),
+        dtypes=None if dtypes is None else tuple(dtypes),
+        bytes=row["bytes"],
+        splits=None if row["splits"] is None else orjson.loads(row["splits"]),
+        reduce_op=row["reduce_op"],
+        root=row["root"],
+        peer=row["peer"],
+        tag=row["tag"],
+        store=row["store"],
+        name=row["name"],
+        origin=row["origin"],
+        stack=row["stack"],
+        args={} if row["args"] is None else orjson.loads(row["args"]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a process stands or called from; ``op`` is null outside communication."""
+
+    process: int
+    file: str
+    line: int
+    function: str
+    op: str | None

@@ -1,0 +1,1 @@
+"""Views of the terminal as coloured text."""

@@ -1,0 +1,69 @@
+"""Paints a report: head, findings, way in, story, and what is in flight at the end."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from disttrace_viewer.views.terminal.paint import header, init_phase
+from disttrace_viewer.views.terminal.paint.console import BAD, DIM, WAIT, Paper
+from disttrace_viewer.views.terminal.paint.sequence import StoryPainter
+from disttrace_viewer.views.terminal.report import Report
+from disttrace_viewer.views.terminal.rows import Flight
+from disttrace_viewer.wording.quantities import duration, number
+
+FLIGHTS = 12
+
+
+def paint(report: Report, out: Paper, *, places: bool = False) -> None:
+    """Everything, from the head to what is in flight; ``places`` adds a call site to each row."""
+    header.paint(report.header, out)
+    _findings(report, out)
+    if report.init_only:
+        init_phase.paint_full(report.way_in, report.names, out)
+    else:
+        init_phase.paint_folded(report.way_in, out)
+        story = report.story
+        out.heading("what happened", _count(report))
+        StoryPainter(report.names, story.lanes, out, places=places).rows(story.rows)
+    _flights(report, out)
+
+
+def _count(report: Report) -> str:
+    if not report.story.total:
+        return "nothing that passes the filters"
+    return f"{number(report.story.total, 'step')} in the order of their begins"
+
+
+def _findings(report: Report, out: Paper) -> None:
+    if not report.findings:
+        return
+    out.heading("findings", "disttrace diagnose tells more")
+    for severity, summary in report.findings:
+        style = {"error": BAD, "warning": WAIT}.get(severity, DIM)
+        out.wrapped(Text(summary), Text(f"  {severity:<8} ", style=style), Text(" " * 11))
+
+
+def _flights(report: Report, out: Paper) -> None:
+    """The product: what nobody has come back from."""
+    if not report.flights:
+        return
+    live = [f for f in report.flights if not f.ended]
+    title = "in flight now" if live else "in flight when they ended"
+    out.heading(title, "the innermost operation of each thread, oldest first")
+    for flight in report.flights[:FLIGHTS]:
+        _flight(report, flight, out)
+    for flight in report.standings[:FLIGHTS]:
+        _flight(report, flight, out)
+    if len(report.flights) > FLIGHTS:
+        out.line((f"  and {number(len(report.flights) - FLIGHTS, 'more operation')}", DIM))
+
+
+def _flight(report: Report, flight: Flight, out: Paper) -> None:
+    who = report.names.processes(flight.processes)
+    link = "" if flight.outside else "in "
+    text = Text.assemble((who, "bold yellow"), f" {link}{flight.what}")
+    if flight.place:
+        text.append(f" at {flight.place}")
+    gone = "  (ended in it)" if flight.ended and not flight.outside else ""
+    age = Text(f"  {duration(flight.age_ns):>9}  ", style="bold yellow")
+    out.wrapped(Text.assemble(text, (gone, DIM)), age, Text(" " * 13))

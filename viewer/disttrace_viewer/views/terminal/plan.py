@@ -1,0 +1,238 @@
+"""The merged order in columns: one line per exchange or local step; objects come later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import polars as pl
+
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.trace.columns import IN_FLIGHT
+from disttrace_viewer.trace.model import Group, Trace
+from disttrace_viewer.views.terminal.filters import Filters
+
+COLLECTIVE, MESSAGE, LOCAL = 0, 1, 2
+
+UNEVEN = frozenset(
+    ("gather", "scatter", "all_to_all", "all_to_all_single", "all_gather", "gather_into_tensor")
+)
+"""Operations whose members may legally come with different shapes."""
+SLOW_TIMES = 10
+SLOW_NS = 100_000_000
+"""A row this many times slower than its like, and by this much, is never folded away."""
+
+PLAN = {
+    "kind": pl.UInt8(),
+    "item": pl.UInt32(),  # row of the table of its kind
+    "first_ns": pl.Int64(),
+    "end_ns": pl.Int64(),
+    "signature": pl.UInt64(),  # equal for rows that look alike
+    "family": pl.UInt64(),  # equal also where only the group or the two ends differ
+    "seq": pl.UInt32(),
+    "unusual": pl.Boolean(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``rows`` (columns ``PLAN``) by first begin, and the local steps that they refer to."""
+
+    rows: pl.DataFrame
+    locals: pl.DataFrame
+    """``item``, ``op`` and the columns of the operations table."""
+
+
+def plan_of(trace: Trace, exchanges: Exchanges, filters: Filters, way_in: pl.DataFrame) -> Plan:
+    """``way_in``: (process, number) of what belongs to the way in and is told elsewhere."""
+    local = _locals(trace, filters, way_in)
+    parts = [_collectives(trace, exchanges, filters), _messages(trace, exchanges, filters)]
+    parts.append(_steps(local))
+    rows = pl.concat(part.select(pl.col(n).cast(t) for n, t in PLAN.items()) for part in parts)
+    usual = pl.col("end_ns") - pl.col("first_ns")
+    slow = (usual > SLOW_NS) & (usual > SLOW_TIMES * usual.median().over("kind", "signature"))
+    rows = rows.with_columns(unusual=pl.col("unusual") | slow.fill_null(value=False))
+    return Plan(rows.sort("first_ns", "kind", "item"), local)
+
+
+def group_indices(trace: Trace, filters: Filters) -> list[int]:
+    """Groups that pass the filters on groups and ranks."""
+
+    def named(group: Group) -> bool:
+        names = {group.name, group.desc, "default" if group.default else None}
+        return not filters.groups or any(
+            g in names or (len(g) >= 4 and group.id.startswith(g)) for g in filters.groups
+        )
+
+    def has(group: Group) -> bool:
+        if filters.ranks is None:
+            return True
+        ranks = {trace.processes[m.process].rank for m in group.members} | set(group.ranks or ())
+        return bool(ranks & filters.ranks)
+
+    return [g.index for g in trace.groups if named(g) and has(g)]
+
+
+def wanted_op(op: str, filters: Filters) -> bool:
+    """Whether an operation's name passes."""
+    return not filters.ops or any(fnmatchcase(op, pattern) for pattern in filters.ops)
+
+
+def _tolerance(trace: Trace) -> tuple[pl.DataFrame, int]:
+    """Per group the members of which nothing is known, and until when records were dropped."""
+    unseen = pl.DataFrame(
+        {
+            "group": [g.index for g in trace.groups],
+            "_unseen": [len(g.missing) for g in trace.groups],
+        },
+        schema={"group": pl.UInt32, "_unseen": pl.UInt32},
+    )
+    dropped = max((d.to_ns or 0 for p in trace.processes for d in p.dropped), default=0)
+    return unseen, dropped
+
+
+def _of_calls(trace: Trace, *names: str) -> pl.LazyFrame:
+    return trace.calls.lazy().with_row_index("call").select("call", *names)
+
+
+def _collectives(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.DataFrame:
+    unseen, dropped = _tolerance(trace)
+    names = [op for op in trace.calls["op"].unique().to_list() if wanted_op(op, filters)]
+    uneven = pl.col("op").is_in(list(UNEVEN)) | pl.col("op").str.ends_with("_coalesced")
+    absent = pl.col("arrived") + pl.col("_unseen") < pl.col("expected")
+    return (
+        exchanges.collectives.lazy()
+        .filter(pl.col("group").is_in(group_indices(trace, filters)))
+        .join(_of_calls(trace, "op", "signature"), on="call", how="left", maintain_order="left")
+        .filter(pl.col("op").is_in(names))
+        .join(unseen.lazy(), on="group", how="left", maintain_order="left")
+        .with_columns(
+            kind=pl.lit(COLLECTIVE),
+            item="exchange",
+            end_ns=pl.when(~pl.col("pending")).then("end_ns"),
+            signature=pl.struct("group", "op", "signature").hash(),
+            family=pl.struct("op", "signature").hash(),
+            unusual=(
+                pl.col("pending")
+                | (pl.col("errors") > 0)
+                | (~pl.col("alike") & ~uneven)
+                | (absent & (pl.col("first_ns") > dropped)).fill_null(value=False)
+            ),
+        )
+        .collect()
+    )
+
+
+def _messages(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.DataFrame:
+    _, dropped = _tolerance(trace)
+    ops = [op for op in ("send", "recv") if wanted_op(op, filters)]
+    rows = exchanges.messages.lazy().filter(
+        pl.col("group").is_in(group_indices(trace, filters)) & pl.lit(bool(ops))
+    )
+    if filters.ranks is not None:
+        ends = pl.LazyFrame(
+            [
+                (g.index, rank)
+                for g in trace.groups
+                for rank in range(g.size or 0)
+                if (g.global_rank(rank) if g.ranks is not None else None) in filters.ranks
+            ],
+            schema={"group": pl.UInt32, "_rank": pl.Int32},
+            orient="row",
+        )
+        mine = rows.join(ends, left_on=["group", "source"], right_on=["group", "_rank"], how="semi")
+        other = rows.join(
+            ends, left_on=["group", "destination"], right_on=["group", "_rank"], how="semi"
+        )
+        rows = pl.concat([mine, other]).unique("message")
+    lost = (
+        trace.operations.lazy()
+        .filter(pl.col("lost"))
+        .select("process", "number", pl.lit(value=True).alias("_lost"))
+    )
+    for side in ("send", "recv"):
+        keys = [f"{side}_process", f"{side}_number"]
+        rows = rows.join(
+            lost.rename({"_lost": f"_{side}_lost"}),
+            left_on=keys,
+            right_on=["process", "number"],
+            how="left",
+        )
+    sent, came = pl.col("send_begin_ns"), pl.col("recv_begin_ns")
+    over = [
+        pl.col(f"{s}_end_ns").is_not_null() | pl.col(f"_{s}_lost").fill_null(value=False)
+        for s in ("send", "recv")
+    ]
+    failed = pl.any_horizontal(pl.col(f"{s}_error").is_not_null() for s in ("send", "recv"))
+    alone = (sent.is_null() | came.is_null()) & (pl.col("first_ns") > dropped)
+    return (
+        rows.join(
+            _of_calls(trace, "signature").rename({"call": "_call"}),
+            left_on=pl.coalesce("send_call", "recv_call"),
+            right_on="_call",
+            how="left",
+        )
+        .with_columns(
+            kind=pl.lit(MESSAGE),
+            item="message",
+            end_ns=pl.max_horizontal("send_end_ns", "recv_end_ns"),
+            signature=pl.struct("group", "source", "destination", "tag", "signature").hash(),
+            family=pl.struct("tag", "signature").hash(),
+            unusual=alone | failed | ~(over[0] & over[1]),
+        )
+        .collect()
+    )
+
+
+def _locals(trace: Trace, filters: Filters, way_in: pl.DataFrame) -> pl.DataFrame:
+    """Operations in no exchange: store, composed and constructor ones, refused ones, receives
+    whose source is open. ``item``: the n-th time of every process at one line is one row."""
+    operations = trace.operations.lazy()
+    shared = pl.col("kind").is_in(["collective", "message"]) & pl.col("group").is_not_null()
+    names = [op for op in trace.calls["op"].unique().to_list() if wanted_op(op, filters)]
+    lanes = [
+        p.index
+        for p in trace.processes
+        if p.role != "agent" and (filters.ranks is None or p.rank in filters.ranks)
+    ]
+    rows = (
+        operations.join(
+            _of_calls(trace, "op", "kind", "group", "stack", "origin", "name"),
+            on="call",
+            maintain_order="left",
+        )
+        .filter(pl.col("process").is_in(lanes) & pl.col("op").is_in(names))
+        .filter(~shared | pl.col("seq").is_null())
+        # What C++ asks of a store belongs to the making of connections.
+        .filter((pl.col("kind") != "store") | (pl.col("origin") != "c++") | IN_FLIGHT)
+        .join(way_in.lazy(), on=["process", "number"], how="anti")
+    )
+    if filters.groups:
+        rows = rows.filter(pl.col("group").is_in(group_indices(trace, filters)))
+    parents = operations.filter(pl.col("parent").is_not_null()).select(
+        "process", pl.col("parent").alias("number"), IN_FLIGHT.alias("_inner")
+    )
+    parents = parents.group_by("process", "number").agg(pl.col("_inner").any())
+    rows = rows.join(parents, on=["process", "number"], how="left", maintain_order="left")
+    told = pl.col("_inner").is_not_null() & pl.col("error").is_null()
+    rows = rows.filter(~(told & (~IN_FLIGHT | pl.col("_inner"))))
+    site = ["op", "stack", "name"]
+    return (
+        rows.with_columns(_nth=pl.int_range(pl.len()).over("process", *site))
+        .with_columns(item=pl.struct(*site, "_nth").rank("dense").cast(pl.UInt32))
+        .select("item", "op", "stack", *trace.operations.columns)
+        .collect()
+    )
+
+
+def _steps(local: pl.DataFrame) -> pl.DataFrame:
+    alike = pl.struct(pl.col("op").first(), pl.col("stack").first(), pl.len()).first().hash()
+    return local.group_by("item", maintain_order=True).agg(
+        pl.lit(LOCAL).first().alias("kind"),
+        pl.col("begin_ns").min().alias("first_ns"),
+        pl.col("end_ns").max(),
+        alike.alias("signature"),
+        alike.alias("family"),
+        pl.lit(None, pl.UInt32).first().alias("seq"),
+        (pl.col("error").is_not_null() | (IN_FLIGHT & ~pl.col("lost"))).any().alias("unusual"),
+    )

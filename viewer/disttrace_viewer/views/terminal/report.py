@@ -1,0 +1,119 @@
+"""The whole terminal report as one value, from a trace and what the user asked to see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import polars as pl
+
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.trace.columns import IN_FLIGHT
+from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.views.terminal.filters import Filters
+from disttrace_viewer.views.terminal.header import Header, header_of
+from disttrace_viewer.views.terminal.in_flight import Ending, endings_of, flights_of, standings_of
+from disttrace_viewer.views.terminal.init_phase import WayIn, way_in
+from disttrace_viewer.views.terminal.init_setters import way_in_of
+from disttrace_viewer.views.terminal.plan import group_indices, wanted_op
+from disttrace_viewer.views.terminal.rows import Flight
+from disttrace_viewer.views.terminal.sequence import Story, story_of
+from disttrace_viewer.wording.names import Names, names_of
+from disttrace_viewer.wording.quantities import few, spans
+
+
+class Finding(Protocol):
+    """What this report needs of a finding to point at it."""
+
+    @property
+    def severity(self) -> str: ...
+    @property
+    def summary(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the painter paints."""
+
+    names: Names
+    header: Header
+    findings: tuple[tuple[str, str], ...]
+    """(severity, sentence) of what ``diagnose`` tells at length."""
+    way_in: WayIn
+    story: Story
+    flights: tuple[Flight, ...]
+    standings: tuple[Flight, ...]
+    """Where those stand that are in no operation while others are."""
+    endings: tuple[Ending, ...]
+    origin_ns: int
+    init_only: bool
+
+
+def report_of(
+    trace: Trace,
+    filters: Filters | None = None,
+    *,
+    exchanges: Exchanges | None = None,
+    findings: Sequence[Finding] = (),
+    init: bool = False,
+) -> Report:
+    """Compute the report; ``init`` draws the way in and nothing else.
+
+    Raises ``ViewerError`` for filters that fit nothing in this trace, and says what would.
+    """
+    filters = filters or Filters()
+    exchanges = exchanges or Exchanges(trace)
+    _check(trace, filters)
+    names = names_of(trace)
+    origin = min((p.start_ns for p in trace.processes), default=0)
+    inside = way_in_of(trace)
+    endings = endings_of(trace)
+    if init:
+        story = Story((), (), 0)
+    else:
+        story = story_of(
+            trace,
+            exchanges,
+            names,
+            filters,
+            origin_ns=origin,
+            way_in=_quiet(trace, inside),
+            endings=endings,
+        )
+    flights = flights_of(trace, names)
+    return Report(
+        names=names,
+        header=header_of(trace, exchanges, names),
+        findings=tuple((f.severity, f.summary) for f in findings),
+        way_in=way_in(trace, exchanges, names, inside, origin_ns=origin, full=init),
+        story=story,
+        flights=flights,
+        standings=standings_of(trace, flights) if flights else (),
+        endings=endings,
+        origin_ns=origin,
+        init_only=init,
+    )
+
+
+def _quiet(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
+    """What of the way in the story leaves out: all but what is stuck or failed."""
+    loud = trace.operations.filter(
+        (IN_FLIGHT & ~pl.col("lost")) | pl.col("error").is_not_null()
+    ).select("process", "number")
+    return inside.select("process", "number").join(loud, on=["process", "number"], how="anti")
+
+
+def _check(trace: Trace, filters: Filters) -> None:
+    ranks = {p.rank for p in trace.processes if p.rank is not None}
+    for group in trace.groups:
+        ranks |= set(group.ranks or ())
+    if filters.ranks is not None and not filters.ranks & ranks:
+        raise ViewerError(f"no such rank here; there are {spans(ranks) or 'none'}")
+    ops = sorted(set(trace.calls["op"].to_list()))
+    if filters.ops and not any(wanted_op(op, filters) for op in ops):
+        raise ViewerError(f"no such operation here; there are {few(ops, 30)}")
+    if filters.groups and not group_indices(trace, Filters(groups=filters.groups)):
+        known = [f"{g.name or g.desc or '-'} ({g.id[:4]})" for g in trace.groups]
+        raise ViewerError(f"no such group here; there are {few(known, 12) or 'none'}")

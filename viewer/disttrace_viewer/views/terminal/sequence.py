@@ -1,0 +1,236 @@
+"""The merged order: which rows are shown, and those as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.views.terminal import sequence_rows
+from disttrace_viewer.views.terminal.filters import Filters, parse_time
+from disttrace_viewer.views.terminal.folding import Span, fold
+from disttrace_viewer.views.terminal.in_flight import Ending
+from disttrace_viewer.views.terminal.plan import COLLECTIVE, LOCAL, MESSAGE, Plan, plan_of
+from disttrace_viewer.views.terminal.rows import EndRow, FoldRow, GapRow, Mark, Row
+from disttrace_viewer.wording.names import Lane, Names, lanes_of
+
+HEAD, TAIL = 12, 48
+"""Rows shown of a long job when nothing else is asked for."""
+AROUND = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Rows in their order, and the lanes beside them."""
+
+    lanes: tuple[Lane, ...]
+    rows: tuple[Row, ...]
+    total: int
+    """Exchanges and local steps that pass the filters, shown or not."""
+
+
+def story_of(
+    trace: Trace,
+    exchanges: Exchanges,
+    names: Names,
+    filters: Filters,
+    *,
+    origin_ns: int,
+    way_in: pl.DataFrame,
+    endings: Sequence[Ending] = (),
+) -> Story:
+    """The story of a trace under the user's filters."""
+    plan = plan_of(trace, exchanges, filters, way_in)
+    pieces = _choose(plan.rows, filters, origin_ns)
+    shown = _materialise(trace, exchanges, names, plan, pieces, filters, origin_ns)
+    lanes = shown.lanes
+    rows: list[Row] = []
+    for piece in pieces:
+        if isinstance(piece, Span):
+            stop = piece.start + piece.period if piece.period else piece.stop
+            rows.extend(shown.row(i) for i in range(piece.start, stop))
+            if piece.period:
+                rows.append(_folded(plan.rows, piece, origin_ns))
+        else:
+            rows.append(_gap(plan.rows, piece, origin_ns))
+    ends = [_end_row(ending, origin_ns, lanes) for ending in endings if not filters.narrow]
+    return Story(lanes, tuple(_merged(rows, ends)), plan.rows.height)
+
+
+def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Span | range]:
+    """Spans to show, and ranges of rows that are left out, in order."""
+    count = rows.height
+    if filters.everything and filters.last is None and filters.around is None:
+        return [Span(0, count)] if count else []
+    if filters.around is not None:
+        when = parse_time(filters.around, origin_ns)
+        middle = int(rows["first_ns"].search_sorted(when))
+        half = (filters.last or AROUND) // 2
+        return _cut([Span(0, count)], max(0, middle - half), min(count, middle + half + 1), count)
+    spans = [Span(0, count)] if filters.everything else fold(rows)
+    if filters.last is not None:
+        return _cut(spans, _from_end(spans, filters.last), count, count)
+    if sum(span.shown for span in spans) <= HEAD + TAIL:
+        return list(spans)
+    tail = _from_end(spans, TAIL)
+    head = min(tail, _from_start(spans, HEAD))
+    kept = rows["unusual"].slice(head, tail - head).arg_true().to_list()
+    between = _sparse(head, tail, [head + row for row in kept[:TAIL]])
+    return [*_inside(spans, 0, head), *between, *_inside(spans, tail, count)]
+
+
+def _sparse(start: int, stop: int, rows: Sequence[int]) -> list[Span | range]:
+    """Unusual rows in a long gap are shown all the same."""
+    found: list[Span | range] = []
+    for row in rows:
+        if row > start:
+            found.append(range(start, row))
+        found.append(Span(row, row + 1))
+        start = row + 1
+    if stop > start:
+        found.append(range(start, stop))
+    return found
+
+
+def _cut(spans: Sequence[Span], start: int, stop: int, count: int) -> list[Span | range]:
+    before = [range(start)] if start else []
+    after = [range(stop, count)] if stop < count else []
+    return [*before, *_inside(spans, start, stop), *after]
+
+
+def _inside(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
+    """The parts of spans between two rows; a cut repetition is shown row by row."""
+    found = []
+    for span in spans:
+        low, high = max(span.start, start), min(span.stop, stop)
+        if low < high:
+            whole = (low, high) == (span.start, span.stop)
+            found.append(span if whole else Span(low, high))
+    return found
+
+
+def _from_end(spans: Sequence[Span], rows: int) -> int:
+    """The row from which on at most about ``rows`` are shown; repetitions stay whole."""
+    for span in reversed(spans):
+        if span.shown >= rows and not span.period:
+            return span.stop - rows
+        rows -= span.shown
+        if rows <= 0:
+            return span.start
+    return 0
+
+
+def _from_start(spans: Sequence[Span], rows: int) -> int:
+    for span in spans:
+        if span.shown >= rows and not span.period:
+            return span.start + rows
+        rows -= span.shown
+        if rows <= 0:
+            return span.stop
+    return spans[-1].stop if spans else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    lanes: tuple[Lane, ...]
+    by_row: Mapping[int, Row]
+
+    def row(self, index: int) -> Row:
+        return self.by_row[index]
+
+
+def _materialise(
+    trace: Trace,
+    exchanges: Exchanges,
+    names: Names,
+    plan: Plan,
+    pieces: Sequence[Span | range],
+    filters: Filters,
+    origin_ns: int,
+) -> _Shown:
+    wanted = [
+        row
+        for piece in pieces
+        if isinstance(piece, Span)
+        for row in range(piece.start, piece.start + piece.period if piece.period else piece.stop)
+    ]
+    chosen = plan.rows[wanted].with_columns(row=pl.Series(wanted, dtype=pl.UInt32))
+    lanes = lanes_of(names, _actors(trace, plan, filters))
+    maker = sequence_rows.Maker(trace, names, lanes, origin_ns)
+    found: dict[int, Row] = {}
+    made: dict[int, Mapping[int, Row]] = {}
+    for kind in (COLLECTIVE, MESSAGE, LOCAL):
+        items = chosen.filter(pl.col("kind") == kind)["item"]
+        if kind == COLLECTIVE:
+            made[kind] = maker.collectives(exchanges, items)
+        elif kind == MESSAGE:
+            made[kind] = maker.messages(exchanges, items)
+        else:
+            made[kind] = maker.steps(plan.locals.filter(pl.col("item").is_in(items.implode())))
+    for row, kind, item in chosen.select("row", "kind", "item").iter_rows():
+        found[row] = made[kind][item]
+    return _Shown(lanes, found)
+
+
+def _actors(trace: Trace, plan: Plan, filters: Filters) -> list[int]:
+    """Processes with a lane: who speaks to others, or has a rank, or a step of its own."""
+    talking = {m.process for g in trace.groups for m in g.members}
+    alone = set(plan.locals["process"].unique().to_list())
+    found = [
+        p.index
+        for p in trace.processes
+        if p.role != "agent" and (p.rank is not None or p.index in talking | alone)
+    ]
+    if filters.ranks is not None and len(found) > 8:
+        # With many ranks, those that were asked for get lanes of their own.
+        found = [i for i in found if trace.processes[i].rank in filters.ranks] or found
+    return found
+
+
+def _folded(rows: pl.DataFrame, span: Span, origin_ns: int) -> FoldRow:
+    first, last = rows["first_ns"][span.start], rows["first_ns"][span.stop - span.period]
+    ends = rows["end_ns"].slice(span.start, span.stop - span.start).max()
+    until = ends if isinstance(ends, int) else last
+    return FoldRow(
+        at_ns=rows["first_ns"][span.start + span.period] - origin_ns,
+        marks=(),
+        flights=(),
+        failures=(),
+        rows=span.period,
+        times=span.repeats - 1,
+        until_ns=until - origin_ns,
+        each_ns=(last - first) // max(1, span.repeats - 1),
+    )
+
+
+def _gap(rows: pl.DataFrame, gap: range, origin_ns: int) -> GapRow:
+    first, last = rows["first_ns"][gap.start], rows["first_ns"][gap.stop - 1]
+    return GapRow(first - origin_ns, (), (), (), len(gap), last - origin_ns)
+
+
+def _end_row(ending: Ending, origin_ns: int, lanes: Sequence[Lane]) -> EndRow:
+    of_process = {process: i for i, lane in enumerate(lanes) for process in lane.processes}
+    hit = sorted({of_process[p] for p in ending.processes if p in of_process})
+    return EndRow(
+        at_ns=ending.t_ns - origin_ns,
+        marks=tuple((lane, Mark.FAILED) for lane in hit),
+        flights=(),
+        failures=(),
+        what=ending.what,
+        processes=ending.processes,
+        place=ending.place,
+    )
+
+
+def _merged(rows: Sequence[Row], ends: Sequence[EndRow]) -> list[Row]:
+    """Ends of processes between the rows, by time; nothing is put into a repetition."""
+    found: list[Row] = []
+    pending = sorted(ends, key=lambda e: e.at_ns)
+    for row in rows:
+        while pending and pending[0].at_ns < row.at_ns and not isinstance(row, FoldRow):
+            found.append(pending.pop(0))
+        found.append(row)
+    return [*found, *pending]

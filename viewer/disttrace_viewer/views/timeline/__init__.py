@@ -1,0 +1,1 @@
+"""Timelines for a browser and for Perfetto."""

@@ -1,0 +1,144 @@
+"""Words for the sentences of findings: lists of ranks, spans of time, groups and places."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.trace.model import Frame, Group, Trace
+
+MANY = 8
+"""More items than this are counted and not listed."""
+
+
+def listed(items: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    if len(items) < 2:
+        return "".join(items)
+    return ", ".join(items[:-1]) + " and " + items[-1]
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """``rank 2``, ``ranks 0 and 1``, ``ranks 0-6``."""
+    found = sorted(set(numbers))
+    if not found:
+        return "nobody"
+    if len(found) == 1:
+        return f"rank {found[0]}"
+    return "ranks " + listed(_runs(found))
+
+
+def _runs(numbers: Sequence[int]) -> list[str]:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words: list[str] = []
+    for run in runs:
+        words += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(n) for n in run]
+    if len(words) > MANY:
+        rest = len(words) - MANY
+        return [*words[:MANY], f"{rest} more"]
+    return words
+
+
+def processes(trace: Trace, indices: Iterable[int]) -> str:
+    """Processes by rank where they have one, else by role and pid."""
+    chosen = [trace.processes[i] for i in dict.fromkeys(indices)]
+    words = []
+    numbers = [p.rank for p in chosen if p.rank is not None]
+    if numbers:
+        words.append(ranks(numbers))
+    words += [p.label for p in chosen if p.rank is None]
+    return listed(words) or "nobody"
+
+
+def have(count: int) -> str:
+    """``has`` for one, ``have`` for several."""
+    return "has" if count == 1 else "have"
+
+
+def span(ns: int | float) -> str:
+    """``3.2 s``, ``40 ms``, ``2 min 5 s``."""
+    seconds = ns / 1e9
+    if seconds < 0.0005:
+        return f"{ns / 1e3:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.1f} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def group(value: Group | None, trace: Trace | None = None) -> str:
+    """A group as a person knows it; by its name too where others have the same members."""
+    if value is None:
+        return "a group that is not known"
+    if value.default:
+        return "the default group"
+    members = None if value.ranks is None else _runs(value.ranks)
+    text = f"group [{', '.join(members)}]" if members else f"group {value.name!r}"
+    if value.desc and value.desc not in ("undefined", "default_pg") and "0x" not in value.desc:
+        text += f" ({value.desc})"
+    elif trace is not None and sum(g.ranks == value.ranks for g in trace.groups) > 1:
+        text += f" named {value.name!r}"
+    return text
+
+
+def place(frame: Frame | None) -> str:
+    """``train.py:42``, or that it is not known."""
+    if frame is None:
+        return "an unknown line"
+    return f"{os.path.basename(frame.file)}:{frame.line}"
+
+
+def aside(frame: Frame | None) -> str:
+    """`` (train.py:42)``, or nothing where no line of the program called (torchrun's agents)."""
+    return "" if frame is None else f" ({place(frame)})"
+
+
+def standing(frame: Frame) -> str:
+    """``train.py:42 in load``."""
+    inside = "" if frame.function == "<module>" else f" in {frame.function}"
+    return f"{os.path.basename(frame.file)}:{frame.line}{inside}"
+
+
+def operation(trace: Trace, op: Op) -> str:
+    """``all_reduce #3 of the default group``, ``recv from rank 1``, ``store.get of 'k'``."""
+    call = op.call
+    where = None if call.group is None else trace.groups[call.group]
+    if call.kind == "message":
+        return _message(op, where)
+    if call.kind == "collective":
+        number = "" if op.seq is None else f" #{op.seq}"
+        return f"{call.op}{number} of {group(where, trace)}"
+    if op.key is not None:
+        key = trace.full_key(call.index, op.key)
+        return f"{call.op} of {key if isinstance(key, list) else repr(key)}"
+    return call.op
+
+
+def _message(op: Op, where: Group | None) -> str:
+    peer = op.peer
+    word = "to" if op.call.op == "send" else "from"
+    if peer is None:
+        return f"{op.call.op} {word} any rank"
+    known = None if where is None else where.global_rank(peer)
+    who = f"rank {known}" if known is not None else f"group rank {peer}"
+    tag = f" with tag {op.call.tag}" if op.call.tag else ""
+    return f"{op.call.op} {word} {who}{tag}"
+
+
+def sizes(op: Op) -> str:
+    """What a call passes: ``8 elements of float32``."""
+    elements = op.elements
+    if elements is None:
+        return "an unknown size"
+    word = "element" if elements == 1 else "elements"
+    dtypes = sorted(set(op.call.dtypes or ()))
+    return f"{elements:,} {word}" + (f" of {'/'.join(dtypes)}" if dtypes else "")
