@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-_HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
+HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
+"""Where our own files are: frames and exceptions of these are ours, and never the user's."""
 
 
 def is_ours(error: BaseException) -> bool:
@@ -21,12 +22,12 @@ def is_ours(error: BaseException) -> bool:
         return True
     while traceback.tb_next is not None:
         traceback = traceback.tb_next
-    return traceback.tb_frame.f_code.co_filename.startswith(_HOME)
+    return traceback.tb_frame.f_code.co_filename.startswith(HOME)
 
 
 def is_our_file(path: str) -> bool:
     """Whether a source file belongs to disttrace's recorder."""
-    return path.startswith(_HOME)
+    return path.startswith(HOME)
 
 
 def first_line(error: BaseException, *, limit: int = 300) -> str:

@@ -254,7 +254,7 @@ def test_a_child_that_fails_is_reported_with_what_it_said() -> None:
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "overhead.py"), *options],
+        [sys.executable, str(ROOT / "benchmarks" / "recorder" / "overhead.py"), *options],
         capture_output=True,
         text=True,
         timeout=60,

@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from disttrace.errors import HOME
 from disttrace.patching import dynamo
 from disttrace.recording.recorder import Recorder
 
@@ -21,7 +22,6 @@ _DEEPEST = 100
 
 Key = tuple[int, ...]
 _CONTEXTLIB = contextlib.__file__  # between torch's context managers and the user's code
-_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class CallSites:
@@ -85,7 +85,7 @@ class CallSites:
         current: types.FrameType | None = frame
         distance = 0
         while current is not None and distance < _DEEPEST:
-            if not current.f_code.co_filename.startswith((self._torch, _OURS, _CONTEXTLIB)):
+            if not current.f_code.co_filename.startswith((self._torch, HOME, _CONTEXTLIB)):
                 return current, distance
             current = current.f_back
             distance += 1
@@ -97,7 +97,7 @@ def frames(frame: types.FrameType | None, depth: int) -> list[tuple[str, int, st
     result: list[tuple[str, int, str]] = []
     while frame is not None and len(result) < depth:
         code = frame.f_code
-        if not code.co_filename.startswith(_OURS):
+        if not code.co_filename.startswith(HOME):
             result.append((code.co_filename, frame.f_lineno or 0, code.co_name))
         frame = frame.f_back
     return result
