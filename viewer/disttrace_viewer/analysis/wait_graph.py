@@ -49,6 +49,10 @@ class Wait:
     arrived: tuple[int, ...] = ()
     """Processes that have begun the same exchange."""
 
+    def __hash__(self) -> int:
+        # An operation is in one wait only; members and targets may be thousands.
+        return hash(self.op)
+
     @property
     def process(self) -> int:
         """Who waits."""
@@ -152,21 +156,25 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     ).iter_rows():
         if (process, number) not in held and rank is not None:
             came.setdefault(names[exchange], {})[rank] = process
+    sides: dict[tuple[int, str | None, int | None], tuple[tuple[int, ...], ...]] = {}
     for op in numbered:
-        assert op.call.group is not None
-        key = (op.call.group, op.call.backend, op.seq)
-        arrived = came.get(key, {})  # type: ignore[arg-type]
-        size = evidence.trace.groups[op.call.group].size or 0
-        missing = [r for r in range(size) if r not in arrived]
-        targets, absent = _resolve(evidence, op.call.group, missing)
+        group = op.call.group
+        assert group is not None
+        key = (group, op.call.backend, op.seq)
+        if key not in sides:  # once for all who wait in it
+            arrived = came.get(key, {})  # type: ignore[arg-type]
+            size = evidence.trace.groups[group].size or 0
+            missing = [r for r in range(size) if r not in arrived]
+            sides[key] = (*_resolve(evidence, group, missing), tuple(sorted(arrived.values())))
+        targets, absent, inside = sides[key]
         yield Wait(
             op,
             COLLECTIVE,
             ("collective", *key),
             targets,
             absent,
-            stream=(op.call.group, op.call.backend),
-            arrived=tuple(sorted(arrived.values())),
+            stream=(group, op.call.backend),
+            arrived=inside,
         )
 
 

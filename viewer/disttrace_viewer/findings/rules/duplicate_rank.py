@@ -19,10 +19,11 @@ def find(case: Case) -> Iterator[Finding]:
         if join.rank is not None:
             claims.setdefault((join.address, join.rank), []).append(join)
     for (address, rank), found in sorted(claims.items(), key=lambda item: item[0][1]):
-        rivals = _rivals(case, found)
+        rivals = _rivals(case, found) if len(found) > 1 else []
+        if len(rivals) < 2:
+            continue
         all_of = everybody[address]
-        harmed = any(j.open for j in all_of) or meeting_waits(case, {j.op.process for j in all_of})
-        if len(rivals) > 1 and harmed:
+        if any(j.open for j in all_of) or meeting_waits(case, {j.op.process for j in all_of}):
             yield _finding(case, rank, rivals, all_of)
 
 
