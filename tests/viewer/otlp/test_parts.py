@@ -189,6 +189,6 @@ def test_bus_bandwidth_as_nccl_tests_define_it(
 ) -> None:
     """For four ranks: size and factor by doc/PERFORMANCE.md of nccl-tests."""
     pytest.importorskip("opentelemetry.sdk")
-    from disttrace_viewer.otlp.build.metrics import BUS
+    from disttrace_viewer.trace.bandwidth import BUS
 
     assert BUS[op](bytes_, 4, root) == (total, factor)

@@ -116,6 +116,7 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
             thread: dataclasses.replace(s, t_ns=at(s.t_ns))
             for thread, s in process.stands_at.items()
         },
+        samples=tuple(dataclasses.replace(s, t_ns=at(s.t_ns)) for s in process.samples),
         dropped=tuple(
             dataclasses.replace(d, from_ns=maybe(d.from_ns), to_ns=maybe(d.to_ns))
             for d in process.dropped

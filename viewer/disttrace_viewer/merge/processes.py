@@ -144,6 +144,7 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
             for number, item in definitions.numbered["thread"].items()
         },
         stands_at={},
+        samples=(),
         notes=tuple(
             Note(unix(item), str(item.get("text") or "")) for item in definitions.listed["note"]
         ),

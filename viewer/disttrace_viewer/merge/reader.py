@@ -82,6 +82,10 @@ def load(
     )
 
 
+def _time(sample: tuple[int, Any]) -> int:
+    return sample[0]
+
+
 def _no_progress(_done: int, _total: int) -> None:
     """For those who do not want to be told."""
 
@@ -95,6 +99,7 @@ class _Reading:
     _last_end: dict[int, int] = field(default_factory=dict)
     _beat: dict[int, int] = field(default_factory=dict)
     _stands: dict[int, dict[int, tuple[int, Any]]] = field(default_factory=dict)
+    _samples: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
     _files: list[tuple[int, str]] = field(default_factory=list)
     """Process and path of every segment, in order."""
 
@@ -148,6 +153,10 @@ class _Reading:
                     thread: Standing(to_unix(clock, process.t0 + t), stack_of(journal, number))
                     for thread, (t, number) in self._stands.get(process.index, {}).items()
                 },
+                samples=tuple(
+                    Standing(to_unix(clock, process.t0 + t), stack_of(journal, number))
+                    for t, number in sorted(self._samples.get(process.index, ()), key=_time)
+                ),
             )
 
     def _process_of(self) -> pl.DataFrame:
@@ -210,6 +219,8 @@ class _Reading:
             elif isinstance(at, int):
                 self._seen(process, at)
                 thread = record.get("h", 0)
+                if thread == 0:
+                    self._samples.setdefault(process, []).append((at, record.get("k")))
                 standing = self._stands.setdefault(process, {})
                 if isinstance(thread, int) and at >= standing.get(thread, (at, 0))[0]:
                     standing[thread] = (at, record.get("k"))

@@ -147,6 +147,8 @@ class Process:
     threads: Mapping[int, Thread]
     stands_at: Mapping[int, Standing]
     """The latest standing per thread number."""
+    samples: tuple[Standing, ...]
+    """Every stack sample of the main thread, by time."""
     notes: tuple[Note, ...]
     dropped: tuple[Dropped, ...]
     workers: tuple[Worker, ...]

@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.otlp.follow.definitions import (Definitions)
-from disttrace_viewer.otlp.follow.journal import (Operation)
+from disttrace_viewer.otlp.follow.definitions import Definitions
+from disttrace_viewer.otlp.follow.journal import Operation
 
 Value = str | int | float | bool | list[str] | list[int]
 Attributes = dict[str, Value]

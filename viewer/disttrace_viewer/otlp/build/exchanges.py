@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from disttrace_viewer.otlp.build import attributes
 from disttrace_viewer.load import ids
-from disttrace_viewer.load.ids import (Context)
-from disttrace_viewer.otlp.follow.journal import (JournalReader, Operation)
-from disttrace_viewer.otlp.build.spans import (Builder, Exchanged, Span)
+from disttrace_viewer.load.ids import Context
+from disttrace_viewer.otlp.build import attributes
+from disttrace_viewer.otlp.build.spans import Builder, Exchanged, Span
+from disttrace_viewer.otlp.follow.journal import JournalReader, Operation
 
 if TYPE_CHECKING:
-    from disttrace_viewer.otlp.build.metrics import (Meters)
+    from disttrace_viewer.otlp.build.metrics import Meters
 
 _REMEMBERED = 65536
 _QUIET_NS = 5_000_000_000

@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from disttrace_viewer.otlp.build import attributes
-from disttrace_viewer.otlp.follow.journal import (JournalReader, Operation, State)
+from disttrace_viewer.otlp.follow.journal import JournalReader, Operation, State
+from disttrace_viewer.trace.bandwidth import BUS
 
 _SECONDS = (1e-5, 1e-4, 1e-3, 5e-3, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
 _RATES = tuple(scale * 10.0**power for power in range(5, 12) for scale in (1.0, 2.0, 5.0))
-
-Shape = Callable[[int, int, bool], tuple[float, float]]
-"""(bytes of the member, size of the group, is root) -> (S of NCCL's tests, their busbw factor)."""
-
-
-def _of_all(n: int) -> float:
-    return (n - 1) / n
-
-
-# S and factor as doc/PERFORMANCE.md of NVIDIA's nccl-tests defines them; bytes are of what this
-# process passes in, so S of a gathering operation is n times that.
-BUS: Mapping[str, Shape] = {
-    "all_reduce": lambda b, n, root: (b, 2 * _of_all(n)),
-    "all_gather": lambda b, n, root: (b * n, _of_all(n)),
-    "all_gather_into_tensor": lambda b, n, root: (b * n, _of_all(n)),
-    "reduce_scatter": lambda b, n, root: (b, _of_all(n)),
-    "reduce_scatter_tensor": lambda b, n, root: (b, _of_all(n)),
-    "all_to_all": lambda b, n, root: (b, _of_all(n)),
-    "all_to_all_single": lambda b, n, root: (b, _of_all(n)),
-    "broadcast": lambda b, n, root: (b, 1.0),
-    "reduce": lambda b, n, root: (b, 1.0),
-    "gather": lambda b, n, root: (b * n, _of_all(n)),
-    "scatter": lambda b, n, root: (b if root else b * n, _of_all(n)),
-}
 
 
 class Meters:

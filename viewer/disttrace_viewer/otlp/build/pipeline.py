@@ -8,12 +8,12 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from disttrace_viewer.otlp.build import processes
-from disttrace_viewer.otlp.build.exchanges import (Exchanges)
-from disttrace_viewer.otlp.follow.journal import (JournalReader, Operation)
-from disttrace_viewer.otlp.build.spans import (Builder, Emit, Exchanged, exchanged)
+from disttrace_viewer.otlp.build.exchanges import Exchanges
+from disttrace_viewer.otlp.build.spans import Builder, Emit, Exchanged, exchanged
+from disttrace_viewer.otlp.follow.journal import JournalReader, Operation
 
 if TYPE_CHECKING:
-    from disttrace_viewer.otlp.build.metrics import (Meters)
+    from disttrace_viewer.otlp.build.metrics import Meters
 
 _ROOT_AFTER_NS = 2_000_000_000
 """The root span waits so long for a rank to become known."""

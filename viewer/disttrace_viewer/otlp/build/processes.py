@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from disttrace_viewer.otlp.build import attributes
 from disttrace_viewer.load import ids
-from disttrace_viewer.otlp.build.attributes import (Attributes)
-from disttrace_viewer.load.ids import (Context)
-from disttrace_viewer.otlp.follow.journal import (JournalReader)
-from disttrace_viewer.otlp.build.spans import (Builder, Span)
+from disttrace_viewer.load.ids import Context
+from disttrace_viewer.otlp.build import attributes
+from disttrace_viewer.otlp.build.attributes import Attributes
+from disttrace_viewer.otlp.build.spans import Builder, Span
+from disttrace_viewer.otlp.follow.journal import JournalReader
 
 
 def label(journal: JournalReader) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.otlp.build import attributes
 from disttrace_viewer.load import ids
-from disttrace_viewer.otlp.build.attributes import (Attributes)
-from disttrace_viewer.load.ids import (Context)
-from disttrace_viewer.otlp.follow.journal import (JournalReader, Operation, State)
+from disttrace_viewer.load.ids import Context
+from disttrace_viewer.otlp.build import attributes
+from disttrace_viewer.otlp.build.attributes import Attributes
+from disttrace_viewer.otlp.follow.journal import JournalReader, Operation, State
 
 _REMEMBERED = 65536
 """Sends in traces of the program's own; older ones found their receives long ago."""
