@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.analysis.clock_alignment import Bounds, align, fit
+from disttrace_viewer.analysis.clock_alignment import Bounds, _tree, align, fit
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, T0, UNIX_NS, Journal
@@ -108,3 +108,43 @@ def test_without_need_there_is_no_drift() -> None:
     bounds = Bounds(0, ((0.0, 10.0), (1e9, 11.0)), ((0.0, 0.0), (1e9, 0.0)))
     line = fit(bounds)
     assert (line.drift, line.offset_ns, line.error_ns) == (0.0, 5.0, 5.0)
+
+
+def chain(folder: Path, hosts: int) -> None:
+    """Each host's clock is off by its number in seconds; only neighbours have a group."""
+    for rank in range(hosts):
+        journal = Journal(folder, pid=1 + rank, rank=rank, world_size=hosts, host=f"h{rank}",
+                          boot_id=f"h{rank}", offset_ns=UNIX_NS - T0 + rank * S)  # fmt: skip
+        base = journal.tcp_store(host="10.0.0.1", server=rank == 0)
+        for low in (rank - 1, rank):
+            if not 0 <= low < hosts - 1:
+                continue
+            store = journal.prefix_store(base, f"pair{low}/")
+            group = journal.group(store, name=f"pair{low}", ranks=[low, low + 1], size=2,
+                                  rank=rank - low, default=False)  # fmt: skip
+            call = journal.collective(group)
+            for number in range(1, 6):
+                at = number * S + low * 100 * MS
+                journal.run(call, at + (rank - low) * MS, (3 - (rank - low)) * MS, q=number)
+
+
+def test_hosts_are_placed_by_others_that_are_placed(tmp_path: Path) -> None:
+    """Clocks form a tree: the last of a chain met the first in nothing."""
+    chain(tmp_path, 4)
+    offsets = {c.host: c.offset_ns for c in align(load([str(tmp_path)])).clocks}
+    for rank in range(4):
+        assert offsets[f"h{rank}"] == pytest.approx(UNIX_NS - T0, abs=rank * 3 * MS), rank
+
+
+def test_the_largest_group_within_reach_places_its_members() -> None:
+    """Outwards from the root; a pair that bounds nothing is gone round by another."""
+    joined = [{1, 2}, {0, 1, 2}, {2, 3}, {5, 6}]
+    assert _tree(0, joined, set()) == [(0, 1), (0, 2), (2, 3)]
+    assert _tree(0, joined, {(0, 2)}) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_only_the_hull_decides() -> None:
+    """A bound that others imply changes no line."""
+    sharp = Bounds(0, ((0.0, 10.0), (1e9, 8.0), (2e9, 9.0)), ((0.0, 0.0), (2e9, 1.0)))
+    more = Bounds(0, (*sharp.upper, (5e8, 12.0)), (*sharp.lower, (1e9, -3.0)))
+    assert fit(more) == fit(sharp)

@@ -51,7 +51,7 @@ class Exchanges:
         still in it; ``alike``: everybody came with one signature (op, root, dtypes, shapes, reduce
         op: what is unlike need not be wrong).
         """
-        operations = self._collective_operations()
+        operations = self.collective_operations()
         begin = pl.col("begin_ns")
         rows = (
             operations.group_by("_exchange", maintain_order=True)
@@ -93,7 +93,7 @@ class Exchanges:
             "exchange",
             (pl.col("_stream").cast(pl.UInt64) * _BIG + pl.col("seq")).alias("_exchange"),
         )
-        found = self._collective_operations().join(keys, on="_exchange", how="inner")
+        found = self.collective_operations().join(keys, on="_exchange", how="inner")
         return (
             found.select("exchange", "group_rank", *self.trace.operations.columns)
             .sort("exchange", "begin_ns", "process")
@@ -260,7 +260,7 @@ class Exchanges:
         numbered = pairs.unique(maintain_order=True).with_row_index("_stream")
         return numbered.join(sizes, on="group", how="left", maintain_order="left")
 
-    def _collective_operations(self) -> pl.LazyFrame:
+    def collective_operations(self) -> pl.LazyFrame:
         """Operations that take part in a collective, with ``_exchange``: stream and number."""
         streams = self._streams.lazy().select("group", "backend", "_stream")
         calls = (
