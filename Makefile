@@ -18,7 +18,7 @@ BESIDE = -n 2 --dist loadfile
 CHECKED = disttrace viewer tests examples benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check test-torch test-gpu torch-suite faults bench docs clean
+.PHONY: help setup demo test test-all check docs-site coverage test-torch test-gpu torch-suite faults bench docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -45,13 +45,23 @@ demo: $(STAMP) ## trace a ping-pong and an all-reduce under torchrun, then view 
 	$(BIN)/disttrace diagnose $(OUT) || test $$? -eq 1 # 1 is a finding, such as a slow machine
 	$(BIN)/disttrace view $(OUT)
 
-test: check ## format, lint, types, tests
+test: check docs-site ## format, lint, types, tests
 	$(BIN)/python -m pytest $(BESIDE)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check $(CHECKED)
 	$(BIN)/ruff check $(CHECKED)
 	$(BIN)/mypy $(CHECKED)
+
+docs-site: $(STAMP) ## the site of docs/ in build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+coverage: $(STAMP) ## the tests, and which lines they reached (of this process only)
+	$(BIN)/python -m pytest $(BESIDE) --cov=disttrace --cov=disttrace_viewer --cov-report=term:skip-covered
+
+test-all: test ## also what is too long for every run
+	$(BIN)/python -m pytest $(BESIDE) -m long
+	$(MAKE) faults torch-suite
 
 test-torch: ## the tests on another torch: make test-torch TORCH=2.15.0
 	$(MAKE) VENV=.venv-$(TORCH) TORCH=$(TORCH) setup

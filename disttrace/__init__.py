@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from disttrace._version import __version__
+
 TYPE_CHECKING = False  # as type checkers read it; importing typing would cost milliseconds
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
         def __call__(self, function: Function, /) -> Function: ...
 
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "annotate", "install", "uninstall"]
 
 

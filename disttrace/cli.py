@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from disttrace import __version__
+from disttrace._version import __version__
 from disttrace.commands import CommandError
 
 INTERRUPTED = 130

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from disttrace import __version__, capture, errors
+from disttrace import capture, errors
+from disttrace._version import __version__
 from disttrace.capture.wrapping.context import Capture
 from disttrace.config import SETTINGS, Config, resolve, to_environ, to_text
 from disttrace.identity import (

@@ -32,16 +32,18 @@ def test_a_program_that_hangs_prints_its_stacks_and_dies() -> None:
     assert "in stuck" in outcome.stderr
 
 
-def test_a_hung_worker_in_a_session_of_its_own_dies_too() -> None:
+def test_a_hung_worker_in_a_session_of_its_own_dies_too(tmp_path: Path) -> None:
     """What a hung program started, torchrun's workers for one, says where it was and is gone."""
+    said = tmp_path / "stderr"  # of its own: two processes that write at once mix their lines
     child = "def stuck():\\n while True: pass\\nprint(flush=True)\\nstuck()"
     code = (
         "import subprocess, sys\n"
-        f"subprocess.run([sys.executable, '-c', '{child}'], start_new_session=True)\n"
+        f"subprocess.run([sys.executable, '-c', '{child}'], start_new_session=True,"
+        f" stderr=open({str(said)!r}, 'w'))\n"
     )
     outcome = python("-c", code, timeout=2.0)
     assert outcome.hung
-    assert "in stuck" in outcome.stderr
+    assert "in stuck" in said.read_text()
 
 
 def test_what_a_program_leaves_running_is_killed(tmp_path: Path) -> None:

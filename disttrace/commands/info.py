@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import disttrace
-from disttrace import __version__
+from disttrace._version import __version__
 from disttrace.config import SETTINGS, SWITCH, Config, resolve, to_text
 from disttrace.platforms import refusal
 
