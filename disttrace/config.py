@@ -88,6 +88,16 @@ def _switch(value: object) -> bool:
     return word in _ON
 
 
+def _file_mode(value: object) -> str:
+    """Octal digits; a number is taken as Python wrote it (``0o640``)."""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise TypeError
+    mode = int(value, 8) if isinstance(value, str) else value
+    if mode & 0o600 != 0o600 or mode & ~0o666:
+        raise ValueError
+    return f"{mode:o}"
+
+
 def _label(value: object) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise ValueError
@@ -190,6 +200,13 @@ SETTINGS: tuple[Setting, ...] = (
         "Mask values on the command line that look like secrets.",
     ),
     Setting(
+        "FILE_MODE",
+        "600",
+        _file_mode,
+        "an octal number from 600 to 666 that leaves the owner both",
+        "Permissions of the files that are written; 640 lets a group read them.",
+    ),
+    Setting(
         "PENDING",
         5.0,
         _seconds(0.0),
@@ -204,7 +221,8 @@ class Config:
     """The values that hold, and for each where it came from.
 
     `dir` is absolute, `slow_write`, `stall` and `pending` are seconds, `max_mb` is in units of
-    2**20 bytes. `sources` maps each attribute to "argument", "environment" or "default".
+    2**20 bytes, `file_mode` is octal digits. `sources` maps each attribute to "argument",
+    "environment" or "default".
     """
 
     dir: str
@@ -217,6 +235,7 @@ class Config:
     store_trace: frozenset[str]
     heartbeat: bool
     mask: bool
+    file_mode: str
     pending: float
     sources: Mapping[str, str]
 

@@ -116,6 +116,7 @@ class Session:
             self.identity.base_name(),
             max_bytes=self.config.max_mb * 2**20,
             slow_write=self.config.slow_write,
+            mode=int(self.config.file_mode, 8),
         )
         self._journal = journal
         self.live.start()  # its first turn waits for the lock under which journals are opened

@@ -10,8 +10,11 @@ is *written*, one system call per line.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
+import resource
+import sys
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -21,6 +24,9 @@ from disttrace.journal.slow_writes import Patience
 # Local file systems on which reserved blocks stay reserved. btrfs and zfs copy on write, network
 # file systems may lose the server: there a store into a mapping can still end in SIGBUS.
 MAPPABLE = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "overlay"})
+
+PRIVATE = 0o600
+"""Permissions of files unless DISTTRACE_FILE_MODE says otherwise: nobody else reads them."""
 
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _FIRST_WINDOW = 64 * 1024  # most processes write little: the first reservations are small
@@ -66,12 +72,12 @@ class MappedSegment:
     C, so threads and signal handlers cannot come between, and no lock is needed.
     """
 
-    def __init__(self, path: str, *, limit: int) -> None:
+    def __init__(self, path: str, *, limit: int, mode: int = PRIVATE) -> None:
         self._limit = limit
         self._start = 0  # offset of the window in the file
         self._sealed: int | None = None  # size of the content once no line may follow
         self._next_window = _FIRST_WINDOW
-        self._fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        self._fd = create(path, os.O_RDWR, mode)
         try:
             self._open_window(0, 0)
         except BaseException:
@@ -118,6 +124,7 @@ class MappedSegment:
         start = size // _PAGE * _PAGE
         # At least the line: one that is longer than the limit is rare, but it is data.
         length = max(min(self._next_window, self._limit - start), size - start + need)
+        allow(start + length)
         os.posix_fallocate(self._fd, start, length)
         self._map = mmap.mmap(self._fd, length, mmap.MAP_SHARED, offset=start)
         with contextlib.suppress(OSError):  # an older kernel
@@ -135,19 +142,22 @@ class WrittenSegment:
     With ``patience`` the writes are timed, and ``put`` raises SlowWrites when that is at its end.
     """
 
-    def __init__(self, path: str, *, limit: int, patience: Patience | None = None) -> None:
+    def __init__(
+        self, path: str, *, limit: int, patience: Patience | None = None, mode: int = PRIVATE
+    ) -> None:
         self._limit = limit
         self._patience = patience
         self._size = 0
-        self._fd = os.open(
-            path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o644
-        )
+        self._allowed = 0  # size up to which the process's own limit was looked at
+        self._fd = create(path, os.O_WRONLY | os.O_APPEND, mode)
         self.put: Callable[[bytes], object] = self._put
 
     def _put(self, line: bytes) -> None:
         size = self._size + len(line)
         if size > self._limit and self._size:
             raise SegmentFull
+        if size > self._allowed:
+            self._allowed = min(allow(size), size + _FIRST_WINDOW)
         self._size = size
         write_timed(self._fd, line, self._patience)
 
@@ -162,6 +172,30 @@ class WrittenSegment:
         os.close(self._fd)
 
     abandon = close
+
+
+def create(path: str, flags: int, mode: int) -> int:
+    """A new file of ours with exactly these permissions, whatever the umask. Raises OSError.
+
+    O_EXCL follows no link and opens nothing that somebody else put there.
+    """
+    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with contextlib.suppress(OSError):  # a file system without permissions
+        os.fchmod(fd, mode)
+    return fd
+
+
+def allow(size: int) -> int:
+    """The size up to which this process may write files; OSError where ``size`` is beyond.
+
+    The kernel would send SIGXFSZ first, which ends a program that set it to its default.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    if size > limit:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return limit
 
 
 def write_all(fd: int, data: bytes) -> None:
@@ -211,8 +245,10 @@ def patience_with(path: str, slow_write: float) -> Patience | None:
     return None if mechanism(path)[0] == "mapped" else Patience(slow_write)
 
 
-def open_segment(path: str, *, limit: int, patience: Patience | None = None) -> Segment:
+def open_segment(
+    path: str, *, limit: int, patience: Patience | None = None, mode: int = PRIVATE
+) -> Segment:
     """A new segment at ``path``, written where ``patience`` is given and mapped without."""
     if patience is None:
-        return MappedSegment(path, limit=limit)
-    return WrittenSegment(path, limit=limit, patience=patience)
+        return MappedSegment(path, limit=limit, mode=mode)
+    return WrittenSegment(path, limit=limit, patience=patience, mode=mode)

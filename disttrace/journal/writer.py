@@ -6,6 +6,7 @@ Nothing here takes a lock or catches an error: the recorder does both.
 from __future__ import annotations
 
 import collections
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -15,8 +16,11 @@ import orjson
 
 from disttrace.journal import format as fmt
 from disttrace.journal.segment import (
+    PRIVATE,
     Segment,
     SegmentFull,
+    allow,
+    create,
     open_segment,
     patience_with,
     write_timed,
@@ -43,6 +47,14 @@ def encode(value: Any) -> bytes:
         return json.dumps(value, default=repr).encode()
 
 
+def make_folder(directory: str, mode: int) -> None:
+    """The folder of files with ``mode``: who may read those may also list it. Raises OSError."""
+    if not os.path.isdir(directory):
+        os.makedirs(directory, exist_ok=True)
+        with contextlib.suppress(OSError):  # a file system without permissions
+            os.chmod(directory, mode | (mode & 0o444) >> 2)
+
+
 class Journal:
     """Files of one process.
 
@@ -53,11 +65,18 @@ class Journal:
     put: Callable[[bytes], object]
 
     def __init__(
-        self, directory: str, base: str, *, max_bytes: int, slow_write: float = 0.0
+        self,
+        directory: str,
+        base: str,
+        *,
+        max_bytes: int,
+        slow_write: float = 0.0,
+        mode: int = PRIVATE,
     ) -> None:
         """Create the folder and both files. Raises OSError.
 
-        ``slow_write`` bounds the time of writes (see Patience) where segments are written.
+        ``slow_write`` bounds the time of writes (see Patience) where segments are written;
+        ``mode`` are the files' permissions, and with search added those of a folder made here.
         """
         self._path = os.path.join(directory, base)
         self._max_bytes = max_bytes
@@ -65,26 +84,27 @@ class Journal:
         self._kept: collections.deque[tuple[int, int]] = collections.deque()  # number, size
         self._number = 0
         self._segment: Segment | None = None
-        os.makedirs(directory, exist_ok=True)
+        make_folder(directory, mode)
         self._patience = patience_with(directory, slow_write)
-        self._defs = os.open(
-            fmt.definitions_name(self._path),
-            os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC,
-            0o644,
-        )
+        self._mode = mode
+        self._defs = create(fmt.definitions_name(self._path), os.O_WRONLY | os.O_APPEND, mode)
+        self._defined = 0  # bytes of definitions
 
     def define(self, record: Mapping[str, Any]) -> None:
         """Append a definition; it is with the kernel when this returns. Raises OSError."""
-        write_timed(self._defs, encode(record) + b"\n", self._patience)
+        line = encode(record) + b"\n"
+        self._defined += len(line)
+        allow(self._defined)
+        write_timed(self._defs, line, self._patience)
 
     def open_segment(self, opening: Iterable[bytes]) -> int | None:
         """Start the next segment with the lines ``opening``.
 
-        Returns the number of the oldest segment if it had to be dropped for the bound. Raises
-        OSError; the segment before stays in use then.
+        Returns the number of the oldest segment if it has to go for the bound: ``drop`` it once
+        that is on record. Raises OSError; the segment before stays in use then.
         """
         path = fmt.segment_name(self._path, self._number + 1)
-        segment = open_segment(path, limit=self._limit, patience=self._patience)
+        segment = open_segment(path, limit=self._limit, patience=self._patience, mode=self._mode)
         try:
             for line in opening:
                 _append(segment, line)
@@ -100,8 +120,13 @@ class Journal:
         if len(self._kept) < 2:
             return None
         oldest, _ = self._kept.popleft()
-        os.unlink(fmt.segment_name(self._path, oldest))
         return oldest
+
+    def drop(self, number: int) -> None:
+        """Delete a segment. Its ``dropped`` record comes first: a kill between the two then leaves
+        a segment too many instead of a hole that nothing explains. Raises OSError.
+        """
+        os.unlink(fmt.segment_name(self._path, number))
 
     def extend(self, need: int) -> None:
         """Make room in the current segment. Raises SegmentFull at its limit, OSError."""

@@ -361,6 +361,7 @@ class Recorder(Definitions):
         self.put = journal.put
         if dropped is not None:
             journal.define({fmt.DEF: "dropped", "t": self.now(), "segment": dropped})
+            journal.drop(dropped)
 
     def _make_room(self, error: BaseException, line: bytes) -> None:
         journal = self._journal

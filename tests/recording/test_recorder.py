@@ -186,3 +186,40 @@ def test_strange_text_is_still_json(bench: Bench) -> None:
     recorder.note("note", text="caf\udce9", number=2**80)
     recorder.close()
     assert bench.journal().only("note")["number"] == 2**80
+
+
+def test_a_segment_is_on_record_as_dropped_before_it_goes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed in the middle of a deletion, a journal has no hole that nothing explains."""
+    known: list[tuple[int, list[int]]] = []
+
+    def unlink(path: str) -> None:
+        number = int(path.split(".")[-3])
+        dropped = [d["segment"] for d in bench.journal().definitions if d["def"] == "dropped"]
+        known.append((number, dropped))
+        os.remove(path)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    recorder = bench.recorder
+    each = call(recorder)
+    while len(known) < 3:
+        recorder.end(recorder.begin(recorder.threads.state, each))
+    recorder.close()
+    assert known == [(1, [1]), (2, [1, 2]), (3, [1, 2, 3])]
+
+
+@pytest.mark.parametrize(("mode", "folder"), [(0o600, 0o700), (0o640, 0o750), (0o666, 0o777)])
+def test_files_have_the_permissions_asked_for(tmp_path: Path, mode: int, folder: int) -> None:
+    """Whatever the umask: by default nobody but the owner reads a journal."""
+    before = os.umask(0o022 if mode == 0o600 else 0o077)
+    try:
+        journal = Journal(str(tmp_path / "out"), "j", max_bytes=2**20, mode=mode)
+        journal.open_segment([b"{}\n"])
+    finally:
+        os.umask(before)
+    journal.close()
+    files = list((tmp_path / "out").iterdir())
+    assert len(files) == 2
+    assert {path.stat().st_mode & 0o777 for path in files} == {mode}
+    assert (tmp_path / "out").stat().st_mode & 0o777 == folder

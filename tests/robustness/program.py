@@ -3,6 +3,7 @@
 import os
 import resource
 import shutil
+import signal
 import sys
 import time
 
@@ -21,7 +22,9 @@ def trouble(kind: str) -> None:
     elif kind == "descriptors":
         highest = max(map(int, os.listdir("/proc/self/fd")))
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, highest + 1))
-    elif kind == "size":
+    elif kind in ("size", "size with a signal"):
+        if kind != "size":
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python itself ignores it
         resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
 

@@ -38,7 +38,7 @@ def test_no_trouble(tmp_path: Path) -> None:
     check(run("none", tmp_path / "out"), sentences=0)
 
 
-@pytest.mark.parametrize("kind", ["deleted", "size"])
+@pytest.mark.parametrize("kind", ["deleted", "size", "size with a signal"])
 def test_trouble_in_mid_run(tmp_path: Path, kind: str) -> None:
     """A folder that goes away and files that may not grow are one sentence each."""
     check(run(kind, tmp_path / "out"), sentences=1)
