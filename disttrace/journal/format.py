@@ -60,6 +60,206 @@ UNKNOWN_PREFIX = "?"
 
 HEARTBEAT_NS = 2_000_000_000
 
+# What a record may hold, for readers: a record with a value of another type or beyond these bounds
+# is not of this format and is left out; keys that are not named here are ignored, and null is as
+# good as absent. A journal may come from anywhere, so every reader asks here first.
+#
+#   time     nanoseconds, 0 to 2**60 (36 years)     unix     unix nanoseconds, 0 to 2**62 (2116)
+#   number   0 to 2**32 - 1, what others refer to   thread   0 to 2**16 - 1
+#   integer  64 bits                                rank     32 bits, signed
+#   size     a number of members                    flag     true or false
+#   mark     0 or 1
+#   id, name, text, key   strings, shown up to the length in LONGEST
+#   names, texts          lists of strings          keys     a key, or a list of them
+#   prefixes              a list of names and nulls map      an object of names
+#   ranks, shapes         integers, and lists of them        frames   [[string, line, string], ...]
+#   json                  any value                 object   any object
+#   call                  an object with fields of a call
+#   span                  TRACE-SPAN-FLAGS in hexadecimal
+FIELDS: dict[str, dict[str, str]] = {
+    "process": {
+        "format": "number",
+        "process": "id",
+        "parent": "id",
+        "job": "name",
+        "job_source": "name",
+        "run": "name",
+        "attempt": "rank",
+        "host": "name",
+        "boot_id": "name",
+        "pid": "rank",
+        "ppid": "rank",
+        "start_ns": "unix",
+        "role": "name",
+        "env": "map",
+        "argv": "texts",
+        "cwd": "text",
+        "python": "name",
+        "disttrace": "name",
+        "t0": "time",
+        "unix_ns": "unix",
+        "error_ns": "time",
+        "settings": "object",
+        "filesystem": "name",
+    },
+    "identity": {
+        "t": "time",
+        "rank": "rank",
+        "local_rank": "rank",
+        "world_size": "size",
+        "role": "name",
+        "attempt": "rank",
+        "run": "name",
+    },
+    "versions": {
+        "t": "time",
+        "torch": "name",
+        "backends": "map",
+        "not_captured": "texts",
+        "doors": "names",
+    },
+    "clock": {"t": "time", "unix_ns": "unix", "error_ns": "time"},
+    "string": {"n": "number", "v": "text"},
+    "stack": {"n": "number", "frames": "frames"},
+    "thread": {"n": "number", "name": "name", "native": "integer"},
+    "store": {
+        "n": "number",
+        "type": "name",
+        "name": "text",
+        "base": "number",
+        "prefix": "prefixes",
+        "host": "name",
+        "port": "rank",
+        "server": "flag",
+        "address": "name",
+        "path": "text",
+    },
+    "group": {
+        "n": "number",
+        "name": "name",
+        "desc": "name",
+        "type": "name",
+        "backends": "map",
+        "ranks": "ranks",
+        "rank": "rank",
+        "size": "size",
+        "store": "number",
+        "nth": "number",
+        "default": "flag",
+        "t": "time",
+    },
+    "call": {
+        "n": "number",
+        "op": "name",
+        "kind": "name",
+        "group": "number",
+        "backend": "name",
+        "device": "name",
+        "async": "flag",
+        "shapes": "shapes",
+        "dtypes": "names",
+        "bytes": "integer",
+        "splits": "json",
+        "reduce_op": "name",
+        "root": "rank",
+        "peer": "rank",
+        "tag": "integer",
+        "store": "number",
+        "name": "name",
+        "origin": "name",
+        "stack": "number",
+        "args": "object",
+    },
+    "worker": {
+        "t": "time",
+        "pid": "rank",
+        "event": "name",
+        "local_rank": "rank",
+        "rank": "rank",
+        "attempt": "rank",
+        "code": "rank",
+        "signal": "name",
+        "error": "text",
+    },
+    "rendezvous": {
+        "t": "time",
+        "event": "name",
+        "text": "text",
+        "state": "name",
+        "run": "name",
+        "rank": "rank",
+        "node": "name",
+    },
+    "failure": {"t": "time", "type": "name", "text": "text", "stack": "number", "h": "thread"},
+    "exit": {"t": "time", "how": "name", "code": "integer", "stack": "number"},
+    "note": {"t": "time", "text": "text"},
+    "dropped": {
+        "t": "time",
+        "segment": "number",
+        "from_t": "time",
+        "to_t": "time",
+        "operations": "integer",
+    },
+    BEGIN: {
+        "b": "number",
+        "t": "time",
+        "s": "number",
+        "h": "thread",
+        "q": "number",
+        "p": "number",
+        "k": "keys",
+        "n": "integer",
+        "a": "call",
+        "r": "mark",
+        "sp": "span",
+    },
+    ISSUED: {"i": "number", "d": "time"},
+    WAIT: {"w": "number", "d": "time"},
+    COMPLETE: {"c": "number", "d": "time", "g": "time", "z": "time"},
+    END: {
+        "e": "number",
+        "d": "time",
+        "u": "time",
+        "v": "time",
+        "n": "integer",
+        "q": "number",
+        "y": "rank",
+        "x": "number",
+        "f": "mark",
+    },
+    ASKED: {"o": "number", "d": "time", "k": "name"},
+    LOST: {"l": "number", "d": "time", "o": "mark"},
+    SEGMENT: {"seg": "number", "process": "id", "format": "number", "t": "time"},
+    HEARTBEAT: {"hb": "time"},
+    STANDS_AT: {"at": "time", "h": "thread", "k": "number"},
+}
+"""Fields of a record and what they may hold, by the record's kind or first key."""
+
+NEEDED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("string", "stack", "thread", "store", "group", "call"), ("n",)),
+    BEGIN: ("b", "t"),
+    **{key: (key, "d") for key in (ISSUED, WAIT, COMPLETE, END, ASKED, LOST)},
+    **{key: (key,) for key in (SEGMENT, HEARTBEAT, STANDS_AT)},
+}
+"""Fields without which a record says nothing."""
+
+BOUNDS: dict[str, tuple[int, int]] = {
+    "time": (0, 1 << 60),
+    "unix": (0, 1 << 62),
+    "number": (0, (1 << 32) - 1),
+    "thread": (0, (1 << 16) - 1),
+    "integer": (-(1 << 63), (1 << 63) - 1),
+    "rank": (-(1 << 31), (1 << 31) - 1),
+    "mark": (0, 1),
+}
+"""Smallest and largest of the numbers."""
+
+MOST_MEMBERS = 1 << 20
+"""A group or a world that claims to be larger is taken for one of unknown size."""
+
+LONGEST = {"id": 64, "name": 300, "text": 4_000, "key": 1_000}
+"""Characters of a string; what is longer is read shortened."""
+
 
 def segment_name(base: str, number: int) -> str:
     """Name of segment ``number`` (from 1) of the journal ``base``."""

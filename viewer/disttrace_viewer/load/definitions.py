@@ -1,42 +1,207 @@
-"""One process's definitions file as plain records, newest value of every key winning."""
+"""What one process defined: its records by kind and number, and what follows from them.
+
+Both readers use it: the one that reads whole files, and the one that follows files as they grow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
 from disttrace.journal.format import DEF, DEFINITIONS, FORMAT
+from disttrace_viewer.load import ids
 from disttrace_viewer.load.problems import Problems, plural
+from disttrace_viewer.load.schema import Checker, Record
 from disttrace_viewer.load.text import Text
-
-Record = dict[str, Any]
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
 LISTED = ("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous")
+ROLES = ("agent", "worker", "child", "main")
 
 
-@dataclass(slots=True)
 class Definitions:
-    """What one file defines; ``numbered[kind][n]`` and ``listed[kind]`` hold the records."""
+    """The definitions of one journal so far. A repeated number completes the earlier record.
 
-    path: str
-    process: Record = field(default_factory=dict)
-    identity: Record = field(default_factory=dict)
-    versions: Record = field(default_factory=dict)
-    numbered: dict[str, dict[int, Record]] = field(
-        default_factory=lambda: {kind: {} for kind in NUMBERED}
+    ``numbered[kind][n]`` and ``listed[kind]`` hold records whose fields are as the format has
+    them; what was not is counted in ``checker``.
+    """
+
+    __slots__ = (
+        "_groups",
+        "checker",
+        "identity",
+        "last_t",
+        "listed",
+        "numbered",
+        "path",
+        "process",
+        "versions",
     )
-    listed: dict[str, list[Record]] = field(default_factory=lambda: {kind: [] for kind in LISTED})
-    last_t: int = 0
 
-    def string(self, number: object) -> str | None:
-        """A string by its number; None where it is not defined."""
-        record = self.numbered["string"].get(number) if isinstance(number, int) else None
-        value = None if record is None else record.get("v")
-        return value if isinstance(value, str) else None
+    def __init__(self, path: str = "") -> None:
+        self.path = path
+        self.checker = Checker()
+        self.process: Record = {}
+        self.identity: Record = {}
+        self.versions: Record = {}
+        self.numbered: dict[str, dict[int, Record]] = {kind: {} for kind in NUMBERED}
+        self.listed: dict[str, list[Record]] = {kind: [] for kind in LISTED}
+        self.last_t = 0
+        self._groups: dict[int, str] = {}
+
+    def add(self, record: Record) -> bool:
+        """Take one record; False if it is none of this format. Unknown kinds do no harm."""
+        kind = record.get(DEF)
+        if not isinstance(kind, str):
+            return False
+        if kind not in DEFINITIONS:
+            return True
+        if kind == "process":
+            self.process.update(self.checker.fields(kind, record))
+            return True
+        found = self.checker.record(kind, record)
+        if found is None:
+            return True
+        self.last_t = max(self.last_t, found.get("t") or 0)
+        if kind in NUMBERED:
+            self._complete(kind, found)
+        elif kind in LISTED:
+            self.listed[kind].append(found)
+        else:
+            getattr(self, kind).update(found)
+        return True
+
+    def _complete(self, kind: str, found: Record) -> None:
+        known = self.numbered[kind].setdefault(found["n"], found)
+        if known is not found:
+            known.update(found)
+        if kind in ("group", "store"):
+            self._groups.clear()
+        if kind == "group" and known.get("ranks") is not None:
+            known["size"] = len(known["ranks"])
+
+    def get(self, kind: str, number: int | None) -> Record | None:
+        """The definition of that kind and number."""
+        return None if number is None else self.numbered[kind].get(number)
+
+    def string(self, number: int | None) -> str | None:
+        """An interned string; None where it is not defined."""
+        found = self.get("string", number)
+        return None if found is None else found.get("v")
+
+    def frames(self, number: int | None) -> list[tuple[str, int, str]]:
+        """(file, line, function) of a stack, innermost first; empty where it is not defined."""
+        found = self.get("stack", number) or {}
+        return [
+            (self.string(file) or "?", line, self.string(function) or "?")
+            for file, line, function in found.get("frames") or ()
+        ]
+
+    def group_id(self, number: int) -> str | None:
+        """The id of a group, the same in all of its members."""
+        found = self._groups.get(number)
+        group = self.get("group", number)
+        if found is not None or group is None:
+            return found
+        store = self.get("store", group.get("store"))
+        base = self.get("store", (store or {}).get("base"))
+        table = self.numbered["group"]
+        like_named = sum(
+            1 for n in table if n <= number and table[n].get("name") == group.get("name")
+        )
+        self._groups[number] = found = ids.group_id(
+            group,
+            store,
+            base,
+            process=self.id,
+            attempt=self.attempt,
+            like_named=like_named,
+        )
+        return found
+
+    def full_key(self, store: int | None, key: str | list[str] | None) -> str | list[str] | None:
+        """A key with every prefix, ``?`` for an unknown one."""
+        prefix = (self.get("store", store) or {}).get("prefix") or ()
+        lead = "".join(f"{'?' if part is None else part}/" for part in prefix)
+        return [lead + k for k in key] if isinstance(key, list) else key and lead + key
+
+    @property
+    def id(self) -> str:
+        """The identity of the process."""
+        return self.process.get("process") or ""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Rank variables, and TRACEPARENT, as they were at the start."""
+        return self.process.get("env") or {}
+
+    @property
+    def role(self) -> str | None:
+        """``agent``, ``worker``, ``child`` or ``main``; None where it is not known."""
+        role = self.identity.get("role") or self.process.get("role")
+        return role if role in ROLES else None
+
+    @property
+    def rank(self) -> int | None:
+        """The rank under which it joined or was launched; never one merely inherited."""
+        return self._label("rank", "RANK")
+
+    @property
+    def local_rank(self) -> int | None:
+        """Its rank on this host."""
+        return self._label("local_rank", "LOCAL_RANK")
+
+    @property
+    def world_size(self) -> int | None:
+        """Number of ranks of the job."""
+        return self._label("world_size", "WORLD_SIZE")
+
+    @property
+    def attempt(self) -> int | None:
+        """The launcher's restart count."""
+        return self.identity.get("attempt", self.process.get("attempt"))
+
+    @property
+    def run(self) -> str | None:
+        """The launcher's run id."""
+        return self.identity.get("run") or self.process.get("run")
+
+    @property
+    def exit(self) -> Record | None:
+        """The last word of the process."""
+        return self.listed["exit"][-1] if self.listed["exit"] else None
+
+    @property
+    def failures(self) -> list[Record]:
+        """Exceptions that nobody caught."""
+        return self.listed["failure"]
+
+    def _label(self, key: str, variable: str) -> int | None:
+        found: int | None = self.identity.get(key)
+        if found is None and self.role == "worker":
+            return number_in(self.env.get(variable), "size" if key == "world_size" else "rank")
+        return found
+
+
+def completed(call: Record, changes: Record) -> Record:
+    """A call with the fields that one operation overrides; its arguments are put together."""
+    changed = {**call, **changes}
+    if "args" in call and "args" in changes:
+        changed["args"] = {**call["args"], **changes["args"]}
+    return changed
+
+
+def number_in(text: str | None, type_: str = "rank") -> int | None:
+    """The number that a text holds, where it is one of that type of the format."""
+    if text is None or not text.isascii() or not text.lstrip("-").isdigit() or len(text) > 20:
+        return None
+    try:
+        found: int | None = Checker().value(type_, int(text))
+    except ValueError:  # "--5", or too large
+        return None
+    return found
 
 
 def parse(text: Text, problems: Problems) -> Definitions:
@@ -44,7 +209,7 @@ def parse(text: Text, problems: Problems) -> Definitions:
     found = Definitions(text.path)
     bad = first = 0
     for line_number, record in enumerate(_objects(text.data), 1):
-        if record is None or not _take(found, record):
+        if record is None or not found.add(record):
             bad, first = bad + 1, first or line_number
     if bad:
         problems.add(
@@ -54,7 +219,7 @@ def parse(text: Text, problems: Problems) -> Definitions:
             " the others were used.",
         )
     version = found.process.get("format")
-    if isinstance(version, int) and version > FORMAT:
+    if version is not None and version > FORMAT:
         problems.add(
             text.path,
             "newer format",
@@ -64,32 +229,16 @@ def parse(text: Text, problems: Problems) -> Definitions:
     return found
 
 
-def _objects(data: bytes) -> Iterator[Record | None]:
-    for line in data.splitlines():
+def _objects(data: bytes) -> Iterator[dict[str, Any] | None]:
+    start = 0
+    while start < len(data):
+        # Line by line: a list of all lines would take as much memory again.
+        end = data.find(b"\n", start)
+        end = len(data) if end < 0 else end
         try:
-            value = orjson.loads(line)
+            value = orjson.loads(data[start:end])
         except orjson.JSONDecodeError:
             yield None
         else:
             yield value if isinstance(value, dict) else None
-
-
-def _take(found: Definitions, record: Record) -> bool:
-    kind = record.get(DEF)
-    if not isinstance(kind, str):
-        return False
-    if kind not in DEFINITIONS:
-        return True
-    time = record.get("t")
-    if isinstance(time, int):
-        found.last_t = max(found.last_t, time)
-    if kind in NUMBERED:
-        number = record.get("n")
-        if not isinstance(number, int):
-            return False
-        found.numbered[kind].setdefault(number, {}).update(record)
-    elif kind in LISTED:
-        found.listed[kind].append(record)
-    else:
-        getattr(found, kind).update({k: v for k, v in record.items() if v is not None})
-    return True
+        start = end + 1

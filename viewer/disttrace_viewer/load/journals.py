@@ -6,15 +6,17 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
 
 import orjson
 
-from disttrace.journal.format import DEFS_SUFFIX, FORMAT
+from disttrace.journal.format import DEFS_SUFFIX, FORMAT, SEGMENT
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, parse
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.problems import Problems, plural
+from disttrace_viewer.load.schema import Checker, Record
+from disttrace_viewer.trace.plain_text import plain
 
 _NAME = re.compile(r"^(?P<job>.*)-(?P<host>[^-]*)-(?P<pid>\d+)-(?P<random>[0-9A-Za-z]+)$")
 _HEAD_BYTES = 1 << 16
@@ -59,16 +61,17 @@ def _open(files: Files, problems: Problems) -> Journal | None:
     else:
         text = texts.read(files.definitions, problems)
         definitions = parse(text, own) if text.data else Definitions(files.definitions)
-    identity = definitions.process.get("process")
-    if not isinstance(identity, str) or not identity:
-        identity = None
+    identity: str | None = definitions.process.get("process") or None
     if identity is None and head is None:
         _name_stranger(files, problems)
         return None
     problems.extend(own)
+    for kind, what in definitions.checker.sentences():
+        problems.add(definitions.path, kind, what)
     match = _NAME.match(os.path.basename(files.base))
-    from_name = match.groupdict() if match else {}
-    head_id = str(head.get("process") or from_name.get("random") or files.base) if head else ""
+    from_name = {k: plain(v) for k, v in match.groupdict().items()} if match else {}
+    named = from_name.get("random") or plain(files.base)
+    head_id: str = (head.get("process") or named) if head else ""
     if identity and head and head.get("process") not in (None, identity):
         problems.add(
             files.paths[-1],
@@ -92,7 +95,7 @@ def _share_ranks(definitions: Definitions, shared: dict[tuple[int, ...], tuple[i
     """Every member lists all ranks of a group: thousands of members must not keep them all."""
     for record in definitions.numbered["group"].values():
         ranks = record.get("ranks")
-        if isinstance(ranks, list) and set(map(type, ranks)) <= {int}:
+        if ranks is not None:
             record["ranks"] = shared.setdefault(tuple(ranks), tuple(ranks))
 
 
@@ -121,7 +124,7 @@ def _name_undefined(files: Files, definitions: Definitions, problems: Problems) 
         )
 
 
-def _head(files: Files, problems: Problems) -> dict[str, Any] | None:
+def _head(files: Files, problems: Problems) -> Record | None:
     """The first readable head of a segment: it names the process when no definition does."""
     for number in sorted(files.segments):
         path = files.segments[number]
@@ -136,16 +139,19 @@ def _head(files: Files, problems: Problems) -> dict[str, Any] | None:
                 record = orjson.loads(line)
             except orjson.JSONDecodeError:
                 continue
-            if isinstance(record, dict) and isinstance(record.get("seg"), int):
-                version = record.get("format")
-                if isinstance(version, int) and version > FORMAT:
+            if isinstance(record, dict) and SEGMENT in record:
+                head = Checker().record(SEGMENT, record)
+                if head is None:
+                    continue
+                version = head.get("format")
+                if version is not None and version > FORMAT:
                     problems.add(
                         path,
                         "newer format",
                         f"is written in format {version}, this disttrace knows {FORMAT}; read as"
                         " far as it is understood, update disttrace to be sure.",
                     )
-                return record
+                return head
     return None
 
 
@@ -172,11 +178,7 @@ def _merge(one: Journal, two: Journal, problems: Problems) -> Journal:
 def _gaps(journal: Journal, problems: Problems) -> None:
     """Segments that should be there: neither present nor recorded as dropped."""
     numbers = set(journal.files.segments)
-    dropped = {
-        segment
-        for record in journal.definitions.listed["dropped"]
-        if isinstance(segment := record.get("segment"), int)
-    }
+    dropped = {record.get("segment") for record in journal.definitions.listed["dropped"]}
     if not numbers:
         if journal.definitions.numbered["call"] and not dropped:
             problems.add(
@@ -186,20 +188,27 @@ def _gaps(journal: Journal, problems: Problems) -> None:
                 " not; collect those files too.",
             )
         return
-    absent = sorted(set(range(1, max(numbers))) - numbers - dropped)
-    if absent:
-        names = ", ".join(map(str, absent[:5])) + (", ..." if len(absent) > 5 else "")
+    known = sorted(numbers | {n for n in dropped if n is not None and n < max(numbers)})
+    holes = [
+        (before + 1, after)
+        for before, after in zip([0, *known], known)
+        if after > before + 1 and after > 1
+    ]
+    if holes:
+        count = sum(after - first for first, after in holes)
+        first = list(islice((n for hole in holes for n in range(*hole)), 5))
+        names = ", ".join(map(str, first)) + (", ..." if count > 5 else "")
         problems.add(
             journal.files.paths[0],
             "missing segment",
-            f"{plural(len(absent), 'segment')} of it not found (number {names}); operations in"
+            f"{plural(count, 'segment')} of it not found (number {names}); operations in"
             " them are unknown, all others were read.",
         )
 
 
 def _start_ns(journal: Journal) -> int:
-    start = journal.definitions.process.get("start_ns")
-    return start if isinstance(start, int) else journal.modified_ns
+    start: int = journal.definitions.process.get("start_ns", journal.modified_ns)
+    return start
 
 
 def _size(path: str) -> int:

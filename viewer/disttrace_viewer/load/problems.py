@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from disttrace_viewer.trace.model import Problem
+from disttrace_viewer.trace.plain_text import plain
 
 
 class Problems:
@@ -13,7 +14,7 @@ class Problems:
 
     def add(self, path: str, kind: str, what: str) -> None:
         """``what`` completes a sentence that begins with the path."""
-        sentence = f"{path}: {what}"
+        sentence = f"{plain(path)}: {what}"
         self._found.setdefault(sentence, Problem(path=path, kind=kind, sentence=sentence))
 
     def extend(self, others: Problems) -> None:

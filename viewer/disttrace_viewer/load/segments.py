@@ -11,12 +11,16 @@ from typing import Any
 import orjson
 import polars as pl
 
+import disttrace.journal.format as fmt
+from disttrace_viewer.load.schema import Checker
 from disttrace_viewer.load.text import Text
+from disttrace_viewer.trace.plain_text import plain
 
 CHUNK_BYTES = 8 << 20
 """Text that is parsed at once: small enough to be in the caches and to use every core."""
 LIST_MARK = "\0"
-"""Begins the text of a key that was a list (its JSON follows); no key of a store begins so."""
+"""Begins the text of a key that was a list (its JSON follows). A key that begins so itself bears
+what is shown in its place."""
 
 _I = pl.Int64()
 _BEGIN: Mapping[str, pl.DataType] = dict.fromkeys(("b", "t", "s", "h", "q", "p", "n", "r"), _I)
@@ -25,6 +29,19 @@ _RICH: Mapping[str, pl.DataType] = {**_KEYED, "a": pl.String()}
 _END: Mapping[str, pl.DataType] = dict.fromkeys(("e", "d", "u", "v", "n", "q", "y", "x", "f"), _I)
 _MARK: Mapping[str, pl.DataType] = dict.fromkeys(("i", "w", "c", "l", "d", "g", "z", "o"), _I)
 
+_SHAPES = (
+    (_BEGIN, (fmt.BEGIN,)),
+    (_END, (fmt.END,)),
+    (_MARK, (fmt.ISSUED, fmt.WAIT, fmt.COMPLETE, fmt.LOST)),
+)
+_BOUNDS: Mapping[str, tuple[int, int]] = {
+    key: fmt.BOUNDS[type_]
+    for _, kinds in _SHAPES
+    for kind in kinds
+    for key, type_ in fmt.FIELDS[kind].items()
+    if type_ in fmt.BOUNDS
+}
+"""Smallest and largest value of a column; a key has one type in all of these records."""
 _NEEDED = ("b", "t", "e", "d")
 """Keys that every record has whose fields name them."""
 
@@ -32,6 +49,7 @@ _PIECE = 2_000
 """Lines that are looked at one by one when one among them is damaged."""
 
 _LINE = pl.col("l")
+_SIGNS = (fmt.HEARTBEAT, fmt.STANDS_AT, fmt.SEGMENT, fmt.ASKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +62,40 @@ class Slice:
 
 
 @dataclass(slots=True)
+class Signs:
+    """Signs of life in a file: the newest of each kind, in ns after ``t0``."""
+
+    last_t: int = 0
+    beat: int | None = None
+    stands: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By thread: when, and the number of the stack (0: none)."""
+    samples: list[tuple[int, int]] = field(default_factory=list)
+    """Of the main thread, all of them."""
+
+    def take(self, kind: str, record: dict[str, Any]) -> None:
+        """A record whose first key is ``kind``."""
+        t: int = record.get("t", 0)
+        if kind == fmt.HEARTBEAT:
+            t = record[kind]
+            self.beat = max(t, self.beat or 0)
+        elif kind == fmt.STANDS_AT:
+            t, thread = record[kind], record.get("h", 0)
+            if thread == 0:
+                self.samples.append((t, record.get("k", 0)))
+            if t >= self.stands.get(thread, (0, 0))[0]:
+                self.stands[thread] = (t, record.get("k", 0))
+        self.last_t = max(self.last_t, t)
+
+
+@dataclass(slots=True)
 class Chunk:
     """What a chunk of lines held. The frames bear ``file`` and the record's own keys."""
 
     begins: pl.DataFrame
     ends: pl.DataFrame
     marks: pl.DataFrame
-    others: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    """Heartbeats, standings, segment heads and records of unknown kinds, with their file."""
+    signs: dict[int, Signs] = field(default_factory=dict)
+    """What heartbeats, stack samples and heads of segments say, by file."""
     bad: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Unreadable lines per file: how many, and the number of the first."""
 
@@ -115,7 +159,7 @@ def parse(parts: list[Slice]) -> Chunk:
     reader = _Reader(parts)
     begins = [
         reader.decode(lines.filter(kinds == 0), _BEGIN),
-        reader.decode(lines.filter(kinds == 1), _KEYED),
+        _unmarked(reader.decode(lines.filter(kinds == 1), _KEYED)),
         reader.one_by_one(lines.filter(kinds == 2), _RICH),
     ]
     chunk = Chunk(
@@ -123,7 +167,7 @@ def parse(parts: list[Slice]) -> Chunk:
         ends=reader.decode(lines.filter(kinds == 3), _END),
         marks=reader.decode(lines.filter(kinds == 4), _MARK),
     )
-    chunk.others = list(reader.objects(lines.filter(kinds == 5)))
+    chunk.signs = reader.signs(lines.filter(kinds == 5))
     chunk.bad = reader.bad
     return chunk
 
@@ -134,6 +178,13 @@ def _begins(frames: list[pl.DataFrame]) -> pl.DataFrame:
     frame = frames[0] if len(frames) == 1 else pl.concat(frames, how="diagonal").sort("row")
     missing = [name for name in ("k", "a") if name not in frame.columns]
     return frame.with_columns(pl.lit(None, pl.String).alias(name) for name in missing)
+
+
+def _unmarked(keyed: pl.DataFrame) -> pl.DataFrame:
+    """Keys that are no lists bear no mark of one."""
+    key = pl.col("k")
+    shown = pl.concat_str(pl.lit(plain(LIST_MARK)), key.str.slice(1))
+    return keyed.with_columns(k=pl.when(key.str.starts_with(LIST_MARK)).then(shown).otherwise(key))
 
 
 def _lines(parts: list[Slice]) -> pl.DataFrame:
@@ -166,6 +217,7 @@ class _Reader:
 
     def __init__(self, parts: list[Slice]) -> None:
         self._parts = parts
+        self._checker = Checker()
         self._starts = list(accumulate((part.text.lines for part in parts), initial=0))
         self.bad: dict[int, tuple[int, int]] = {}
 
@@ -188,8 +240,7 @@ class _Reader:
         """As ``decode``, in Python: for damaged lines, and for values that are no numbers."""
         columns: dict[str, list[Any]] = {name: [] for name in ("file", "row", *fields)}
         for text, file, row in lines.iter_rows():
-            record = _object(text)
-            values = None if record is None else _values(record, fields)
+            values = self._values(text, fields)
             if values is None:
                 self._count(row, file)
                 continue
@@ -203,21 +254,48 @@ class _Reader:
     def _usable(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Without the rows that lack what every record of their kind has."""
         needed = [name for name in _NEEDED if name in frame.columns]
-        if not any(frame[name].null_count() for name in needed):
+        bounds = {name: _BOUNDS[name] for name in frame.columns if name in _BOUNDS}
+        if not any(frame[name].null_count() for name in needed) and not _exceeded(frame, bounds):
             return frame
-        whole = pl.all_horizontal(pl.col(name).is_not_null() for name in needed)
+        whole = pl.all_horizontal(
+            *(pl.col(name).is_not_null() for name in needed),
+            *(
+                pl.col(name).is_between(low, high).fill_null(True)
+                for name, (low, high) in bounds.items()
+            ),
+        )
         for row, file in frame.filter(~whole).select("row", "file").iter_rows():
             self._count(row, file)
         return frame.filter(whole)
 
-    def objects(self, lines: pl.DataFrame) -> Iterator[tuple[int, dict[str, Any]]]:
-        """The lines as Python objects."""
+    def signs(self, lines: pl.DataFrame) -> dict[int, Signs]:
+        """What the lines of other kinds say; those of unknown kinds are passed over."""
+        found: dict[int, Signs] = {}
         for text, file, row in lines.iter_rows():
-            record = _object(text)
-            if record is None:
+            line = _object(text)
+            kind = next(iter(line), "") if line is not None else ""
+            if line is None:
                 self._count(row, file)
-            else:
-                yield file, record
+            elif kind in _SIGNS:
+                record = self._checker.record(kind, line)
+                if record is None:
+                    self._count(row, file)
+                else:
+                    found.setdefault(file, Signs()).take(kind, record)
+        return found
+
+    def _values(self, text: str, fields: Mapping[str, pl.DataType]) -> list[Any] | None:
+        """The record's values by field; None if one is not what the format says."""
+        line = _object(text)
+        kind = next(iter(line), "") if line is not None else ""
+        record = self._checker.record(kind, line) if line and kind in fmt.FIELDS else None
+        if record is None:
+            return None
+        if isinstance(record.get("k"), list):
+            record["k"] = LIST_MARK + orjson.dumps(record["k"]).decode()
+        if "a" in record:
+            record["a"] = orjson.dumps(record["a"], option=orjson.OPT_SORT_KEYS).decode()
+        return [record.get(name) for name in fields]
 
     def _count(self, row: int, file: int) -> None:
         part = bisect_right(self._starts, row) - 1
@@ -234,20 +312,12 @@ def _object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _values(record: dict[str, Any], fields: Mapping[str, pl.DataType]) -> list[Any] | None:
-    """The record's values by field; None if one has a type that the format does not give it."""
-    values: list[Any] = []
-    for name in fields:
-        value = record.get(name)
-        if name == "k" and isinstance(value, list):
-            value = LIST_MARK + orjson.dumps([str(part) for part in value]).decode()
-        elif name == "a" and isinstance(value, dict):
-            value = orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
-        elif value is not None and (
-            not isinstance(value, str)
-            if name in ("k", "a")
-            else not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63
-        ):
-            return None
-        values.append(value)
-    return values
+def _exceeded(frame: pl.DataFrame, bounds: Mapping[str, tuple[int, int]]) -> bool:
+    """Whether a value lies outside of the bounds of its column."""
+    if not frame.height:
+        return False
+    for name, (low, high) in bounds.items():
+        least, most = frame[name].min(), frame[name].max()
+        if isinstance(least, int) and isinstance(most, int) and not low <= least <= most <= high:
+            return True
+    return False

@@ -11,6 +11,9 @@ import polars as pl
 from disttrace_viewer.trace.columns import TIMES
 from disttrace_viewer.trace.model import Clock, Member, Process, Trace
 
+UNKNOWN_NS = 1 << 62
+"""Error of a clock of which no journal has a reading: of a process without definitions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Anchor:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 import orjson
 import polars as pl
 
+from disttrace.journal.format import LONGEST
 from disttrace_viewer.load import segments
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.merge.survey import Survey
 from disttrace_viewer.merge.tables import Calls
 from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS
 from disttrace_viewer.trace.model import Key
+from disttrace_viewer.trace.plain_text import plain, shortened
 
 
 @dataclass(slots=True)
@@ -139,6 +141,6 @@ def _nulls(name: str, count: int) -> pl.Series:
 
 
 def _key(text: str) -> Key:
-    if text.startswith(segments.LIST_MARK):
-        return Key(tuple(orjson.loads(text[len(segments.LIST_MARK) :])), many=True)
-    return Key((text,), many=False)
+    many = text.startswith(segments.LIST_MARK)
+    parts = orjson.loads(text[len(segments.LIST_MARK) :]) if many else (text,)
+    return Key(tuple(plain(shortened(part, LONGEST["key"])) for part in parts), many=many)

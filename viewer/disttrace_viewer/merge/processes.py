@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import starmap
 
+from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.load.journals import Journal
-from disttrace_viewer.merge.clock import Anchor, from_anchors, to_unix
+from disttrace_viewer.load.schema import Record
+from disttrace_viewer.merge.clock import UNKNOWN_NS, Anchor, from_anchors, to_unix
 from disttrace_viewer.trace.model import (
     Clock,
     Dropped,
@@ -21,8 +23,6 @@ from disttrace_viewer.trace.model import (
     Thread,
     Worker,
 )
-
-ROLES = ("agent", "worker", "child", "main")
 
 
 def processes_of(journals: Sequence[Journal]) -> tuple[tuple[Process, ...], tuple[Clock, ...]]:
@@ -48,135 +48,119 @@ def processes_of(journals: Sequence[Journal]) -> tuple[tuple[Process, ...], tupl
     return tuple(knowing), tuple(clocks)
 
 
-def stack_of(journal: Journal, number: object) -> Stack:
+def stack_of(journal: Journal, number: int | None) -> Stack:
     """A stack by its number in a journal; empty where it is not defined."""
-    record = journal.definitions.numbered["stack"].get(number) if isinstance(number, int) else None
-    frames = [] if record is None else record.get("frames")
-    found = []
-    for frame in frames if isinstance(frames, list) else []:
-        if isinstance(frame, list) and len(frame) == 3:
-            file, line, function = frame
-            found.append(
-                Frame(
-                    journal.definitions.string(file) or "?",
-                    line if isinstance(line, int) else 0,
-                    journal.definitions.string(function) or "?",
-                )
-            )
-    return tuple(found)
+    return tuple(starmap(Frame, journal.definitions.frames(number)))
 
 
 def _clock_key(journal: Journal) -> str:
     record = journal.definitions.process
-    if not isinstance(record.get("t0"), int):
+    if "t0" not in record:
         return f"process:{journal.id}"
-    return str(record.get("boot_id") or f"process:{journal.id}")
+    return record.get("boot_id") or f"process:{journal.id}"
 
 
 def _host(journal: Journal) -> str:
-    return str(journal.definitions.process.get("host") or journal.from_name.get("host") or "?")
+    return journal.definitions.process.get("host") or journal.from_name.get("host") or "?"
 
 
 def _anchors(journal: Journal) -> list[Anchor]:
     record = journal.definitions.process
     t0 = record.get("t0")
-    if not isinstance(t0, int):
+    if t0 is None:
         # Only the head of a segment is known: its file was begun before it was last written.
-        head = journal.head_t or 0
-        return [Anchor(head, journal.modified_ns, 1 << 62)]
-    pairs = [(t0, record), *((t0 + _int(r, "t"), r) for r in journal.definitions.listed["clock"])]
+        return [Anchor(journal.head_t or 0, journal.modified_ns, UNKNOWN_NS)]
+    pairs = [(t0, record)]
+    pairs += [(t0 + r.get("t", 0), r) for r in journal.definitions.listed["clock"]]
     return [
-        Anchor(monotonic, r["unix_ns"], _int(r, "error_ns"))
+        Anchor(monotonic, r["unix_ns"], r.get("error_ns", 0))
         for monotonic, r in pairs
-        if isinstance(r.get("unix_ns"), int)
+        if "unix_ns" in r
     ]
 
 
 def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) -> Process:
-    definitions = journal.definitions
-    record = {**definitions.process, **definitions.identity}
-    t0 = _int(definitions.process, "t0")
+    definitions, named = journal.definitions, journal.from_name
+    record, listed = definitions.process, definitions.listed
+    t0 = record.get("t0", 0)
 
-    def unix(item: Mapping[str, Any], key: str = "t") -> int:
-        return to_unix(clocks[clock], t0 + _int(item, key))
+    def unix(item: Record, key: str = "t") -> int:
+        return to_unix(clocks[clock], t0 + item.get(key, 0))
 
-    exits = definitions.listed["exit"]
-    role = record.get("role")
-    role = role if role in ROLES else "unknown"
-    env = {k: str(v) for k, v in _mapping(record, "env").items()}
-    launched = role == "worker"
-    start = record.get("start_ns")
-    start_ns = start if isinstance(start, int) else to_unix(clocks[clock], t0)
+    start_ns = record.get("start_ns", to_unix(clocks[clock], t0))
+    ended = definitions.exit
     return Process(
         id=journal.id,
         index=index,
-        job=str(record.get("job") or journal.from_name.get("job") or journal.id),
-        role=role,
-        rank=_number(record, "rank", env.get("RANK") if launched else None),
-        local_rank=_number(record, "local_rank", env.get("LOCAL_RANK") if launched else None),
-        world_size=_number(record, "world_size", env.get("WORLD_SIZE") if launched else None),
+        job=record.get("job") or named.get("job") or journal.id,
+        role=definitions.role or "unknown",
+        rank=definitions.rank,
+        local_rank=definitions.local_rank,
+        world_size=definitions.world_size,
         host=_host(journal),
-        boot_id=_text(record, "boot_id"),
-        pid=_number(record, "pid", journal.from_name.get("pid")),
-        ppid=_number(record, "ppid"),
-        parent=_text(record, "parent"),
-        attempt=_number(record, "attempt"),
-        run=_text(record, "run"),
-        argv=tuple(map(str, argv)) if isinstance(argv := record.get("argv"), list) else (),
-        cwd=_text(record, "cwd"),
-        python=_text(record, "python"),
+        boot_id=record.get("boot_id"),
+        pid=record.get("pid", number_in(named.get("pid"))),
+        ppid=record.get("ppid"),
+        parent=record.get("parent"),
+        attempt=definitions.attempt,
+        run=definitions.run,
+        argv=tuple(record.get("argv") or ()),
+        cwd=record.get("cwd"),
+        python=record.get("python"),
         start_ns=start_ns,
         last_ns=max(start_ns, to_unix(clocks[clock], t0 + definitions.last_t)),
         heartbeat_ns=None,
-        exit=_exit(journal, exits[-1], unix(exits[-1])) if exits else None,
+        exit=None
+        if ended is None
+        else Exit(
+            how=ended.get("how") or "?",
+            code=ended.get("code"),
+            t_ns=unix(ended),
+            stack=stack_of(journal, ended.get("stack")),
+        ),
         failures=tuple(
             Failure(
                 t_ns=unix(item),
-                type=str(item.get("type") or "?"),
-                text=str(item.get("text") or ""),
+                type=item.get("type") or "?",
+                text=item.get("text") or "",
                 stack=stack_of(journal, item.get("stack")),
-                thread=_int(item, "h"),
+                thread=item.get("h", 0),
             )
-            for item in definitions.listed["failure"]
+            for item in listed["failure"]
         ),
         threads={
-            number: Thread(number, str(item.get("name") or "?"), _number(item, "native"))
+            number: Thread(number, item.get("name") or "?", item.get("native"))
             for number, item in definitions.numbered["thread"].items()
         },
         stands_at={},
         samples=(),
-        notes=tuple(
-            Note(unix(item), str(item.get("text") or "")) for item in definitions.listed["note"]
-        ),
+        notes=tuple(Note(unix(item), item.get("text") or "") for item in listed["note"]),
         dropped=tuple(
             Dropped(
-                segment=_int(item, "segment"),
+                segment=item.get("segment", 0),
                 from_ns=unix(item, "from_t") if "from_t" in item else None,
                 to_ns=unix(item, "to_t") if "to_t" in item else None,
-                operations=_number(item, "operations"),
+                operations=item.get("operations"),
             )
-            for item in definitions.listed["dropped"]
+            for item in listed["dropped"]
         ),
         workers=tuple(
             Worker(
                 t_ns=unix(item),
-                pid=_int(item, "pid"),
-                event=str(item.get("event") or "?"),
-                rank=_number(item, "rank"),
-                attempt=_number(item, "attempt"),
+                pid=item.get("pid", 0),
+                event=item.get("event") or "?",
+                rank=item.get("rank"),
+                attempt=item.get("attempt"),
                 code=_code(item),
-                error=_text(item, "error"),
+                error=item.get("error"),
             )
-            for item in definitions.listed["worker"]
+            for item in listed["worker"]
         ),
         told=None,  # the launcher's journal says it, once all are read
-        node=next(
-            (node for item in definitions.listed["rendezvous"] if (node := _text(item, "node"))),
-            None,
-        ),
-        versions={k: v for k, v in definitions.versions.items() if k != "def"},
-        env=env,
-        settings=_mapping(record, "settings"),
+        node=next((item["node"] for item in listed["rendezvous"] if "node" in item), None),
+        versions=definitions.versions,
+        env=definitions.env,
+        settings=record.get("settings") or {},
         damage=(),
         paths=journal.files.paths,
         clock=clock,
@@ -184,42 +168,6 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
     )
 
 
-def _exit(journal: Journal, record: Mapping[str, Any], t_ns: int) -> Exit:
-    return Exit(
-        how=str(record.get("how") or "?"),
-        code=_number(record, "code"),
-        t_ns=t_ns,
-        stack=stack_of(journal, record.get("stack")),
-    )
-
-
-def _code(record: Mapping[str, Any]) -> int | None:
-    name = record.get("signal")
-    if isinstance(name, str) and name in signal.Signals.__members__:
-        return -int(signal.Signals[name])
-    return _number(record, "code")
-
-
-def _int(record: Mapping[str, Any], key: str) -> int:
-    value = record.get(key)
-    return value if isinstance(value, int) else 0
-
-
-def _number(record: Mapping[str, Any], key: str, other: str | None = None) -> int | None:
-    value = record.get(key)
-    if isinstance(value, int):
-        return value
-    for text in (value, other):
-        if isinstance(text, str) and text.lstrip("-").isdigit():
-            return int(text)
-    return None
-
-
-def _text(record: Mapping[str, Any], key: str) -> str | None:
-    value = record.get(key)
-    return value if isinstance(value, str) and value else None
-
-
-def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = record.get(key)
-    return value if isinstance(value, dict) else {}
+def _code(record: Record) -> int | None:
+    name = record.get("signal", "")
+    return -int(signal.Signals[name]) if name in signal.Signals.__members__ else record.get("code")

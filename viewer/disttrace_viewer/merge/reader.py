@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache, partial
 
 import polars as pl
 
@@ -82,7 +82,7 @@ def load(
     )
 
 
-def _time(sample: tuple[int, Any]) -> int:
+def _time(sample: tuple[int, int]) -> int:
     return sample[0]
 
 
@@ -98,8 +98,8 @@ class _Reading:
     _last_t: dict[int, int] = field(default_factory=dict)
     _last_end: dict[int, int] = field(default_factory=dict)
     _beat: dict[int, int] = field(default_factory=dict)
-    _stands: dict[int, dict[int, tuple[int, Any]]] = field(default_factory=dict)
-    _samples: dict[int, list[tuple[int, Any]]] = field(default_factory=dict)
+    _stands: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
+    _samples: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     _files: list[tuple[int, str]] = field(default_factory=list)
     """Process and path of every segment, in order."""
 
@@ -122,7 +122,7 @@ class _Reading:
                 for file, (count, first) in chunk.bad.items():
                     before = bad.get(file, (0, first))
                     bad[file] = (before[0] + count, min(before[1], first))
-                self._take_others(chunk)
+                self._take_signs(chunk)
             matched = match(chunks, self._process_of())
             operations.append(self.narrowing.narrow(matched.operations))
             completions.append(completions_of(matched.operations))
@@ -144,17 +144,18 @@ class _Reading:
             if process.index in self._last_t:
                 last = max(last, to_unix(clock, process.t0 + self._last_t[process.index]))
             beat = self._beat.get(process.index)
-            journal = self.survey.journals[process.index]
+            # One stack may be sampled a million times.
+            stack = cache(partial(stack_of, self.survey.journals[process.index]))
             yield dataclasses.replace(
                 process,
                 last_ns=max(last, self._last_end.get(process.index, last)),
                 heartbeat_ns=None if beat is None else to_unix(clock, process.t0 + beat),
                 stands_at={
-                    thread: Standing(to_unix(clock, process.t0 + t), stack_of(journal, number))
+                    thread: Standing(to_unix(clock, process.t0 + t), stack(number))
                     for thread, (t, number) in self._stands.get(process.index, {}).items()
                 },
                 samples=tuple(
-                    Standing(to_unix(clock, process.t0 + t), stack_of(journal, number))
+                    Standing(to_unix(clock, process.t0 + t), stack(number))
                     for t, number in sorted(self._samples.get(process.index, ()), key=_time)
                 ),
             )
@@ -209,31 +210,23 @@ class _Reading:
             )
         return found
 
-    def _take_others(self, chunk: segments.Chunk) -> None:
-        for file, record in chunk.others:
+    def _take_signs(self, chunk: segments.Chunk) -> None:
+        for file, signs in chunk.signs.items():
             process = self._files[file][0]
-            beat, at = record.get("hb"), record.get("at")
-            if isinstance(beat, int):
-                self._beat[process] = max(beat, self._beat.get(process, beat))
-                self._seen(process, beat)
-            elif isinstance(at, int):
-                self._seen(process, at)
-                thread = record.get("h", 0)
-                if thread == 0:
-                    self._samples.setdefault(process, []).append((at, record.get("k")))
-                standing = self._stands.setdefault(process, {})
-                if isinstance(thread, int) and at >= standing.get(thread, (at, 0))[0]:
-                    standing[thread] = (at, record.get("k"))
-            elif isinstance(record.get("t"), int):
-                self._seen(process, record["t"])
+            self._last_t[process] = max(signs.last_t, self._last_t.get(process, 0))
+            if signs.beat is not None:
+                self._beat[process] = max(signs.beat, self._beat.get(process, 0))
+            if signs.samples:
+                self._samples.setdefault(process, []).extend(signs.samples)
+            stands = self._stands.setdefault(process, {})
+            for thread, stand in signs.stands.items():
+                if stand[0] >= stands.get(thread, stand)[0]:
+                    stands[thread] = stand
 
     def _take_ends(self, operations: pl.DataFrame) -> None:
         newest = pl.max_horizontal(pl.col(*TIMES).max()).alias("t")
         for process, t in operations.group_by("process").agg(newest).iter_rows():
             self._last_end[process] = max(t, self._last_end.get(process, t))
-
-    def _seen(self, process: int, t: int) -> None:
-        self._last_t[process] = max(t, self._last_t.get(process, t))
 
     def _report(self, matched: Matched) -> None:
         for process, count in matched.repeated.items():

@@ -9,7 +9,9 @@ from typing import Any
 import orjson
 import polars as pl
 
+from disttrace_viewer.load.definitions import completed
 from disttrace_viewer.load.journals import Journal
+from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.groups import Seen
 from disttrace_viewer.merge.processes import stack_of
@@ -18,7 +20,7 @@ from disttrace_viewer.trace.model import Clock, Group, Process, Stack, Store
 
 KINDS = ("collective", "message", "store", "constructor", "composed")
 _TEXTS = ("backend", "device", "reduce_op", "name", "origin")
-_NUMBERS = ("bytes", "root", "peer", "tag")
+_AS_THEY_ARE = ("async", "shapes", "dtypes", "bytes", "root", "peer", "tag")
 
 
 def stores_of(journals: Sequence[Journal]) -> tuple[Store, ...]:
@@ -28,23 +30,21 @@ def stores_of(journals: Sequence[Journal]) -> tuple[Store, ...]:
         records = journal.definitions.numbered["store"]
         index = {n: len(found) + i for i, n in enumerate(records)}
         for number, record in records.items():
-            prefix = record.get("prefix")
-            base = _int(record.get("base"))
-            port = record.get("port")
+            base = record.get("base")
             found.append(
                 Store(
                     index=index[number],
                     process=process,
                     number=number,
-                    type=str(record.get("type") or "?"),
-                    name=_text(record.get("name")),
+                    type=record.get("type") or "?",
+                    name=record.get("name") or None,
                     base=index.get(base, index[number]) if base is not None else index[number],
-                    prefix=_prefix(prefix),
-                    host=_text(record.get("host")),
-                    port=port if isinstance(port, int) else None,
-                    server=bool(record.get("server")),
-                    address=_text(record.get("address")),
-                    path=_text(record.get("path")),
+                    prefix=tuple(record.get("prefix") or ()),
+                    host=record.get("host") or None,
+                    port=record.get("port"),
+                    server=record.get("server", False),
+                    address=record.get("address") or None,
+                    path=record.get("path") or None,
                     place="",
                 )
             )
@@ -68,17 +68,17 @@ def seen_groups(
         Seen(
             process=process,
             number=number,
-            name=str(record.get("name") or ""),
-            desc=_text(record.get("desc")),
-            type=_text(record.get("type")),
-            backends=_backends(record.get("backends")),
-            ranks=_ints(record.get("ranks")),
-            rank=_int(record.get("rank")),
-            size=_int(record.get("size")),
-            store=index.get((process, _int(record.get("store")) or -1)),
-            nth=_int(record.get("nth")),
-            default=bool(record.get("default")),
-            t_ns=unix(process, _int(record.get("t"))),
+            name=record.get("name") or "",
+            desc=record.get("desc") or None,
+            type=record.get("type") or None,
+            backends=record.get("backends") or {},
+            ranks=None if record.get("ranks") is None else tuple(record["ranks"]),
+            rank=record.get("rank"),
+            size=record.get("size"),
+            store=index.get((process, record.get("store", -1))),
+            nth=record.get("nth"),
+            default=record.get("default", False),
+            t_ns=unix(process, record.get("t")),
         )
         for process, journal in enumerate(journals)
         for number, record in journal.definitions.numbered["group"].items()
@@ -124,11 +124,10 @@ class Calls:
         key = (process, number, override)
         found = self._completed.get(key)
         if found is None:
-            record = dict(self.journals[process].definitions.numbered["call"].get(number) or {})
-            changes = orjson.loads(override)
-            if isinstance(changes.get("args"), dict) and isinstance(record.get("args"), dict):
-                changes["args"] = {**record["args"], **changes["args"]}
-            found = self._completed[key] = self._add(process, {**record, **changes})
+            definitions = self.journals[process].definitions
+            record = definitions.numbered["call"].get(number) or {}
+            record = completed(record, orjson.loads(override))
+            found = self._completed[key] = self._add(process, record)
         return found
 
     def table(self) -> pl.DataFrame:
@@ -136,25 +135,22 @@ class Calls:
         columns = {name: [row[name] for row in self.rows] for name in CALLS}
         return pl.DataFrame(columns, schema=CALLS, strict=False)
 
-    def _add(self, process: int, record: Mapping[str, Any]) -> int:
-        group = self.groups.get((process, _int(record.get("group")) or -1))
+    def _add(self, process: int, record: Record) -> int:
+        group = self.groups.get((process, record.get("group", -1)))
         kind = record.get("kind")
         row: dict[str, Any] = {
             "process": process,
-            "op": str(record.get("op") or "?"),
+            "op": record.get("op") or "?",
             "kind": kind if kind in KINDS else "unknown",
             "group": group,
             "group_rank": None if group is None else self._own_rank.get((process, group)),
-            "async": record["async"] if isinstance(record.get("async"), bool) else None,
-            "shapes": _shapes(record.get("shapes")),
-            "dtypes": _strings(record.get("dtypes")),
             "splits": _json(record.get("splits")),
-            "store": self.stores.get((process, _int(record.get("store")) or -1)),
+            "store": self.stores.get((process, record.get("store", -1))),
             "stack": self._stack(process, record.get("stack")),
-            "args": _json(args) if isinstance(args := record.get("args"), dict) else None,
+            "args": _json(record.get("args")),
         }
-        row.update((name, _text(record.get(name))) for name in _TEXTS)
-        row.update((name, _int(record.get(name))) for name in _NUMBERS)
+        row.update((name, record.get(name) or None) for name in _TEXTS)
+        row.update((name, record.get(name)) for name in _AS_THEY_ARE)
         row["signature"] = self._signature(row)
         self.rows.append(row)
         return len(self.rows) - 1
@@ -164,8 +160,8 @@ class Calls:
         text = repr([row[name] for name in names])
         return self._signatures.setdefault(text, len(self._signatures))
 
-    def _stack(self, process: int, number: object) -> int | None:
-        if not isinstance(number, int):
+    def _stack(self, process: int, number: int | None) -> int | None:
+        if number is None:
             return None
         key = (process, number)
         if key not in self._stack_numbers:
@@ -174,42 +170,6 @@ class Calls:
                 self.stacks.setdefault(stack, len(self.stacks)) if stack else None
             )
         return self._stack_numbers[key]
-
-
-def _prefix(value: object) -> tuple[str | None, ...]:
-    if not isinstance(value, list):
-        return ()
-    return tuple(None if part is None else str(part) for part in value)
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-def _int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _ints(value: object) -> tuple[int, ...] | None:
-    if isinstance(value, tuple):
-        return value
-    if not isinstance(value, list) or not set(map(type, value)) <= {int}:
-        return None
-    return tuple(value)
-
-
-def _backends(value: object) -> dict[str, str]:
-    return {str(k): str(v) for k, v in value.items()} if isinstance(value, dict) else {}
-
-
-def _shapes(value: object) -> list[list[int]] | None:
-    if not isinstance(value, list) or any(_ints(item) is None for item in value):
-        return None
-    return value
-
-
-def _strings(value: object) -> list[str] | None:
-    return [str(item) for item in value] if isinstance(value, list) else None
 
 
 def _json(value: object) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.otlp.follow.definitions import Definitions
+from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.otlp.follow.journal import Operation
 
 Value = str | int | float | bool | list[str] | list[int]
@@ -89,7 +89,7 @@ def group(definitions: Definitions, number: int) -> Attributes:
     return _given(found)
 
 
-def group_label(definitions: Definitions, number: object) -> str:
+def group_label(definitions: Definitions, number: int | None) -> str:
     """How metrics call a group: few values, equal in all members."""
     known = definitions.get("group", number) or {}
     return str(_description(known) or known.get("name") or "")
@@ -98,7 +98,7 @@ def group_label(definitions: Definitions, number: object) -> str:
 def process(definitions: Definitions) -> Attributes:
     """The resource of a process."""
     header = definitions.process
-    argv = [str(part) for part in header.get("argv") or ()]
+    argv = list(header.get("argv") or ())
     found = {
         "host.name": header.get("host"),
         "process.pid": header.get("pid"),
@@ -113,7 +113,7 @@ def process(definitions: Definitions) -> Attributes:
         "disttrace.run": definitions.run,
         "disttrace.attempt": definitions.attempt,
         "disttrace.process.id": definitions.id,
-        "disttrace.process.role": definitions.role,
+        "disttrace.process.role": definitions.role or "main",
         "disttrace.rank": definitions.rank,
         "disttrace.local_rank": definitions.local_rank,
         "disttrace.world_size": definitions.world_size,
@@ -123,7 +123,7 @@ def process(definitions: Definitions) -> Attributes:
 
 def service_name(definitions: Definitions) -> str:
     """The program: its script or module, without folder and suffix."""
-    argv = [str(part) for part in definitions.process.get("argv") or ()][1:]
+    argv: list[str] = (definitions.process.get("argv") or [])[1:]
     for position, argument in enumerate(argv):
         if argument == "-m" and position + 1 < len(argv):
             return argv[position + 1]
@@ -134,15 +134,15 @@ def service_name(definitions: Definitions) -> str:
 
 def _group(definitions: Definitions, op: Operation) -> Attributes:
     number = op.call.get("group")
-    if not isinstance(number, int):
+    if number is None:
         return {}
     found = group(definitions, number)
     ranks = (definitions.get("group", number) or {}).get("ranks")
     peer = op.call.get("peer", op.source)
     for name, value in (("root", op.call.get("root")), ("peer", peer)):
-        if isinstance(value, int):
+        if value is not None:
             found[f"disttrace.{name}.group_rank"] = value
-            if isinstance(ranks, list) and 0 <= value < len(ranks):
+            if ranks is not None and 0 <= value < len(ranks):
                 found[f"disttrace.{name}.rank"] = ranks[value]
     return found
 

@@ -148,7 +148,7 @@ class Exchanges:
     def _group(self, trace: str, journal: JournalReader, part: Exchanged) -> Span:
         """A group: a moment at its creation, under which its exchanges stand."""
         known = journal.definitions.get("group", part.number) or {}
-        at = self._builder.time.unix(journal, int(known.get("t", 0)))
+        at = self._builder.time.unix(journal, known.get("t", 0))
         return Span(
             process=journal,
             name=f"group {attributes.group_label(journal.definitions, part.number)}",

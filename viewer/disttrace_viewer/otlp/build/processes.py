@@ -13,7 +13,7 @@ from disttrace_viewer.otlp.follow.journal import JournalReader
 def label(journal: JournalReader) -> str:
     """``rank 3``, or the role of a process without a rank."""
     rank = journal.definitions.rank
-    return f"rank {rank}" if rank is not None else journal.definitions.role
+    return f"rank {rank}" if rank is not None else journal.definitions.role or "main"
 
 
 def start(builder: Builder, journal: JournalReader) -> Span:

@@ -44,9 +44,11 @@ class Timeline:
     def unix(self, journal: JournalReader, t: int) -> int:
         """Unix time of ``t`` in a journal."""
         header = journal.definitions.process
-        own = int(header.get("unix_ns", 0)) - int(header.get("t0", 0))
+        t0: int = header.get("t0", 0)
+        own = header.get("unix_ns", 0) - t0
         offset = self.offsets.setdefault(str(header.get("boot_id")), own)
-        return int(header.get("t0", 0)) + offset + t
+        # OTLP knows no time before 1970, to which another journal's offset may lead.
+        return max(0, t0 + offset + t)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,17 +69,17 @@ def exchanged(journal: JournalReader, op: Operation) -> Exchanged | None:
     """What an operation takes part in; None for store operations, failed calls, and so on."""
     call, definitions = op.call, journal.definitions
     number = call.get("group")
-    if op.seq is None or op.raised_on_issue or not isinstance(number, int):
+    if op.seq is None or op.raised_on_issue or number is None:
         return None
     identifier = definitions.group_id(number)
     rank = (definitions.get("group", number) or {}).get("rank")
-    if identifier is None or not isinstance(rank, int):
+    if identifier is None or rank is None:
         return None
     backend = call.get("backend")
     if call.get("kind") == fmt.COLLECTIVE:
         return Exchanged(identifier, number, backend, rank, op.seq)
     peer = call.get("peer", op.source)
-    if call.get("kind") != fmt.MESSAGE or not isinstance(peer, int):
+    if call.get("kind") != fmt.MESSAGE or peer is None:
         return None
     tag = None if backend in ids.TAGLESS else call.get("tag")
     return Exchanged(identifier, number, backend, rank, op.seq, peer, tag)

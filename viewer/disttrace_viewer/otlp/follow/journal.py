@@ -11,8 +11,9 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
+from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.ids import Context
-from disttrace_viewer.otlp.follow.definitions import Definitions, Record
+from disttrace_viewer.load.schema import Record
 from disttrace_viewer.otlp.follow.tail import Tail
 
 _ON_DEVICE = frozenset({"nccl", "xccl", "hccl"})
@@ -132,9 +133,9 @@ class JournalReader:
 
     def _open_segments(self) -> None:
         """Open every segment that exists: an open file survives being dropped."""
-        for record in self.definitions.dropped:
+        for record in self.definitions.listed["dropped"]:
             number = record.get("segment")
-            if isinstance(number, int) and number >= self._next:
+            if number is not None and number >= self._next:
                 self.unread += number + 1 - self._next
                 self._next = number + 1
         while True:
@@ -167,35 +168,39 @@ class JournalReader:
                     continue
                 if isinstance(record, dict):
                     self.definitions.add(record)
-                    self._seen(record.get("t"))
+            self._seen(self.definitions.last_t)
 
     # -- records -----------------------------------------------------------------------------
 
-    def _take(self, record: Record) -> Iterator[Operation]:
-        number = record.get(fmt.BEGIN)
-        if number is not None:
-            self._begin(number, record)
+    def _take(self, line: dict[str, Any]) -> Iterator[Operation]:
+        kind = next(iter(line), None)
+        if kind not in _KINDS:
             return
-        for kind, handle in _MARKS.items():
-            number = record.get(kind)
-            if number is not None:
-                operation = self.in_flight.get(number) or self._completed.get(number)
-                if operation is None:
-                    return
-                self._seen(operation.begin + int(record.get("d", 0)))
-                handle(self, operation, record)
-                if operation.end is not None:
-                    yield self._over(operation)
+        record = self.definitions.checker.record(kind, line)
+        if record is None:
+            return
+        if kind == fmt.BEGIN:
+            self._begin(record)
+        elif kind in _MARKS:
+            number = record[kind]
+            operation = self.in_flight.get(number) or self._completed.get(number)
+            if operation is None:
                 return
-        self._seen(record.get(fmt.HEARTBEAT) or record.get("t"))
+            self._seen(operation.begin + record["d"])
+            _MARKS[kind](self, operation, record)
+            if operation.end is not None:
+                yield self._over(operation)
+        else:
+            self._seen(record.get("t") or (record[kind] if kind in _TIMED else 0))
 
-    def _begin(self, number: int, record: Record) -> None:
+    def _begin(self, record: Record) -> None:
+        number: int = record["b"]
         if number in self.in_flight or number in self._completed:
             return  # the copy at the head of a segment
         call = self.definitions.get("call", record.get("s")) or {}
-        if isinstance(record.get("a"), dict):
-            call = {**call, **record["a"]}
-        begin = int(record.get("t", 0))
+        if "a" in record:
+            call = completed(call, record["a"])
+        begin: int = record["t"]
         self._seen(begin)
         operation = Operation(
             number=number,
@@ -212,13 +217,13 @@ class JournalReader:
         self._begun.append(operation)
 
     def _issued(self, operation: Operation, record: Record) -> None:
-        operation.issued = record.get("d")
+        operation.issued = record["d"]
 
     def _wait(self, operation: Operation, record: Record) -> None:
-        operation.waited = record.get("d")
+        operation.waited = record["d"]
 
     def _complete(self, operation: Operation, record: Record) -> None:
-        operation.completed = record.get("d")
+        operation.completed = record["d"]
         operation.device_ns = record.get("z")
         if operation.call.get("backend") in _ON_DEVICE:
             operation.end = operation.completed
@@ -227,7 +232,7 @@ class JournalReader:
             self._completed[operation.number] = operation
 
     def _end(self, operation: Operation, record: Record) -> None:
-        operation.end = record.get("d", 0)
+        operation.end = record["d"]
         operation.issued = record.get("u", operation.issued)
         if operation.call.get("async") is False:
             operation.waited = record.get("v", operation.issued)
@@ -242,7 +247,7 @@ class JournalReader:
         if operation.completed is not None:
             operation.end = operation.completed
         else:
-            operation.end = record.get("d", 0)
+            operation.end = record["d"]
             operation.unobserved = True
 
     def _over(self, operation: Operation) -> Operation:
@@ -250,9 +255,8 @@ class JournalReader:
         self._completed.pop(operation.number, None)
         return operation
 
-    def _seen(self, t: Any) -> None:
-        if isinstance(t, int) and t > self.last:
-            self.last = t
+    def _seen(self, t: int) -> None:
+        self.last = max(self.last, t)
 
 
 _MARKS = {
@@ -262,9 +266,15 @@ _MARKS = {
     fmt.COMPLETE: JournalReader._complete,
     fmt.LOST: JournalReader._lost,
 }
+_TIMED = (fmt.HEARTBEAT, fmt.STANDS_AT)
+_KINDS = (fmt.BEGIN, *_MARKS, *_TIMED, fmt.SEGMENT)
 
 
 def _context(text: object) -> Context | None:
     """The user's span as a begin has it: ``TRACE-SPAN-FLAGS``."""
-    parts = text.split("-") if isinstance(text, str) else []
-    return Context(parts[0], parts[1], bool(int(parts[2], 16) & 1)) if len(parts) == 3 else None
+    if not isinstance(text, str):
+        return None
+    trace, span, flags = text.split("-")
+    if not int(trace, 16) or not int(span, 16):
+        return None
+    return Context(trace, span, bool(int(flags, 16) & 1))

@@ -1,0 +1,246 @@
+"""The types of a journal's records, asked once, where records come in: what follows can rely on
+them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from disttrace.journal.format import BOUNDS, DEF, FIELDS, LONGEST, MOST_MEMBERS, NEEDED
+from disttrace_viewer.load.problems import plural
+from disttrace_viewer.trace.plain_text import plain, shortened
+
+Record = dict[str, Any]
+Check = Callable[["Checker", Any], Any]
+
+DEEPEST = 8
+"""Levels of a value that may hold any JSON."""
+
+_SPAN = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", re.IGNORECASE)
+
+
+class Wrong(ValueError):  # noqa: N818 - a finding about input, no error of ours
+    """A value is not what the format says."""
+
+
+class Checker:
+    """Checks the records of one journal, and counts what had to be left out or cut."""
+
+    def __init__(self) -> None:
+        self.wrong = self.cut = 0
+        self.first_wrong = self.first_cut = ""
+        self._where = ""
+
+    def record(self, kind: str, record: Mapping[str, Any]) -> Record | None:
+        """The known fields of a record of that kind (or first key); None if one is wrong."""
+        found: Record = {}
+        fields = _FIELDS[kind]
+        try:
+            for key, value in record.items():
+                check = fields.get(key)
+                if check is not None and value is not None:
+                    self._where = key
+                    found[key] = check(self, value)
+        except Wrong:
+            self._count_wrong(kind)
+            return None
+        for key in NEEDED.get(kind, ()):
+            if key not in found:
+                self._where = key
+                self._count_wrong(kind)
+                return None
+        return found
+
+    def fields(self, kind: str, record: Mapping[str, Any]) -> Record:
+        """As ``record``, but only wrong fields are left out: everything hangs on this record."""
+        found: Record = {}
+        fields = _FIELDS[kind]
+        for key, value in record.items():
+            check = fields.get(key)
+            if check is not None and value is not None:
+                self._where = key
+                try:
+                    found[key] = check(self, value)
+                except Wrong:
+                    self._count_wrong(kind)
+        return found
+
+    def value(self, type_: str, value: object) -> Any:
+        """One value of a type of the format. Raises Wrong."""
+        self._where = type_
+        return _CHECKS[type_](self, value)
+
+    def sentences(self) -> Iterator[tuple[str, str]]:
+        """Kind and text of what is to be said of the journal."""
+        if self.wrong:
+            what = f"{plural(self.wrong, 'record')} with values that the format does not allow"
+            yield "wrong values", f"{what} (first: {self.first_wrong}); the others were used."
+        if self.cut:
+            what = f"{plural(self.cut, 'value')} too long or too large (first: {self.first_cut})"
+            yield "cut values", f"{what}; read shortened, or as unknown."
+
+    def _count_wrong(self, kind: str) -> None:
+        self.wrong += 1
+        self.first_wrong = self.first_wrong or f"{self._where} of {_article(kind)}"
+
+    def limited(self, what: str) -> None:
+        """Count a value that was cut."""
+        self.cut += 1
+        self.first_cut = self.first_cut or f"{self._where}, {what}"
+
+
+def _article(kind: str) -> str:
+    return f"a {kind} record" if kind in FIELDS and len(kind) > 3 else f'a "{kind}" record'
+
+
+def _number(low: int, high: int) -> Check:
+    def check(_checker: Checker, value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise Wrong
+        return value
+
+    return check
+
+
+def _text(most: int) -> Check:
+    def check(checker: Checker, value: Any) -> str:
+        if type(value) is not str:
+            raise Wrong
+        if len(value) > most:
+            checker.limited(f"{len(value):,} characters")
+            value = shortened(value, most)
+        return value if value.isprintable() else plain(value)
+
+    return check
+
+
+def _flag(_checker: Checker, value: Any) -> bool:
+    if type(value) is not bool:
+        raise Wrong
+    return value
+
+
+def _size(checker: Checker, value: Any) -> int | None:
+    if type(value) is not int or value < 0:
+        raise Wrong
+    if value > MOST_MEMBERS:
+        checker.limited(f"{value:,} members" if value < 1 << 64 else "a number of many digits")
+        return None
+    return value
+
+
+def _list_of(inner: Check) -> Check:
+    def check(checker: Checker, value: Any) -> list[Any]:
+        if type(value) is not list:
+            raise Wrong
+        return [inner(checker, item) for item in value]
+
+    return check
+
+
+def _maybe(inner: Check) -> Check:
+    return lambda checker, value: None if value is None else inner(checker, value)
+
+
+def _ranks(checker: Checker, value: Any) -> list[int] | tuple[int, ...]:
+    if type(value) is not list or not set(map(type, value)) <= {int}:
+        raise Wrong
+    low, high = BOUNDS["integer"]
+    if value and not low <= min(value) <= max(value) <= high:
+        raise Wrong
+    return value
+
+
+def _map(checker: Checker, value: Any) -> dict[str, str]:
+    if type(value) is not dict:
+        raise Wrong
+    name, text = _CHECKS["name"], _CHECKS["text"]
+    # A backend without a version is null.
+    return {name(checker, k): text(checker, v) for k, v in value.items() if v is not None}
+
+
+def _frames(checker: Checker, value: Any) -> list[list[int]]:
+    if type(value) is not list:
+        raise Wrong
+    for frame in value:
+        _ranks(checker, frame)
+        if len(frame) != 3 or not 0 <= frame[1] < 1 << 31:
+            raise Wrong
+    return value
+
+
+def _json(checker: Checker, value: Any, depth: int = 0) -> Any:
+    if depth > DEEPEST:
+        raise Wrong
+    if isinstance(value, str):
+        return _CHECKS["text"](checker, value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _CHECKS["integer"](checker, value)
+    if isinstance(value, list):
+        return [_json(checker, item, depth + 1) for item in value]
+    if isinstance(value, dict):
+        name = _CHECKS["name"]
+        return {name(checker, k): _json(checker, v, depth + 1) for k, v in value.items()}
+    return value
+
+
+def _object(checker: Checker, value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise Wrong
+    found: dict[str, Any] = _json(checker, value)
+    return found
+
+
+def _keys(checker: Checker, value: Any) -> str | list[str]:
+    key = _CHECKS["key"]
+    found: str | list[str] = (
+        [key(checker, item) for item in value] if type(value) is list else key(checker, value)
+    )
+    return found
+
+
+def _call(checker: Checker, value: Any) -> Record:
+    if type(value) is not dict:
+        raise Wrong
+    fields = _FIELDS["call"]
+    return {
+        key: fields[key](checker, item)
+        for key, item in value.items()
+        if key in fields and item is not None
+    }
+
+
+def _span(_checker: Checker, value: Any) -> str:
+    if type(value) is not str or _SPAN.fullmatch(value) is None:
+        raise Wrong
+    return value
+
+
+_CHECKS: dict[str, Check] = {
+    **{name: _number(*bounds) for name, bounds in BOUNDS.items()},
+    **{name: _text(most) for name, most in LONGEST.items()},
+    "flag": _flag,
+    "size": _size,
+    "names": _list_of(_text(LONGEST["name"])),
+    "texts": _list_of(_text(LONGEST["text"])),
+    "keys": _keys,
+    "prefixes": _list_of(_maybe(_text(LONGEST["key"]))),
+    "map": _map,
+    "ranks": _ranks,
+    "shapes": _list_of(_ranks),
+    "frames": _frames,
+    "json": _json,
+    "object": _object,
+    "call": _call,
+    "span": _span,
+}
+_FIELDS: dict[str, dict[str, Check]] = {
+    kind: {key: _CHECKS[type_] for key, type_ in fields.items()} for kind, fields in FIELDS.items()
+}
+
+
+def kind_of(record: Mapping[str, Any]) -> str | None:
+    """The kind of a definition; None for what is none, or of a kind that is not known."""
+    kind = record.get(DEF)
+    return kind if isinstance(kind, str) and kind in FIELDS else None

@@ -1,0 +1,41 @@
+"""Text of unknown origin made harmless: what it holds is shown, and never obeyed by a terminal."""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+
+_HIDDEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs"})
+"""Unicode's categories of what is no sign: controls, formats (the writing direction among them),
+separators of lines and paragraphs, halves of surrogate pairs."""
+_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class _Shown(dict[int, str]):
+    """A table for ``str.translate`` that fills itself."""
+
+    def __missing__(self, code: int) -> str:
+        sign = chr(code)
+        if unicodedata.category(sign) in _HIDDEN:
+            width = "x%02x" if code < 0x100 else "u%04x" if code < 0x10000 else "U%08x"
+            shown = _NAMED.get(sign) or "\\" + width % code
+        else:
+            shown = sign
+        self[code] = shown
+        return shown
+
+
+_SHOWN = _Shown()
+
+
+def plain(text: str) -> str:
+    r"""The text with ``\x1b`` and the like in the place of every sign that cannot be seen."""
+    return text if text.isprintable() else text.translate(_SHOWN)
+
+
+def shortened(text: str, most: int) -> str:
+    """At most about ``most`` characters; two texts that differ are two texts also when cut."""
+    if len(text) <= most:
+        return text
+    mark = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{text[: most - 30]}... ({len(text):,} characters, {mark})"
