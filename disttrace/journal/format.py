@@ -5,9 +5,13 @@ The recorder writes these, the viewer and the exporter read them; nothing else i
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-FORMAT = 1
+FORMAT = 2
+"""2: a list of ranks may hold ranges. Readers of 2 read 1, in which it is numbers only."""
 
 DEFS_SUFFIX = ".defs.jsonl"
 OPS_SUFFIX = ".ops.jsonl"
@@ -269,6 +273,84 @@ def segment_name(base: str, number: int) -> str:
 def definitions_name(base: str) -> str:
     """Name of the definitions file of the journal ``base``."""
     return base + DEFS_SUFFIX
+
+
+_FEW_RANKS = 8
+
+
+def with_ranges(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A definition whose long list of ranks, its own or among its arguments, holds ranges.
+
+    Each member of a group lists all of them: of 8,192 ranks that is 40 kB in each of as many files.
+    """
+    ranks, args = record.get("ranks"), record.get("args")
+    if isinstance(ranks, (list, tuple)) and len(ranks) > _FEW_RANKS:
+        record = {**record, "ranks": ranges_of(ranks)}
+    if isinstance(args, dict):
+        given = args.get("ranks")
+        if isinstance(given, (list, tuple)) and len(given) > _FEW_RANKS:
+            record = {**record, "args": {**args, "ranks": ranges_of(given)}}
+    return record
+
+
+def ranges_of(ranks: Sequence[Any]) -> list[Any]:
+    """Ranks in their order, with ``{"from", "to", "step"}`` (``to`` included) for those that are
+    three or more at one distance; what is no number stays as it is.
+    """
+    found: list[Any] = []
+    start, count = 0, len(ranks)
+    while start < count:
+        stop = start + 1
+        if stop < count and type(ranks[start]) is int and type(ranks[stop]) is int:
+            step = ranks[stop] - ranks[start]
+            while (
+                stop < count and type(ranks[stop]) is int and ranks[stop] - ranks[stop - 1] == step
+            ):
+                stop += 1
+        if stop - start > 2 and step:
+            found.append({"from": ranks[start], "to": ranks[stop - 1], "step": step})
+        else:
+            stop = start + 1
+            found.append(ranks[start])
+        start = stop
+    return found
+
+
+def ranks_of(value: object) -> tuple[int, ...] | None:
+    """The ranks that a list of numbers and ranges stands for; None where it is no such list.
+
+    Equal lists give one object, so that thousands of members do not keep thousands of copies.
+    """
+    if isinstance(value, tuple):
+        return value
+    if not isinstance(value, list):
+        return None
+    parts: list[Any] = []
+    for item in value:
+        part = item
+        if type(item) is dict:
+            part = (item.get("from"), item.get("to"), item.get("step", 1))
+            if not all(type(number) is int for number in part):
+                return None
+        elif type(item) is not int:
+            return None
+        parts.append(part)
+    return _expanded(tuple(parts))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _expanded(parts: tuple[Any, ...]) -> tuple[int, ...] | None:
+    found: list[int] = []
+    for part in parts:
+        if type(part) is int:
+            found.append(part)
+            continue
+        first, last, step = part
+        if not step or len(found) + abs(last - first) // abs(step) >= MOST_MEMBERS:
+            return None
+        found.extend(range(first, last + (1 if step > 0 else -1), step))
+    low, high = BOUNDS["rank"]
+    return tuple(found) if not found or low <= min(found) <= max(found) <= high else None
 
 
 def derived_id(length: int, *parts: object) -> str:

@@ -92,7 +92,7 @@ class Journal:
 
     def define(self, record: Mapping[str, Any]) -> None:
         """Append a definition; it is with the kernel when this returns. Raises OSError."""
-        line = encode(record) + b"\n"
+        line = encode(fmt.with_ranges(record)) + b"\n"
         self._defined += len(line)
         allow(self._defined)
         write_timed(self._defs, line, self._patience)

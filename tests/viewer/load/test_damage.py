@@ -229,9 +229,9 @@ TABLE = (
     Damage("older copy", older_copy, "copy", ("copy",)),
     Damage(
         "newer format",
-        lambda j: j.define("process", format=2),
+        lambda j: j.define("process", format=3),
         "newer format",
-        ("format 2", "knows 1", "update"),
+        ("format 3", "knows 2", "update"),
     ),
     Damage(
         "unreadable", forbidden, "unreadable", ("cannot be read",), operations=STEPS, ended=STEPS

@@ -5,12 +5,14 @@ Both readers use it: the one that reads whole files, and the one that follows fi
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
 
-from disttrace.journal.format import DEF, DEFINITIONS, FORMAT
+from disttrace.journal.format import DEF, DEFINITIONS, FORMAT, ranges_of
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.load.schema import Checker, Record
@@ -229,14 +231,29 @@ def parse(text: Text, problems: Problems) -> Definitions:
     return found
 
 
+_LONG = re.compile(rb'"ranks":\[([0-9, ]{256,})\]')
+"""A list of ranks as it was before there were ranges: the same bytes in every member's journal."""
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _short(numbers: bytes) -> bytes:
+    try:
+        return orjson.dumps(ranges_of(orjson.loads(b"[%b]" % numbers)))
+    except orjson.JSONDecodeError:
+        return b"[%b]" % numbers
+
+
 def _objects(data: bytes) -> Iterator[dict[str, Any] | None]:
     start = 0
     while start < len(data):
         # Line by line: a list of all lines would take as much memory again.
         end = data.find(b"\n", start)
         end = len(data) if end < 0 else end
+        line = data[start:end]
+        if len(line) > 512 and b'"ranks":[' in line:
+            line = _LONG.sub(lambda found: b'"ranks":' + _short(found[1]), line)
         try:
-            value = orjson.loads(data[start:end])
+            value = orjson.loads(line)
         except orjson.JSONDecodeError:
             yield None
         else:

@@ -40,12 +40,10 @@ class Journal:
 def gather(found: Sequence[Files], problems: Problems) -> list[Journal]:
     """The journals in these files, oldest process first; what is none is named and left out."""
     journals: dict[str, Journal] = {}
-    shared: dict[tuple[int, ...], tuple[int, ...]] = {}
     for files in found:
         journal = _open(files, problems)
         if journal is None:
             continue
-        _share_ranks(journal.definitions, shared)
         other = journals.get(journal.id)
         journals[journal.id] = journal if other is None else _merge(other, journal, problems)
     for journal in journals.values():
@@ -89,14 +87,6 @@ def _open(files: Files, problems: Problems) -> Journal | None:
         modified_ns=max(map(_modified_ns, files.paths)),
         head_t=head.get("t") if head else None,
     )
-
-
-def _share_ranks(definitions: Definitions, shared: dict[tuple[int, ...], tuple[int, ...]]) -> None:
-    """Every member lists all ranks of a group: thousands of members must not keep them all."""
-    for record in definitions.numbered["group"].values():
-        ranks = record.get("ranks")
-        if ranks is not None:
-            record["ranks"] = shared.setdefault(tuple(ranks), tuple(ranks))
 
 
 def _name_stranger(files: Files, problems: Problems) -> None:

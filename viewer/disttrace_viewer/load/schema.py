@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from disttrace.journal.format import BOUNDS, DEF, FIELDS, LONGEST, MOST_MEMBERS, NEEDED
+from disttrace.journal.format import BOUNDS, DEF, FIELDS, LONGEST, MOST_MEMBERS, NEEDED, ranks_of
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.trace.plain_text import plain, shortened
 
@@ -143,13 +143,22 @@ def _maybe(inner: Check) -> Check:
     return lambda checker, value: None if value is None else inner(checker, value)
 
 
-def _ranks(checker: Checker, value: Any) -> list[int] | tuple[int, ...]:
+def _ranks(_checker: Checker, value: Any) -> tuple[int, ...]:
+    """The ranks that numbers and ranges stand for; equal lists are one object."""
+    ranks = ranks_of(value)
+    if ranks is None:
+        raise Wrong
+    return ranks
+
+
+def _numbers(_checker: Checker, value: Any) -> list[int]:
     if type(value) is not list or not set(map(type, value)) <= {int}:
         raise Wrong
     low, high = BOUNDS["integer"]
     if value and not low <= min(value) <= max(value) <= high:
         raise Wrong
-    return value
+    found: list[int] = value
+    return found
 
 
 def _map(checker: Checker, value: Any) -> dict[str, str]:
@@ -164,7 +173,7 @@ def _frames(checker: Checker, value: Any) -> list[list[int]]:
     if type(value) is not list:
         raise Wrong
     for frame in value:
-        _ranks(checker, frame)
+        _numbers(checker, frame)
         if len(frame) != 3 or not 0 <= frame[1] < 1 << 31:
             raise Wrong
     return value
@@ -228,7 +237,7 @@ _CHECKS: dict[str, Check] = {
     "prefixes": _list_of(_maybe(_text(LONGEST["key"]))),
     "map": _map,
     "ranks": _ranks,
-    "shapes": _list_of(_ranks),
+    "shapes": _list_of(_numbers),
     "frames": _frames,
     "json": _json,
     "object": _object,

@@ -72,7 +72,7 @@ def seen_groups(
             desc=record.get("desc") or None,
             type=record.get("type") or None,
             backends=record.get("backends") or {},
-            ranks=None if record.get("ranks") is None else tuple(record["ranks"]),
+            ranks=record.get("ranks"),
             rank=record.get("rank"),
             size=record.get("size"),
             store=index.get((process, record.get("store", -1))),

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 import orjson
 import polars as pl
 
+from disttrace.journal.format import ranks_of
+
 
 class Frame(NamedTuple):
     """One Python frame of a call site."""
@@ -442,8 +444,16 @@ def _call(index: int, row: dict[str, Any]) -> Call:
         name=row["name"],
         origin=row["origin"],
         stack=row["stack"],
-        args={} if row["args"] is None else orjson.loads(row["args"]),
+        args={} if row["args"] is None else _args(row["args"]),
     )
+
+
+def _args(text: str) -> dict[str, Any]:
+    args: dict[str, Any] = orjson.loads(text)
+    ranks = ranks_of(args.get("ranks"))
+    if ranks is not None:
+        args["ranks"] = list(ranks)
+    return args
 
 
 @dataclass(frozen=True, slots=True)
