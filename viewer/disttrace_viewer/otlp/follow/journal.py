@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import orjson
-
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.ids import Context
-from disttrace_viewer.load.schema import Record
+from disttrace_viewer.load.schema import Record, json_object
 from disttrace_viewer.otlp.follow.tail import Tail
 
 _ON_DEVICE = frozenset({"nccl", "xccl", "hccl"})
@@ -92,11 +90,8 @@ class JournalReader:
             # After the operations: a definition is in its file before what refers to it.
             self._read_definitions(final=final)
             for line in lines:
-                try:
-                    record = orjson.loads(line)
-                except orjson.JSONDecodeError:  # a torn line of a process that was killed
-                    continue
-                if isinstance(record, dict):
+                record = json_object(line)
+                if record is not None:  # else a torn line of a process that was killed
                     yield from self._take(record)
             if not lines:
                 break
@@ -162,11 +157,8 @@ class JournalReader:
                 return
         while lines := self._defs.lines(final=final):
             for line in lines:
-                try:
-                    record = orjson.loads(line)
-                except orjson.JSONDecodeError:
-                    continue
-                if isinstance(record, dict):
+                record = json_object(line)
+                if record is not None:
                     self.definitions.add(record)
             self._seen(self.definitions.last_t)
 

@@ -48,7 +48,7 @@ class Registry:
         for line in data[:end].decode("utf-8", "replace").splitlines():
             pid, _, rest = line.partition(" ")
             start, _, base = rest.partition(" ")
-            if pid.isdigit() and base:
+            if pid.isascii() and pid.isdigit() and len(pid) < 10 and _is_name(base):
                 new.append(Entry(int(pid), start, base))
         self.entries += new
         return new
@@ -81,3 +81,8 @@ class Registry:
         os.close(self._fd)
         self._fd, self._position = fresh, 0
         return True
+
+
+def _is_name(base: str) -> bool:
+    """Whether it names files of the folder itself: others may have written the line."""
+    return base.isprintable() and base not in ("", ".", "..") and "/" not in base
