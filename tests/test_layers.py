@@ -42,6 +42,7 @@ VIEWER_ROOMS = (
     "trace",
     "load",
     "merge",
+    "sample",
     "analysis",
     "wording",
     "findings",
