@@ -1,7 +1,5 @@
 """Tracing for torch.distributed: what every rank did, in what order, and who waits for whom."""
 
-from __future__ import annotations
-
 import sys
 
 from disttrace._version import __version__
@@ -43,8 +41,10 @@ def install(**settings: object) -> None:
 
         Reporter().say("platform", refused)
         return
-    from disttrace.session import install as start
+    from disttrace.patching.standard_library import StandardLibrary
 
+    with StandardLibrary():
+        from disttrace.session import install as start
     start(**settings)
 
 
@@ -57,9 +57,13 @@ def uninstall() -> None:
         from disttrace.session import uninstall as stop
 
         stop()
+    elif "disttrace.waiting" in sys.modules:
+        from disttrace import waiting
+
+        waiting.cancel()
 
 
-def annotate(name: str) -> Annotation:
+def annotate(name: str) -> "Annotation":
     """Name a part of the program: a context manager, and a decorator for functions.
 
     The part becomes an operation `annotate` with this name, and the parent of the operations
