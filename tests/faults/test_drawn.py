@@ -1,4 +1,4 @@
-"""Drawn programs depend on their seed alone, compile, and are judged by the truth of their fault."""
+"""Drawn programs depend on their seed alone, compile, and are judged by their fault's truth."""
 
 from __future__ import annotations
 
