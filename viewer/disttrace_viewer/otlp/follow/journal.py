@@ -63,8 +63,10 @@ class Operation:
 class JournalReader:
     """One journal: definitions, operations in flight, and those that ended since the last poll."""
 
-    def __init__(self, directory: str, base: str) -> None:
+    def __init__(self, directory: str, base: str, *, owner: int | None = None) -> None:
+        """``owner``: the user whose files alone are read, where others may write beside them."""
         self.base = base
+        self._owner = owner
         self.definitions = Definitions()
         self.in_flight: dict[int, Operation] = {}
         self.last = 0
@@ -115,12 +117,15 @@ class JournalReader:
         self.gone = True
 
     def delete(self) -> None:
-        """Remove the journal's files; what cannot be removed stays."""
+        """Remove the journal's files; what cannot be removed, or is not ours, stays."""
+        if self._owner is None or not fmt.is_plain_name(self.base):
+            return
         names = [fmt.definitions_name(self._path)]
         names += [fmt.segment_name(self._path, n) for n in range(1, self._next)]
         for name in names:
             try:
-                os.unlink(name)
+                if fmt.is_own(name, self._owner):
+                    os.unlink(name)
             except OSError:
                 continue
 
@@ -135,10 +140,14 @@ class JournalReader:
                 self._next = number + 1
         while True:
             try:
-                self._segments.append(Tail(fmt.segment_name(self._path, self._next)))
+                self._segments.append(self._tail(fmt.segment_name(self._path, self._next)))
             except OSError:
                 return
             self._next += 1
+
+    def _tail(self, path: str) -> Tail:
+        """Raises OSError."""
+        return Tail(path, self._owner)
 
     def _read_operations(self, *, final: bool) -> list[bytes]:
         while self._segments:
@@ -152,7 +161,7 @@ class JournalReader:
     def _read_definitions(self, *, final: bool) -> None:
         if self._defs is None:
             try:
-                self._defs = Tail(fmt.definitions_name(self._path))
+                self._defs = self._tail(fmt.definitions_name(self._path))
             except OSError:
                 return
         while lines := self._defs.lines(final=final):

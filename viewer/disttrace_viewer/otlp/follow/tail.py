@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from disttrace.journal.format import open_own
 from disttrace_viewer.load.files import open_regular
 from disttrace_viewer.load.text import LONGEST_LINE
 
@@ -17,10 +18,13 @@ class Tail:
     for, and skipped only when its process is gone (``final``).
     """
 
-    def __init__(self, path: str) -> None:
-        """Raises OSError if the file is not there, or a link, or no regular file."""
+    def __init__(self, path: str, owner: int | None = None) -> None:
+        """Raises OSError if the file is not there, a link, no regular file, or not ``owner``'s."""
         self.path = path
-        self._fd = open_regular(path, follow=False)
+        if owner is None:
+            self._fd = open_regular(path, follow=False)
+        else:
+            self._fd = open_own(path, os.O_RDONLY, owner)
         self._position = 0
 
     def lines(self, *, final: bool = False) -> list[bytes]:
