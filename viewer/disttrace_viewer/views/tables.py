@@ -159,7 +159,7 @@ def calls(trace: Trace, wanted: Iterable[str]) -> pl.DataFrame:
 
 
 def processes(trace: Trace) -> pl.DataFrame:
-    """One row per process, by rank: who it is, when it lived (unix ns), how it ended by its own word."""
+    """One row per process, by rank: who it is, when it lived (unix ns), how it says it ended."""
     return pl.DataFrame(
         [
             (
