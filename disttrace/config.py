@@ -9,13 +9,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from disttrace import switch
-
 PREFIX = "DISTTRACE_"
+SWITCH = "DISTTRACE"
+"""The variable that switches tracing on; no setting, so no row."""
+
 PRIVATE = ("DISTTRACE_PARENT",)
 """Variables of our own making, handed from a traced process to its children."""
 
 EXPORTS = ("json", "otlp")
+_ON = frozenset({"1", "on", "true", "yes"})
+_OFF = frozenset({"0", "off", "false", "no"})
 _NAMES = re.compile(r"[a-z0-9_]+")
 
 
@@ -79,7 +82,10 @@ def _seconds(lowest: float) -> Callable[[object], float]:
 
 
 def _switch(value: object) -> bool:
-    return value if isinstance(value, bool) else switch.parse(str(value))
+    word = str(int(value)) if isinstance(value, bool) else str(value).strip().lower()
+    if word not in _ON | _OFF:
+        raise ValueError
+    return word in _ON
 
 
 def _file_mode(value: object) -> str:
@@ -263,7 +269,7 @@ def to_environ(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     The folder is always among them, because a child may start in another directory; the others
     only where they differ from the default, or where `environ` holds a value that did not win.
     """
-    variables = {switch.SWITCH: "1"}
+    variables = {SWITCH: "1"}
     for row in SETTINGS:
         value = getattr(config, row.keyword)
         if value is None:
@@ -299,7 +305,7 @@ def _choose(
         try:
             return row.parse(given), source, complaints
         except (TypeError, ValueError, OverflowError, OSError):
-            shown = switch.shown(given)
+            shown = repr(given) if len(repr(given)) <= 80 else repr(given)[:77] + "..."
             fallback = to_text(row.default) or "no value"
             complaints.append(f"{where} is {shown}; allowed is {row.allowed}; using {fallback}.")
     default = row.default

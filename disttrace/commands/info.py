@@ -14,9 +14,8 @@ from typing import Any
 
 import disttrace
 from disttrace._version import __version__
-from disttrace.config import SETTINGS, Config, resolve, to_text
+from disttrace.config import SETTINGS, SWITCH, Config, resolve, to_text
 from disttrace.platforms import refusal
-from disttrace.switch import SWITCH, is_on
 
 # Package, and the extra of ours that brings it ("" : always there).
 PACKAGES: tuple[tuple[str, str], ...] = (
@@ -56,11 +55,6 @@ def collect() -> dict[str, Any]:
     from disttrace.journal.segment import filesystem, mechanism
 
     config, complaints = resolve({}, os.environ)
-    try:
-        enabled = is_on(os.environ.get(SWITCH))
-    except ValueError as error:
-        enabled = False
-        complaints.insert(0, str(error))
     kind, reason = mechanism(config.dir)
     capture = _capture()
     return {
@@ -71,7 +65,7 @@ def collect() -> dict[str, Any]:
             {"name": name, "version": _version(name), "extra": extra or None}
             for name, extra in PACKAGES
         ],
-        "enabled": enabled,
+        "enabled": os.environ.get(SWITCH, "0") not in ("", "0"),
         "settings": _settings(config),
         "complaints": complaints,
         "journal": {

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import _sitebuiltins
 import atexit
+import builtins
 import os
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,8 +29,7 @@ from disttrace.patching.import_hook import ImportHook
 
 PART = "the way the process ends"
 _STACK = 8
-_FORKED_BY = ("multiprocessing.popen_fork", "multiprocessing.forkserver")
-"""Modules whose children leave by ``os._exit`` when their function has returned."""
+_CAUSES = 8
 
 
 class Ending:
@@ -40,7 +40,8 @@ class Ending:
         self._close = close
         self._failed = False
         self._said = False
-        self._left: tuple[int, int] | None = None  # code and stack of what reached the top
+        # Code, stack and causes of what reached the top.
+        self._left: tuple[int, int, list[str]] | None = None
 
     def install(self, hook: ImportHook) -> None:
         """Hook every way out of this process."""
@@ -80,15 +81,21 @@ class Ending:
             text=errors.first_line(error).partition(": ")[2],
             stack=stack,
             h=recorder.threads.state.number,
+            **_told(causes(error)),
         )
 
-    def exit(self, how: str, code: int | None, stack: int = 0) -> None:
-        """The process is about to end; only the first word counts. ``stack``: who asked for it."""
+    def exit(
+        self, how: str, code: int | None, stack: int = 0, caused_by: Sequence[str] = ()
+    ) -> None:
+        """The process is about to end; only the first word counts.
+
+        ``stack``: who asked for it; ``caused_by``: the exceptions in the handling of which.
+        """
         if self._said or not self._capture.recorder.is_open:
             return
         self._said = True
-        asked = {"stack": stack} if stack else {}
-        self._capture.recorder.note("exit", how=how, code=code, **asked)
+        asked: dict[str, Any] = {"stack": stack} if stack else {}
+        self._capture.recorder.note("exit", how=how, code=code, **asked, **_told(caused_by))
 
     def _caller(self) -> int:
         """Number of the stack from which the program asks for its end; 0: no journal."""
@@ -119,17 +126,11 @@ class Ending:
 
     def _os_exit(self, original: Callable[[int], Any]) -> Callable[[int], Any]:
         def _exit(status: int) -> Any:
-            caller = sys._getframe(1).f_globals.get("__name__")
-            self._guarded(lambda: self._exits_at_once(status, caller))
+            handled = sys.exc_info()[1]
+            self._guarded(lambda: self.exit("os._exit", status, self._caller(), handling(handled)))
             return original(status)
 
         return _exit
-
-    def _exits_at_once(self, status: int, caller: object) -> None:
-        if caller in _FORKED_BY:  # a child that imported torch when it was under way already
-            self.exit("exception" if self._failed else "exit", status)
-        else:
-            self.exit("os._exit", status, self._caller())
 
     def _sys_exit(self, original: Callable[[Any], Any]) -> Callable[..., Any]:
         def sys_exit(status: Any = None, /) -> Any:
@@ -153,11 +154,11 @@ class Ending:
             raise
 
     def _mark(self, error: SystemExit) -> None:
-        code, stack = _exit_code(error.code), self._caller()
+        code, stack, caused_by = _exit_code(error.code), self._caller(), causes(error)
 
         def uncaught() -> None:
             if self._left is None:  # those that it was raised in the handling of die after it
-                self._left = code, stack
+                self._left = code, stack, caused_by
 
         error.__dict__["_disttrace"] = _Mark(uncaught)
 
@@ -215,6 +216,45 @@ class Ending:
             return
         self._failed = True
         self.failure(error)
+
+
+def causes(error: BaseException) -> list[str]:
+    """``Type: first line`` of the exceptions from which ``error`` was raised, or while they were
+    handled; nearest first, at most eight, each once. Also those in a group of exceptions.
+
+    They tell a failure of the program's own from one that passes on what a collective raised.
+    """
+    found: list[str] = []
+    seen = {id(error)}
+    queue = _nearest(error)
+    while queue and len(found) < _CAUSES:
+        one = queue.pop(0)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        found.append(errors.first_line(one))
+        queue += _nearest(one)
+    return found
+
+
+def handling(error: BaseException | None) -> list[str]:
+    """The exception that is being handled, and its causes."""
+    return [] if error is None else [errors.first_line(error), *causes(error)][:_CAUSES]
+
+
+def _nearest(error: BaseException) -> list[BaseException]:
+    # A context counts although `raise ... from None` hides it: it is what happened.
+    within = getattr(error, "exceptions", ()) if _is_group(error) else ()
+    return [one for one in (error.__cause__, error.__context__, *within) if one is not None]
+
+
+def _is_group(error: BaseException) -> bool:
+    groups = getattr(builtins, "BaseExceptionGroup", None)  # Python 3.11
+    return groups is not None and isinstance(error, groups)
+
+
+def _told(caused_by: Sequence[str]) -> dict[str, Any]:
+    return {"causes": list(caused_by)} if caused_by else {}
 
 
 class _Mark:

@@ -7,6 +7,7 @@ a deeper call stack. Markers are comments in the programs (`# <- L1`).
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from faults.expectation import NOBODY, NODES, Expected, Row
 
@@ -912,6 +913,68 @@ TWO_THREADS = (
 )
 
 
+def _own_error(
+    options: str, culprits: tuple[int, ...], marker: str, *, ends: str = "ends", **keys: Any
+) -> Row:
+    """Whoever failed by itself is named, and nobody who lost it."""
+    return Row(
+        number=22,
+        program=f"faults/own_errors.py {options}",
+        ends=ends,
+        expected=(
+            Expected(
+                kinds=("process_failed",),
+                culprits=(culprits,),
+                lines=dict.fromkeys(culprits, (marker,)),
+            ),
+        ),
+        **keys,
+    )
+
+
+OWN_ERRORS = (
+    _own_error("--how loader", (1,), "L1"),
+    _own_error("--how worker --culprit 2", (2,), "L1", torchrun=True),
+    _own_error("--how reset --also 0,2", (0, 1, 2), "L2"),
+    _own_error("--how upload --group 1,2,3 --culprit 2 --survivors chain", (2,), "L3", world=4),
+    _own_error("--how raise --survivors save", (1,), "L4"),
+    _own_error("--how raise --survivors exit", (1,), "L4"),
+    _own_error("--how raise --survivors os_exit --culprit 0", (0,), "L4"),
+    _own_error("--how raise --keep", (1,), "L4", ends="hang"),
+)
+
+
+def _late_arrival(options: str, marker: str, kind: str = "missing_participant", **keys: Any) -> Row:
+    """Who came when the others had given up is missing, and the network is not suspected."""
+    return Row(
+        number=23,
+        program=f"faults/late_arrival.py {options}",
+        ends=keys.pop("ends", "ends"),
+        expected=(
+            Expected(
+                kinds=(kind,),
+                culprits=((1,),),
+                lines={0: (marker,)},
+                words=("later" if kind.startswith("unmatched") else "had given up",),
+            ),
+        ),
+        **keys,
+    )
+
+
+LATE_ARRIVAL = (
+    _late_arrival("", "L2"),
+    _late_arrival("--then go", "L2", ends="hang", settled_s=15.0),
+    _late_arrival("--op barrier --then leave", "L2w"),
+    _late_arrival("--op broadcast", "L2b", torchrun=True),
+    _late_arrival("--op monitored", "L2m"),
+    _late_arrival("--op new_group", "L2n"),
+    _late_arrival("--op recv", "L2r", "unmatched_recv"),
+    _late_arrival("--op send --then leave", "L2s", "unmatched_send"),
+    _late_arrival("--op init", "L4", "rendezvous_incomplete"),
+)
+
+
 _RESTART = "--nnodes 1 --start 1 --per-node {} --set 0:max-restarts=1"
 _FIRST_ATTEMPT = Expected(
     kinds=("process_failed",), culprits=((1,),), lines={1: ("L1",)}, words=("first attempt",)
@@ -1042,6 +1105,8 @@ _ONE_WAY: tuple[Row, ...] = (
     *ANY_SOURCE,
     *TWO_THREADS,
     *RESTARTED,
+    *OWN_ERRORS,
+    *LATE_ARRIVAL,
     *HEALTHY,
 )
 

@@ -110,6 +110,26 @@ def test_the_failing_line(tmp_path: Path) -> None:
     assert PROGRAM.read_text().splitlines()[line - 1].strip().startswith("raise ValueError")
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("passes_on", "failure"), ("leaves_over_it", "exit"), ("leaves_at_once_over_it", "exit")],
+)
+def test_what_it_was_raised_from(tmp_path: Path, name: str, kind: str) -> None:
+    """A failure, or a request to end, names the error of the operation that it follows from."""
+    python(PROGRAM, "main", name, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path))
+    (journal,) = read_journals(tmp_path)
+    strings = {record["n"]: record["v"] for record in journal.of("string")}
+    (failed,) = (strings[r["x"]] for r in journal.records if "e" in r and "x" in r)
+    assert journal.only(kind)["causes"] == [failed]
+
+
+def test_a_failure_of_its_own_has_no_causes(tmp_path: Path) -> None:
+    """Nothing was being handled when it was raised."""
+    python(PROGRAM, "main", "raises", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path))
+    (journal,) = read_journals(tmp_path)
+    assert "causes" not in journal.only("failure")
+
+
 def test_parent_and_forked_child_end_apart(tmp_path: Path) -> None:
     """A child forked by hand that leaves by os._exit has a journal and an end of its own."""
     outcome = python(PROGRAM, "main", "forks", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import torch.distributed as dist
 import torch.multiprocessing
@@ -133,11 +134,38 @@ def own_hook() -> None:
     raises()
 
 
+def times_out() -> None:
+    dist.HashStore().wait(["never"], timedelta(milliseconds=10))
+
+
+def passes_on() -> None:
+    """A failure of its own that was raised from what the store raised."""
+    try:
+        times_out()
+    except RuntimeError as error:
+        raise ValueError("first line") from error
+
+
+def leaves_over_it() -> None:
+    try:
+        times_out()
+    except RuntimeError:
+        sys.exit(7)
+
+
+def leaves_at_once_over_it() -> None:
+    try:
+        times_out()
+    except RuntimeError:
+        os._exit(9)
+
+
 WAYS: tuple[Callable[[], None], ...] = (
     *(use, raises, leaves, leaves_at_once, killed, terminated, aborts, interrupted),
     *(leaves_with_words, quits, leaves_well, catches, catches_late, catches_and_leaves),
     *(leaves_a_thread, leaves_through_others),
     *(raises_in_thread, leaves_a_daemon, forks, own_hook),
+    *(times_out, passes_on, leaves_over_it, leaves_at_once_over_it),
 )
 
 

@@ -85,5 +85,5 @@ def test_an_old_line_is_not_told(tmp_path: Path) -> None:
         beat(journal, 20)
     found = only(findings(tmp_path, look=all_gone))
     assert found.kind == "missing_participant"
-    assert "it is outside communication since destroy_process_group." in found.summary
+    assert "rank 1 is not in any collective since destroy_process_group." in found.summary
     assert [(one.file, one.line) for one in found.locations] == [("train.py", 40), ("train.py", 10)]

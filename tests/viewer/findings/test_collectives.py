@@ -34,9 +34,8 @@ def test_a_rank_outside_communication_is_missing(tmp_path: Path) -> None:
     assert ranks(tmp_path, found.culprits) == [2]
     assert ranks(tmp_path, found.waiting) == [0, 1]
     assert found.summary == (
-        "Rank 2 never came to all_reduce #3 of the default group, in which ranks 0 and 1 have been"
-        " waiting at train.py:10 for 19.8 s; it stands at loader.py:9 in load, outside"
-        " communication."
+        "Rank 2 never joined all_reduce #3 of the default group: ranks 0 and 1 have been waiting at"
+        " train.py:10 for 19.8 s; rank 2 is at loader.py:9 in load, not in any collective."
     )
     assert (found.locations[0].file, found.locations[0].line) == ("/src/loader.py", 9)
 
@@ -62,7 +61,7 @@ def test_a_clean_end_is_missing_and_no_failure(tmp_path: Path) -> None:
     found = only(findings(tmp_path))
     assert found.kind == "missing_participant"
     assert ranks(tmp_path, found.culprits) == [1]
-    assert "it has ended" in found.summary
+    assert "rank 1 has ended" in found.summary
     assert "uneven inputs" in (found.hint or "")
 
 
@@ -151,7 +150,7 @@ def test_different_roots_come_before_the_barrier_after_them(tmp_path: Path) -> N
 
 
 def test_an_abort_inside_a_difference_is_its_consequence(tmp_path: Path) -> None:
-    """Rank 1 dies without a word in the collective in which rank 0 brought another size."""
+    """Rank 1 dies without an exit record in the collective in which rank 0 brought another size."""
     for journal, group in steps(tmp_path, 3):
         size = 8 if journal.rank == 0 else 4
         call = journal.collective(group, shapes=[[size]])
@@ -161,7 +160,9 @@ def test_an_abort_inside_a_difference_is_its_consequence(tmp_path: Path) -> None
     found = only(findings(tmp_path))
     assert found.kind == "shape_mismatch"
     assert ranks(tmp_path, found.culprits) == [0]
-    assert "Rank 1 ended without a word (killed, or aborted in C code)." in found.consequences
+    assert found.consequences == (
+        "Rank 1 ended without an exit record (SIGKILL, out of memory, or a native crash).",
+    )
 
 
 def test_a_reduce_op_that_returned_explains_nothing_else(tmp_path: Path) -> None:

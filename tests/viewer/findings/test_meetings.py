@@ -43,7 +43,7 @@ def test_a_rank_that_was_never_started_is_named(tmp_path: Path) -> None:
     assert (found.kind, found.certainty) == ("rendezvous_incomplete", "likely")
     assert (found.culprits, found.absent_ranks) == ((), (2,))
     assert ranks(tmp_path, found.waiting) == [0, 1]
-    assert "ranks 0 and 1 came of 3; no process of rank 2 was seen" in found.summary
+    assert "2 of 3 have arrived (ranks 0 and 1); no journal of rank 2 was found" in found.summary
 
 
 def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_rank_that_stands_before_its_rendezvous_is_named_with_its_line(tmp_pat
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_incomplete", [1])
-    assert "it stands at train.py:3 in download" in found.summary
+    assert "rank 1 never joined; it is at train.py:3 in download, not in any" in found.summary
 
 
 def test_nobody_listens_where_nobody_claims_rank_0(tmp_path: Path) -> None:

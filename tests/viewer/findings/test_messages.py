@@ -58,7 +58,7 @@ def test_a_message_whose_sender_is_outside_is_unmatched(tmp_path: Path) -> None:
     found = only(findings(tmp_path))
     assert (found.kind, found.certainty) == ("unmatched_recv", "certain")
     assert ranks(tmp_path, found.culprits) == [1]
-    assert "but rank 1 never sends; it stands at train.py:99 in save" in found.summary
+    assert "but rank 1 never sends; it is at train.py:99 in save" in found.summary
 
 
 def test_a_send_that_nobody_receives_is_unmatched(tmp_path: Path) -> None:

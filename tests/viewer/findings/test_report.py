@@ -89,7 +89,7 @@ def test_the_text_leads_with_the_finding_and_shows_everybody(tmp_path: Path) -> 
     hang(tmp_path)
     case, found = verdict(tmp_path)
     text = list(lines(case, found))
-    assert text[0].startswith("1. ERROR missing_participant: Rank 1 never came to all_reduce #3")
+    assert text[0].startswith("1. ERROR missing_participant: Rank 1 never joined all_reduce #3")
     where = text.index("Where everybody is:")
     shown = {line.split()[1]: line for line in text[where + 1 : where + 3]}
     assert "in all_reduce #3 of the default group for 19.8 s at train.py:10 in main" in shown["0"]

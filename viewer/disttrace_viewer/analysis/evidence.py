@@ -4,26 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import polars as pl
 
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.exchanges import TAGLESS, Exchanges
-from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.analysis.operation import Op, frame, innermost, ops
-from disttrace_viewer.analysis.process_ends import ALIVE, ECHO, SILENT, End
+from disttrace_viewer.analysis.liveness import Look, Seen, look
+from disttrace_viewer.analysis.operation import Op, frame, innermost, inside, ops
+from disttrace_viewer.analysis.process_ends import (
+    ALIVE,
+    CASCADE,
+    OWN,
+    SILENT,
+    Communication,
+    End,
+    because_of_others,
+    is_closed,
+)
 from disttrace_viewer.analysis.thread_stacks import standings
 from disttrace_viewer.merge.clock import to_unix
-from disttrace_viewer.sample.of_table import sample_of
-from disttrace_viewer.sample.sample import Sample
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Frame, Location, Standing, Trace
+from disttrace_viewer.trace.model import Frame, Location, Stack, Standing, Trace
 
 STUCK_NS = 1_500_000_000
 """Blocked for longer than this is stuck: communication of a healthy step takes less."""
 STALL_NS = 10_000_000_000
+_GROUPED = ("collective", "message")
+_GATHERING = ("init_process_group", "rendezvous", "new_group")
 
 
 @dataclass(frozen=True)
@@ -36,14 +45,14 @@ class Evidence:
     look: Look = look
 
     @cached_property
-    def sample(self) -> Sample:
-        """The operations that say where each process stands."""
-        return sample_of(self.trace)
+    def seen(self) -> tuple[Seen, ...]:
+        """What the kernel of this host says of each process."""
+        return tuple(self.look(p) for p in self.trace.processes)
 
     @cached_property
     def alive_here(self) -> bool:
         """Whether any process of the trace lives on this host."""
-        return any(self.look(p).alive for p in self.trace.processes)
+        return any(seen.alive for seen in self.seen)
 
     @cached_property
     def cut_ns(self) -> int:
@@ -51,7 +60,7 @@ class Evidence:
         the newest record of any process.
         """
         newest = self.trace.end_ns
-        living = next((p for p in self.trace.processes if self.look(p).alive), None)
+        living = next((p for p in self.trace.processes if self.seen[p.index].alive), None)
         if living is None or living.boot_id is None:
             return newest
         # The monotonic clock is that of the journals; the wall clock may have been set since.
@@ -62,12 +71,12 @@ class Evidence:
     @cached_property
     def ends(self) -> tuple[End, ...]:
         """How each process ended."""
-        return process_ends.ends(self.trace.processes, self._last_leaves, self.cut_ns, self.look)
+        return process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)
 
     @cached_property
     def live(self) -> bool:
         """Whether anybody lives: then waiting becomes a fault only after ``stall_ns``."""
-        return any(end.how == ALIVE for end in self.ends)
+        return any(end.how == ALIVE or end.lingers for end in self.ends)
 
     @cached_property
     def patience_ns(self) -> int:
@@ -90,7 +99,7 @@ class Evidence:
 
     @cached_property
     def blocking(self) -> tuple[Op, ...]:
-        """Of the pending ones and of those ended by an echo, those that hold up their thread.
+        """Of the pending ones and of those that were given up, those that hold up their thread.
 
         One per thread: the innermost. Asynchronous work that nobody waits for holds up nobody. On
         a backend that works behind the host's back (NCCL) the oldest one in flight holds up the
@@ -105,18 +114,171 @@ class Evidence:
                 found[op.process, op.thread] = op
         for op in device.values():
             found.setdefault((op.process, -1), op)
-        for op in self.echoed:
+        for op in self.given_up:
             found.setdefault((op.process, op.thread), op)
         return tuple(found.values())
 
     @cached_property
-    def echoed(self) -> tuple[Op, ...]:
-        """Operations that ended in an echo and were the last thing their process did."""
+    def failed(self) -> Mapping[int, tuple[Op, ...]]:
+        """Operations of each process that ended in an error, by their end; of composed ones those
+        that wait for others by themselves. Of a call that failed again and again (polling) only the
+        first and the newest.
+        """
+        calls = self.trace.calls.lazy().with_row_index("call")
+        waits = (pl.col("kind") != "composed") | pl.col("op").is_in(_GATHERING)
+        each = self.trace.operations.lazy().filter(pl.col("error").is_not_null())
+        each = each.join(calls.filter(waits).select("call"), on="call", how="semi")
+        of = pl.col("end_ns").rank("ordinal").over("process", "call", "error")
+        count = pl.len().over("process", "call", "error")
+        rows = each.filter((of == 1) | (of == count)).sort("process", "end_ns", "number")
+        found: dict[int, list[Op]] = {}
+        for op in ops(self.trace, rows.collect()):
+            raised = op.refused and op.call.kind == "collective" and because_of_others(op)
+            found.setdefault(op.process, []).append(self._numbered(op) if raised else op)
+        return {process: tuple(all_of) for process, all_of in found.items()}
+
+    def _numbered(self, op: Op) -> Op:
+        """A collective that raised in its call although it had begun (a monitored barrier, any call
+        under ``TORCH_DISTRIBUTED_DEBUG=DETAIL``), under the number that it would have taken.
+        """
+        calls = self.trace.calls.lazy().with_row_index("call")
+        stream = calls.filter(
+            (pl.col("process") == op.process)
+            & (pl.col("group") == op.call.group)
+            & pl.col("backend").eq_missing(pl.lit(op.call.backend))
+            & (pl.col("kind") == "collective")
+        )
+        before = (
+            self.trace.operations.lazy()
+            .filter((pl.col("process") == op.process) & (pl.col("number") < op.number))
+            .join(stream.select("call"), on="call", how="semi")
+            .select(pl.col("seq").max())
+            .collect()
+            .item()
+        )
+        return replace(op, seq=(before or 0) + 1)
+
+    @cached_property
+    def raised_in_call(self) -> tuple[Op, ...]:
+        """Collectives that had begun and raised in their call, each under its number."""
         return tuple(
             op
-            for op in self._last_leaves.values()
-            if self.ends[op.process].how in (ECHO, SILENT, ALIVE) and process_ends.is_echo(op.error)
+            for failed in self.failed.values()
+            for op in failed
+            if op.refused and op.seq is not None and op.call.group is not None
         )
+
+    @cached_property
+    def raised_messages(self) -> tuple[Op, ...]:
+        """P2P operations that raised in their call because of others; they have no number."""
+        return tuple(
+            op
+            for failed in self.failed.values()
+            for op in failed
+            if op.refused and op.call.kind == "message" and because_of_others(op)
+        )
+
+    @cached_property
+    def _exchanged(self) -> Mapping[int, int]:
+        """When each process began the newest operation that others took part in and that ended
+        well: a send may end well although nobody is there.
+        """
+        calls = self.trace.calls.lazy().with_row_index("call")
+        wanted = calls.filter((pl.col("kind") == "collective") | (pl.col("op") == "recv"))
+        rows = (
+            self.trace.operations.lazy()
+            .filter(pl.col("error").is_null() & pl.col("end_ns").is_not_null())
+            .join(wanted.select("call"), on="call", how="semi")
+            .group_by("process")
+            .agg(pl.col("begin_ns").max())
+            .collect()
+        )
+        return dict(rows.iter_rows())
+
+    @cached_property
+    def broken(self) -> Mapping[int, tuple[Op, ...]]:
+        """Operations of each process that ended because of others, after which it exchanged nothing
+        with anybody, by their end.
+        """
+        return {
+            process: kept
+            for process, failed in self.failed.items()
+            if (
+                kept := tuple(
+                    op
+                    for op in failed
+                    if because_of_others(op) and (op.end_ns or 0) >= self._exchanged.get(process, 0)
+                )
+            )
+        }
+
+    @cached_property
+    def communication(self) -> Mapping[int, Communication]:
+        """What each process's communication says of how it ended."""
+        found = {}
+        native = {op.process for op in self.pending if op.call.origin == "c++"}
+        blocked = {op.process for op in self.pending if op.call.kind in _GROUPED}
+        for process in self.trace.processes:
+            index = process.index
+            broken, failed = self.broken.get(index, ()), self.failed.get(index, ())
+            of_group = [op.end_ns or 0 for op in broken if op.call.kind != "store"]
+            found[index] = Communication(
+                errors={op.error: op.end_ns or 0 for op in broken if op.error is not None},
+                rejected=frozenset(
+                    op.error for op in failed if op.error is not None and not because_of_others(op)
+                ),
+                broken_ns=min(of_group, default=None),
+                native=index in native or any(op.call.origin == "c++" for op in failed),
+                blocked=index in blocked,
+                main_ns=self._began.get(index, 0),
+            )
+        return found
+
+    @cached_property
+    def _began(self) -> Mapping[int, int]:
+        """When the main thread of each process began its newest operation."""
+        rows = (
+            self.trace.operations.lazy()
+            .filter(pl.col("thread").fill_null(0) == 0)
+            .group_by("process")
+            .agg(pl.col("begin_ns").max())
+            .collect()
+        )
+        return dict(rows.iter_rows())
+
+    @cached_property
+    def given_up(self) -> tuple[Op, ...]:
+        """Operations that ended because of others and broke what their process was at.
+
+        Per process the first in a group, also where the program caught its error and went on: the
+        group is of no use any more. A store operation only where the process ended by its error:
+        to ask for a key with a short time-out, again and again, holds up nobody.
+        """
+        found = []
+        for process, broken in self.broken.items():
+            end = self.ends[process]
+            group = [op for op in broken if op.call.kind in (*_GROUPED, "constructor")]
+            chain = () if end.failure is None else end.failure.chain
+            passed_on = {*chain, *end.causes} if end.how == CASCADE else set()
+            asked = [op for op in broken if op.call.kind == "store" and op.error in passed_on]
+            if group and (self._harm or end.how == CASCADE):
+                found.append(group[0])
+            elif asked:
+                found.append(_around(asked[-1], broken))
+        return tuple(found)
+
+    @cached_property
+    def _harm(self) -> bool:
+        """Whether anything shows that what was given up was meant to succeed: a process failed or
+        was cut short, or somebody came to a group's operation after the others had given up.
+        """
+        if any(end.how in (OWN, CASCADE, SILENT) for end in self.ends):
+            return True
+        closed = sum(
+            any(is_closed(op.error) and op.call.kind in _GROUPED for op in broken)
+            for broken in self.broken.values()
+        )
+        return closed > 0
 
     @cached_property
     def raised(self) -> Mapping[int, Op]:
@@ -124,13 +286,10 @@ class Evidence:
         return {p: op for p, op in self._last_leaves.items() if op.error is not None}
 
     @cached_property
-    def echo_times(self) -> tuple[tuple[int, int], ...]:
-        """(process, time) of every error that says that somebody went away."""
-        echoes = [i for i, text in enumerate(self.trace.errors) if process_ends.is_echo(text)]
-        failed = self.trace.operations.filter(pl.col("error").is_in(echoes))
-        times = {(p, t) for p, t in failed.select("process", "end_ns").iter_rows() if t}
-        times |= {(i, e.t_ns) for i, e in enumerate(self.ends) if e.how == ECHO}
-        return tuple(sorted(times, key=lambda pair: pair[1]))
+    def closed(self) -> tuple[Op, ...]:
+        """Operations whose error says that the other end closed the connection, by time."""
+        found = [op for failed in self.failed.values() for op in failed if is_closed(op.error)]
+        return tuple(sorted(found, key=lambda op: (op.end_ns or 0, op.id)))
 
     @cached_property
     def _last_leaves(self) -> Mapping[int, Op]:
@@ -148,7 +307,7 @@ class Evidence:
 
     def _holds(self, op: Op) -> bool:
         if op.call.kind == "composed":
-            return op.call.op in ("init_process_group", "rendezvous", "new_group")
+            return op.call.op in _GATHERING
         if op.call.origin == "c++":
             # Nobody tells that C++ code waits; it does when nothing else was begun since.
             return self.last[op.process].number == op.number or op.wait_begin_ns is not None
@@ -179,6 +338,8 @@ class Evidence:
     def until_ns(self, process: int) -> int:
         """Until when a process certainly was where it was last seen."""
         end = self.ends[process]
+        if end.lingers:
+            return self.cut_ns
         if end.how == SILENT and self.cut_ns - end.t_ns <= MISSED_TOGETHER:
             return self.cut_ns
         return end.t_ns
@@ -222,6 +383,16 @@ class Evidence:
         """
         standing = self._standings.get(process)
         return None if standing is None else innermost(standing.stack)
+
+    def inside(self, process: int) -> Frame | None:
+        """What the user's line that ``stands`` gives has called, where that is not known by it."""
+        standing = self._standings.get(process)
+        return None if standing is None else inside(standing.stack)
+
+    def stack(self, process: int) -> Stack:
+        """The recorded frames of where a process stands; empty where nothing was noted."""
+        standing = self._standings.get(process)
+        return () if standing is None else standing.stack
 
     @cached_property
     def _standings(self) -> Mapping[int, Standing]:
@@ -280,6 +451,20 @@ class Evidence:
             for m in g.members
             if m.rank is not None
         }
+
+
+def _around(op: Op, broken: Iterable[Op]) -> Op:
+    """The constructor that a store operation of C++ code was part of, if it failed as well."""
+    around = [
+        other
+        for other in broken
+        if other.call.kind == "constructor"
+        and op.call.origin == "c++"
+        and (other.process, other.thread) == (op.process, op.thread)
+        and other.begin_ns <= op.begin_ns
+        and (other.end_ns or 0) >= (op.end_ns or 0)
+    ]
+    return around[-1] if around else op
 
 
 MISSED_TOGETHER = process_ends.TOGETHER_NS

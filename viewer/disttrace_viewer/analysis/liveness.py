@@ -22,7 +22,11 @@ class Seen:
     alive: bool | None
     code: int | None = None
     """Exit code of a zombie; -N for signal N."""
+    state: str | None = None
+    """The kernel's letter for one that lives: ``T`` and ``t`` stopped, ``D`` waits for a disk."""
 
+
+STOPPED, DISK = "stopped", "disk"
 
 UNKNOWN = Seen(None)
 GONE = Seen(False)
@@ -47,7 +51,7 @@ def look(process: Process) -> Seen:
         return GONE  # the number was given to another process
     if fields[_STATE] in ("Z", "X"):
         return Seen(False, _code(fields))
-    return Seen(True)
+    return Seen(True, state=fields[_STATE])
 
 
 def _code(fields: list[str]) -> int | None:

@@ -1,26 +1,150 @@
-"""The line of the program behind an operation, or where a thread is."""
+"""One operation as a value: only what is unusual becomes one of these."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from disttrace_viewer.trace.model import Frame, Stack, Trace
-from disttrace_viewer.trace.operation import Op, ops
+import polars as pl
 
-__all__ = ["Op", "frame", "innermost", "ops"]
+from disttrace_viewer.trace.model import Call, Frame, Stack, Trace
 
-_LIBRARY = re.compile(
-    r"/(site-packages|dist-packages)/(torch|disttrace)/|/python3[^/]*/(multiprocessing|threading)"
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """A row of the operations table with its call. Times are unix nanoseconds."""
+
+    process: int
+    number: int
+    call: Call
+    thread: int
+    parent: int | None
+    seq: int | None
+    key: int | None
+    source: int | None
+    error: str | None
+    refused: bool
+    lost: bool
+    begin_ns: int
+    issued_ns: int | None
+    wait_begin_ns: int | None
+    complete_ns: int | None
+    end_ns: int | None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Op) and self.id == other.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """Process and number: what no other operation of the trace has."""
+        return (self.process, self.number)
+
+    @property
+    def pending(self) -> bool:
+        """Begun and not known to be over."""
+        return self.end_ns is None and self.error is None and not self.lost
+
+    @property
+    def peer(self) -> int | None:
+        """Group rank of a message's other end; null for a receive from any source so far."""
+        return self.call.peer if self.call.peer is not None else self.source
+
+    @property
+    def status(self) -> str:
+        """``ok``, ``error`` or ``in_flight``."""
+        if self.error is not None:
+            return "error"
+        return "in_flight" if self.end_ns is None else "ok"
+
+    @property
+    def elements(self) -> int | None:
+        """Elements of all tensors passed, where the call tells shapes."""
+        if self.call.shapes is None:
+            return None
+        return sum(math.prod(shape) for shape in self.call.shapes)
+
+
+COLUMNS = (
+    "process",
+    "number",
+    "call",
+    "thread",
+    "parent",
+    "seq",
+    "key",
+    "source",
+    "error",
+    "refused",
+    "lost",
+    "begin_ns",
+    "issued_ns",
+    "wait_begin_ns",
+    "complete_ns",
+    "end_ns",
 )
 
 
-def innermost(stack: Stack) -> Frame | None:
-    """The innermost frame of the user's program; that of a library where there is no other.
+def ops(trace: Trace, rows: pl.DataFrame) -> Iterator[Op]:
+    """Rows of the operations table as values, in their order."""
+    for row in rows.select(COLUMNS).iter_rows():
+        process, number, call, thread, parent, seq, key, source, error, *rest = row
+        yield Op(
+            process,
+            number,
+            trace.call(call),
+            thread or 0,
+            parent,
+            seq,
+            key,
+            source,
+            None if error is None else trace.errors[error],
+            *rest,
+        )
 
+
+_STANDARD = re.compile(r"/python3[^/]*/(?!(site|dist)-packages/)")
+_PACKAGES = re.compile(r"/(site|dist)-packages/")
+_CARRIERS = re.compile(r"/(torch|disttrace|typing_extensions\.py$)")
+
+
+def is_library(file: str) -> bool:
+    """Whether a source file is of the interpreter, its standard library or an installed package."""
+    return bool(_STANDARD.search(file) or _PACKAGES.search(file))
+
+
+def innermost(stack: Stack) -> Frame | None:
+    """The innermost frame of the user's program.
+
+    A program may itself be an installed package, so where no frame lies outside of those, the
+    innermost one counts that is neither torch's nor of the standard library; else the innermost.
     The interpreter's own start (``<frozen runpy>``) is no place in anybody's program.
     """
     shown = [one for one in stack if not one.file.startswith("<frozen ")]
-    return next((one for one in shown if not _LIBRARY.search(one.file)), next(iter(shown), None))
+    for own in (_is_program, _is_package):
+        found = next((one for one in shown if own(one.file)), None)
+        if found is not None:
+            return found
+    return next(iter(shown), None)
+
+
+def inside(stack: Stack) -> Frame | None:
+    """The innermost frame, where that is not the user's own: what it called."""
+    first = next((one for one in stack if not one.file.startswith("<frozen ")), None)
+    return None if first is None or first == innermost(stack) else first
+
+
+def _is_program(file: str) -> bool:
+    return not is_library(file)
+
+
+def _is_package(file: str) -> bool:
+    found = _PACKAGES.search(file)
+    return found is not None and not _CARRIERS.match(file, found.end() - 1)
 
 
 def frame(trace: Trace, op: Op) -> Frame | None:

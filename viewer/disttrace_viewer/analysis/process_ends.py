@@ -1,18 +1,25 @@
-"""How each process ended, as far as its journal, its host and the others can tell."""
+"""How each process ended, as far as its journal, its host and the others can tell.
+
+A failure is a process's own, or it passes on that communication with others broke (a *cascading*
+failure). Its text does not decide: a loader that timed out and an upload whose connection was reset
+read like a lost rank. What decides is the process's own communication: an operation of it ended in
+that very error, or in one from which the failure was raised, or ended in any such error before and
+nothing was exchanged since.
+"""
 
 from __future__ import annotations
 
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from disttrace.journal.format import HEARTBEAT_NS
-from disttrace_viewer.analysis.liveness import Look, Seen, signal_name
-from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.liveness import DISK, STOPPED, Seen, signal_name
+from disttrace_viewer.analysis.operation import Op, is_library
 from disttrace_viewer.trace.model import Failure, Process, Stack
 
-ALIVE, CLEAN, OWN, ECHO, SILENT = "alive", "clean", "own", "echo", "silent"
+ALIVE, CLEAN, OWN, CASCADE, SILENT = "alive", "clean", "own", "cascade", "silent"
 
 UNINSTALLED = "uninstalled"
 """An exit record's word for: tracing was taken off, and what came after is not known."""
@@ -21,8 +28,6 @@ MISSED_NS = 3 * HEARTBEAT_NS
 """Silent for longer than this while others beat: it does not run any more."""
 TOGETHER_NS = HEARTBEAT_NS + 1_000_000_000
 """Last signs that are no further apart may be of one moment."""
-AFTER_ECHO_NS = 1_000_000_000
-"""An exception that follows an echo within this time passes it on."""
 
 FROM_OUTSIDE = tuple(
     -number
@@ -30,14 +35,42 @@ FROM_OUTSIDE = tuple(
 )
 """Ends that others bring about: by themselves they say nothing about the program."""
 
-_ECHOES = re.compile(
-    r"closed by peer|reset by peer|broken pipe|connection (was )?(refused|aborted|closed)"
-    r"|connection reset|timed? ?out|timeout|failed to recv, got 0 bytes|failed to pass monitored"
-    r"|socket error|connectfullmesh|disconnected|remote (end|peer|process)"
-    r"|application timeout caused pair closure|abort(ed)? by|communicator was aborted"
-    r"|stop_waiting|failed to send|waitforinput|heartbeat monitor",
+_CLOSED = re.compile(
+    r"closed by peer|reset by peer|broken pipe|connection (was )?(likely )?(refused|aborted|closed)"
+    r"|connection reset|failed to recv, got 0 bytes|socket error|disconnected"
+    r"|remote (end|peer|process)|failed to send",
     re.IGNORECASE,
 )
+_BROKEN = re.compile(
+    r"timed? ?out|timeout|monitored ?barrier|connectfullmesh|abort(ed)? by|communicator was aborted"
+    r"|stop_waiting|waitforinput|heartbeat monitor|detected mismatch between collectives",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Communication:
+    """What is known of one process's communication, as far as it bears on how it ended."""
+
+    errors: Mapping[str, int] = field(default_factory=dict)
+    """Errors in which operations ended because of others, with the time of the newest; without
+    those after which something was exchanged again.
+    """
+    rejected: frozenset[str] = frozenset()
+    """Errors of calls that torch would not make, and others that are the caller's own."""
+    broken_ns: int | None = None
+    """When an operation of a group, or the making of one, first ended because of others and nothing
+    was exchanged after.
+    """
+    native: bool = False
+    """C++ code has issued an operation that is in flight, or failed."""
+    blocked: bool = False
+    """It is in a collective or a P2P operation."""
+    main_ns: int = 0
+    """When its main thread began its newest operation."""
+
+
+NOTHING = Communication()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +89,12 @@ class End:
     known_dead: bool = False
     told_to_end: bool = False
     """Whoever launched it ended it, because of somebody else."""
+    lingers: bool = False
+    """Its main thread has failed, and another thread keeps the process alive."""
+    causes: tuple[str, ...] = ()
+    """Errors that it passes on, nearest first."""
+    held: str | None = None
+    """``stopped`` or ``disk``: what the kernel says of a process that lives and does not run."""
 
     @property
     def over(self) -> bool:
@@ -63,54 +102,90 @@ class End:
         return self.how != ALIVE
 
 
-def is_echo(text: str | None) -> bool:
-    """Whether an error says no more than that somebody else went away, or did not come."""
-    return text is not None and _ECHOES.search(text) is not None
+def is_closed(text: str | None) -> bool:
+    """Whether an operation's error says that a connection was closed by the other end."""
+    return text is not None and _CLOSED.search(text) is not None
+
+
+def because_of_others(op: Op) -> bool:
+    """Whether an operation's error says no more than that others went away or did not come.
+
+    A collective or P2P operation that had begun ends badly for no other reason, or because of
+    arguments that do not fit, which has rules of its own. One that raised on issue, a store
+    operation and a constructor may have been called wrongly: there the text decides.
+    """
+    if op.error is None:
+        return False
+    if op.call.kind in ("collective", "message") and not op.refused:
+        return True
+    return is_connection_error(op.error)
+
+
+def is_connection_error(text: str | None) -> bool:
+    """Whether the error of an operation is about others that went away, or did not come."""
+    return text is not None and bool(_CLOSED.search(text) or _BROKEN.search(text))
 
 
 def ends(
     processes: Sequence[Process],
-    last: Mapping[int, Op],
+    communication: Mapping[int, Communication],
     cut_ns: int,
-    look: Look,
+    seen: Sequence[Seen],
 ) -> tuple[End, ...]:
-    """The end of every process; ``last`` is the last that each did itself, teardown aside."""
-    return tuple(_end(p, last.get(p.index), cut_ns, look(p)) for p in processes)
+    """The end of every process."""
+    return tuple(
+        _end(p, communication.get(p.index, NOTHING), cut_ns, seen[p.index]) for p in processes
+    )
 
 
-def _end(process: Process, last: Op | None, cut_ns: int, seen: Seen) -> End:
+def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen) -> End:
     told = process.told
     killed = told is not None and told.event == "killed"
     code = seen.code if told is None else told.code
     dead = seen.alive is False or told is not None
     if process.exit is None:
         if not dead and (seen.alive or cut_ns - process.last_ns <= MISSED_NS):
-            return End(ALIVE, cut_ns)
-        return _cut_short(process, last, code, dead=dead, killed=killed)
+            return _living(process, told_of, cut_ns, seen)
+        return _cut_short(process, told_of, code, dead=dead, killed=killed)
     failure, word = _failure(process), process.exit.how
     known = code if code is not None and code > 0 and not killed else process.exit.code
     if word == "exception" and failure is not None:
-        how = ECHO if _passes_on(failure, last) else OWN
-        return End(how, failure.t_ns, known, failure, exit_word=word, known_dead=True)
-    asked_at = process.exit.stack
+        how = _guilt(failure.chain, failure.stack, failure.t_ns, told_of)
+        return End(
+            how, failure.t_ns, known, failure, exit_word=word, known_dead=True,
+            causes=failure.causes,
+        )  # fmt: skip
+    how = CLEAN
     if known not in (None, 0):
-        # A program that catches an echo and leaves with a code passes the echo on.
-        how = ECHO if last is not None and is_echo(last.error) else OWN
-    else:
-        how = CLEAN
-    return End(how, process.exit.t_ns, known, None, asked_at, word, known_dead=True)
+        how = _guilt(process.exit.causes, process.exit.stack, process.exit.t_ns, told_of)
+    return End(
+        how, process.exit.t_ns, known, None, process.exit.stack, word, known_dead=True,
+        causes=process.exit.causes,
+    )  # fmt: skip
+
+
+def _living(process: Process, told_of: Communication, cut_ns: int, seen: Seen) -> End:
+    """A process that lives; its main thread may have failed while another one keeps it alive."""
+    main = [f for f in process.failures if f.thread == 0]
+    if main and main[-1].t_ns >= told_of.main_ns:
+        failure = main[-1]
+        how = _guilt(failure.chain, failure.stack, failure.t_ns, told_of)
+        return End(how, failure.t_ns, None, failure, lingers=True, causes=failure.causes)
+    return End(ALIVE, cut_ns, held={"T": STOPPED, "t": STOPPED, "D": DISK}.get(seen.state or ""))
 
 
 def _cut_short(
-    process: Process, last: Op | None, code: int | None, *, dead: bool, killed: bool
+    process: Process, told_of: Communication, code: int | None, *, dead: bool, killed: bool
 ) -> End:
-    """The end of a process that could not say its last word."""
+    """The end of a process that left no exit record."""
     failure = _failure(process)
     if failure is not None:
-        how = ECHO if _passes_on(failure, last) else OWN
-        return End(how, failure.t_ns, code, failure, known_dead=dead)
+        how = _guilt(failure.chain, failure.stack, failure.t_ns, told_of)
+        return End(how, failure.t_ns, code, failure, known_dead=dead, causes=failure.causes)
     if code not in (None, 0) and code not in FROM_OUTSIDE and not killed:
-        return End(OWN, process.last_ns, code, known_dead=True)
+        # Backends abort an innocent process over what another one sent, or failed to.
+        aborted = code == -signal.SIGABRT and (told_of.blocked or told_of.broken_ns is not None)
+        return End(CASCADE if aborted else OWN, process.last_ns, code, known_dead=True)
     return End(SILENT, process.last_ns, code, known_dead=dead, told_to_end=killed)
 
 
@@ -121,27 +196,40 @@ def _failure(process: Process) -> Failure | None:
     return found[-1] if found else None
 
 
-def _passes_on(failure: Failure, last: Op | None) -> bool:
-    """Whether an uncaught exception is an echo, or was raised because of one."""
-    if is_echo(f"{failure.type}: {failure.text}"):
-        return True
-    if last is None or last.end_ns is None or not is_echo(last.error):
-        return False
-    return 0 <= failure.t_ns - last.end_ns <= AFTER_ECHO_NS
+def _guilt(chain: Sequence[str], stack: Stack, t_ns: int, told_of: Communication) -> str:
+    """Whether a failure is the process's own, or passes on that communication broke.
+
+    ``chain``: the exception and those that it was raised from, as ``Type: first line``.
+    """
+    for text in chain:
+        if text in told_of.errors:
+            return CASCADE
+        if text in told_of.rejected:
+            return OWN
+    if told_of.native and chain and is_connection_error(chain[0]) and _in_torch(stack):
+        return CASCADE  # C++ code waited, and nobody saw the error of its operation
+    # A program may catch the error, save, and end in its own way.
+    if told_of.broken_ns is not None and told_of.broken_ns <= t_ns:
+        return CASCADE
+    return OWN
 
 
-def words(end: End) -> str:
-    """How it ended, to follow a subject: ``ended with ValueError: ... at``, ``was killed``."""
+def _in_torch(stack: Stack) -> bool:
+    """Whether it was raised inside torch, other than by its data loader."""
+    return bool(stack) and is_library(stack[0].file) and "/torch/utils/data/" not in stack[0].file
+
+
+def words(end: End, *, many: bool = False) -> str:
+    """How it ended, to follow a subject: ``failed with ValueError: ...``, ``has ended``.
+
+    ``many``: the subject is several processes.
+    """
     if end.failure is not None:
         text = end.failure.text
         shown = text if len(text) <= 120 else text[:117] + "..."
-        return (
-            f"failed with {end.failure.type}: {shown}"
-            if text
-            else f"failed with {end.failure.type}"
-        )
+        return f"failed with {end.failure.type}" + (f": {shown}" if text else "")
     if end.code is not None and end.code < 0:
-        return f"was ended by {signal_name(end.code)}"
+        return f"{'were' if many else 'was'} ended by {signal_name(end.code)}"
     if end.exit_word == UNINSTALLED:
         return "switched tracing off"
     if end.exit_word == "os._exit":
@@ -149,5 +237,5 @@ def words(end: End) -> str:
     if end.code:
         return f"ended with exit code {end.code}"
     if end.how == SILENT:
-        return "ended without a word (killed, or aborted in C code)"
-    return "has ended"
+        return "ended without an exit record (SIGKILL, out of memory, or a native crash)"
+    return f"{'have' if many else 'has'} ended"

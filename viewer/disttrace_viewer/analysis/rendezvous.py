@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+
+import polars as pl
 
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.node_rendezvous import AGENT
-from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import is_echo
+from disttrace_viewer.analysis.operation import Op, ops
+from disttrace_viewer.analysis.process_ends import because_of_others
 from disttrace_viewer.trace.model import Store
 
+LATE_NS = 1_000_000_000
+"""Whoever begins so long after the first one's time-out was not waited for any more."""
 STORES = ("TCPStore", "FileStore", "HashStore")
 
 
@@ -32,6 +36,8 @@ class Meeting:
     absent: tuple[int, ...]
     ranks: tuple[int, ...] | None
     """Global ranks of the group that is made, where its creation tells them."""
+    lateness: Mapping[int, int] = field(default_factory=dict)
+    """Processes that arrived when the others had given up, and by how many nanoseconds."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +49,26 @@ class Meetings:
     @cached_property
     def constructors(self) -> tuple[Op, ...]:
         """Every constructor operation, by process and number."""
-        return tuple(self.evidence.sample.of_kind("constructor"))
+        calls = self.evidence.trace.calls.lazy().with_row_index("call")
+        wanted = calls.filter(pl.col("kind") == "constructor").select("call")
+        rows = self.evidence.trace.operations.lazy().join(wanted, on="call", how="semi")
+        return tuple(ops(self.evidence.trace, rows.sort("process", "number").collect()))
+
+    @cached_property
+    def _parents(self) -> Mapping[tuple[int, int], Op]:
+        trace = self.evidence.trace
+        wanted = {(op.process, op.parent) for op in self.constructors if op.parent is not None}
+        if not wanted:
+            return {}
+        keys = pl.DataFrame(
+            sorted(wanted), schema={"process": pl.UInt32, "number": pl.UInt32}, orient="row"
+        )
+        rows = trace.operations.join(keys, on=["process", "number"], how="semi")
+        return {op.id: op for op in ops(trace, rows)}
 
     def parent(self, op: Op) -> Op | None:
         """The composed operation around a constructor."""
-        return self.evidence.sample.get(op.process, op.parent)
+        return None if op.parent is None else self._parents.get((op.process, op.parent))
 
     def claim(self, op: Op) -> int | None:
         """The rank under which a constructor comes: its own argument, else the process's."""
@@ -90,9 +111,18 @@ class Meetings:
         size = op.call.args.get("size", op.call.args.get("world_size"))
         expected = size if isinstance(size, int) and size > 0 else None
         arrived: dict[int, int] = {}
+        ended = [o.end_ns for o in together if o.end_ns is not None and because_of_others(o)]
+        over_ns = min(ended, default=None)
+        lateness = {
+            other.process: other.begin_ns - over_ns
+            for other in together
+            if over_ns is not None and other.begin_ns - over_ns > LATE_NS
+        }
         for other in together:
             rank = self.claim(other)
-            if rank is not None and (other.error is None or is_echo(other.error)):
+            if rank is None or other.process in lateness:
+                continue
+            if other.error is None or because_of_others(other):
                 arrived.setdefault(rank, other.process)
         made = self._ranks(op)
         missing = [r for r in range(expected or 0) if r not in arrived]
@@ -106,9 +136,17 @@ class Meetings:
                 late.append(process)
         if op.call.op in STORES and not store.server:
             # A client waits for nobody but the server.
-            return Meeting(key, tuple(together), store, None, arrived, (), (), None)
+            return Meeting(key, tuple(together), store, None, arrived, (), (), None, lateness)
         return Meeting(
-            key, tuple(together), store, expected, arrived, tuple(late), tuple(absent), made
+            key,
+            tuple(together),
+            store,
+            expected,
+            arrived,
+            tuple(late),
+            tuple(absent),
+            made,
+            lateness,
         )
 
     def _store(self, op: Op) -> Store | None:

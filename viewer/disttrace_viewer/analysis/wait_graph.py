@@ -7,8 +7,8 @@ possible sender, a key for whoever sets it, a constructor of a group for its oth
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -16,8 +16,9 @@ from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import TAGLESS
 from disttrace_viewer.analysis.node_rendezvous import AGENT, Agents
-from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.rendezvous import Meetings
+from disttrace_viewer.analysis.operation import Op, ops
+from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
+from disttrace_viewer.analysis.rendezvous import LATE_NS, Meetings
 from disttrace_viewer.analysis.store_keys import Setters
 
 COLLECTIVE, MESSAGE, KEY, MEETING, OTHER = "collective", "message", "key", "meeting", "other"
@@ -48,6 +49,12 @@ class Wait:
     stream: Stream | None = None
     arrived: tuple[int, ...] = ()
     """Processes that have begun the same exchange."""
+    late_ns: int | None = None
+    """It began so long after the others had given the exchange up: it is no wait for them."""
+    lateness: tuple[tuple[int, int], ...] = ()
+    """Those among the targets that arrived after the exchange was given up, and by how much."""
+    side: bool = False
+    """Of a thread beside the one that does the process's exchanges: it holds up nobody else."""
 
     def __hash__(self) -> int:
         # An operation is in one wait only; members and targets may be thousands.
@@ -66,7 +73,7 @@ class Wait:
 
 def waits(evidence: Evidence, meetings: Meetings, agents: Agents) -> tuple[Wait, ...]:
     """Every wait of a trace that lasts too long or was ended by its own waiting."""
-    composed = _of_agents(evidence)
+    composed, side = _of_agents(evidence), _side_threads(evidence)
     chosen = [
         _carrier(evidence, op)
         for op in evidence.blocking
@@ -84,9 +91,44 @@ def waits(evidence: Evidence, meetings: Meetings, agents: Agents) -> tuple[Wait,
     for rest in by_kind.values():
         found += [Wait(op, OTHER, ("other", *op.id)) for op in rest]
     found += _nodes(evidence, agents)
-    waiting = {op.process for op in keys} | {wait.process for wait in found}
-    found += _keys(evidence, keys, waiting)
+    waiting = {op.process for op in keys if op.id not in side} | {wait.process for wait in found}
+    found += [replace(wait, side=wait.op.id in side) for wait in _keys(evidence, keys, waiting)]
     return tuple(sorted(found, key=lambda w: (w.process, w.op.number)))
+
+
+def given_up_ns(ops: Iterable[Op]) -> int | None:
+    """When an exchange was given up: its first operation that ended because of others did.
+
+    Who begins more than ``LATE_NS`` after that cannot have been waited for any more. Within it
+    nothing is said: two survivors of a third may fail one after the other.
+    """
+    ended = [op.end_ns for op in ops if op.end_ns is not None and because_of_others(op)]
+    return min(ended, default=None)
+
+
+def _side_threads(evidence: Evidence) -> frozenset[tuple[int, int]]:
+    """Blocking store operations of threads that have no part in their process's exchanges.
+
+    What a process is at is told by the thread that does the exchanges of its groups; where none
+    does any, by the main thread.
+    """
+    chosen = [op for op in evidence.blocking if op.call.kind == "store"]
+    if not chosen:
+        return frozenset()
+    calls = evidence.trace.calls.lazy().with_row_index("call")
+    wanted = calls.filter(pl.col("kind").is_in(["collective", "message"])).select("call")
+    rows = (
+        evidence.trace.operations.lazy()
+        .filter(pl.col("process").is_in([op.process for op in chosen]))
+        .join(wanted, on="call", how="semi")
+        .select("process", pl.col("thread").fill_null(0))
+        .unique()
+        .collect()
+    )
+    at_work: dict[int, set[int]] = {}
+    for process, thread in rows.iter_rows():
+        at_work.setdefault(process, set()).add(thread)
+    return frozenset(op.id for op in chosen if op.thread not in at_work.get(op.process, {0}))
 
 
 def _of_agents(evidence: Evidence) -> set[tuple[int, int]]:
@@ -140,6 +182,48 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     yield from (Wait(op, OTHER, ("other", *op.id)) for op in chosen if op not in numbered)
     if not numbered:
         return
+    inside = _inside(evidence, numbered)
+    sides: dict[tuple[int, str | None, int | None], tuple[Arrivals, Resolved]] = {}
+    for op in numbered:
+        group = op.call.group
+        assert group is not None
+        key = (group, op.call.backend, op.seq)
+        if key not in sides:  # once for all who wait in it
+            arrivals = _arrivals(inside.get(key, {}))  # type: ignore[arg-type]
+            size = evidence.trace.groups[group].size or 0
+            missing = [r for r in range(size) if r not in arrivals.in_time]
+            sides[key] = (arrivals, _resolve(evidence, group, missing))
+        arrivals, (targets, absent) = sides[key]
+        late_ns = dict(arrivals.late).get(op.process)
+        yield Wait(
+            op,
+            COLLECTIVE,
+            ("collective", *key),
+            () if late_ns is not None else targets,
+            () if late_ns is not None else absent,
+            stream=(group, op.call.backend),
+            arrived=tuple(sorted(arrivals.in_time.values())),
+            late_ns=late_ns,
+            lateness=arrivals.late,
+        )
+
+
+Resolved = tuple[tuple[int, ...], tuple[int, ...]]
+"""Processes, and global ranks without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Who is in an exchange, by group rank, and who came when it had been given up: by how much."""
+
+    in_time: Mapping[int, int]
+    late: tuple[tuple[int, int], ...] = ()
+
+
+def _inside(
+    evidence: Evidence, numbered: Sequence[Op]
+) -> Mapping[tuple[int, str | None, int], Mapping[int, Op]]:
+    """The operations of the exchanges that some are in, by group rank."""
     wanted = pl.DataFrame(
         [(op.call.group, op.call.backend, op.seq) for op in numbered],
         schema={"group": pl.UInt32, "backend": pl.String, "seq": pl.UInt32},
@@ -147,35 +231,32 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     ).unique()
     table = evidence.exchanges.collectives
     rows = table.join(wanted, on=["group", "backend", "seq"], how="semi", nulls_equal=True)
-    came: dict[tuple[int, str | None, int], dict[int, int]] = {}
+    found: dict[tuple[int, str | None, int], dict[int, Op]] = {}
     names = dict(zip(rows["exchange"], rows.select("group", "backend", "seq").rows(), strict=True))
     members = evidence.exchanges.participants(rows["exchange"])
     held = _held_back(evidence)
-    for exchange, rank, process, number in members.select(
-        "exchange", "group_rank", "process", "number"
-    ).iter_rows():
-        if (process, number) not in held and rank is not None:
-            came.setdefault(names[exchange], {})[rank] = process
-    sides: dict[tuple[int, str | None, int | None], tuple[tuple[int, ...], ...]] = {}
-    for op in numbered:
-        group = op.call.group
-        assert group is not None
-        key = (group, op.call.backend, op.seq)
-        if key not in sides:  # once for all who wait in it
-            arrived = came.get(key, {})  # type: ignore[arg-type]
-            size = evidence.trace.groups[group].size or 0
-            missing = [r for r in range(size) if r not in arrived]
-            sides[key] = (*_resolve(evidence, group, missing), tuple(sorted(arrived.values())))
-        targets, absent, inside = sides[key]
-        yield Wait(
-            op,
-            COLLECTIVE,
-            ("collective", *key),
-            targets,
-            absent,
-            stream=(group, op.call.backend),
-            arrived=inside,
-        )
+    ranks = members.select("exchange", "group_rank").iter_rows()
+    for (exchange, rank), op in zip(ranks, ops(evidence.trace, members), strict=True):
+        if op.id not in held and rank is not None:
+            found.setdefault(names[exchange], {})[rank] = op
+    for op in evidence.raised_in_call:  # they are in no table of exchanges
+        if op.call.group is not None and op.call.group_rank is not None:
+            key = (op.call.group, op.call.backend, op.seq or 0)
+            found.setdefault(key, {}).setdefault(op.call.group_rank, op)
+    return found
+
+
+def _arrivals(inside: Mapping[int, Op]) -> Arrivals:
+    over_ns = given_up_ns(inside.values())
+    late = {
+        rank: op.begin_ns - over_ns
+        for rank, op in inside.items()
+        if over_ns is not None and op.begin_ns - over_ns > LATE_NS
+    }
+    return Arrivals(
+        {rank: op.process for rank, op in inside.items() if rank not in late},
+        tuple((inside[rank].process, by_ns) for rank, by_ns in sorted(late.items())),
+    )
 
 
 def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
@@ -190,9 +271,7 @@ def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
     return held
 
 
-def _resolve(
-    evidence: Evidence, group: int, missing: Sequence[int]
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _resolve(evidence: Evidence, group: int, missing: Sequence[int]) -> Resolved:
     """Processes, and global ranks without one, behind group ranks."""
     targets, absent = [], []
     for rank in missing:
@@ -224,11 +303,56 @@ def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
         row = table.filter(
             (pl.col(f"{side}_process") == op.process) & (pl.col(f"{side}_number") == op.number)
         )
-        met = row.height > 0 and row[f"{other}_process"][0] is not None
-        targets, absent = ((), ()) if met else _resolve(evidence, group, [op.peer])
         key = ("message", row["message"][0]) if row.height else ("message", *op.id)
-        arrived = (op.process, row[f"{other}_process"][0]) if met else (op.process,)
-        yield Wait(op, MESSAGE, key, targets, absent, arrived=arrived)
+        partner = row[f"{other}_process"][0] if row.height else None
+        if partner is None:
+            yield _one_end(evidence, op, key)
+            continue
+        error = row[f"{other}_error"][0]
+        # One end had given up before the other was posted: they have not met.
+        theirs = row[f"{other}_begin_ns"][0] - op.end_ns if op.error and op.end_ns else 0
+        mine = op.begin_ns - row[f"{other}_end_ns"][0] if error is not None else 0
+        if theirs > LATE_NS:
+            yield Wait(
+                op, MESSAGE, key, (partner,), arrived=(op.process,), lateness=((partner, theirs),)
+            )
+        elif mine > LATE_NS:
+            yield Wait(op, MESSAGE, key, arrived=(partner,), late_ns=mine)
+        else:
+            yield Wait(op, MESSAGE, key, arrived=(op.process, partner))
+
+
+def _one_end(evidence: Evidence, op: Op, key: Hashable) -> Wait:
+    """A message of which the other end was not posted, or raised in its call after the first had
+    given up: such an end has no number, and is known by who it faces.
+    """
+    assert op.call.group is not None
+    assert op.peer is not None
+    for other in evidence.raised_messages:
+        if _faces(op, other) and other.begin_ns - (op.end_ns or other.begin_ns) > LATE_NS:
+            by_ns = other.begin_ns - (op.end_ns or 0)
+            return Wait(
+                op, MESSAGE, key, (other.process,), arrived=(op.process,),
+                lateness=((other.process, by_ns),),
+            )  # fmt: skip
+    if op.refused:
+        for other in (o for broken in evidence.broken.values() for o in broken):
+            if _faces(op, other) and op.begin_ns - (other.end_ns or op.begin_ns) > LATE_NS:
+                late_ns = op.begin_ns - (other.end_ns or 0)
+                return Wait(op, MESSAGE, key, arrived=(other.process,), late_ns=late_ns)
+    targets, absent = _resolve(evidence, op.call.group, [op.peer])
+    return Wait(op, MESSAGE, key, targets, absent, arrived=(op.process,))
+
+
+def _faces(one: Op, two: Op) -> bool:
+    """Whether they are the two ends of one direction in one group."""
+    a, b = one.call, two.call
+    return (
+        a.kind == b.kind == "message"
+        and a.group == b.group
+        and a.op != b.op
+        and (one.peer, two.peer) == (b.group_rank, a.group_rank)
+    )
 
 
 def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterator[Wait]:
@@ -245,7 +369,8 @@ def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterat
         unset = [key for key in keys if nothing((place, key))]
         blocks = op.call.op in ("store.get", "store.wait", "store.multi_get", "store.queue_pop")
         exchange = ("key", place, *sorted(unset or keys))
-        missing = bool(unset) and blocks
+        # A connection that was closed says nothing of the key.
+        missing = bool(unset) and blocks and not is_closed(op.error)
         # Who has filled a queue so far need not be the one to fill it once more.
         wanted = unset if missing and not queue else []
         known = {setters.expected((place, key), op.process, waiting) for key in wanted} - {None}
@@ -258,12 +383,15 @@ def _meeting(meetings: Meetings, op: Op) -> Wait:
     meeting = meetings.of(op)
     if meeting is None:
         return Wait(op, OTHER, ("other", *op.id))
+    late_ns = meeting.lateness.get(op.process)
     return Wait(
         op,
         MEETING,
         meeting.key,
-        meeting.late,
-        meeting.absent,
+        () if late_ns is not None else meeting.late,
+        () if late_ns is not None else meeting.absent,
         unknown=meeting.expected is None,
         arrived=tuple(sorted(set(meeting.arrived.values()))),
+        late_ns=late_ns,
+        lateness=tuple(sorted(meeting.lateness.items())),
     )

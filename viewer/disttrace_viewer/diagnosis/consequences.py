@@ -35,7 +35,7 @@ def _waiting(case: Case, number: int, finding: Finding) -> tuple[int, ...]:
 
 def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
     trace, evidence = case.evidence.trace, case.evidence
-    waits: dict[str, list[int]] = {}
+    waits: dict[tuple[bool, str], list[int]] = {}
     for wait, owner in case.owner.items():
         if owner != number or wait.exchange in finding.scope.exchanges:
             continue
@@ -43,15 +43,13 @@ def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
             continue
         if (wait.stream, wait.op.seq) in finding.scope.streams:
             continue  # the finding tells of it
-        at = sentences.aside(frame(trace, wait.op))
-        verb = "waited" if wait.op.error or evidence.ends[wait.process].over else "waits"
-        text = f"{verb} in {sentences.operation(trace, wait.op)}{at}"
-        waits.setdefault(text, []).append(wait.process)
-    said = []
-    for text, processes in waits.items():
-        subject = sentences.processes(trace, processes)
-        shown = text.replace("waits", "wait", 1) if len(processes) > 1 else text
-        said.append(f"{subject[0].upper() + subject[1:]} {shown}.")
+        over = wait.op.error is not None or evidence.ends[wait.process].over
+        what = f"{sentences.operation(trace, wait.op)}{sentences.aside(frame(trace, wait.op))}"
+        waits.setdefault((over, what), []).append(wait.process)
+    told = [
+        f"{_who(case, who)} {'waited' if over else 'wait' if len(who) > 1 else 'waits'} in {what}."
+        for (over, what), who in waits.items()
+    ]
     ended: dict[str, list[int]] = {}
     for process, owner in case.ends.items():
         end = evidence.ends[process]
@@ -59,8 +57,11 @@ def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
             continue  # ended from outside when all was over: no consequence of anything here
         if owner == number and process not in finding.culprits and end.how != CLEAN:
             ended.setdefault(words(evidence, process), []).append(process)
-    for text, processes in ended.items():
-        subject = sentences.processes(trace, processes)
-        shown = text.replace("was ended", "were ended", 1) if len(processes) > 1 else text
-        said.append(f"{subject[0].upper() + subject[1:]} {shown}.")
-    return said
+    told += [
+        f"{_who(case, who)} {words(evidence, who[0], many=len(who) > 1)}." for who in ended.values()
+    ]
+    return told
+
+
+def _who(case: Case, processes: list[int]) -> str:
+    return sentences.capital(sentences.processes(case.evidence.trace, processes))

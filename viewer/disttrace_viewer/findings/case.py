@@ -9,8 +9,8 @@ from functools import cached_property
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.node_rendezvous import Agents
 from disttrace_viewer.analysis.process_ends import (
+    CASCADE,
     CLEAN,
-    ECHO,
     FROM_OUTSIDE,
     OWN,
     SILENT,
@@ -22,7 +22,7 @@ from disttrace_viewer.findings.finding import ERROR, Finding
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
-EARLY = "whether they would still have come: everything was ended after a short wait"
+EARLY = "let it hang for longer before ending it: all was ended after a short wait"
 """What would settle such a wait."""
 
 
@@ -54,9 +54,14 @@ class Case:
 
     @cached_property
     def of_process(self) -> Mapping[int, tuple[Wait, ...]]:
-        """The waits of each process that waits."""
+        """The waits of each process that waits, and by which others wait for it in turn.
+
+        Neither those of side threads, nor what was begun when the others had given it up.
+        """
         found: dict[int, list[Wait]] = {}
         for wait in self.waits:
+            if wait.side or wait.late_ns is not None:
+                continue
             found.setdefault(wait.process, []).append(wait)
         return {process: tuple(all_of) for process, all_of in found.items()}
 
@@ -65,8 +70,9 @@ class Case:
         return [wait for wait in self.waits if wait not in self.owner]
 
     def oldest(self) -> list[Wait]:
-        """Open waits in the order in which they began."""
-        return sorted(self.open(), key=lambda wait: (wait.op.begin_ns, wait.op.id))
+        """Open waits in the order in which they began, but for those that hold up nobody."""
+        found = [w for w in self.open() if not w.side and w.late_ns is None]
+        return sorted(found, key=lambda wait: (wait.op.begin_ns, wait.op.id))
 
     def old(self, wait: Wait) -> bool:
         """Whether it has lasted long enough to be somebody's fault."""
@@ -107,9 +113,9 @@ class Case:
                 if self._explains(finding, number, wait):
                     self.owner[wait] = number
                     changed = True
-        stuck = {wait.process for wait, n in self.owner.items() if n == number}
+        stuck = {wait.process for wait, n in self.owner.items() if n == number and not wait.side}
         for process in stuck:
-            if self.evidence.ends[process].how in (ECHO, SILENT):
+            if self.evidence.ends[process].how in (CASCADE, SILENT):
                 self.ends.setdefault(process, number)
 
     def _explains(self, finding: Finding, number: int, wait: Wait) -> bool:

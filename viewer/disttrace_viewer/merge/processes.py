@@ -117,6 +117,7 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
             code=ended.get("code"),
             t_ns=unix(ended),
             stack=stack_of(journal, ended.get("stack")),
+            causes=tuple(ended.get("causes") or ()),
         ),
         failures=tuple(
             Failure(
@@ -125,6 +126,7 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
                 text=item.get("text") or "",
                 stack=stack_of(journal, item.get("stack")),
                 thread=item.get("h", 0),
+                causes=tuple(item.get("causes") or ()),
             )
             for item in listed["failure"]
         ),

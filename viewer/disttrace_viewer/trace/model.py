@@ -14,14 +14,12 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
+import polars as pl
 
 from disttrace.journal.format import ranks_of
-
-if TYPE_CHECKING:
-    import polars as pl
 
 
 class Frame(NamedTuple):
@@ -56,6 +54,8 @@ class Exit:
     t_ns: int
     stack: Stack = ()
     """Where the program asked for it (``sys.exit``, ``os._exit``)."""
+    causes: tuple[str, ...] = ()
+    """``Type: first line`` of what was being handled then, nearest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,13 @@ class Failure:
     text: str
     stack: Stack
     thread: int
+    causes: tuple[str, ...] = ()
+    """``Type: first line`` of the exceptions that it was raised from, nearest first."""
+
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """Itself as ``Type: first line``, then its causes."""
+        return (f"{self.type}: {self.text}" if self.text else self.type, *self.causes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +242,6 @@ class Store:
     path: str | None
     place: str
     """Id of its ``Place``."""
-
-    @property
-    def lead(self) -> str:
-        """Every prefix with a slash, ``?`` for an unknown one: what stands before a key."""
-        return "".join(f"{'?' if p is None else p}/" for p in self.prefix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -416,7 +418,8 @@ class Trace:
         if key is None:
             return None
         store = self.call(call).store
-        lead = self.stores[store].lead if store is not None else ""
+        prefix = self.stores[store].prefix if store is not None else ()
+        lead = "".join(f"{'?' if p is None else p}/" for p in prefix)
         entry = self.keys[key]
         parts = [lead + part for part in entry.parts]
         return parts if entry.many else parts[0]

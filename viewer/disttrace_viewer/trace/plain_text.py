@@ -38,5 +38,4 @@ def shortened(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     mark = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-    tail = f"... ({len(text):,} characters, {mark})"
-    return text[: most - len(tail)] + tail
+    return f"{text[: most - 30]}... ({len(text):,} characters, {mark})"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.trace.model import Frame, Group, Trace
+from disttrace_viewer.trace.model import Frame, Group, Location, Trace
 
 MANY = 8
 """More items than this are counted and not listed."""
@@ -56,6 +56,11 @@ def processes(trace: Trace, indices: Iterable[int]) -> str:
     return listed(words) or "nobody"
 
 
+def capital(text: str) -> str:
+    """With a capital letter in front."""
+    return text[:1].upper() + text[1:]
+
+
 def have(count: int) -> str:
     """``has`` for one, ``have`` for several."""
     return "has" if count == 1 else "have"
@@ -102,10 +107,11 @@ def aside(frame: Frame | None) -> str:
     return "" if frame is None else f" ({place(frame)})"
 
 
-def standing(frame: Frame) -> str:
-    """``train.py:42 in load``."""
-    inside = "" if frame.function == "<module>" else f" in {frame.function}"
-    return f"{os.path.basename(frame.file)}:{frame.line}{inside}"
+def standing(frame: Frame | Location, within: Frame | None = None) -> str:
+    """``train.py:42 in load``, and what that line has called: ``(in queue.py:171 get)``."""
+    function = "" if frame.function == "<module>" else f" in {frame.function}"
+    called = "" if within is None else f" (in {place(within)} {within.function})"
+    return f"{os.path.basename(frame.file)}:{frame.line}{function}{called}"
 
 
 def operation(trace: Trace, op: Op) -> str:

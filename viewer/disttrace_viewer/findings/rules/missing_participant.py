@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from disttrace_viewer.analysis.operation import Op, frame, ops
+from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MEETING, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
@@ -42,65 +43,103 @@ class Extra:
 
 def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
-    inside = [w for w in case.open() if w.exchange == wait.exchange]
+    inside = [w for w in case.open() if w.exchange == wait.exchange and w.late_ns is None]
     who = [w.process for w in inside]
     group = None if wait.op.call.group is None else trace.groups[wait.op.call.group]
     extra = _extra(case, wait, sinks)
-    age = max(evidence.age_ns(w.op) for w in inside)
-    missing = sentences.processes(trace, sinks)
-    if wait.absent:
-        unseen = f"{sentences.ranks(wait.absent)} (no process of it was seen)"
-        missing = f"{missing} and {unseen}" if sinks else unseen
-    places = dict.fromkeys(sentences.place(frame(trace, w.op)) for w in inside)
-    name = sentences.operation(trace, wait.op)
-    if wait.kind == MEETING:
-        name = f"the creation of a group ({wait.op.call.op})"
-    waited = f"{sentences.processes(trace, who)} {sentences.have(len(who))} been waiting"
-    summary = (
-        f"{missing[0].upper() + missing[1:]} never came to {name}, in which {waited} at"
-        f" {sentences.listed(list(places))} for {sentences.span(age)}"
-        f"{outside.where(case, sinks)}."
-    )
-    hint = _hint(case, wait, sinks)
-    if extra is not None:
-        at = sentences.place(frame(trace, extra.op))
-        called = f"{extra.op.call.op} #{extra.op.seq} at {at}"
-        hint = (
-            f"Without one more call at {at} both sides have made the same calls: look for a"
-            " collective under a condition on the rank."
-        )
-        summary = (
-            f"{sentences.processes(trace, who).capitalize()} made one more call ({called}) than"
-            f" {missing} and {sentences.have(len(who))} been waiting alone in {name} at"
-            f" {sentences.listed(list(places))} for {sentences.span(age)}"
-            f"{outside.where(case, sinks)}."
-        )
+    early = all(case.early(w) for w in inside)
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
-    unsure = any(w.op.call.origin == "c++" for w in inside)
-    early = all(case.early(w) for w in inside)
-    blamed = () if extra is not None else tuple(sinks)
-    sites = [extra.op] if extra is not None else []
+    unsure = any(w.op.call.origin == "c++" for w in inside) or bool(_mute(case, sinks))
     return Finding(
         kind="missing_participant",
-        summary=summary,
+        summary=_summary(case, wait, sinks, inside, extra),
         certainty=CERTAIN if whole and extra is None and not unsure and not early else LIKELY,
-        hint=hint,
-        culprits=blamed,
+        hint=_hint(case, wait, sinks) if extra is None else _skipped(case, extra),
+        culprits=() if extra is not None else tuple(sinks),
         absent_ranks=() if extra is not None else wait.absent,
         waiting=tuple(who),
         op=wait.op.call.op,
         group=None if group is None else group.id,
         seq=wait.op.seq,
         locations=outside.locations(case, sinks)
-        + evidence.locations([*(w.op for w in inside), *sites]),
+        + evidence.locations([*(w.op for w in inside), *([] if extra is None else [extra.op])]),
         at_ns=wait.op.begin_ns,
         scope=Scope(
             exchanges=frozenset({wait.exchange}),
             roots=frozenset(sinks),
             absent=frozenset((wait.op.call.group, r) for r in wait.absent),
         ),
-        settles=("the journals of these ranks",) if wait.absent else (EARLY,) if early else (),
+        settles=_settles(case, wait, _mute(case, sinks), early=early),
+    )
+
+
+def _mute(case: Case, sinks: Sequence[int]) -> list[int]:
+    """Those that gave no sign of life while others waited, and are not seen to live now: frozen, or
+    gone with their host or network before a connection could be closed.
+    """
+    ends = case.evidence.ends
+    return [s for s in sinks if ends[s].how == SILENT and outside.frozen_ns(case, s)]
+
+
+def _settles(case: Case, wait: Wait, mute: Sequence[int], *, early: bool) -> tuple[str, ...]:
+    if wait.absent:
+        return (f"collect the journals of {sentences.ranks(wait.absent)}",)
+    if mute:
+        who = sentences.processes(case.evidence.trace, mute)
+        return (f"see whether {who} still lived then (the host's log, dmesg)",)
+    return (EARLY,) if early else ()
+
+
+def _summary(
+    case: Case, wait: Wait, sinks: Sequence[int], inside: Sequence[Wait], extra: Extra | None
+) -> str:
+    evidence, trace = case.evidence, case.evidence.trace
+    waiting = [w.process for w in inside]
+    who, many = sentences.processes(trace, waiting), len(waiting)
+    at = sentences.listed(list(dict.fromkeys(sentences.place(frame(trace, w.op)) for w in inside)))
+    age = sentences.span(max(evidence.age_ns(w.op) for w in inside))
+    name = sentences.operation(trace, wait.op)
+    if wait.kind == MEETING:
+        name = f"the creation of a group ({wait.op.call.op})"
+    gave_up = all(w.op.error is not None for w in inside)
+    waited = f"{who} {'' if gave_up else sentences.have(many) + ' been '}{_WAITED[gave_up]}"
+    if extra is not None:
+        called = f"{extra.op.call.op} #{extra.op.seq} at {sentences.place(frame(trace, extra.op))}"
+        missing = sentences.processes(trace, sinks)
+        return (
+            f"{sentences.capital(who)} made one more call ({called}) than {missing}, and"
+            f" {sentences.have(many)} been waiting alone in {name} at {at} for {age}"
+            f"{outside.where(case, sinks)}."
+        )
+    late = dict(wait.lateness)
+    came = [p for p in sinks if p in late]
+    if came and len(came) == len(sinks) and not wait.absent:
+        by = sentences.span(min(late[p] for p in came))
+        return (
+            f"{sentences.capital(sentences.processes(trace, came))} arrived at {name} {by} after"
+            f" the others had given up: {waited} for it at {at} for {age}."
+        )
+    never = [p for p in sinks if p not in late]
+    missing = sentences.processes(trace, never)
+    if wait.absent:
+        unseen = f"{sentences.ranks(wait.absent)} (no journal found)"
+        missing = f"{missing} and {unseen}" if never else unseen
+    after = f", and {sentences.processes(trace, came)} only after they had given up" * bool(came)
+    return (
+        f"{sentences.capital(missing)} never joined {name}{after}: {waited} at {at} for {age}"
+        f"{outside.where(case, never)}."
+    )
+
+
+_WAITED = {False: "waiting", True: "waited"}
+
+
+def _skipped(case: Case, extra: Extra) -> str:
+    at = sentences.place(frame(case.evidence.trace, extra.op))
+    return (
+        f"Apart from one more call at {at} all ranks made the same calls: look for a collective"
+        " inside `if rank ...`, or under a condition on the data, there."
     )
 
 
@@ -110,7 +149,19 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
             "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier; use"
             " join() of DistributedDataParallel, or drop_last."
         )
-    return "Look at what these ranks do where they stand: a loader, a lock, a branch by rank."
+    one = len(sinks) == 1 and not wait.absent
+    late = dict(wait.lateness)
+    if sinks and all(s in late for s in sinks):
+        return (
+            f"Find what held {'it' if one else 'them'} up before this call (a loader, a checkpoint,"
+            " an evaluation), or allow more time: timeout= of the group."
+        )
+    if not sinks:
+        return "See whether these ranks were started, and whether their journals were collected."
+    return (
+        f"Look at what {'this rank does' if one else 'these ranks do'} there: a data loader, a"
+        " lock, or code that only some ranks run."
+    )
 
 
 def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Extra | None:

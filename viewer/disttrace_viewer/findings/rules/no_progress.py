@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.process_ends import is_closed
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MESSAGE, OTHER, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
@@ -18,7 +19,10 @@ def find(case: Case) -> Iterator[Finding]:
     """
     for kinds in ((COLLECTIVE, MESSAGE), (OTHER,)):
         for wait in case.oldest():
-            if wait.kind in kinds and wait.complete and wait not in case.owner and case.old(wait):
+            if wait.kind not in kinds or not wait.complete or wait in case.owner:
+                continue
+            # A closed connection is the end of a process, and no lack of progress.
+            if case.old(wait) and not is_closed(wait.op.error):
                 yield _finding(case, wait)
 
 
@@ -35,13 +39,13 @@ def _finding(case: Case, wait: Wait) -> Finding:
     name = sentences.operation(trace, wait.op)
     if wait.kind == OTHER:
         summary = (
-            f"{label[0].upper() + label[1:]} {lasting.format(name)}, and what it waits for was not"
-            " seen."
+            f"{sentences.capital(label)} {lasting.format(name)}, and what it waits for was not"
+            " recorded."
         )
     else:
         summary = (
-            f"Everybody came to {name} with equal arguments, and {label} {lasting.format('it')}"
-            " without an end."
+            f"All members have joined {name} with matching arguments, and {label}"
+            f" {lasting.format('it')}: nothing moves."
         )
     return Finding(
         kind="no_progress",

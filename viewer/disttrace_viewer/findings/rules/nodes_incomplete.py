@@ -51,7 +51,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
             exchanges=frozenset(w.exchange for w in [*same, *others]),
             roots=frozenset(a.process for a in late),
         ),
-        settles=("the journals of the other nodes, if they were started",)
+        settles=("collect the journals of the other nodes, if they were started",)
         if wait.unknown and not elsewhere and not disagree
         else (),
     )
@@ -70,7 +70,7 @@ def _missing(
             gone = f"{_agents(case, [one.process])} went on without, with {_nodes(one)}"
             yield f"{gone} where {_nodes(attempt)} are wanted here"
             continue
-        where = outside.where(case, [one.process]).removeprefix("; ")
+        where = outside.where(case, [one.process], named=True).removeprefix("; ")
         yield f"{_agents(case, [one.process])} was in an earlier round and did not come: {where}"
     stores: dict[str, list[int]] = {}
     for one in elsewhere:
@@ -126,7 +126,7 @@ def _agents(case: Case, processes: Iterable[int]) -> str:
 
 
 def _capital(text: str) -> str:
-    return text[0].upper() + text[1:]
+    return sentences.capital(text)
 
 
 def _hint(*, disagree: bool, apart: bool) -> str:

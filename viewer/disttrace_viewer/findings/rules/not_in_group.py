@@ -85,9 +85,9 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
     ops = set(operations.values())
     return Finding(
         kind="not_in_group",
-        summary=f"{text[0].upper() + text[1:]}, which is itself and no other member."
+        summary=f"{sentences.capital(text)}, which is itself and no other member."
         if itself
-        else f"{text[0].upper() + text[1:]}, {no_member} of {whole}.",
+        else f"{sentences.capital(text)}, {no_member} of {whole}.",
         hint="torch wants global ranks for src and dst; ranks within the group go by group_src and"
         " group_dst, or get_global_rank() translates them.",
         certainty=LIKELY if itself else CERTAIN,
@@ -99,7 +99,7 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
             for p in processes
             if (where := evidence.whereabouts(p)) is not None
         ),
-        consequences=(f"{label[0].upper() + label[1:]} {words(first)}.",),
+        consequences=(f"{sentences.capital(label)} {words(first)}.",),
         at_ns=first.t_ns,
         scope=Scope(roots=frozenset(processes)),
     )

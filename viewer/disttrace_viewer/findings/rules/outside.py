@@ -5,41 +5,67 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from disttrace_viewer.analysis.liveness import DISK, STOPPED
 from disttrace_viewer.analysis.peer_addresses import words
-from disttrace_viewer.analysis.process_ends import ALIVE
+from disttrace_viewer.analysis.process_ends import ALIVE, MISSED_NS, SILENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.trace.model import Location
 from disttrace_viewer.wording import sentences
 
 
-def where(case: Case, processes: Iterable[int]) -> str:
-    """A clause per place: ``; it stands at loader.py:9 in load, outside communication``."""
-    evidence = case.evidence
-    texts: dict[str, list[int]] = {}
+def where(case: Case, processes: Iterable[int], *, named: bool = False) -> str:
+    """A clause per place: ``; rank 2 is at loader.py:9 in load, not in any collective``.
+
+    ``named``: they were named just before, so all of them at one place are ``it`` or ``they``.
+    """
+    texts: dict[tuple[str, str], list[int]] = {}
     for process in processes:
-        end = evidence.ends[process]
-        standing = evidence.stands(process)
-        if end.over and end.how != "silent":
-            text = words(evidence, process)
-        elif standing is not None:
-            text = f"stands at {sentences.standing(standing)}, outside communication"
-        else:
-            last = evidence.last.get(process)
-            text = "is outside communication"
-            if last is not None:
-                text += f" since {sentences.operation(evidence.trace, last)}"
-        texts.setdefault(text, []).append(process)
-    alone = len(texts) == 1
+        texts.setdefault((_doing(case, process, many=False), _doing(case, process, many=True)), [])
+        texts[_doing(case, process, many=False), _doing(case, process, many=True)].append(process)
     clauses = []
-    for text, who in texts.items():
-        subject = "it" if alone and len(who) == 1 else "they"
-        if not alone:
-            subject = sentences.processes(evidence.trace, who)
-        elif len(who) > 1:
-            text = text.replace("stands", "stand", 1).replace("is outside", "are outside", 1)
-            text = text.replace("has ended", "have ended", 1)
-        clauses.append(f"{subject} {text}")
+    for (one, many), who in texts.items():
+        subject = sentences.processes(case.evidence.trace, who)
+        if named and len(texts) == 1:
+            subject = "they" if len(who) > 1 else "it"
+        clauses.append(f"{subject} {many if len(who) > 1 else one}")
     return "; " + ", ".join(clauses) if clauses else ""
+
+
+def _doing(case: Case, process: int, *, many: bool) -> str:
+    """What a process is at that takes no part, to follow it as a subject."""
+    evidence = case.evidence
+    end, are = evidence.ends[process], "are" if many else "is"
+    if end.over and end.how != SILENT:
+        return words(evidence, process, many=many)
+    if end.held == STOPPED:
+        return f"{are} stopped (SIGSTOP, or a debugger){_at(case, process)}"
+    if end.held == DISK:
+        return f"{are} in uninterruptible sleep (disk, NFS or a driver){_at(case, process)}"
+    if evidence.stands(process) is not None:
+        return f"{are}{_at(case, process)}, not in any collective"
+    last = evidence.last.get(process)
+    since = "" if last is None else f" since {sentences.operation(evidence.trace, last)}"
+    frozen = frozen_ns(case, process)
+    if frozen and evidence.trace.processes[process].heartbeat_ns is not None:
+        return (
+            f"{'have' if many else 'has'} been frozen for {sentences.span(frozen)}{since}: no"
+            " Python ran in it (a library call that holds the GIL, or SIGSTOP)"
+        )
+    return f"{are} not in any collective{since}"
+
+
+def _at(case: Case, process: int) -> str:
+    where = case.evidence.stands(process)
+    if where is None:
+        return ""
+    return f" at {sentences.standing(where, case.evidence.inside(process))}"
+
+
+def frozen_ns(case: Case, process: int) -> int:
+    """For how long a process gave no sign of life until the last one of the others."""
+    processes = case.evidence.trace.processes
+    silent = max(p.last_ns for p in processes) - processes[process].last_ns
+    return silent if silent > MISSED_NS else 0
 
 
 def locations(case: Case, processes: Iterable[int]) -> tuple[Location, ...]:

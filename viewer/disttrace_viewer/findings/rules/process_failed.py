@@ -1,15 +1,25 @@
-"""A process failed or vanished, and others depend on it: the first failure, not its echoes."""
+"""A process failed or vanished, and others depend on it: the first failure, not what follows.
+
+What passes on that communication broke is told apart in ``analysis.process_ends``.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
-from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.analysis.process_ends import MISSED_NS, OWN, SILENT, TOGETHER_NS, words
+from disttrace_viewer.analysis.exchanges import TAGLESS
+from disttrace_viewer.analysis.operation import Op, innermost
+from disttrace_viewer.analysis.peer_addresses import words
+from disttrace_viewer.analysis.process_ends import (
+    CASCADE,
+    MISSED_NS,
+    OWN,
+    SILENT,
+    TOGETHER_NS,
+    is_closed,
+)
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.trace.model import Location
 from disttrace_viewer.wording import sentences
 
 
@@ -19,11 +29,10 @@ def find(case: Case) -> Iterator[Finding]:
     Others that fail by themselves later are findings of their own unless they followed from this.
     """
     left = [p for p in case.own_failures() if _counts(case, p)]
-    gone = [p for p in _gone(case) if p not in case.ends]
-    order = sorted(left + gone, key=lambda p: case.evidence.ends[p].t_ns)
+    order = sorted(left + _gone(case), key=lambda p: case.evidence.ends[p].t_ns)
     while order:
         first = order[0]
-        alike = [p for p in order if _signature(case, p) == _signature(case, first)]
+        alike = [p for p in order if _alike(case, first, p)]
         yield _finding(case, first, alike)
         order = [p for p in order if p not in alike and p not in case.ends]
 
@@ -34,7 +43,7 @@ def _counts(case: Case, process: int) -> bool:
     mine = trace.processes[process]
     children = {p.index for p in trace.processes if p.parent == mine.id}
     return not any(
-        case.evidence.ends[c].how in ("own", "echo", SILENT)
+        case.evidence.ends[c].how in (OWN, CASCADE, SILENT)
         and case.evidence.ends[c].t_ns <= case.evidence.ends[process].t_ns
         for c in children
     )
@@ -59,36 +68,110 @@ def _signature(case: Case, process: int) -> object:
     return (end.failure.type, where and (where.file, where.line))
 
 
+def _alike(case: Case, one: int, two: int) -> bool:
+    """Whether two failures are one: the same error at the same line, or silent at one moment."""
+    if _signature(case, one) == _signature(case, two):
+        return True
+    first, second = case.evidence.ends[one], case.evidence.ends[two]
+    together = abs(first.t_ns - second.t_ns) <= TOGETHER_NS
+    return first.how == second.how == SILENT and first.code == second.code and together
+
+
 def _gone(case: Case) -> list[int]:
-    """Processes that fell silent while others went on, and were not waiting themselves."""
+    """Processes that stopped without an exit record, where that was what broke the job.
+
+    A process that others wait for in vain while its connections stay open has not ended: whatever
+    ended it came later, and most often it was somebody who ended the whole job.
+    """
     evidence = case.evidence
-    silent = [i for i, end in enumerate(evidence.ends) if end.how == SILENT]
-    found = []
-    for process in silent:
-        if evidence.ends[process].told_to_end or not case.outside(process):
-            continue
-        if evidence.trace.processes[process].role == "agent":
-            continue
-        at = evidence.ends[process].t_ns
-        together = [
-            other
-            for other in silent
-            if other != process and abs(evidence.ends[other].t_ns - at) <= TOGETHER_NS
-        ]
-        outlived = evidence.cut_ns - at > MISSED_NS or evidence.alive_here
-        noticed = any(p != process and t >= at for p, t in evidence.echo_times)
-        if together and not (outlived and _survivor(case, process, together)):
-            continue  # ended from outside, all at one time: what stood before is the verdict
-        if not (noticed or outlived) or _awaited_before(case, process):
-            continue
-        found.append(process)
-    return found
+    silent = [
+        i
+        for i, end in enumerate(evidence.ends)
+        if end.how == SILENT
+        and not end.told_to_end
+        and evidence.trace.processes[i].role != "agent"
+        and i not in case.ends
+    ]
+    return [p for p in silent if _died(case, p, silent) and not _awaited_before(case, p)]
 
 
-def _survivor(case: Case, process: int, together: list[int]) -> bool:
+def _died(case: Case, process: int, silent: list[int]) -> bool:
+    evidence = case.evidence
+    at = evidence.ends[process].t_ns
+    together = {p for p in silent if abs(evidence.ends[p].t_ns - at) <= TOGETHER_NS}
+    told = evidence.trace.processes[process].told
+    reported = told is not None and told.event == "failed"
+    seen_dead = evidence.alive_here and evidence.seen[process].alive is False
+    if not case.outside(process):
+        # It was waiting itself, and most often that is why somebody ended it. It broke the job
+        # where others lost it soon after it had begun to wait.
+        soon = all(
+            evidence.age_ns(w.op) < evidence.stall_ns and w.op.error is None
+            for w in case.of_process[process]
+        )
+        return soon and (noticed(case, process, together) or reported)
+    if reported or seen_dead or noticed(case, process, together):
+        return True
+    if len(together) > 1 and not _survivor(case, process, together):
+        return False  # ended from outside, all at one time: what stood before is the verdict
+    outlived = evidence.cut_ns - at > MISSED_NS
+    return outlived and not _kept_open(case, process)
+
+
+def noticed(case: Case, process: int, together: Set[int] = frozenset()) -> bool:
+    """Whether a process that lived on lost its connection to a silent one after its last sign.
+
+    Processes that fell silent ``together`` with it prove nothing: whoever ends a job ends one after
+    the other, and the later ones lose the earlier ones first. Nor does what was lost after somebody
+    timed out over it: those who time out end, and that closes connections too.
+    """
+    evidence = case.evidence
+    at = evidence.ends[process].t_ns
+    timed_out = min(
+        (
+            wait.op.end_ns
+            for wait in case.waits
+            if process in wait.targets and wait.op.end_ns and not is_closed(wait.op.error)
+        ),
+        default=None,
+    )
+    return any(
+        op.process not in (*together, process)
+        and at <= (op.end_ns or 0) <= (timed_out or op.end_ns or 0)
+        and _shared(case, process, op)
+        for op in evidence.closed
+    )
+
+
+def _shared(case: Case, process: int, op: Op) -> bool:
+    """Whether an operation could lose a process: a member of its group, or its store's server."""
+    trace = case.evidence.trace
+    if op.call.group is not None:
+        return any(m.process == process for m in trace.groups[op.call.group].members)
+    if op.call.store is None:
+        return False
+    place = trace.place_by_id.get(trace.stores[op.call.store].place)
+    return place is not None and (place.server == process or op.call.kind == "constructor")
+
+
+def _kept_open(case: Case, process: int) -> bool:
+    """Whether somebody waited for it for long after its last sign, on a backend that notices at
+    once when a process ends, and lost no connection: then it still was there.
+    """
+    evidence = case.evidence
+    at = evidence.ends[process].t_ns
+    return any(
+        process in wait.targets
+        and (wait.op.error is None or not is_closed(wait.op.error))
+        and wait.op.call.backend not in TAGLESS
+        and (wait.op.end_ns or evidence.until_ns(wait.process)) - at > MISSED_NS
+        for wait in case.waits
+    )
+
+
+def _survivor(case: Case, process: int, together: Set[int]) -> bool:
     """Whether a member of one of its groups went on for long after them."""
     evidence = case.evidence
-    gone = {process, *together}
     peers = {
         m.process
         for g in evidence.trace.groups
@@ -97,7 +180,7 @@ def _survivor(case: Case, process: int, together: list[int]) -> bool:
     }
     at = evidence.ends[process].t_ns
     return any(
-        evidence.until_ns(p) - at > MISSED_NS or not evidence.ends[p].over for p in peers - gone
+        evidence.until_ns(p) - at > MISSED_NS or not evidence.ends[p].over for p in peers - together
     )
 
 
@@ -118,40 +201,57 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     end = evidence.ends[first]
     where = evidence.whereabouts(first)
     last = evidence.last.get(first)
-    text = sentences.processes(trace, alike)
-    text = text[0].upper() + text[1:]
     known = end.failure is not None or end.asked_at
-    at = f" at {_place(where)}" if known and where is not None else ""
+    at = f" at {sentences.standing(where)}" if known and where is not None else ""
     before = f", after {sentences.operation(trace, last)}" if last is not None else ""
     if end.failure is not None:
         before = ""
-    silent = end.how == SILENT and end.code is None
-    noticed = any(p not in alike and t >= end.t_ns for p, t in evidence.echo_times)
-    sure = not silent or noticed or end.known_dead
+    sure = end.how != SILENT or end.code is not None or noticed(case, first, set(alike))
+    sure = sure or (evidence.alive_here and end.known_dead)
+    many = len(alike) > 1
+    on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
+    who = sentences.capital(sentences.processes(trace, alike))
     return Finding(
         kind="process_failed",
-        summary=f"{text} {words(end)}{at}{before}.",
+        summary=f"{who} {words(evidence, first, many=many)}{at}{before}{on}.",
         certainty=CERTAIN if sure else LIKELY,
         hint=_hint(case, first),
         culprits=tuple(alike),
         op=None if last is None else last.call.op,
         locations=tuple(place for p in alike if (place := evidence.whereabouts(p)) is not None),
         at_ns=end.t_ns,
-        scope=Scope(roots=frozenset(alike), members=_launchers(case, alike)),
+        scope=Scope(roots=frozenset(alike), members=_launchers(case, alike) | _after(case, alike)),
     )
 
 
-def _place(where: Location) -> str:
-    return f"{os.path.basename(where.file)}:{where.line} in {where.function}"
+def _after(case: Case, processes: list[int]) -> frozenset[int]:
+    """Members of their groups whose failure passes on that communication broke since."""
+    evidence = case.evidence
+    gone = set(processes)
+    at = min(evidence.ends[p].t_ns for p in processes)
+    peers = {
+        m.process
+        for g in evidence.trace.groups
+        for m in g.members
+        if any(n.process in gone for n in g.members)
+    }
+    return frozenset(
+        p for p in peers - gone if evidence.ends[p].how == CASCADE and evidence.ends[p].t_ns >= at
+    )
 
 
 def _hint(case: Case, process: int) -> str:
     end = case.evidence.ends[process]
+    if end.lingers:
+        return (
+            "Read this exception first. The process does not end, because a thread that is no"
+            " daemon still runs: end it, or make it a daemon."
+        )
     if end.failure is not None:
         return "Read this exception first; what the other ranks report follows from it."
     if (end.code is not None and end.code < 0) or end.how == SILENT:
         return (
             "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or a crash in"
-            " C code (run with PYTHONFAULTHANDLER=1)."
+            " native code (run with PYTHONFAULTHANDLER=1)."
         )
     return "Find who calls exit there; the other ranks were still at work."

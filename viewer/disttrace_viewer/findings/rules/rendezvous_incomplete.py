@@ -57,12 +57,14 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         w
         for w in case.open()
         if w.kind == MEETING
+        and w.late_ns is None
         and (w.exchange == wait.exchange or (set(w.absent) & set(wait.absent) and not elsewhere))
     ]
     who = sorted({w.process for w in same} | {w.process for w in elsewhere})
-    came = f"{sentences.ranks(meeting.arrived)} came" if meeting.arrived else "nobody came"
-    if meeting.expected:
-        came += f" of {meeting.expected}"
+    arrived = len(meeting.arrived)
+    came = f"{arrived} of {meeting.expected}" if meeting.expected else str(arrived)
+    came += f" {'has' if arrived == 1 else 'have'} arrived"
+    came += f" ({sentences.ranks(meeting.arrived)})" if arrived else ""
     at = sentences.place(frame(trace, wait.op))
     age = sentences.span(max(evidence.age_ns(w.op) for w in same))
     text = _missing(case, wait, sinks)
@@ -78,7 +80,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
     return Finding(
         kind="rendezvous_incomplete",
         summary=(
-            f"{label[0].upper() + label[1:]} {sentences.have(len({w.process for w in same}))} been"
+            f"{sentences.capital(label)} {sentences.have(len({w.process for w in same}))} been"
             f" waiting in {evidence.top(wait.op).call.op} ({at}) at {name} for {age}: {came};"
             f" {text}."
         ),
@@ -96,7 +98,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
             roots=frozenset(sinks),
             absent=frozenset((None, r) for r in wait.absent),
         ),
-        settles=("the journals of these ranks, if they were started",)
+        settles=(f"collect the journals of {sentences.ranks(wait.absent)}, if started",)
         if wait.absent
         else (EARLY,)
         if early and not elsewhere
@@ -106,11 +108,22 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
 
 def _missing(case: Case, wait: Wait, sinks: list[int]) -> str:
     parts = []
-    if sinks:
-        who = sentences.processes(case.evidence.trace, sinks)
-        parts.append(f"{who} did not come{outside.where(case, sinks)}")
+    late = dict(wait.lateness)
+    came = [p for p in sinks if p in late]
+    never = [p for p in sinks if p not in late]
+    trace = case.evidence.trace
+    if came:
+        by = sentences.span(min(late[p] for p in came))
+        parts.append(
+            f"{sentences.processes(trace, came)} arrived {by} after the others had given up"
+        )
+    if never:
+        parts.append(
+            f"{sentences.processes(trace, never)} never joined"
+            f"{outside.where(case, never, named=True)}"
+        )
     if wait.absent:
-        parts.append(f"no process of {sentences.ranks(wait.absent)} was seen")
+        parts.append(f"no journal of {sentences.ranks(wait.absent)} was found")
     return " and ".join(parts)
 
 

@@ -71,7 +71,7 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
     return Finding(
         kind="rendezvous_unreachable",
         summary=(
-            f"{label[0].upper() + label[1:]} {sentences.have(len(who))} been dialling"
+            f"{sentences.capital(label)} {sentences.have(len(who))} been dialling"
             f" {store.host}:{store.port} ({sentences.place(frame(trace, op))}) for {age}, where no"
             f" traced process listens: {text}."
         ),

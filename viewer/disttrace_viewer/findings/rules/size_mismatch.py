@@ -76,4 +76,4 @@ def _finding(case: Case, send: Op, receive: Op, times: int, messages: list[int])
 
 def _label(case: Case, op: Op) -> str:
     label = case.evidence.trace.processes[op.process].label
-    return label[0].upper() + label[1:] if op.call.op == "send" else label
+    return sentences.capital(label) if op.call.op == "send" else label

@@ -59,7 +59,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     return Finding(
         kind="store_key_missing",
         summary=(
-            f"{label[0].upper() + label[1:]} {sentences.have(len(who))} been in"
+            f"{sentences.capital(label)} {sentences.have(len(who))} been in"
             f" {wait.op.call.op} of"
             f" {names} at {at} for {age}, and {text}{doing}."
         ),

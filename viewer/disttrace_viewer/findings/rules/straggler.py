@@ -56,7 +56,7 @@ def finding_of(case: Case, delay: Delay, kind: str) -> Finding:
         severity=WARNING,
         certainty=CERTAIN if len(clocks) == 1 else LIKELY,
         summary=(
-            f"{label[0].upper() + label[1:]} {does} by {sentences.span(delay.median_ns)} in"
+            f"{sentences.capital(label)} {does} by {sentences.span(delay.median_ns)} in"
             f" {delay.times} of {delay.of} cases{at}; {others} waited"
             f" {sentences.span(delay.waited_ns)} for it in total."
         ),

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from disttrace_viewer.analysis.operation import Op, frame
+import polars as pl
+
+from disttrace_viewer.analysis.operation import Op, frame, ops
 from disttrace_viewer.analysis.wait_graph import MESSAGE, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.sample.sample import message_stream
 from disttrace_viewer.wording import sentences
 
 
@@ -39,29 +40,45 @@ def facing(case: Case, waits: Sequence[Wait]) -> Finding | None:
 
 def _other_tag(case: Case, wait: Wait) -> Op | None:
     """The unmatched other end of the same direction that bears another tag."""
-    op, sample = wait.op, case.evidence.sample
-    mine = message_stream(op)
-    if mine is None or mine[3] is None or not wait.targets:
+    op, evidence = wait.op, case.evidence
+    if op.peer is None or not wait.targets:
         return None
-    other = "recv" if op.call.op == "send" else "send"
-    for (side, theirs), kept in sample.message_streams.items():
-        if side == other and theirs[:3] == mine[:3] and theirs[3] not in (None, mine[3]):
-            for facing in kept:
-                if facing.end_ns is None and sample.other_end(facing) is None:
-                    return facing
-    return None
+    send = op.call.op == "send"
+    side, other = ("send", "recv") if send else ("recv", "send")
+    mine = evidence.exchanges.messages.filter(
+        (pl.col(f"{side}_process") == op.process) & (pl.col(f"{side}_number") == op.number)
+    )
+    if not mine.height:
+        return None
+    row = mine.row(0, named=True)
+    facing = evidence.exchanges.messages.filter(
+        (pl.col("group") == row["group"])
+        & (pl.col("source") == row["source"])
+        & (pl.col("destination") == row["destination"])
+        & (pl.col("tag") != row["tag"])
+        & pl.col(f"{side}_process").is_null()
+        & pl.col(f"{other}_end_ns").is_null()
+    )
+    if not facing.height:
+        return None
+    first = facing.row(0, named=True)
+    rows = evidence.trace.operations.filter(
+        (pl.col("process") == first[f"{other}_process"])
+        & (pl.col("number") == first[f"{other}_number"])
+    )
+    return next(ops(evidence.trace, rows), None)
 
 
 def _facing(case: Case, wait: Wait, other: Op) -> Finding:
     trace = case.evidence.trace
     ends = sorted([wait.op, other], key=lambda op: op.call.op == "recv")
     send, receive = ends
-    sender = trace.processes[send.process].label
     blocked = {w.op.id for w in case.of_process.get(other.process, ())}
     return Finding(
         kind="unmatched_recv" if wait.op.call.op == "recv" else "unmatched_send",
         summary=(
-            f"{sender[0].upper() + sender[1:]} sends to {trace.processes[receive.process].label}"
+            f"{sentences.capital(trace.processes[send.process].label)} sends to"
+            f" {trace.processes[receive.process].label}"
             f" with tag {send.call.tag} ({sentences.place(frame(trace, send))}), which receives"
             f" with tag {receive.call.tag} ({sentences.place(frame(trace, receive))}): the two"
             f" never meet."
@@ -82,30 +99,18 @@ def _facing(case: Case, wait: Wait, other: Op) -> Finding:
 
 
 def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence = case.evidence
     op = wait.op
     early = case.early(wait)
-    done = "sends" if op.call.op == "recv" else "receives"
-    label = trace.processes[wait.process].label
-    if sinks:
-        who = sentences.processes(trace, sinks)
-        never = f"{who} never {done}{outside.where(case, sinks)}"
-    else:
-        never = f"{sentences.ranks(wait.absent)}, of which no process was seen, never {done}"
-    if wait.any_of:
-        never = f"nobody {done}: {never}"
+    whole = bool(sinks) and case.certain_journals([wait.process, *sinks])
     return Finding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
-        summary=(
-            f"{label[0].upper() + label[1:]} has been in {sentences.operation(trace, op)}"
-            f" ({sentences.place(frame(trace, op))}, {sentences.sizes(op)}) for"
-            f" {sentences.span(evidence.age_ns(op))}, but {never}."
-        ),
-        certainty=CERTAIN
-        if sinks and not wait.any_of and not early and case.certain_journals([wait.process, *sinks])
-        else LIKELY,
-        hint=f"Find the {'send' if op.call.op == 'recv' else 'receive'} that should meet it: is it"
-        " under a condition, or in a batch that one side left shorter?",
+        summary=_summary(case, wait, sinks),
+        certainty=CERTAIN if whole and not wait.any_of and not early else LIKELY,
+        hint=f"Find the {'send' if op.call.op == 'recv' else 'receive'} that should match it: is it"
+        " under a condition, or in a batch that one side left shorter?"
+        if not wait.lateness
+        else "Find what held it up before that call, or allow more time: timeout= of the group.",
         culprits=() if wait.any_of else tuple(sinks),
         absent_ranks=() if wait.any_of else wait.absent,
         waiting=(wait.process,),
@@ -121,6 +126,35 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         ),
         settles=(EARLY,) if early else (),
     )
+
+
+def _summary(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
+    evidence, trace = case.evidence, case.evidence.trace
+    op = wait.op
+    verb = "send" if op.call.op == "recv" else "receive"
+    label = trace.processes[wait.process].label
+    waited = "waited" if op.error is not None else "has been waiting"
+    been = (
+        f"{sentences.capital(label)} {waited} in {sentences.operation(trace, op)}"
+        f" ({sentences.place(frame(trace, op))}, {sentences.sizes(op)}) for"
+        f" {sentences.span(evidence.age_ns(op))}"
+    )
+    if wait.lateness:
+        by = sentences.span(wait.lateness[0][1])
+        return (
+            f"{been} and gave up; {sentences.processes(trace, sinks)} posted the {verb} {by} later."
+        )
+    many = len(sinks) > 1
+    if sinks:
+        who = sentences.processes(trace, sinks)
+        never = (
+            f"{who} never {verb if many else verb + 's'}{outside.where(case, sinks, named=True)}"
+        )
+    else:
+        never = f"{sentences.ranks(wait.absent)} (no journal found) never {verb}s"
+    if wait.any_of:
+        never = f"nobody {verb}s: {never}"
+    return f"{been}, but {never}."
 
 
 def _group(case: Case, op: Op) -> str | None:

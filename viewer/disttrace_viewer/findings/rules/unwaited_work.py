@@ -42,7 +42,7 @@ def find(case: Case) -> Iterator[Finding]:
             kind="unwaited_work",
             severity=NOTE,
             certainty=LIKELY,
-            summary=f"{label[0].upper() + label[1:]} never waited for {op.call.op} at"
+            summary=f"{sentences.capital(label)} never waited for {op.call.op} at"
             f" {sentences.place(frame(trace, op))}{times}, and dropped its Work.",
             hint="Keep the Work and wait for it before the tensors are used or freed.",
             culprits=tuple(processes),

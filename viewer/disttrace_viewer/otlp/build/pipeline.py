@@ -39,10 +39,10 @@ class Pipeline:
         self._meters = meters
         self._exchanges.use(meters)
 
-    def follow(self, directory: str, base: str, *, owner: int | None = None) -> None:
-        """Take in the journal ``base``; see ``JournalReader`` for ``owner``."""
+    def follow(self, directory: str, base: str) -> None:
+        """Take in the journal ``base``."""
         if base not in self.journals:
-            self.journals[base] = JournalReader(directory, base, owner=owner)
+            self.journals[base] = JournalReader(directory, base)
 
     def poll(self) -> None:
         """Take in what is new, and send what had ended at the turn before.

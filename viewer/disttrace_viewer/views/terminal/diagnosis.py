@@ -80,7 +80,7 @@ def _details(number: int, finding: Finding) -> Iterator[str]:
     if finding.hint is not None:
         yield f"   What to do: {finding.hint}"
     if finding.settles:
-        yield f"   To be sure: {sentences.listed(finding.settles)}"
+        yield f"   To confirm: {sentences.listed(finding.settles)}"
     if finding.consequences:
         yield "   What follows from it:"
     for sentence in finding.consequences:
@@ -90,10 +90,9 @@ def _details(number: int, finding: Finding) -> Iterator[str]:
 def _coverage(case: Case) -> Iterator[str]:
     found = coverage(case)
     trace = case.evidence.trace
-    count = sum(case.evidence.sample.counts.values())
     yield ""
     yield (
-        f"Read: {len(trace.processes)} journals, {count:,} operations of"
+        f"Read: {len(trace.processes)} journals, {trace.operations.height:,} operations of"
         f" {len(trace.jobs)} job{'s' if len(trace.jobs) != 1 else ''}."
     )
     if found["missing_ranks"]:

@@ -1,0 +1,266 @@
+"""A failure of a process's own, and one that passes on that communication with others broke."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.trace.model import Process
+from support.journals import MS, Journal
+from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, leave, only, ranks, steps
+
+TIMED_OUT = "RuntimeError: Timed out waiting 6000ms for recv operation to complete"
+LOOKS_LIKE_IT = [
+    ("RuntimeError", "DataLoader timed out after 5 seconds"),
+    ("ConnectionResetError", "[Errno 104] Connection reset by peer"),
+    ("ReadTimeoutError", "Read timeout on endpoint URL"),
+]
+
+
+def lose(journal: Journal, group: int, t: int, d: int, text: str = PEER_GONE) -> None:
+    """An all_reduce that ends in an error."""
+    number = journal.begin(journal.collective(group), t, q=3)
+    journal.end(number, d, x=journal.string(text))
+
+
+def fail_from(journal: Journal, t: int, kind: str, text: str, *causes: str) -> None:
+    """An uncaught exception with what it was raised from."""
+    stack = journal.stack(("train.py", 31, "save"))
+    journal.define("failure", t=t, type=kind, text=text, stack=stack, h=0, causes=list(causes))
+    journal.define("exit", t=t + MS, how="exception", code=1)
+
+
+@pytest.mark.parametrize(("kind", "text"), LOOKS_LIKE_IT)
+def test_a_text_like_a_lost_rank_is_no_evidence(tmp_path: Path, kind: str, text: str) -> None:
+    """No operation of rank 1 ended in that error, so it is its own."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            fail(journal, 210 * MS, kind, text)
+        else:
+            lose(journal, group, 200 * MS, 30 * MS)
+            fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    assert ranks(tmp_path, found.culprits) == [1]
+
+
+def test_all_at_once_is_not_nothing(tmp_path: Path) -> None:
+    """Every rank's loader times out: none of them lost another one."""
+    for journal, _ in steps(tmp_path, 3):
+        fail(journal, 210 * MS, *LOOKS_LIKE_IT[0])
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0, 1, 2])
+
+
+@pytest.mark.parametrize("how", ["later", "chain", "exit", "os._exit"])
+def test_survivors_end_in_their_own_ways(tmp_path: Path, how: str) -> None:
+    """They catch the lost connection, and save, raise their own exception, or leave with a code."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            fail(journal, 210 * MS, "ValueError", "the loss is not a number")
+            continue
+        lose(journal, group, 200 * MS, 30 * MS)
+        if how == "later":
+            fail(journal, 5 * S, "SystemError", "training aborted")
+        elif how == "chain":
+            fail_from(journal, 5 * S, "OSError", "cannot go on", PEER_GONE)
+        else:
+            journal.define("exit", t=5 * S, how=how, code=13)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    assert len(found.consequences) == 2  # the operation, and how they ended
+
+
+def test_a_process_that_recovered_fails_by_itself(tmp_path: Path) -> None:
+    """What it lost before it exchanged something again has nothing to do with its end."""
+    for journal, group in steps(tmp_path, 2):
+        lose(journal, group, 200 * MS, 30 * MS, TIMED_OUT)
+        journal.run(journal.collective(group), t=1 * S, d=MS, q=4)
+        if journal.rank == 1:
+            fail_from(journal, 2 * S, "KeyError", "'step'", TIMED_OUT)
+        else:
+            number = journal.begin(journal.collective(group), 2 * S, q=5)
+            journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
+            fail(journal, 3 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = [f for f in findings(tmp_path) if f.kind == "process_failed"]
+    assert ranks(tmp_path, only(found).culprits) == [1]
+
+
+def test_a_polled_store_is_no_excuse(tmp_path: Path) -> None:
+    """Rank 1 asked for a key with a short time-out, again and again, and then failed by itself."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 1:
+            get = journal.call("store.wait", kind="store", store=1)
+            for number in range(5):
+                n = journal.begin(get, (200 + number) * MS, k="message")
+                text = "DistStoreError: wait timeout after 50ms"
+                journal.end(n, MS // 2, x=journal.string(text), f=1)
+            fail(journal, 300 * MS, "ValueError", "the loss is not a number")
+        else:
+            lose(journal, group, 200 * MS, 200 * MS)
+            fail(journal, 410 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+
+
+@pytest.mark.parametrize("then", ["raise", "go", "leave"])
+def test_who_arrives_after_the_time_out_is_missing(tmp_path: Path, then: str) -> None:
+    """Whatever the others did about it; a second of margin is for survivors that fail in a row."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            lose(journal, group, 14 * S, MS)
+            fail(journal, 15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+            continue
+        lose(journal, group, 200 * MS, 6 * S, TIMED_OUT)
+        if then == "raise":
+            fail(journal, 7 * S, "RuntimeError", TIMED_OUT.partition(": ")[2])
+        elif then == "leave":
+            leave(journal, 8 * S)
+        else:
+            beat(journal, 40)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("missing_participant", "certain")
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert found.summary == (
+        "Rank 1 arrived at all_reduce #3 of the default group 7.8 s after the others had given up:"
+        " ranks 0 and 2 waited for it at train.py:10 for 6.0 s."
+    )
+
+
+def test_within_a_second_nobody_is_late(tmp_path: Path) -> None:
+    """Two survivors of a third fail one after the other."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            fail(journal, 210 * MS, "ValueError", "the loss is not a number")
+            continue
+        lose(journal, group, (200 + 500 * (journal.rank or 0)) * MS, 20 * MS)
+        fail(journal, 2 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+
+
+def test_a_time_out_that_harmed_nobody_is_silent(tmp_path: Path) -> None:
+    """All caught it and left well: they may have wanted to know whether the others are there."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            lose(journal, group, 200 * MS, 6 * S, TIMED_OUT)
+        leave(journal, 8 * S)
+    assert findings(tmp_path) == []
+
+
+def test_a_message_to_who_had_given_up(tmp_path: Path) -> None:
+    """Rank 0 timed out over a receive; rank 1 sends eight seconds later."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            number = journal.begin(journal.message(group, "recv", 1), 200 * MS, q=1)
+            journal.end(number, 6 * S, x=journal.string(TIMED_OUT))
+            fail(journal, 7 * S, "RuntimeError", TIMED_OUT.partition(": ")[2])
+        else:
+            number = journal.begin(journal.message(group, "send", 0), 14 * S, q=1)
+            journal.end(number, MS, x=journal.string(PEER_GONE), f=1)
+            fail(journal, 15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("unmatched_recv", [1])
+    assert "rank 1 posted the send 7.8 s later" in found.summary
+
+
+def test_two_that_die_at_once_are_one_failure(tmp_path: Path) -> None:
+    """What the survivors lose shows that not everything was ended from outside."""
+    for journal, group in steps(tmp_path, 4):
+        if journal.rank in (1, 2):
+            continue
+        lose(journal, group, 200 * MS, 100 * MS)
+        fail(journal, 400 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    assert ranks(tmp_path, found.culprits) == [1, 2]
+
+
+def test_what_is_lost_while_all_are_being_killed_proves_nothing(tmp_path: Path) -> None:
+    """Rank 2 is in its loader; of those who are killed one by one, the later lose the earlier."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 0:
+            lose(journal, group, 200 * MS, 20 * S)
+        elif journal.rank == 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
+
+
+def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Path) -> None:
+    """It stands in threading's shutdown, and that is not where it went wrong."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            stack = journal.stack(("train.py", 30, "step"))
+            journal.define("failure", t=210 * MS, type="ValueError", text="no", stack=stack, h=0)
+            journal.record(
+                at=3 * S, h=0, k=journal.stack(("/usr/lib/python3.12/threading.py", 1590, "_shut"))
+            )
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    assert found.summary == (
+        "Rank 1 failed with ValueError: no at train.py:30 in step; it lives on, for another thread"
+        " still runs."
+    )
+
+
+def test_a_shell_that_goes_on_after_an_exception_has_not_failed(tmp_path: Path) -> None:
+    """An interactive interpreter reports each of them and takes the next line."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 1:
+            stack = journal.stack(("shell.py", 1, "<module>"))
+            journal.define("failure", t=50 * MS, type="NameError", text="x", stack=stack, h=0)
+        journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 4)
+    assert findings(tmp_path) == []
+
+
+def test_failures_that_nothing_explains_are_told_without_a_culprit(tmp_path: Path) -> None:
+    """Rank 0 served the store and left; the others lose it while they make a group."""
+    for journal, _ in steps(tmp_path, 3):
+        if journal.rank == 0:
+            leave(journal, 210 * MS)
+            continue
+        make = journal.call(
+            "ProcessGroupGloo",
+            kind="constructor",
+            store=2,
+            stack=journal.stack(("train.py", 6, "main")),
+            args={"rank": (journal.rank or 0) - 1, "size": 2},
+        )
+        number = journal.begin(make, 300 * MS)
+        text = "DistNetworkError: Broken pipe"
+        journal.end(number, MS, x=journal.string(text), f=1)
+        fail(journal, 310 * MS, "DistNetworkError", "Broken pipe")
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("process_failed", "likely", ())
+    assert ranks(tmp_path, found.waiting) == [1, 2]
+    assert "served by rank 0, which has ended before" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("T", "is stopped (SIGSTOP, or a debugger)"),
+        ("D", "is in uninterruptible sleep (disk, NFS or a driver)"),
+    ],
+)
+def test_what_the_kernel_says_of_a_missing_rank(tmp_path: Path, state: str, words: str) -> None:
+    """Stopped, or waiting for a disk."""
+
+    def look(process: Process) -> Seen:
+        return Seen(True, state=state if process.rank == 1 else "S")
+
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+    found = only(findings(tmp_path, look=look))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    assert f"rank 1 {words}" in found.summary

@@ -1,0 +1,89 @@
+"""Processes failed because communication broke, and nothing that was recorded says why it did.
+
+The last rule about errors: over a failed process nobody may say that nothing is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.peer_addresses import words
+from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding, Scope
+from disttrace_viewer.wording import sentences
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """One finding per attempt in which something failed and nothing else was found."""
+    trace = case.evidence.trace
+    told = {
+        trace.processes[p].attempt
+        for f in case.findings
+        if f.severity == ERROR
+        for p in (*f.culprits, *f.waiting, *f.scope.roots, *f.scope.members)
+    }
+    if any(f.severity == ERROR for f in case.findings) and not told:
+        return  # about ranks of which there is no process
+    left: dict[int | None, list[int]] = {}
+    for process, end in enumerate(case.evidence.ends):
+        attempt = trace.processes[process].attempt
+        if end.how in (OWN, CASCADE) and process not in case.ends and attempt not in told:
+            left.setdefault(attempt, []).append(process)
+    for failed in left.values():
+        yield _finding(case, sorted(failed, key=lambda p: case.evidence.ends[p].t_ns))
+
+
+def _finding(case: Case, failed: list[int]) -> Finding:
+    evidence, trace = case.evidence, case.evidence.trace
+    broken = [op for p in failed for op in evidence.given_up if op.process == p]
+    ways: dict[str, list[int]] = {}
+    for process in failed:
+        ways.setdefault(words(evidence, process), []).append(process)
+    shown = [
+        f"{sentences.processes(trace, who)} {words(evidence, who[0], many=len(who) > 1)}"
+        for who in list(ways.values())[:3]
+    ]
+    inside = list(
+        dict.fromkeys(f"{sentences.operation(trace, op)}{sentences.aside(frame(trace, op))}"
+                      for op in broken)
+    )  # fmt: skip
+    where = f" in {sentences.listed(inside[:3])}" if inside else ""
+    server = _ended_server(case, failed)
+    cause = "no journal says who or what broke it"
+    if server is not None:
+        cause = (
+            f"the store that they use was served by {trace.processes[server].label}, which"
+            f" {words(evidence, server)} before"
+        )
+    text = "; ".join(shown)
+    return Finding(
+        kind="process_failed",
+        summary=f"{sentences.capital(sentences.processes(trace, failed))} lost contact{where}, and"
+        f" {cause}: {text}.",
+        certainty=LIKELY,
+        hint="Keep the process that serves the store (rank 0) until all others are done: a barrier"
+        " before it leaves."
+        if server is not None
+        else "Look for a process that ended without a journal, for the network between the hosts,"
+        " and at the first line of each rank's own output.",
+        waiting=tuple(failed),
+        op=broken[0].call.op if broken else None,
+        locations=evidence.locations(broken),
+        at_ns=evidence.ends[failed[0]].t_ns,
+        scope=Scope(members=frozenset(failed)),
+    )
+
+
+def _ended_server(case: Case, failed: list[int]) -> int | None:
+    """The process that served the failed ones' store and ended well before they failed."""
+    evidence, trace = case.evidence, case.evidence.trace
+    first = min(evidence.ends[p].t_ns for p in failed)
+    for place in trace.places:
+        server = place.server
+        if server is None or server in failed or not set(place.processes) & set(failed):
+            continue
+        if evidence.ends[server].how == CLEAN and evidence.ends[server].t_ns <= first:
+            return server
+    return None
