@@ -8,6 +8,8 @@ PYTHON ?= python3
 TORCH ?= 2.13.0
 NPROC ?= 2
 OUT ?= build/demo
+N ?= 200
+SEED ?= 1
 
 # `make test-torch TORCH=...` keeps other versions of torch in environments of their own.
 VENV ?= .venv
@@ -72,6 +74,9 @@ test-gpu: $(STAMP) ## the tests that need a CUDA device
 
 faults: $(STAMP) ## the whole matrix of faults, and the page that shows it
 	$(BIN)/python tests/reliability/faults.py --write docs/faults.md
+
+faults-random: $(STAMP) ## programs and faults drawn from a seed: make faults-random N=200 SEED=1
+	PYTHONPATH=tests $(BIN)/python -m faults.drawn --number $(N) --seed $(SEED) --jobs 4
 
 torch-suite: $(STAMP) ## all of PyTorch's own distributed tests, plain and traced, compared
 	cd tests && PYTHONPATH=. ../$(BIN)/python -m torch_suite.compare

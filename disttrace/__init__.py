@@ -1,6 +1,8 @@
-"""Tracing for torch.distributed: what every rank did, in what order, and who waits for whom."""
+"""Tracing for torch.distributed: what every rank did, in what order, and who waits for whom.
 
-from __future__ import annotations
+`install`, `trace` and `annotate` record; `load`, `diagnose` and `stats` read what was recorded and
+need the extra `disttrace[viewer]`. Importing this package imports neither torch nor polars.
+"""
 
 import sys
 
@@ -8,10 +10,15 @@ from disttrace._version import __version__
 
 TYPE_CHECKING = False  # as type checkers read it; importing typing would cost milliseconds
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, Protocol, TypeVar
+    import os
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
+
+    from disttrace_viewer.api import Report, Stats, Trace
 
     Function = TypeVar("Function", bound=Callable[..., Any])
+    Path: TypeAlias = str | os.PathLike[str]
+    Words: TypeAlias = str | Iterable[str] | None
 
     class Annotation(Protocol):
         """A context manager that can also decorate a function."""
@@ -21,20 +28,47 @@ if TYPE_CHECKING:
         def __call__(self, function: Function, /) -> Function: ...
 
 
-__all__ = ["__version__", "annotate", "install", "uninstall"]
+__all__ = [
+    "__version__",
+    "annotate",
+    "diagnose",
+    "install",
+    "is_installed",
+    "load",
+    "stats",
+    "trace",
+    "uninstall",
+]
 
 
-def install(**settings: object) -> None:
+def install(
+    *,
+    dir: "Path | None" = None,  # noqa: A002 - the setting is DISTTRACE_DIR
+    export: "Words" = None,
+    max_mb: "int | None" = None,
+    slow_write: "float | None" = None,
+    stall: "float | None" = None,
+    stack_depth: "int | None" = None,
+    job: "str | None" = None,
+    store_trace: "Words" = None,
+    heartbeat: "bool | None" = None,
+    mask: "bool | None" = None,
+    file_mode: "int | str | None" = None,
+    pending: "float | None" = None,
+    **unknown: "NoReturn",
+) -> None:
     """Trace this process, and the processes that it starts from now on.
 
     May be called at any time, before or after `import torch`, and again without effect. The
-    keywords are the settings of `disttrace.config.SETTINGS` (`dir="...", export="json,otlp"`, ...)
-    and win over the variables `DISTTRACE_*`. What children need to know is put into `os.environ`.
-    Where disttrace does not run (Windows, Python without the GIL) it says so and does nothing.
+    keywords are the settings (`DISTTRACE_DIR`, `DISTTRACE_EXPORT`, ...: the README lists them) and
+    win over the variables; None leaves a setting to its variable. What children need to know is put
+    into `os.environ`. A wrong value is one sentence on stderr, and the default holds. Where
+    disttrace does not run (Windows, Python without the GIL) it says so and does nothing.
 
     Raises:
         TypeError: for a keyword that is no setting.
     """
+    given = {name: value for name, value in locals().items() if name != "unknown"}
     from disttrace.platforms import refusal
 
     refused = refusal()
@@ -43,9 +77,11 @@ def install(**settings: object) -> None:
 
         Reporter().say("platform", refused)
         return
-    from disttrace.session import install as start
+    from disttrace.patching.standard_library import StandardLibrary
 
-    start(**settings)
+    with StandardLibrary():
+        from disttrace.session import install as start
+    start(**given, **unknown)
 
 
 def uninstall() -> None:
@@ -57,9 +93,70 @@ def uninstall() -> None:
         from disttrace.session import uninstall as stop
 
         stop()
+    elif "disttrace.waiting" in sys.modules:
+        from disttrace import waiting
+
+        waiting.cancel()
 
 
-def annotate(name: str) -> Annotation:
+def is_installed() -> bool:
+    """Whether this process is being traced, by `install` or by `DISTTRACE=1`.
+
+    With `DISTTRACE=1` it is from its start on, although nothing is patched before torch is there.
+    """
+    if "disttrace.session" in sys.modules:
+        from disttrace.session import installed
+
+        if installed():
+            return True
+    if "disttrace.waiting" in sys.modules:
+        from disttrace.waiting import is_waiting
+
+        return is_waiting()
+    return False
+
+
+class trace:  # noqa: N801 - used as `with disttrace.trace(...)` and `@disttrace.trace(...)`
+    """Trace a part of a program: `install` at its beginning, `uninstall` at its end.
+
+    A context manager, and a decorator for functions; it may be used again. Where tracing is on
+    already, it changes nothing and leaves it on.
+
+    Args:
+        dir: the folder for the journals; None: that of `DISTTRACE_DIR`.
+        settings: the other keywords of `install`.
+    """
+
+    def __init__(self, dir: "Path | None" = None, /, **settings: "Any") -> None:  # noqa: A002
+        self._settings = settings if dir is None else {"dir": dir, **settings}
+        self._depth = 0
+        self._ours = False
+
+    def __enter__(self) -> "trace":
+        if self._depth == 0:
+            self._ours = not is_installed()
+            install(**self._settings)
+        self._depth += 1
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._ours:
+            uninstall()
+
+    def __call__(self, function: "Function", /) -> "Function":
+        """`function`, traced whenever it runs."""
+        import functools
+
+        @functools.wraps(function)
+        def traced(*args: "Any", **keywords: "Any") -> "Any":
+            with trace(**self._settings):
+                return function(*args, **keywords)
+
+        return traced  # type: ignore[return-value]
+
+
+def annotate(name: str) -> "Annotation":
     """Name a part of the program: a context manager, and a decorator for functions.
 
     The part becomes an operation `annotate` with this name, and the parent of the operations
@@ -68,3 +165,48 @@ def annotate(name: str) -> Annotation:
     from disttrace.capture import annotate as mark
 
     return mark(name)
+
+
+def load(path: "Path | Sequence[Path] | None" = None, job: "str | None" = None) -> "Trace":
+    """Read the journals below `path` as Polars frames (`docs/python.md`).
+
+    Args:
+        path: a folder, read recursively, or several; None: that of `DISTTRACE_DIR`.
+        job: a job's id or the beginning of it, `"all"`, or None for the newest.
+
+    Raises:
+        ImportError: without the extra `disttrace[viewer]`.
+        disttrace_viewer.api.ViewerError: when there are no journals, or no such job.
+    """
+    return _viewer("load").load(path, job)  # type: ignore[no-any-return]
+
+
+def diagnose(path: "Path | Sequence[Path] | None" = None, job: "str | None" = None) -> "Report":
+    """What is wrong in a job: `print` it, or ask `.healthy`, `.findings` and `.positions`.
+
+    Arguments and errors are those of `load`.
+    """
+    return _viewer("diagnose").diagnose(path, job)  # type: ignore[no-any-return]
+
+
+def stats(path: "Path | Sequence[Path] | None" = None, job: "str | None" = None) -> "Stats":
+    """Where the time of a job goes: `print` it, or ask `.operations`, `.ranks` and `.origins`.
+
+    Arguments and errors are those of `load`.
+    """
+    return _viewer("stats").stats(path, job)  # type: ignore[no-any-return]
+
+
+def _viewer(name: str) -> "Any":
+    """The API of the viewer; ImportError with the extra's name where that is not installed."""
+    try:
+        from disttrace_viewer import api
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("disttrace"):
+            raise
+        raise ImportError(
+            f"disttrace.{name} needs {error.name}, which is not installed; "
+            "get it by pip install 'disttrace[viewer]'",
+            name=error.name,
+        ) from error
+    return api

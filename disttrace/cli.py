@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from disttrace._version import __version__
 from disttrace.commands import CommandError
 
 INTERRUPTED = 130
-BROKEN_PIPE = 141
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +29,13 @@ class Command:
 COMMANDS: tuple[Command, ...] = (
     Command("view", "disttrace_viewer.commands.view", "what happened, in order, across ranks"),
     Command("diagnose", "disttrace_viewer.commands.diagnose", "what is wrong, and who waits"),
+    Command("stats", "disttrace_viewer.commands.stats", "where the time goes"),
     Command("export", "disttrace_viewer.commands.export", "write operations in another format"),
     Command("top", "disttrace_viewer.commands.top", "live, while a job runs or hangs"),
+    Command("jobs", "disttrace_viewer.commands.jobs", "which jobs are in a directory"),
     Command("run", "disttrace.commands.run", "run a command and trace it"),
     Command("info", "disttrace.commands.info", "versions, settings, and what can be captured"),
+    Command("completion", "disttrace.completion", "completion of commands and options for a shell"),
 )
 
 # What to install for a module that a command may miss.
@@ -56,9 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader (`| head`) has enough. The interpreter would flush once more and complain.
+        # The reader (`| head`) has enough, which is no error. The interpreter would flush once
+        # more and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        return 0
     except KeyboardInterrupt:
         return INTERRUPTED
     except ModuleNotFoundError as error:
@@ -85,9 +89,47 @@ def _dispatch(argv: list[str]) -> int:
     if command is None:
         raise CommandError(_unknown(argv[0]))
     module: _Module = importlib.import_module(command.module)
-    parser = argparse.ArgumentParser(prog=f"disttrace {command.name}", description=command.help)
+    return module.execute(parser_of(command).parse_args(argv[1:]))
+
+
+def parser_of(command: Command) -> argparse.ArgumentParser:
+    """The parser of a command's options; its mistakes are `CommandError`."""
+    parser = _Parser(prog=f"disttrace {command.name}", description=command.help)
+    module: _Module = importlib.import_module(command.module)
     module.add_arguments(parser)
-    return module.execute(parser.parse_args(argv[1:]))
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with options in one sentence, and which one may have been meant."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            raise CommandError(self._unknown(unknown[0]))
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """What argparse complains about, without its two lines of usage."""
+        option, _, rest = message.removeprefix("argument ").partition(": ")
+        chosen = re.fullmatch(r"invalid choice: '?(.*?)'? \(choose from (.*)\)", rest)
+        if chosen is not None:
+            allowed = [word.strip().strip("'") for word in chosen[2].split(",")]
+            near = _near(chosen[1], allowed)
+            hint = f"did you mean {near}?" if near else f"allowed are {', '.join(allowed)}."
+            raise CommandError(f"{option} {chosen[1]}: {hint}")
+        raise CommandError(
+            f"{option}: {rest}." if rest else f"{message}; see `{self.prog} --help`."
+        )
+
+    def _unknown(self, word: str) -> str:
+        option = word.partition("=")[0]
+        known = [name for action in self._actions for name in action.option_strings]
+        near = _near(option, known) if option.startswith("-") else None
+        hint = f"did you mean {near}?" if near else f"see `{self.prog} --help`."
+        return f"`{self.prog}` has no option {option}; {hint}"
 
 
 def _overview() -> str:
@@ -101,11 +143,15 @@ def _overview() -> str:
 
 
 def _unknown(name: str) -> str:
+    near = _near(name, [row.name for row in COMMANDS])
+    hint = f"did you mean {near!r}?" if near else "`disttrace --help` lists the commands."
+    return f"{name!r} is no command; {hint}"
+
+
+def _near(word: str, known: Sequence[str]) -> str | None:
     import difflib  # only for a mistake
 
-    near = difflib.get_close_matches(name, [row.name for row in COMMANDS], n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "`disttrace --help` lists the commands."
-    return f"{name!r} is no command; {hint}"
+    return next(iter(difflib.get_close_matches(word, known, n=1)), None)
 
 
 def _fail(message: str, code: int) -> int:

@@ -9,16 +9,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-PREFIX = "DISTTRACE_"
-SWITCH = "DISTTRACE"
-"""The variable that switches tracing on; no setting, so no row."""
+from disttrace import switch
 
+PREFIX = "DISTTRACE_"
 PRIVATE = ("DISTTRACE_PARENT",)
 """Variables of our own making, handed from a traced process to its children."""
 
 EXPORTS = ("json", "otlp")
-_ON = frozenset({"1", "on", "true", "yes"})
-_OFF = frozenset({"0", "off", "false", "no"})
 _NAMES = re.compile(r"[a-z0-9_]+")
 
 
@@ -82,10 +79,7 @@ def _seconds(lowest: float) -> Callable[[object], float]:
 
 
 def _switch(value: object) -> bool:
-    word = str(int(value)) if isinstance(value, bool) else str(value).strip().lower()
-    if word not in _ON | _OFF:
-        raise ValueError
-    return word in _ON
+    return value if isinstance(value, bool) else switch.parse(str(value))
 
 
 def _file_mode(value: object) -> str:
@@ -269,7 +263,7 @@ def to_environ(config: Config, environ: Mapping[str, str]) -> dict[str, str]:
     The folder is always among them, because a child may start in another directory; the others
     only where they differ from the default, or where `environ` holds a value that did not win.
     """
-    variables = {SWITCH: "1"}
+    variables = {switch.SWITCH: "1"}
     for row in SETTINGS:
         value = getattr(config, row.keyword)
         if value is None:
@@ -305,7 +299,7 @@ def _choose(
         try:
             return row.parse(given), source, complaints
         except (TypeError, ValueError, OverflowError, OSError):
-            shown = repr(given) if len(repr(given)) <= 80 else repr(given)[:77] + "..."
+            shown = switch.shown(given)
             fallback = to_text(row.default) or "no value"
             complaints.append(f"{where} is {shown}; allowed is {row.allowed}; using {fallback}.")
     default = row.default

@@ -2,19 +2,18 @@
 
 Rank, run id, host and pid are all ambiguous (PyTorch's rendezvous fails before a rank is known,
 pods share host names and pids, run ids are often ``none``), so nothing but the id identifies.
+
+Start-up draws the id, so nothing is imported here that the bare interpreter has not loaded.
 """
 
-from __future__ import annotations
-
 import os
-import re
-import secrets
-import socket
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 # Handed to children: id, role and job of the traced process that started them.
 PARENT_VARIABLE = "DISTTRACE_PARENT"
@@ -53,42 +52,79 @@ _AGENT_SCRIPTS = frozenset({"torchrun", "torchrun.exe"})
 
 _WITH_VALUE = frozenset({"-X", "-W", "--check-hash-based-pycs"})  # the interpreter's options
 
-_SECRET = re.compile(r"token|key|secret|passw", re.IGNORECASE)
 
-
-@dataclass(frozen=True, slots=True)
 class Clock:
     """One anchor: both clocks read together, in nanoseconds; ``error_ns`` is half the reading."""
 
-    mono_ns: int
-    unix_ns: int
-    error_ns: int
+    __slots__ = ("error_ns", "mono_ns", "unix_ns")
+
+    def __init__(self, *, mono_ns: int, unix_ns: int, error_ns: int) -> None:
+        self.mono_ns = mono_ns
+        self.unix_ns = unix_ns
+        self.error_ns = error_ns
 
 
-@dataclass(frozen=True, slots=True)
 class Identity:
     """The labels of one process, as they were when it started or was forked."""
 
-    process: str
-    parent: str | None
-    parent_role: str | None
-    job: str
-    job_source: str
-    run: str | None
-    attempt: int | None
-    host: str
-    boot_id: str
-    pid: int
-    ppid: int
-    role: str
-    rank: int | None
-    env: Mapping[str, str]
-    clock: Clock
+    __slots__ = (
+        "attempt",
+        "boot_id",
+        "clock",
+        "env",
+        "host",
+        "job",
+        "job_source",
+        "parent",
+        "parent_role",
+        "pid",
+        "ppid",
+        "process",
+        "rank",
+        "role",
+        "run",
+    )
+
+    def __init__(
+        self,
+        *,
+        process: str,
+        parent: str | None,
+        parent_role: str | None,
+        job: str,
+        job_source: str,
+        run: str | None,
+        attempt: int | None,
+        role: str,
+        rank: int | None,
+        env: "Mapping[str, str]",
+    ) -> None:
+        self.process = process
+        self.parent = parent
+        self.parent_role = parent_role
+        self.job = job
+        self.job_source = job_source
+        self.run = run
+        self.attempt = attempt
+        self.host = _host()
+        self.boot_id = _boot_id()
+        self.pid = os.getpid()
+        self.ppid = os.getppid()
+        self.role = role
+        self.rank = rank
+        self.env = env
+        self.clock = read_clock()
 
     def base_name(self) -> str:
         """Name of the journal's files, without suffix."""
         parts = (self.job, self.host, str(self.pid), self.process[:12])
-        return "-".join(re.sub(r"[^A-Za-z0-9._]", "_", part)[:60] for part in parts)
+        return "-".join(file_part(part) for part in parts)
+
+
+def file_part(label: str) -> str:
+    """``label`` as a part of a file's name: no separator, nothing that a shell takes apart."""
+    kept = (c if (c.isascii() and c.isalnum()) or c in "._" else "_" for c in label[:60])
+    return "".join(kept)
 
 
 def read_clock() -> Clock:
@@ -107,13 +143,13 @@ def read_clock() -> Clock:
 
 
 def identify(
-    environ: Mapping[str, str], *, job: str | None = None, forked_from: Identity | None = None
+    environ: "Mapping[str, str]", *, job: str | None = None, forked_from: Identity | None = None
 ) -> Identity:
     """Draw an id and collect the labels of this process.
 
     ``forked_from`` is the identity of the process this one was forked from.
     """
-    process = secrets.token_hex(16)
+    process = os.urandom(16).hex()
     if forked_from is None:
         parent, parent_role, parent_job = _parent(environ)
     else:
@@ -130,18 +166,13 @@ def identify(
         job_source=source,
         run=run,
         attempt=_integer(environ.get("TORCHELASTIC_RESTART_COUNT")),
-        host=socket.gethostname(),
-        boot_id=_boot_id(),
-        pid=os.getpid(),
-        ppid=os.getppid(),
         role=role,
         rank=rank,
         env={name: environ[name] for name in RANK_VARIABLES if name in environ},
-        clock=read_clock(),
     )
 
 
-def launch(identity: Identity, environ: Mapping[str, str]) -> dict[str, Any]:
+def launch(identity: Identity, environ: "Mapping[str, str]") -> "dict[str, Any]":
     """Run and attempt, where a launcher wrote them into ``environ`` after the process started."""
     found: dict[str, Any] = {}
     if identity.attempt is None:
@@ -151,8 +182,8 @@ def launch(identity: Identity, environ: Mapping[str, str]) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def process_record(identity: Identity, *, mask: bool) -> dict[str, Any]:
-    """The process's part of the journal's first line."""
+def process_record(identity: Identity, argv: list[str]) -> "dict[str, Any]":
+    """The process's part of the journal's first line; ``argv`` is masked already."""
     return {
         "process": identity.process,
         "parent": identity.parent,
@@ -167,7 +198,7 @@ def process_record(identity: Identity, *, mask: bool) -> dict[str, Any]:
         "start_ns": identity.clock.unix_ns,
         "role": identity.role,
         "env": dict(identity.env),
-        "argv": masked(command_line()) if mask else command_line(),
+        "argv": argv,
         "cwd": _cwd(),
         "python": sys.version.split()[0],
         "t0": identity.clock.mono_ns,
@@ -181,36 +212,19 @@ def command_line() -> list[str]:
     return list(getattr(sys, "orig_argv", None) or getattr(sys, "argv", None) or [])
 
 
-def masked(argv: list[str]) -> list[str]:
-    """``argv`` with the values of arguments that look like secrets replaced by ``***``."""
-    result: list[str] = []
-    hide_next = False
-    for argument in argv:
-        name, equals, _ = argument.partition("=")
-        if hide_next and not argument.startswith("-"):
-            result.append("***")
-            hide_next = False
-            continue
-        secret = argument.startswith("-") and bool(_SECRET.search(name))
-        secret = secret or (bool(equals) and bool(_SECRET.search(name)))
-        result.append(f"{name}=***" if secret and equals else argument)
-        hide_next = secret and not equals
-    return result
-
-
 def handed_down(identity: Identity, role: str) -> str:
     """Value of ``PARENT_VARIABLE`` for the children of ``identity``."""
     return f"{identity.process},{role},{identity.job}"
 
 
-def _parent(environ: Mapping[str, str]) -> tuple[str | None, str | None, str | None]:
+def _parent(environ: "Mapping[str, str]") -> tuple[str | None, str | None, str | None]:
     parent, _, rest = environ.get(PARENT_VARIABLE, "").partition(",")
     role, _, job = rest.partition(",")
     return (parent or None, role or None, job or None)
 
 
 def _job(
-    environ: Mapping[str, str], job: str | None, inherited: str | None, process: str
+    environ: "Mapping[str, str]", job: str | None, inherited: str | None, process: str
 ) -> tuple[str, str]:
     if job:
         return job, JOB_VARIABLE
@@ -226,7 +240,7 @@ def _job(
     return f"job_{process[:12]}", "drawn"
 
 
-def _role(environ: Mapping[str, str], parent_role: str | None) -> tuple[str, int | None]:
+def _role(environ: "Mapping[str, str]", parent_role: str | None) -> tuple[str, int | None]:
     """Role at start; RANK counts only where a launcher set it for this very process."""
     if _is_agent():
         return AGENT, None
@@ -268,10 +282,14 @@ def _integer(text: str | None) -> int | None:
 
 def _boot_id() -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().decode().strip()
     except OSError:
-        return socket.gethostname()  # no Linux: processes of one host still compare
+        return _host()  # no Linux: processes of one host still compare
+
+
+def _host() -> str:
+    return os.uname().nodename
 
 
 def _cwd() -> str | None:

@@ -14,10 +14,10 @@ from typing import Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
-from disttrace.config import SWITCH, resolve
+from disttrace.config import resolve
+from disttrace.switch import SWITCH, is_on
 
 _AUTO = "telemetry.auto.version"
-_OFF = frozenset({"0", "off", "false", "no"})
 _FEED = "disttrace_viewer.otlp.in_process"
 
 
@@ -39,8 +39,8 @@ class DisttraceInstrumentor(BaseInstrumentor):
         from disttrace.lifecycle import exporter_process
         from disttrace.session import identity, install, installed
 
-        if os.environ.get(SWITCH, "").strip().lower() in _OFF:
-            return  # said to be off, as in the exporter process itself
+        if _is_off():
+            return
         given = kwargs.pop("tracer_provider", None)
         meters = kwargs.pop("meter_provider", None)
         settings = {k: v for k, v in kwargs.items() if k not in _OF_OTHERS}
@@ -72,6 +72,15 @@ class DisttraceInstrumentor(BaseInstrumentor):
 
 # Arguments of instrument() that concern other instrumentations.
 _OF_OTHERS = frozenset({"logger_provider", "skip_dep_check", "raise_exception_on_conflict"})
+
+
+def _is_off() -> bool:
+    """Whether DISTTRACE says off, as in the exporter process itself; unset it says nothing."""
+    switch = os.environ.get(SWITCH, "").strip()
+    try:
+        return bool(switch) and not is_on(switch)
+    except ValueError:
+        return False
 
 
 def _exports(wanted: str) -> str | None:

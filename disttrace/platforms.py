@@ -1,7 +1,5 @@
 """Where the recorder does not run. The viewer runs anywhere."""
 
-from __future__ import annotations
-
 import sys
 
 

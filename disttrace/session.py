@@ -9,15 +9,17 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from disttrace import capture, errors
+from disttrace import capture, errors, waiting
 from disttrace._version import __version__
 from disttrace.capture.wrapping.context import Capture
 from disttrace.config import SETTINGS, Config, resolve, to_environ, to_text
 from disttrace.identity import (
     AGENT,
+    JOB_VARIABLE,
     PARENT_VARIABLE,
     WORKER,
     Identity,
+    command_line,
     handed_down,
     identify,
     launch,
@@ -31,7 +33,9 @@ from disttrace.lifecycle import exporter_process
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.heartbeat import Live
 from disttrace.patching.import_hook import ImportHook
+from disttrace.patching.standard_library import StandardLibrary
 from disttrace.recording.recorder import Recorder
+from disttrace.redact import masked
 
 _DISTRIBUTED = "torch.distributed.distributed_c10d"
 
@@ -42,9 +46,12 @@ _session: Session | None = None
 class Session:
     """Tracing in this process, from install to uninstall."""
 
-    def __init__(self, config: Config, reporter: errors.Reporter) -> None:
+    def __init__(self, config: Config, reporter: errors.Reporter, drawn: Identity | None) -> None:
+        """``drawn``: who this process is, where that was settled when it started."""
         self.config = config
-        self.identity = identify(os.environ, job=config.job)
+        self.identity = drawn or identify(os.environ, job=config.job)
+        if config.job is not None and self.identity.job != config.job:
+            self.identity.job, self.identity.job_source = config.job, JOB_VARIABLE
         self.role = self.identity.role
         self._reporter = reporter
         self._versions: dict[str, Any] | None = None
@@ -72,7 +79,8 @@ class Session:
     def start(self) -> None:
         """Hand the settings down, and open every door once torch is there."""
         self._hand_down()
-        self.recorder.threads.state  # noqa: B018 - the installing thread is number 0
+        main = threading.main_thread()  # is number 0, whoever imports torch
+        self.recorder.thread_number(main.ident or 0, main.name, main.native_id)
         self._ending.install(self._hook)
         if self._exporter is not None or exporter_process.spans_wanted:
             self._hook.when_imported(
@@ -131,7 +139,8 @@ class Session:
 
     def _opening(self) -> list[Mapping[str, Any]]:
         """The records a journal starts with."""
-        header = process_record(self.identity, mask=self.config.mask)
+        argv = command_line()
+        header = process_record(self.identity, masked(argv) if self.config.mask else argv)
         first = {
             DEF: "process",
             "format": FORMAT,
@@ -147,8 +156,10 @@ class Session:
     def _torch_arrived(self, module: ModuleType) -> None:
         """torch.distributed was imported: find out what it can do and open the doors."""
         try:
-            import torch
+            with StandardLibrary():
+                import torch
 
+                from disttrace.capture import parts  # noqa: F401 - and all that it needs
             self.capture.sites.torch_home(os.path.dirname(torch.__file__))
             capture.activate(self.capture)
             covered = capture.coverage()
@@ -219,7 +230,7 @@ def install(**settings: object) -> None:
         reporter = errors.Reporter()
         for complaint in complaints:
             reporter.say(complaint, complaint)
-        _session = Session(config, reporter)
+        _session = Session(config, reporter, waiting.take())
         _watch_forks()
         _session.start()
 
@@ -231,11 +242,12 @@ def uninstall() -> None:
         session, _session = _session, None
         if session is not None:
             session.stop()
+        waiting.cancel()
 
 
 def installed() -> bool:
-    """Whether this process is being traced."""
-    return _session is not None
+    """Whether this process is being traced, or will be as soon as it imports torch."""
+    return _session is not None or waiting.is_waiting()
 
 
 def identity() -> Identity | None:

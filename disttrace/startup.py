@@ -2,43 +2,57 @@
 
 The callers are `disttrace.pth` (one line, which imports nothing of disttrace unless the variable
 says so), `disttrace.start` (the same for Python 3.15 and later, which resolves the function before
-it can ask: hence nothing at the top of this module that the interpreter has not loaded already)
-and the `sitecustomize` of `disttrace run`. The interpreter reads `.pth` files twice in a virtual
-environment, and several callers may come together: only the first call counts.
-"""
+it can ask) and the `sitecustomize` of `disttrace run`. The interpreter reads `.pth` files twice in
+a virtual environment, and several callers may come together: only the first call counts.
 
-from __future__ import annotations
+At this point the program's folder is not on `sys.path` yet. A module imported now would stay in
+`sys.modules`, and a program that has a `secrets.py` or `queue.py` of its own would never get it.
+So nothing is imported here but modules of ours that import nothing themselves (not even
+`__future__`), until the program imports torch.
+"""
 
 import os
 import sys
 
-_OFF = frozenset({"", "0", "off", "false", "no"})
-_ON = frozenset({"1", "on", "true", "yes"})
 _called = False
 
 
 def main() -> None:
-    """Start tracing if DISTTRACE says so; whatever fails is one sentence, never an exception."""
+    """Wait for torch if DISTTRACE says so; whatever fails is one sentence, never an exception."""
     global _called
     if _called:
         return
     _called = True
-    switch = os.environ.get("DISTTRACE", "").strip().lower()
-    if switch in _OFF:
-        return
-    if switch not in _ON:
-        _say(f"DISTTRACE is {switch!r}; allowed is 1 or 0; not tracing.")
-        return
     try:
-        from disttrace import install
+        from disttrace.platforms import refusal
+        from disttrace.switch import SWITCH, is_on
 
-        install()
+        if is_on(os.environ.get(SWITCH)):
+            refused = refusal()
+            if refused is None:
+                from disttrace import waiting
+
+                waiting.begin(_install, _failed)
+            else:
+                _say(refused)
+    except ValueError as error:
+        _say(str(error))
     except (Exception, SystemExit) as error:
-        _say(f"tracing is off, starting it failed: {type(error).__name__}: {error}")
+        _failed(error)
+
+
+def _install() -> None:
+    from disttrace import install
+
+    install()
+
+
+def _failed(error: BaseException) -> None:
+    _say(f"tracing is off, starting it failed: {type(error).__name__}: {error}")
 
 
 def _say(sentence: str) -> None:
     try:
         sys.stderr.write(f"disttrace: {sentence}\n")
     except (OSError, ValueError, AttributeError):
-        pass  # stderr is closed or absent: there is nobody to tell
+        pass  # stderr is closed or absent: nobody reads it

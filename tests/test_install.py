@@ -51,5 +51,5 @@ def test_settings_reach_children_and_leave_with_us(tmp_path: Path) -> None:
 def test_an_unknown_setting_installs_nothing() -> None:
     """A misspelt keyword raises, and tracing stays off."""
     with pytest.raises(TypeError, match="did you mean 'stall'"):
-        disttrace.install(stal=1)
+        disttrace.install(stal=1)  # type: ignore[arg-type]
     assert not installed()

@@ -15,12 +15,15 @@ from support.processes import ROOT, python
 RECORDER_ROOMS = (
     "_version",
     "platforms",
+    "switch",
+    "redact",
     "config",
     "identity",
     "errors",
     "journal",
     "recording",
     "patching",
+    "waiting",
     "capture/objects",
     "capture/calls",
     "capture/wrapping",
@@ -36,13 +39,16 @@ RECORDER_ROOMS = (
     "commands/shell",
     "commands",
     "cli",
+    "completion",
     "__main__",
 )
 VIEWER_ROOMS = (
     "trace",
     "load",
     "merge",
+    "sample",
     "analysis",
+    "analysis/timing",
     "wording",
     "findings",
     "findings/rules",
@@ -55,6 +61,7 @@ VIEWER_ROOMS = (
     "otlp/build",
     "otlp/send",
     "otlp",
+    "api",
     "commands",
 )
 KNOWS_TORCH = ("capture", "session", "patching")
@@ -134,6 +141,16 @@ def test_the_viewer_imports_downwards(path: Path) -> None:
         top = name.split(".")[0]
         assert top != "torch"
         assert top != "disttrace" or name == SHARED
+
+
+@pytest.mark.parametrize("path", sources(VIEWER / "commands"), ids=lambda path: path.name)
+def test_a_command_uses_the_api_and_nothing_below_it(path: Path) -> None:
+    """What a command can do, a notebook can; help needs no extra."""
+    allowed = ("disttrace_viewer.api", "disttrace_viewer.commands")
+    ours = [name for name in imports(path, VIEWER) if name.startswith("disttrace_viewer.")]
+    assert [name for name in ours if not name.startswith(allowed)] == []
+    below = [n for n in imports(path, VIEWER, top_only=True) if n.startswith("disttrace_viewer.")]
+    assert [name for name in below if not name.startswith("disttrace_viewer.commands")] == []
 
 
 @pytest.mark.parametrize("package", [RECORDER, VIEWER], ids=lambda path: path.name)

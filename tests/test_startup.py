@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 from pathlib import Path
@@ -11,6 +12,9 @@ import pytest
 from support.processes import ROOT, Outcome, clean_environ, run_program
 
 LINE = (ROOT / "disttrace" / "startup.pth").read_text()
+INTERPRETERS = sorted(
+    {sys.executable, *map(str, Path.home().glob(".pyenv/versions/3.1*/bin/python"))}
+)
 LOADED = "print(sorted(name for name in sys.modules if name.split('.')[0] == 'disttrace'))"
 STAND_IN = """
 import os, sys
@@ -29,19 +33,21 @@ def install(**settings):
 def start(code: str = LOADED, *, times: int = 1, **variables: str) -> Outcome:
     """Run the line of the start-up file `times` times as the interpreter does, then `code`.
 
-    `disttrace.session` is a stand-in that counts its calls, so that what is tested is start-up.
+    `disttrace.session` is a stand-in that counts its calls, so that what is tested is start-up;
+    so is `torch`, which is empty.
     """
     program = (
         "import sys, types\n"
         "class Finder:\n"
         "    @staticmethod\n"
         "    def find_spec(name, path=None, target=None):\n"
-        "        if name == 'disttrace.session':\n"
+        "        if name in ('disttrace.session', 'torch'):\n"
         "            from importlib.machinery import ModuleSpec\n"
         "            return ModuleSpec(name, Finder)\n"
         "    create_module = staticmethod(lambda spec: None)\n"
         "    @staticmethod\n"
-        f"    def exec_module(module): exec({STAND_IN!r}, vars(module))\n"
+        "    def exec_module(module):\n"
+        f"        if module.__name__ != 'torch': exec({STAND_IN!r}, vars(module))\n"
         "sys.meta_path.insert(0, Finder)\n"
         f"for _ in range({times}): exec({LINE!r})\n"
     )
@@ -73,22 +79,34 @@ def test_without_the_switch_nothing_is_imported(switch: str | None) -> None:
 
 def test_two_readings_of_the_file_install_once() -> None:
     """A virtual environment reads the file twice; tracing starts once."""
-    code = "print(sys.modules['disttrace.session'].calls)"
+    code = "import torch; print(sys.modules['disttrace.session'].calls)"
     outcome = start(code, times=2, DISTTRACE="1").check()
     assert (outcome.stdout, outcome.stderr) == ("1\n", "")
 
 
 def test_an_explicit_off_does_not_install() -> None:
     """Words for off are understood."""
-    outcome = start("print('disttrace.session' in sys.modules)", DISTTRACE="off").check()
+    outcome = start(
+        "import torch; print('disttrace.session' in sys.modules)", DISTTRACE="off"
+    ).check()
     assert (outcome.stdout, outcome.stderr) == ("False\n", "")
 
 
 def test_a_wrong_switch_is_a_sentence() -> None:
     """A value that is neither on nor off is named, and the program runs on untraced."""
-    outcome = start("print('disttrace.session' in sys.modules)", DISTTRACE="yess").check()
+    outcome = start(
+        "import torch; print('disttrace.session' in sys.modules)", DISTTRACE="yess"
+    ).check()
     assert outcome.stdout == "False\n"
     assert outcome.stderr == "disttrace: DISTTRACE is 'yess'; allowed is 1 or 0; not tracing.\n"
+
+
+def test_a_long_wrong_switch_is_cut() -> None:
+    """Whatever stands in the variable, the sentence stays one."""
+    stderr = start("", DISTTRACE="x" * 100_000).check().stderr
+    assert stderr.startswith("disttrace: DISTTRACE is 'xxx")
+    assert stderr.endswith("xxx...; allowed is 1 or 0; not tracing.\n")
+    assert len(stderr) < 200
 
 
 @pytest.mark.parametrize(
@@ -96,7 +114,7 @@ def test_a_wrong_switch_is_a_sentence() -> None:
 )
 def test_a_failure_is_one_sentence_and_the_program_runs(failure: str, told: str) -> None:
     """An exception and even a SystemExit in starting leave the program as it was."""
-    outcome = start("print('ran')", times=2, DISTTRACE="1", FAIL=failure).check()
+    outcome = start("import torch; print('ran')", times=2, DISTTRACE="1", FAIL=failure).check()
     assert outcome.stdout == "ran\n"
     assert outcome.stderr == f"disttrace: tracing is off, starting it failed: {told}\n"
 
@@ -130,10 +148,94 @@ def test_the_face_stays_a_function() -> None:
 def test_importing_the_face_imports_no_torch_and_nothing_heavy() -> None:
     """`import disttrace` costs what a module of a few lines costs."""
     code = "before = set(sys.modules); import disttrace; print(sorted(set(sys.modules) - before))"
-    assert start(code).check().stdout == "['__future__', 'disttrace', 'disttrace._version']\n"
+    assert start(code).check().stdout == "['disttrace', 'disttrace._version']\n"
 
 
 def test_uninstall_without_install_does_nothing() -> None:
     """It does not even import what it would undo."""
     code = f"import disttrace; disttrace.uninstall(); {LOADED}"
     assert start(code).check().stdout == "['disttrace', 'disttrace._version']\n"
+
+
+@pytest.mark.parametrize("python", INTERPRETERS)
+def test_start_up_imports_nothing_that_a_program_could_have_named(
+    python: str, tmp_path: Path
+) -> None:
+    """Before torch comes, only what the bare interpreter holds, modules of C, and ours."""
+    code = (
+        "import sys\n"
+        "print(sorted(n for n, m in list(sys.modules.items())"
+        " if getattr(getattr(m, '__spec__', None), 'origin', '') not in ('built-in', 'frozen')))"
+    )
+    shell = ROOT / "disttrace" / "commands" / "shell"
+    path = os.pathsep.join((str(shell), str(ROOT)))
+
+    def loaded(**variables: str) -> set[str]:
+        environ = clean_environ(**variables, PYTHONPATH=path)
+        found = run_program([python, "-c", code], environ, 60, cwd=tmp_path).check()
+        assert found.stderr == ""
+        return set(ast.literal_eval(found.stdout))
+
+    bare = loaded()
+    assert loaded(DISTTRACE="0") == bare
+    ours = loaded(DISTTRACE="1") - bare
+    assert "disttrace.waiting" in ours
+    assert {name.partition(".")[0] for name in ours} == {"disttrace"}
+
+
+SHADOWS = ("secrets", "queue", "uuid", "array", "fcntl", "hmac", "select", "resource", "json")
+
+
+@pytest.mark.parametrize("activation", ["variable", "run", "explicit"])
+def test_a_programs_own_modules_are_found(tmp_path: Path, activation: str) -> None:
+    """A file beside the script is what its name imports, though the standard library has one too.
+
+    Here torch imports nothing of these: it is empty.
+    """
+    for name in SHADOWS:
+        (tmp_path / f"{name}.py").write_text(f"MINE = print({name!r}) or True\n")
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    script = tmp_path / "program.py"
+    begin = "import disttrace; disttrace.install()\n" if activation == "explicit" else ""
+    script.write_text(
+        f"{begin}import torch, sys\nassert 'disttrace.journal.writer' in sys.modules\n"
+        "print('---')\n" + "".join(f"import {n}; assert {n}.MINE\n" for n in SHADOWS)
+    )
+    environ = clean_environ(DISTTRACE_DIR=str(tmp_path / "out"))
+    command = [sys.executable, str(script)]
+    if activation == "run":
+        command = [sys.executable, "-m", "disttrace", "run", "--", *command]
+    elif activation == "variable":
+        shell = ROOT / "disttrace" / "commands" / "shell"
+        environ |= {"DISTTRACE": "1"}
+        environ["PYTHONPATH"] = os.pathsep.join((str(shell), environ["PYTHONPATH"]))
+    outcome = run_program(command, environ, 60).check()
+    assert outcome.stdout.splitlines() == ["---", *SHADOWS]
+    assert outcome.stderr == ""
+
+
+def test_looking_for_torch_is_not_importing_it() -> None:
+    """Libraries ask whether torch is there; tracing waits for its import."""
+    code = (
+        "import importlib.util; print(importlib.util.find_spec('torch') is not None,"
+        " 'disttrace.session' in sys.modules)"
+    )
+    assert start(code, DISTTRACE="1").check().stdout == "True False\n"
+
+
+def test_children_started_before_torch_comes_know_their_parent(tmp_path: Path) -> None:
+    """The id, and the folder as it was where the program began."""
+    code = (
+        "import os; os.chdir('/'); print(os.environ['DISTTRACE_DIR']);"
+        "parent = os.environ['DISTTRACE_PARENT']; print(parent.split(',')[1])\n"
+        "pid = os.fork()\n"
+        "if not pid: print(os.environ['DISTTRACE_PARENT'] != parent, flush=True); os._exit(0)\n"
+        "os.waitpid(pid, 0)\n"
+        "import disttrace; disttrace.uninstall(); print('DISTTRACE_PARENT' in os.environ)\n"
+    )
+    program = f"exec({LINE!r})\n{code}"
+    outcome = run_program(
+        [sys.executable, "-S", "-u", "-c", program], clean_environ(DISTTRACE="1"), 60, cwd=tmp_path
+    ).check()
+    assert outcome.stdout.split() == [f"{tmp_path}/disttrace-out", "main", "True", "False"]

@@ -14,8 +14,9 @@ from typing import Any
 
 import disttrace
 from disttrace._version import __version__
-from disttrace.config import SETTINGS, SWITCH, Config, resolve, to_text
+from disttrace.config import SETTINGS, Config, resolve, to_text
 from disttrace.platforms import refusal
+from disttrace.switch import SWITCH, is_on
 
 # Package, and the extra of ours that brings it ("" : always there).
 PACKAGES: tuple[tuple[str, str], ...] = (
@@ -55,6 +56,11 @@ def collect() -> dict[str, Any]:
     from disttrace.journal.segment import filesystem, mechanism
 
     config, complaints = resolve({}, os.environ)
+    try:
+        enabled = is_on(os.environ.get(SWITCH))
+    except ValueError as error:
+        enabled = False
+        complaints.insert(0, str(error))
     kind, reason = mechanism(config.dir)
     capture = _capture()
     return {
@@ -65,7 +71,7 @@ def collect() -> dict[str, Any]:
             {"name": name, "version": _version(name), "extra": extra or None}
             for name, extra in PACKAGES
         ],
-        "enabled": os.environ.get(SWITCH, "0") not in ("", "0"),
+        "enabled": enabled,
         "settings": _settings(config),
         "complaints": complaints,
         "journal": {

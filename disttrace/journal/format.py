@@ -1,12 +1,15 @@
-"""Names of the journal's files and records, as documented in ``docs/journal.md``.
+"""Names of the journal's files and records, and which of the files are to be trusted.
 
-The recorder writes these, the viewer and the exporter read them; nothing else is shared.
+The recorder writes these, the viewer and the exporter read them; nothing else is shared. The
+records are documented in ``docs/journal.md``, who is trusted with what in ``SECURITY.md``.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -278,6 +281,10 @@ LONGEST = {"id": 64, "name": 300, "text": 4_000, "key": 1_000}
 """Characters of a string; what is longer is read shortened."""
 
 
+EXPORTER_LINE = b"exporter\n"
+"""In the registry of an exporter: whoever locks the file says by it that it starts one."""
+
+
 def segment_name(base: str, number: int) -> str:
     """Name of segment ``number`` (from 1) of the journal ``base``."""
     return f"{base}.{number:06d}{OPS_SUFFIX}"
@@ -364,6 +371,59 @@ def _expanded(parts: tuple[Any, ...]) -> tuple[int, ...] | None:
         found.extend(range(first, last + (1 if step > 0 else -1), step))
     low, high = BOUNDS["rank"]
     return tuple(found) if not found or low <= min(found) <= max(found) <= high else None
+
+
+class ForeignFile(OSError):  # noqa: N818 - what it is about
+    """A file that is not certainly ours; the text says why not."""
+
+
+def open_own(path: str, flags: int, owner: int | None = None) -> int:
+    """Open a file of ours whose name anybody can foretell, in a folder where others may write.
+
+    It is made where ``flags`` say so, for nobody else to read. No link is followed and no pipe
+    waited for; what is there must be a regular file of ``owner`` (default: this user) under one
+    name, for another user may have put a link to somebody's file there.
+
+    Raises:
+        ForeignFile: for anything else.
+        OSError: when it cannot be opened.
+    """
+    try:
+        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except OSError:
+        _refuse_foreign(path, os.lstat(path), owner)
+        raise
+    try:
+        _refuse_foreign(path, os.fstat(fd), owner)
+    except ForeignFile:
+        os.close(fd)
+        raise
+    return fd
+
+
+def is_own(path: str, owner: int | None = None) -> bool:
+    """Whether ``path`` is a regular file of ``owner`` (default: this user), and no link to one."""
+    try:
+        _refuse_foreign(path, os.lstat(path), owner)
+    except OSError:
+        return False
+    return True
+
+
+def _refuse_foreign(path: str, found: os.stat_result, owner: int | None) -> None:
+    if stat.S_ISLNK(found.st_mode):
+        raise ForeignFile(f"{path} is a link, which is not followed")
+    if not stat.S_ISREG(found.st_mode):
+        raise ForeignFile(f"{path} is no regular file")
+    if found.st_uid != (os.geteuid() if owner is None else owner):
+        raise ForeignFile(f"{path} belongs to another user")
+    if found.st_nlink > 1:
+        raise ForeignFile(f"{path} has another name elsewhere, so it may be another file of ours")
+
+
+def is_plain_name(base: str) -> bool:
+    """Whether ``base`` names something in a folder itself, and nothing outside of it."""
+    return base.isprintable() and base not in ("", ".", "..") and "/" not in base
 
 
 def derived_id(length: int, *parts: object) -> str:

@@ -29,6 +29,8 @@ from disttrace.patching.import_hook import ImportHook
 
 PART = "the way the process ends"
 _STACK = 8
+_FORKED_BY = ("multiprocessing.popen_fork", "multiprocessing.forkserver")
+"""Modules whose children leave by ``os._exit`` when their function has returned."""
 _CAUSES = 8
 
 
@@ -126,11 +128,18 @@ class Ending:
 
     def _os_exit(self, original: Callable[[int], Any]) -> Callable[[int], Any]:
         def _exit(status: int) -> Any:
+            caller = sys._getframe(1).f_globals.get("__name__")
             handled = sys.exc_info()[1]
-            self._guarded(lambda: self.exit("os._exit", status, self._caller(), handling(handled)))
+            self._guarded(lambda: self._exits_at_once(status, caller, handled))
             return original(status)
 
         return _exit
+
+    def _exits_at_once(self, status: int, caller: object, handled: BaseException | None) -> None:
+        if caller in _FORKED_BY:  # a child that imported torch when it was under way already
+            self.exit("exception" if self._failed else "exit", status)
+        else:
+            self.exit("os._exit", status, self._caller(), handling(handled))
 
     def _sys_exit(self, original: Callable[[Any], Any]) -> Callable[..., Any]:
         def sys_exit(status: Any = None, /) -> Any:

@@ -4,6 +4,9 @@ gRPC in a traced process and a forking DataLoader end in a segmentation fault, a
 delays exit by seconds, so exporting happens in a process of its own: one per job and host, started
 by the first process that has a journal. It is detached: a session of its own, no pipe of the
 program, and no child of it that a ``waitpid(-1)`` could find.
+
+Its lock and its log have names that anybody can foretell, in a folder where others may be able to
+write: see ``open_own``.
 """
 
 from __future__ import annotations
@@ -11,15 +14,20 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from disttrace.config import Config
-from disttrace.identity import AGENT, PARENT_VARIABLE, Identity
-from disttrace.journal.format import job_trace_id, process_span_id
+from disttrace.identity import AGENT, PARENT_VARIABLE, Identity, file_part
+from disttrace.journal.format import (
+    EXPORTER_LINE,
+    definitions_name,
+    job_trace_id,
+    open_own,
+    process_span_id,
+)
 from disttrace.recording.recorder import Recorder
 
 TRACEPARENT = "TRACEPARENT"
@@ -48,6 +56,8 @@ class Exporter:
         self._config = config
         self._say = say
         self._log: str | None = None
+        self._held: str | None = None  # a lock that may be held by somebody else than an exporter
+        self._owner = 0
 
     def start(self, identity: Identity) -> None:
         """Register the journal of ``identity``; start the exporter unless there is one.
@@ -57,9 +67,14 @@ class Exporter:
         base = identity.base_name()
         path = os.path.join(self._config.dir, f"{_group_of(identity)}.otlp")
         try:
-            descriptor = _register(path, f"{os.getpid()} {_start_time()} {base}\n")
-            if descriptor is None:
-                return  # one runs already
+            # As the file system sees us: on a network it may map users.
+            journal = definitions_name(os.path.join(self._config.dir, base))
+            self._owner = os.lstat(journal).st_uid
+            descriptor = _register(path, f"{os.getpid()} {_start_time()} {base}\n", self._owner)
+            if descriptor is None:  # one runs already, or one begins
+                self._held = path
+                atexit.register(self._tell)
+                return
             try:
                 self._spawn(path, descriptor)
             finally:
@@ -69,7 +84,7 @@ class Exporter:
 
     def stop(self) -> None:
         """Forget to tell what the exporter said."""
-        self._log = None
+        self._log = self._held = None
         atexit.unregister(self._tell)
 
     def forked(self) -> None:
@@ -83,7 +98,7 @@ class Exporter:
         keep = "keep" if "json" in self._config.export else "delete"
         command = [sys.executable, "-c", _START]
         command += [self._config.dir, path, repr(self._config.pending), keep]
-        logged = os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC, 0o644)
+        logged = open_own(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, self._owner)
         # The shell ends at once and leaves the exporter to init. SIGCHLD is held back until it is
         # reaped: a handler of the program then finds no child that it does not know.
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -111,11 +126,18 @@ class Exporter:
         atexit.register(self._tell)
 
     def _tell(self) -> None:
-        """At exit: what the exporter has to say so far."""
+        """At exit: what the exporter has to say so far, or that there is none."""
+        if self._held is not None and _is_held_by_another(self._held, self._owner):
+            self._say(
+                "otlp",
+                f"nothing is exported by otlp: {self._held} is locked by a process that is no "
+                "exporter of disttrace",
+            )
         if self._log is None:
             return
         try:
-            with open(self._log, encoding="utf-8", errors="replace") as file:
+            descriptor = open_own(self._log, os.O_RDONLY, self._owner)
+            with open(descriptor, encoding="utf-8", errors="replace") as file:
                 said = file.read(_LONGEST_WORDS).splitlines()
         except OSError:
             return  # it had nothing to say
@@ -179,16 +201,17 @@ def _group_of(identity: Identity) -> str:
     except OSError:
         namespace = "0"
     parts = (identity.job, identity.host, namespace)
-    return "-".join(re.sub(r"[^A-Za-z0-9._]", "_", part)[:60] for part in parts)
+    return "-".join(file_part(part) for part in parts)
 
 
-def _register(path: str, line: str) -> int | None:
+def _register(path: str, line: str, owner: int) -> int | None:
     """Append our line and take the lock; None: an exporter holds it and will read the line."""
     for _ in range(_TRIES):
-        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        descriptor = open_own(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, owner)
         try:
             os.write(descriptor, line.encode())
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(descriptor, EXPORTER_LINE)
         except BlockingIOError:
             os.close(descriptor)
             return None
@@ -199,6 +222,25 @@ def _register(path: str, line: str) -> int | None:
             return descriptor
         os.close(descriptor)  # an exporter that ends removed it meanwhile
     raise RuntimeError(f"the lock {path} cannot be taken")
+
+
+def _is_held_by_another(path: str, owner: int) -> bool:
+    """Whether somebody locks the file who is no exporter: those say in it that they come."""
+    try:
+        descriptor = open_own(path, os.O_RDONLY, owner)
+    except OSError:
+        return False  # its exporter has ended, and removed it
+    try:
+        if EXPORTER_LINE in os.pread(descriptor, 1 << 20, 0):
+            return False
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _start_time() -> str:

@@ -5,11 +5,12 @@ as if it had not been there: the user's module is `sys.modules["sitecustomize"]`
 own, and this folder is off `sys.path` (children find it through PYTHONPATH).
 """
 
-from __future__ import annotations
-
 import os
 import sys
-from types import ModuleType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 def _trace() -> None:
@@ -25,7 +26,7 @@ def _trace() -> None:
         main()
 
 
-def _make_way() -> ModuleType:
+def _make_way() -> "ModuleType":
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != here]
     return sys.modules.pop(__name__)

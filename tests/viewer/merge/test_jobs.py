@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.commands.common import _chooser
+from disttrace_viewer.api.reading import chooser
 from disttrace_viewer.merge.jobs import closure, newest
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.merge.survey import survey
@@ -124,7 +124,7 @@ def test_the_newest_job_is_read_with_the_jobs_it_met(tmp_path: Path) -> None:
     old = Journal(tmp_path, pid=1, job="old", t0=10**11)
     old.define("exit", t=S, how="normal", code=0)
     training(tmp_path, 2, 3)
-    trace = load([str(tmp_path)], choose=_chooser("newest"))
+    trace = load([str(tmp_path)], choose=chooser("newest"))
     assert [job.id for job in trace.jobs] == ["job"]
     assert [job.id for job in trace.other_jobs] == ["old"]
     assert [p.index for p in trace.processes] == [0, 1]
@@ -137,12 +137,12 @@ def test_a_job_is_chosen_by_the_beginning_of_its_id(tmp_path: Path) -> None:
     Journal(tmp_path, pid=1, job="alpha")
     Journal(tmp_path, pid=2, job="alphabet", t0=10**12 + S)
     jobs = survey([str(tmp_path)]).jobs
-    assert _chooser("alphab")(jobs) == ["alphabet"]
-    assert _chooser("alpha")(jobs) == ["alpha"]
+    assert chooser("alphab")(jobs) == ["alphabet"]
+    assert chooser("alpha")(jobs) == ["alpha"]
     with pytest.raises(ViewerError, match="stands for 2 jobs; there are: alpha, alphabet"):
-        _chooser("al")(jobs)
+        chooser("al")(jobs)
     with pytest.raises(ViewerError, match="--job beta is no job here"):
-        _chooser("beta")(jobs)
+        chooser("beta")(jobs)
 
 
 def test_roles_and_ranks_are_those_of_the_journal(tmp_path: Path) -> None:

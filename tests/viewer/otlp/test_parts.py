@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.load import ids
+from disttrace_viewer.otlp.follow.journal import JournalReader
 from disttrace_viewer.otlp.follow.registry import Entry, Registry
 from disttrace_viewer.otlp.follow.tail import Tail
 
@@ -116,7 +117,8 @@ def test_group_ids_tell_apart_what_is_apart() -> None:
 
 
 def locked(path: Path) -> int:
-    """The registry as the process that starts an exporter opens it."""
+    """The registry as the process that starts an exporter opens it; it names one journal."""
+    path.with_name("base.defs.jsonl").touch()
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, 0o644)
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
@@ -162,6 +164,58 @@ def test_who_registers_during_the_release_is_served(
     assert [entry.base for entry in registry.poll()] == ["base"]
     with pytest.raises(BlockingIOError):
         locked(path)
+
+
+@pytest.mark.parametrize("kind", ["outside", "parent", "link", "hard link", "pipe", "foreign"])
+def test_what_a_stranger_registers_is_neither_read_nor_deleted(tmp_path: Path, kind: str) -> None:
+    """A name that leads out of the folder, or to what is not a journal of this user."""
+    folder, victim = tmp_path / "out", tmp_path / "victim"
+    folder.mkdir()
+    victim.mkdir()
+    old = victim / "old.defs.jsonl"
+    old.write_text('{"def":"process"}\n')
+    planted = folder / "x.defs.jsonl"
+    base = "x"
+    if kind == "outside":
+        base = "../victim/old"
+    elif kind == "parent":
+        base = ".."
+    elif kind == "link":
+        planted.symlink_to(old)
+    elif kind == "hard link":
+        planted.hardlink_to(old)
+    elif kind == "pipe":
+        os.mkfifo(planted)
+    else:
+        planted.touch()
+        if os.geteuid() != 0:
+            pytest.skip("only root gives files away")
+        os.chown(planted, 65534, 65534)
+    path = folder / "job.otlp"
+    registry = Registry(str(path), locked(path))
+    with path.open("a") as file:
+        file.write(f"999999 1 {base}\n1 2 base\n")
+    assert [entry.base for entry in registry.poll()] == ["base"]
+    assert registry.refused == [base]
+    # Even if it were followed: what is not ours stays.
+    reader = JournalReader(str(folder), base, owner=os.geteuid())
+    list(reader.poll(final=True))
+    assert not reader.definitions.process
+    reader.delete()
+    assert old.exists()
+    assert kind not in ("link", "hard link", "pipe", "foreign") or os.path.lexists(planted)
+
+
+def test_the_exporters_own_journals_are_deleted(tmp_path: Path) -> None:
+    """Definitions and segments of this user, and nothing beside them."""
+    names = ["x.defs.jsonl", "x.000001.ops.jsonl", "x.000002.ops.jsonl", "y.defs.jsonl"]
+    for name in names:
+        (tmp_path / name).touch()
+    reader = JournalReader(str(tmp_path), "x", owner=os.geteuid())
+    list(reader.poll(final=True))
+    reader.close()
+    reader.delete()
+    assert [path.name for path in tmp_path.iterdir()] == ["y.defs.jsonl"]
 
 
 def test_a_process_is_its_pid_and_its_start() -> None:

@@ -251,16 +251,15 @@ def run(*argv: str) -> int:
     return export.execute(parser.parse_args(argv))
 
 
-def test_the_command_writes_all_jobs_of_a_folder_that_is_named(tmp_path: Path) -> None:
+def test_the_command_writes_the_newest_job_or_the_one_that_is_named(tmp_path: Path) -> None:
     """A complete file or none; nothing else stays beside it."""
     training(tmp_path / "in", 2, 3)
-    Journal(tmp_path / "in", pid=9, job="other").begin(1, MS)
+    Journal(tmp_path / "in", pid=9, job="other", t0=10**11).begin(1, MS)
     target = tmp_path / "out.jsonl"
-    assert run(str(tmp_path / "in"), "-o", str(target)) == 0
-    assert len(target.read_bytes().splitlines()) == 7
+    for options, lines in (((), 6), (("--job", "all"), 7), (("--job", "other"), 1)):
+        assert run(str(tmp_path / "in"), *options, "-o", str(target)) == 0
+        assert len(target.read_bytes().splitlines()) == lines
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "out.jsonl"]
-    assert run(str(tmp_path / "in"), "--job", "job", "-o", str(target)) == 0
-    assert len(target.read_bytes().splitlines()) == 6
 
 
 def test_without_a_folder_the_newest_job_of_the_default_is_taken(

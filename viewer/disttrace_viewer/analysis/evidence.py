@@ -25,6 +25,8 @@ from disttrace_viewer.analysis.process_ends import (
 )
 from disttrace_viewer.analysis.thread_stacks import standings
 from disttrace_viewer.merge.clock import to_unix
+from disttrace_viewer.sample.of_table import sample_of
+from disttrace_viewer.sample.sample import Sample
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Frame, Location, Stack, Standing, Trace
 
@@ -43,6 +45,11 @@ class Evidence:
     exchanges: Exchanges
     stall_ns: int = STALL_NS
     look: Look = look
+
+    @cached_property
+    def sample(self) -> Sample:
+        """The operations that say where each process stands."""
+        return sample_of(self.trace)
 
     @cached_property
     def seen(self) -> tuple[Seen, ...]:

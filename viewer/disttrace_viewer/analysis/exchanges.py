@@ -13,20 +13,13 @@ from functools import cached_property
 
 import polars as pl
 
+from disttrace_viewer.sample.sample import SETTERS
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Trace
 
 TAGLESS = ("nccl", "xccl", "hccl")
 """Backends that match messages in order only: the tag does not tell streams apart."""
 
-SETTERS = (
-    "store.set",
-    "store.add",
-    "store.compare_set",
-    "store.append",
-    "store.multi_set",
-    "store.queue_push",
-)
 WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "store.barrier")
 
 MEETINGS = ("init_process_group", "rendezvous", "TCPStore", "FileStore", "HashStore")

@@ -7,14 +7,12 @@ number is there, it only leaves the door open for more, which is no waiting for 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-import polars as pl
-
 from disttrace_viewer.analysis.evidence import Evidence
-from disttrace_viewer.analysis.operation import Op, ops
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others
 from disttrace_viewer.trace.model import Process
 
@@ -53,24 +51,16 @@ class Agents:
     @cached_property
     def attempts(self) -> tuple[Attempt, ...]:
         """In the order in which they began."""
-        trace = self.evidence.trace
-        agents = [p.index for p in trace.processes if p.role == AGENT]
-        if not agents:
-            return ()
-        calls = trace.calls.lazy().with_row_index("call")
-        wanted = calls.filter((pl.col("op") == "rendezvous") & (pl.col("kind") == "composed"))
-        rows = (
-            trace.operations.lazy()
-            .filter(pl.col("process").is_in(agents))
-            .join(wanted.select("call"), on="call", how="semi")
-            .sort("begin_ns", "process", "number")
-            .collect()
-        )
-        found = list(ops(trace, rows))
+        agents = {p.index for p in self.evidence.trace.processes if p.role == AGENT}
+        found = [
+            op
+            for op in self.evidence.sample.of_kind("composed")
+            if op.process in agents and op.call.op == "rendezvous"
+        ]
+        found.sort(key=lambda op: (op.begin_ns, op.id))
         newest = {op.process: op for op in found}
-        places = self._places(found)
         return tuple(
-            _attempt(op, places.get(op.id), newest=newest[op.process] == op) for op in found
+            _attempt(op, self._places.get(op.id), newest=newest[op.process] == op) for op in found
         )
 
     @cached_property
@@ -110,30 +100,15 @@ class Agents:
         before = {a.process: a for a in self.attempts if not a.open and _same(a, attempt)}
         return tuple(a for process, a in sorted(before.items()) if process not in here)
 
-    def _places(self, found: Sequence[Op]) -> Mapping[tuple[int, int], str]:
-        """The place of the store that each of these operations uses, by the operation's id."""
+    @cached_property
+    def _places(self) -> Mapping[tuple[int, int | None], str]:
+        """The place of the first store that is used inside an operation, by its id."""
         trace = self.evidence.trace
-        if not found:
-            return {}
-        parents = pl.DataFrame(
-            [op.id for op in found],
-            schema={"process": pl.UInt32, "parent": pl.UInt32},
-            orient="row",
-        )
-        stores = trace.calls.lazy().with_row_index("call").select("call", "store").drop_nulls()
-        rows = (
-            trace.operations.lazy()
-            .join(parents.lazy(), on=["process", "parent"], how="semi")
-            .join(stores, on="call")
-            .sort("number")
-            .unique(["process", "parent"], keep="first", maintain_order=True)
-            .select("process", "parent", "store")
-            .collect()
-        )
-        return {
-            (process, parent): trace.stores[store].place
-            for process, parent, store in rows.iter_rows()
-        }
+        found: dict[tuple[int, int | None], str] = {}
+        for op in self.evidence.sample.ops:
+            if op.call.store is not None:
+                found.setdefault((op.process, op.parent), trace.stores[op.call.store].place)
+        return found
 
 
 def _attempt(op: Op, place: str | None, *, newest: bool) -> Attempt:

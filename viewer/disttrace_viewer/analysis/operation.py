@@ -1,111 +1,13 @@
-"""One operation as a value: only what is unusual becomes one of these."""
+"""The line of the program behind an operation, or where a thread is."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 
-import polars as pl
+from disttrace_viewer.trace.model import Frame, Stack, Trace
+from disttrace_viewer.trace.operation import Op, ops
 
-from disttrace_viewer.trace.model import Call, Frame, Stack, Trace
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
-    """A row of the operations table with its call. Times are unix nanoseconds."""
-
-    process: int
-    number: int
-    call: Call
-    thread: int
-    parent: int | None
-    seq: int | None
-    key: int | None
-    source: int | None
-    error: str | None
-    refused: bool
-    lost: bool
-    begin_ns: int
-    issued_ns: int | None
-    wait_begin_ns: int | None
-    complete_ns: int | None
-    end_ns: int | None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Op) and self.id == other.id
-
-    def __hash__(self) -> int:
-        return hash(self.id)
-
-    @property
-    def id(self) -> tuple[int, int]:
-        """Process and number: what no other operation of the trace has."""
-        return (self.process, self.number)
-
-    @property
-    def pending(self) -> bool:
-        """Begun and not known to be over."""
-        return self.end_ns is None and self.error is None and not self.lost
-
-    @property
-    def peer(self) -> int | None:
-        """Group rank of a message's other end; null for a receive from any source so far."""
-        return self.call.peer if self.call.peer is not None else self.source
-
-    @property
-    def status(self) -> str:
-        """``ok``, ``error`` or ``in_flight``."""
-        if self.error is not None:
-            return "error"
-        return "in_flight" if self.end_ns is None else "ok"
-
-    @property
-    def elements(self) -> int | None:
-        """Elements of all tensors passed, where the call tells shapes."""
-        if self.call.shapes is None:
-            return None
-        return sum(math.prod(shape) for shape in self.call.shapes)
-
-
-COLUMNS = (
-    "process",
-    "number",
-    "call",
-    "thread",
-    "parent",
-    "seq",
-    "key",
-    "source",
-    "error",
-    "refused",
-    "lost",
-    "begin_ns",
-    "issued_ns",
-    "wait_begin_ns",
-    "complete_ns",
-    "end_ns",
-)
-
-
-def ops(trace: Trace, rows: pl.DataFrame) -> Iterator[Op]:
-    """Rows of the operations table as values, in their order."""
-    for row in rows.select(COLUMNS).iter_rows():
-        process, number, call, thread, parent, seq, key, source, error, *rest = row
-        yield Op(
-            process,
-            number,
-            trace.call(call),
-            thread or 0,
-            parent,
-            seq,
-            key,
-            source,
-            None if error is None else trace.errors[error],
-            *rest,
-        )
-
+__all__ = ["Op", "frame", "innermost", "ops"]
 
 _STANDARD = re.compile(r"/python3[^/]*/(?!(site|dist)-packages/)")
 _PACKAGES = re.compile(r"/(site|dist)-packages/")

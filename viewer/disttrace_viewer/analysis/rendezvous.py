@@ -6,11 +6,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import polars as pl
-
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.node_rendezvous import AGENT
-from disttrace_viewer.analysis.operation import Op, ops
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others
 from disttrace_viewer.trace.model import Store
 
@@ -49,26 +47,11 @@ class Meetings:
     @cached_property
     def constructors(self) -> tuple[Op, ...]:
         """Every constructor operation, by process and number."""
-        calls = self.evidence.trace.calls.lazy().with_row_index("call")
-        wanted = calls.filter(pl.col("kind") == "constructor").select("call")
-        rows = self.evidence.trace.operations.lazy().join(wanted, on="call", how="semi")
-        return tuple(ops(self.evidence.trace, rows.sort("process", "number").collect()))
-
-    @cached_property
-    def _parents(self) -> Mapping[tuple[int, int], Op]:
-        trace = self.evidence.trace
-        wanted = {(op.process, op.parent) for op in self.constructors if op.parent is not None}
-        if not wanted:
-            return {}
-        keys = pl.DataFrame(
-            sorted(wanted), schema={"process": pl.UInt32, "number": pl.UInt32}, orient="row"
-        )
-        rows = trace.operations.join(keys, on=["process", "number"], how="semi")
-        return {op.id: op for op in ops(trace, rows)}
+        return tuple(self.evidence.sample.of_kind("constructor"))
 
     def parent(self, op: Op) -> Op | None:
         """The composed operation around a constructor."""
-        return None if op.parent is None else self._parents.get((op.process, op.parent))
+        return self.evidence.sample.get(op.process, op.parent)
 
     def claim(self, op: Op) -> int | None:
         """The rank under which a constructor comes: its own argument, else the process's."""

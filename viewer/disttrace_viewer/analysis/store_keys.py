@@ -13,10 +13,10 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-import polars as pl
-
 from disttrace_viewer.analysis.evidence import Evidence
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CLEAN
+from disttrace_viewer.sample.sample import SETTERS
 from disttrace_viewer.trace.model import Place
 
 Key = tuple[str | None, str]
@@ -56,18 +56,28 @@ class Setters:
     @cached_property
     def queues(self) -> Mapping[Key, tuple[int, int]]:
         """How much was put into each queue, or is about to be, and how much was taken out."""
-        done = pl.col("end_ns").is_not_null() & pl.col("error").is_null()
-        rows = (
-            self.evidence.exchanges.key_events.lazy()
-            .filter(pl.col("op").is_in(["store.queue_push", "store.queue_pop"]))
-            .group_by("place", "key")
-            .agg(
-                (pl.col("op") == "store.queue_push").sum().alias("pushed"),
-                ((pl.col("op") == "store.queue_pop") & done).sum().alias("popped"),
-            )
-            .collect()
-        )
-        return {(place, key): (pushed, popped) for place, key, pushed, popped in rows.iter_rows()}
+        trace = self.evidence.trace
+        found: dict[Key, tuple[int, int]] = {}
+        for (_, number, name), (pushed, popped) in self.evidence.sample.queues.items():
+            store = trace.stores[number]
+            key = (store.place, store.lead + name)
+            before = found.get(key, (0, 0))
+            found[key] = (before[0] + pushed, before[1] + popped)
+        return found
+
+    @cached_property
+    def _events(self) -> tuple[tuple[Key, Op], ...]:
+        """Kept operations on each key, by begin."""
+        trace = self.evidence.trace
+        keyed = [op for op in self.evidence.sample.ops if op.key is not None]
+        found: list[tuple[Key, Op]] = []
+        for op in sorted(keyed, key=lambda op: (op.begin_ns, op.id)):
+            full = trace.full_key(op.call.index, op.key)
+            store = None if op.call.store is None else trace.stores[op.call.store]
+            place = None if store is None else store.place
+            keys = [full] if isinstance(full, str) else (full or ())
+            found += [((place, key), op) for key in keys]
+        return tuple(found)
 
     def expected(self, key: Key, waiter: int, waiting: Set[int]) -> int | None:
         """The process that must set a key; None where that is not known."""
@@ -79,34 +89,29 @@ class Setters:
     @cached_property
     def _all(self) -> Mapping[Key, tuple[int, ...]]:
         """Every process that set a key, in the order of their first time."""
-        rows = self.evidence.exchanges.key_events.filter(pl.col("part") == "set")
         found: dict[Key, dict[int, None]] = {}
-        for place, key, process in rows.select("place", "key", "process").iter_rows():
-            found.setdefault((place, key), {})[process] = None
+        for key, op in self._events:
+            if op.call.op in SETTERS:
+                found.setdefault(key, {})[op.process] = None
         return {key: tuple(processes) for key, processes in found.items()}
 
     @cached_property
     def deleted(self) -> frozenset[Key]:
         """Keys that were deleted after they had been set for the last time."""
-        events = self.evidence.exchanges.key_events
-        gone = (
-            events.lazy()
-            .filter((pl.col("op") == "store.delete_key") & pl.col("error").is_null())
-            .group_by("place", "key")
-            .agg(pl.col("begin_ns").filter(pl.col("end_ns").is_not_null()).max().alias("gone_ns"))
+        gone: dict[Key, int] = {}
+        last: dict[Key, int] = {}
+        unsure: set[Key] = set()
+        for key, op in self._events:
+            over = op.end_ns is not None and op.error is None
+            if op.call.op == "store.delete_key" and over:
+                gone[key] = max(op.begin_ns, gone.get(key, op.begin_ns))
+            elif op.call.op in SETTERS:
+                last[key] = max(op.end_ns or 0, last.get(key, 0))
+                if not over:
+                    unsure.add(key)
+        return frozenset(
+            key for key, ns in gone.items() if key in last and key not in unsure and ns > last[key]
         )
-        last = (
-            events.lazy()
-            .filter(pl.col("part") == "set")
-            .group_by("place", "key")
-            .agg(
-                pl.col("end_ns").max().alias("set_ns"),
-                (pl.col("end_ns").is_null() | pl.col("error").is_not_null()).any().alias("open"),
-            )
-        )
-        rows = gone.join(last, on=["place", "key"], nulls_equal=True)
-        rows = rows.filter(~pl.col("open") & (pl.col("gone_ns") > pl.col("set_ns")))
-        return frozenset(rows.select("place", "key").collect().iter_rows())
 
     @cached_property
     def _forms(self) -> Mapping[tuple[str | None, str], Mapping[int, list[list[str]]]]:

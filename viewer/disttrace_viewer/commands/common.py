@@ -1,43 +1,86 @@
-"""What every command of the reading side shares: folders, the choice of jobs, a progress bar."""
+"""What every command of the reading side shares: folders, the choice of a job, a progress bar.
+
+Nothing of the viewer is imported before a command runs, so that ``--help`` works without its extra.
+"""
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from disttrace_viewer.analysis.clock_alignment import align
-from disttrace_viewer.merge.jobs import closure, newest
-from disttrace_viewer.merge.reader import load
-from disttrace_viewer.trace.errors import ViewerError
-from disttrace_viewer.trace.model import Job, Trace
+if TYPE_CHECKING:
+    from disttrace_viewer.api import Trace
 
-DEFAULT_DIR = "disttrace-out"
-DIR_VARIABLE = "DISTTRACE_DIR"
 PATIENCE_S = 1.0
 """Reading that is done by then shows no progress bar."""
+NARROWEST = 40
 
 
-def add_arguments(parser: argparse.ArgumentParser, *, whole_folders: bool = False) -> None:
-    """The options of reading. Without ``--job`` the newest job is read, with the jobs it met;
-    with ``whole_folders`` all jobs of folders that are named.
-    """
-    parser.add_argument(
-        "dirs",
-        nargs="*",
-        metavar="DIR",
-        help=f"folders of journals, read recursively (default: {DIR_VARIABLE}, else {DEFAULT_DIR})",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of reading. Without ``--job`` the newest job is read, with the jobs it met."""
+    add_folders(parser)
     parser.add_argument(
         "--job",
         metavar="ID",
         help="a job's id or the beginning of it, 'newest' (with the jobs it met), or 'all'"
-        + (" (default: all of a DIR that is named)" if whole_folders else " (default: newest)"),
+        " (default: newest; `disttrace jobs` lists them)",
     )
-    parser.set_defaults(whole_folders=whole_folders)
+
+
+def add_folders(parser: argparse.ArgumentParser) -> None:
+    """Where to read."""
+    parser.add_argument(
+        "dirs",
+        nargs="*",
+        metavar="DIR",
+        help="journal directory, searched recursively (default: DISTTRACE_DIR, else disttrace-out)",
+    )
+
+
+def add_look(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """How to show it."""
+    look = parser.add_argument_group("how to show it")
+    look.add_argument("--width", type=columns, metavar="COLUMNS", help="instead of the terminal's")
+    look.add_argument(
+        "--no-color", action="store_true", help="as NO_COLOR=1 (FORCE_COLOR=1: also into a pipe)"
+    )
+    return look
+
+
+def color(args: argparse.Namespace) -> bool | None:
+    """False where it is refused; None leaves it to the stream and the environment."""
+    return False if args.no_color else None
+
+
+def columns(text: str) -> int:
+    """A width in which something can be shown."""
+    if not text.isdigit() or int(text) < NARROWEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of columns from {NARROWEST} on")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """A positive whole number."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """A positive number of seconds."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value
 
 
 def read(args: argparse.Namespace, *, quiet: bool = False) -> Trace:
@@ -45,34 +88,20 @@ def read(args: argparse.Namespace, *, quiet: bool = False) -> Trace:
 
     Raises ``ViewerError`` with exit code 2 when there is nothing to read in it.
     """
-    job = args.job or ("all" if args.whole_folders and args.dirs else "newest")
-    dirs = list(args.dirs) or [os.environ.get(DIR_VARIABLE) or DEFAULT_DIR]
+    from disttrace_viewer.api import load
+
     with _progress(quiet) as progress:
-        trace = load(dirs, choose=_chooser(job), progress=progress)
-    if not trace.processes:
-        reasons = "".join(f"\n  {problem.sentence}" for problem in trace.problems)
-        raise ViewerError(
-            f"no journals in {', '.join(dirs)}: run the program with DISTTRACE=1 and give the"
-            f" folder that DISTTRACE_DIR names.{reasons}"
-        )
-    return align(trace)
+        return load(list(args.dirs), args.job, progress=progress)
 
 
-def _chooser(wanted: str) -> Callable[[Sequence[Job]], Sequence[str]]:
-    def choose(jobs: Sequence[Job]) -> Sequence[str]:
-        if wanted == "all":
-            return [job.id for job in jobs]
-        if wanted == "newest":
-            return [job.id for job in closure(jobs, [newest(jobs).id])]
-        exact = [job.id for job in jobs if job.id == wanted]
-        found = exact or [job.id for job in jobs if job.id.startswith(wanted)]
-        if len(found) != 1:
-            names = ", ".join(job.id for job in jobs)
-            state = "is no job here" if not found else f"stands for {len(found)} jobs"
-            raise ViewerError(f"--job {wanted} {state}; there are: {names}")
-        return found
-
-    return choose
+def write(data: bytes) -> None:
+    """Onto standard output; that nobody reads to the end is no error."""
+    try:
+        sys.stdout.buffer.write(data)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter would flush once more at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

@@ -133,7 +133,7 @@ def coverage(case: Case) -> dict[str, Any]:
     for one in trace.processes:
         sentences.update(dict.fromkeys(one.versions.get("not_captured") or ()))
         sentences.update(dict.fromkeys(note.text for note in one.notes))
-    counts = dict(trace.operations["process"].value_counts().iter_rows())
+    counts = case.evidence.sample.counts
     return {
         "journals": [
             {

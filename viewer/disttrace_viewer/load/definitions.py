@@ -15,7 +15,7 @@ import orjson
 from disttrace.journal.format import DEF, DEFINITIONS, FORMAT, ranges_of
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.problems import Problems, plural
-from disttrace_viewer.load.schema import Checker, Record
+from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
@@ -252,10 +252,5 @@ def _objects(data: bytes) -> Iterator[dict[str, Any] | None]:
         line = data[start:end]
         if len(line) > 512 and b'"ranks":[' in line:
             line = _LONG.sub(lambda found: b'"ranks":' + _short(found[1]), line)
-        try:
-            value = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            yield None
-        else:
-            yield value if isinstance(value, dict) else None
+        yield json_object(line)
         start = end + 1

@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
 from disttrace_viewer.load.problems import Problems, plural
+from disttrace_viewer.trace.plain_text import plain
 
 _SEGMENT = re.compile(r"^(?P<base>.+)\.(?P<number>\d+)" + re.escape(OPS_SUFFIX) + "$")
 _JSON = (".json", ".jsonl", ".ndjson")
+_OURS = (*_JSON, DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")
+"""Names that are looked at."""
 
 
 @dataclass(slots=True)
@@ -34,12 +37,15 @@ def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
     found: dict[str, Files] = {}
     foreign: dict[str, list[str]] = {}
     seen: set[str] = set()
+    roots = tuple(map(os.path.realpath, paths))
     for path in _walk(paths, problems):
+        name = os.path.basename(path)
+        if not name.endswith(_OURS) or not _inside(path, roots, problems):
+            continue
         real = os.path.realpath(path)
         if real in seen:
             continue
         seen.add(real)
-        name = os.path.basename(path)
         if name.endswith(DEFS_SUFFIX):
             base = path[: -len(DEFS_SUFFIX)]
             found.setdefault(base, Files(base)).definitions = path
@@ -54,16 +60,33 @@ def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
         problems.add(
             folder,
             "foreign",
-            f"{plural(len(names), 'file')} here ({', '.join(sorted(names)[:3])}"
+            f"{plural(len(names), 'file')} here ({plain(', '.join(sorted(names)[:3]))}"
             f"{', ...' if len(names) > 3 else ''}) bear no name of a journal and were left out.",
         )
     return [found[base] for base in sorted(found)]
 
 
+def _inside(path: str, roots: Sequence[str], problems: Problems) -> bool:
+    """Whether a file or folder is what it seems, or a link to something that was asked for too."""
+    if not os.path.islink(path):
+        return True
+    real = os.path.realpath(path)
+    if any(real == root or real.startswith(root.rstrip(os.sep) + os.sep) for root in roots):
+        return True
+    if os.path.exists(path):
+        problems.add(
+            path,
+            "link",
+            f"leads out of the folder, to {plain(real)}, and was not followed; name that on the"
+            " command line too if it is wanted.",
+        )
+    return False
+
+
 def _walk(paths: Sequence[str], problems: Problems) -> Iterator[str]:
     for path in paths:
         if os.path.isdir(path):
-            yield from _below(path, problems)
+            yield from _below(path, tuple(map(os.path.realpath, paths)), problems)
         elif os.path.exists(path):
             yield from _siblings(path)
         else:
@@ -72,7 +95,7 @@ def _walk(paths: Sequence[str], problems: Problems) -> Iterator[str]:
             )
 
 
-def _below(top: str, problems: Problems) -> Iterator[str]:
+def _below(top: str, roots: Sequence[str], problems: Problems) -> Iterator[str]:
     """Files below a folder; a folder is entered once, so that links in a circle end."""
 
     def report(error: OSError) -> None:
@@ -90,6 +113,8 @@ def _below(top: str, problems: Problems) -> Iterator[str]:
                     "folder",
                     "is a folder with the name of a journal; looked into, but it is no journal.",
                 )
+            if not _inside(os.path.join(folder, name), roots, problems):
+                continue
             try:
                 status = os.stat(os.path.join(folder, name))
             except OSError:
@@ -111,6 +136,10 @@ def _siblings(path: str) -> Iterator[str]:
         yield path
         return
     folder = os.path.dirname(path)
-    for other in sorted(os.listdir(folder or ".")):
+    try:
+        names = sorted(os.listdir(folder or "."))
+    except OSError:  # a file that is known by name in a folder that cannot be listed
+        names = [name]
+    for other in names:
         if other.startswith(base + "."):
             yield os.path.join(folder, other)

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-import orjson
-
 from disttrace.journal.format import DEFS_SUFFIX, FORMAT, SEGMENT
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, parse
 from disttrace_viewer.load.discover import Files
+from disttrace_viewer.load.files import MOST_DEFINITIONS, open_regular
 from disttrace_viewer.load.problems import Problems, plural
-from disttrace_viewer.load.schema import Checker, Record
+from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.trace.plain_text import plain
 
 _NAME = re.compile(r"^(?P<job>.*)-(?P<host>[^-]*)-(?P<pid>\d+)-(?P<random>[0-9A-Za-z]+)$")
@@ -57,7 +56,7 @@ def _open(files: Files, problems: Problems) -> Journal | None:
     if files.definitions is None:
         definitions = Definitions(files.base + DEFS_SUFFIX)
     else:
-        text = texts.read(files.definitions, problems)
+        text = texts.read(files.definitions, problems, MOST_DEFINITIONS)
         definitions = parse(text, own) if text.data else Definitions(files.definitions)
     identity: str | None = definitions.process.get("process") or None
     if identity is None and head is None:
@@ -90,10 +89,11 @@ def _open(files: Files, problems: Problems) -> Journal | None:
 
 
 def _name_stranger(files: Files, problems: Problems) -> None:
-    sizes = [_size(path) for path in files.paths]
-    if not any(sizes):
+    if any(p.path in files.paths and p.kind == "unreadable" for p in problems.found()):
+        return
+    if not any(map(_size, files.paths)):
         problems.add(files.paths[0], "empty", "is empty; nothing to read in it.")
-    elif not any(p.path in files.paths and p.kind == "unreadable" for p in problems.found()):
+    else:
         problems.add(
             files.paths[0],
             "foreign",
@@ -119,17 +119,14 @@ def _head(files: Files, problems: Problems) -> Record | None:
     for number in sorted(files.segments):
         path = files.segments[number]
         try:
-            with open(path, "rb") as file:
+            with open(open_regular(path), "rb") as file:
                 data = file.read(_HEAD_BYTES)
         except OSError:
             continue
         quiet = Problems()
         for line in texts.clean(path, data, quiet).data.split(b"\n", 1)[:1]:
-            try:
-                record = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue
-            if isinstance(record, dict) and SEGMENT in record:
+            record = json_object(line)
+            if record is not None and SEGMENT in record:
                 head = Checker().record(SEGMENT, record)
                 if head is None:
                     continue

@@ -3,17 +3,22 @@ them."""
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from disttrace.journal.format import BOUNDS, DEF, FIELDS, LONGEST, MOST_MEMBERS, NEEDED, ranks_of
+import orjson
+
+from disttrace.journal.format import BOUNDS, FIELDS, LONGEST, MOST_MEMBERS, NEEDED, ranks_of
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.trace.plain_text import plain, shortened
 
 Record = dict[str, Any]
 Check = Callable[["Checker", Any], Any]
 
+LONGEST_ODD = 1 << 20
+"""Bytes of a line that is worth a second look."""
 DEEPEST = 8
 """Levels of a value that may hold any JSON."""
 
@@ -184,8 +189,9 @@ def _json(checker: Checker, value: Any, depth: int = 0) -> Any:
         raise Wrong
     if isinstance(value, str):
         return _CHECKS["text"](checker, value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return _CHECKS["integer"](checker, value)
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        checker.limited("a number beyond 64 bits")
+        return None
     if isinstance(value, list):
         return [_json(checker, item, depth + 1) for item in value]
     if isinstance(value, dict):
@@ -249,7 +255,23 @@ _FIELDS: dict[str, dict[str, Check]] = {
 }
 
 
-def kind_of(record: Mapping[str, Any]) -> str | None:
-    """The kind of a definition; None for what is none, or of a kind that is not known."""
-    kind = record.get(DEF)
-    return kind if isinstance(kind, str) and kind in FIELDS else None
+def json_object(line: bytes | str) -> dict[str, Any] | None:
+    """The object in a line; None for what is none."""
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        value = _odd_json(line)
+    return value if isinstance(value, dict) else None
+
+
+def _odd_json(line: bytes | str) -> object:
+    """JSON with halves of surrogate pairs, as undecodable file names leave them, or huge numbers:
+    the recorder writes it where orjson cannot.
+    """
+    if len(line) > LONGEST_ODD:
+        return None
+    try:
+        value: object = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value

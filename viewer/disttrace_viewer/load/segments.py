@@ -12,7 +12,7 @@ import orjson
 import polars as pl
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.load.schema import Checker
+from disttrace_viewer.load.schema import Checker, json_object
 from disttrace_viewer.load.text import Text
 from disttrace_viewer.trace.plain_text import plain
 
@@ -272,7 +272,7 @@ class _Reader:
         """What the lines of other kinds say; those of unknown kinds are passed over."""
         found: dict[int, Signs] = {}
         for text, file, row in lines.iter_rows():
-            line = _object(text)
+            line = json_object(text)
             kind = next(iter(line), "") if line is not None else ""
             if line is None:
                 self._count(row, file)
@@ -286,7 +286,7 @@ class _Reader:
 
     def _values(self, text: str, fields: Mapping[str, pl.DataType]) -> list[Any] | None:
         """The record's values by field; None if one is not what the format says."""
-        line = _object(text)
+        line = json_object(text)
         kind = next(iter(line), "") if line is not None else ""
         record = self._checker.record(kind, line) if line and kind in fmt.FIELDS else None
         if record is None:
@@ -302,14 +302,6 @@ class _Reader:
         number = row - self._starts[part] + self._parts[part].first
         count, first = self.bad.get(file, (0, number))
         self.bad[file] = (count + 1, min(first, number))
-
-
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        value = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _exceeded(frame: pl.DataFrame, bounds: Mapping[str, tuple[int, int]]) -> bool:

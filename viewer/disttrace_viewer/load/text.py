@@ -8,10 +8,14 @@ from dataclasses import dataclass
 
 import orjson
 
+from disttrace_viewer.load import files
 from disttrace_viewer.load.problems import Problems, plural
 
 TORN_LIMIT = 1 << 20
 """An unfinished last line is normal; one longer than this is none that disttrace writes."""
+
+LONGEST_LINE = 8 << 20
+"""Bytes of a line that is read: a group of a million ranks has room."""
 
 _BLANK = re.compile(rb"\n[ \t\r]*(?=\n)")
 
@@ -25,15 +29,21 @@ class Text:
     lines: int
 
 
-def read(path: str, problems: Problems) -> Text:
+def read(path: str, problems: Problems, most: int = files.MOST_BYTES) -> Text:
     """The usable lines of a file; unreadable files give none and a sentence."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data, beyond = files.read(path, most)
     except OSError as error:
         advice = "check its permissions" if isinstance(error, PermissionError) else "try again"
         problems.add(path, "unreadable", f"cannot be read ({error.strerror}); {advice}.")
         return Text(path, b"", 0)
+    if beyond:
+        problems.add(
+            path,
+            "too large",
+            f"is larger than {most >> 20:,} MB; what is beyond that ({beyond:,} bytes) was not"
+            " read.",
+        )
     return clean(path, data, problems)
 
 
@@ -42,6 +52,7 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     if data.startswith(b"\x1f\x8b"):
         problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
         return Text(path, b"", 0)
+    data = _without_giants(data)
     data = _cut_end(path, _as_utf8(path, data, problems), problems)
     if b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
@@ -69,6 +80,31 @@ def _as_utf8(path: str, data: bytes, problems: Problems) -> bytes:
     except UnicodeDecodeError:
         return _repair(path, data, problems)
     return data
+
+
+def _without_giants(data: bytes) -> bytes:
+    """Without lines that no recorder writes and that would cost a hundred times their length."""
+    if len(data) <= LONGEST_LINE:
+        return data
+    start = count = 0
+    kept = []
+    while start < len(data):
+        end = data.find(b"\n", start, start + LONGEST_LINE + 1) + 1
+        if end:
+            # All lines up to the last end within reach are short enough.
+            end = data.rfind(b"\n", start, start + LONGEST_LINE + 1) + 1
+            kept.append(data[start:end])
+        else:
+            end = data.find(b"\n", start) + 1
+            if not end:
+                break  # an unfinished line: of it, elsewhere
+            count += 1
+            kept.append(b"?\n")  # lines keep their numbers, and the reader counts it
+        start = end
+    if not count:
+        return data
+    kept.append(data[start:])
+    return b"".join(kept)
 
 
 def _wide_encoding(data: bytes) -> str | None:

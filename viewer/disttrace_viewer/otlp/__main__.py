@@ -48,8 +48,10 @@ def main(argv: list[str]) -> int:
 
 
 def _remove_if_empty(path: str) -> None:
+    from disttrace.journal.format import is_own
+
     try:
-        if os.path.getsize(path) == 0:
+        if is_own(path) and os.path.getsize(path) == 0:
             os.unlink(path)
     except OSError:
         pass

@@ -58,7 +58,9 @@ class Service:
         last_alive = time.monotonic()
         while True:
             for entry in self._registry.poll():
-                self.pipeline.follow(self._order.directory, entry.base)
+                self.pipeline.follow(self._order.directory, entry.base, owner=self._registry.owner)
+            for name in self._registry.refused:
+                self._log.say(f"{name[:80]!r} is no journal of this user here; it is not read")
             gone = [e for e in self._registry.entries if not e.alive()]
             self.pipeline.poll()
             for entry in gone:

@@ -26,4 +26,6 @@ BUS: Mapping[str, Shape] = {
     "reduce": lambda b, n, root: (b, 1.0),
     "gather": lambda b, n, root: (b * n, _of_all(n)),
     "scatter": lambda b, n, root: (b if root else b * n, _of_all(n)),
+    "send": lambda b, n, root: (b, 1.0),
+    "recv": lambda b, n, root: (b, 1.0),
 }

@@ -14,12 +14,14 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import orjson
-import polars as pl
 
 from disttrace.journal.format import ranks_of
+
+if TYPE_CHECKING:
+    import polars as pl
 
 
 class Frame(NamedTuple):
@@ -243,6 +245,11 @@ class Store:
     place: str
     """Id of its ``Place``."""
 
+    @property
+    def lead(self) -> str:
+        """Every prefix with a slash, ``?`` for an unknown one: what stands before a key."""
+        return "".join(f"{'?' if p is None else p}/" for p in self.prefix)
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -418,8 +425,7 @@ class Trace:
         if key is None:
             return None
         store = self.call(call).store
-        prefix = self.stores[store].prefix if store is not None else ()
-        lead = "".join(f"{'?' if p is None else p}/" for p in prefix)
+        lead = self.stores[store].lead if store is not None else ""
         entry = self.keys[key]
         parts = [lead + part for part in entry.parts]
         return parts if entry.many else parts[0]

@@ -38,4 +38,5 @@ def shortened(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     mark = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
-    return f"{text[: most - 30]}... ({len(text):,} characters, {mark})"
+    tail = f"... ({len(text):,} characters, {mark})"
+    return text[: most - len(tail)] + tail

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import polars as pl
-
 from disttrace_viewer.analysis import mismatches
-from disttrace_viewer.analysis.operation import Op, frame, ops
+from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.wait_graph import MEETING, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, Scope
@@ -47,12 +45,10 @@ def _calls(case: Case, group: Group) -> Mapping[int, list[Creation]]:
         for m in other.members
         if m.t_ns is not None and m.t_ns > since.get(m.process, m.t_ns)
     }
-    wanted = (
-        trace.calls.lazy().with_row_index("call").filter(pl.col("op") == "new_group").select("call")
-    )
-    rows = trace.operations.lazy().join(wanted, on="call", how="semi").sort("process", "number")
     found: dict[int, list[Creation]] = {process: [] for process in since}
-    for op in ops(trace, rows.collect()):
+    for op in case.evidence.sample.of_kind("composed"):
+        if op.call.op != "new_group":
+            continue
         if op.process not in since or not since[op.process] <= op.begin_ns:
             continue
         if op.process in later and op.begin_ns >= (later[op.process] or 0):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import polars as pl
-
-from disttrace_viewer.analysis.operation import Op, frame, ops
+from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.wait_graph import MESSAGE, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.sample.sample import message_stream
 from disttrace_viewer.wording import sentences
 
 
@@ -40,33 +39,17 @@ def facing(case: Case, waits: Sequence[Wait]) -> Finding | None:
 
 def _other_tag(case: Case, wait: Wait) -> Op | None:
     """The unmatched other end of the same direction that bears another tag."""
-    op, evidence = wait.op, case.evidence
-    if op.peer is None or not wait.targets:
+    op, sample = wait.op, case.evidence.sample
+    mine = message_stream(op)
+    if mine is None or mine[3] is None or not wait.targets:
         return None
-    send = op.call.op == "send"
-    side, other = ("send", "recv") if send else ("recv", "send")
-    mine = evidence.exchanges.messages.filter(
-        (pl.col(f"{side}_process") == op.process) & (pl.col(f"{side}_number") == op.number)
-    )
-    if not mine.height:
-        return None
-    row = mine.row(0, named=True)
-    facing = evidence.exchanges.messages.filter(
-        (pl.col("group") == row["group"])
-        & (pl.col("source") == row["source"])
-        & (pl.col("destination") == row["destination"])
-        & (pl.col("tag") != row["tag"])
-        & pl.col(f"{side}_process").is_null()
-        & pl.col(f"{other}_end_ns").is_null()
-    )
-    if not facing.height:
-        return None
-    first = facing.row(0, named=True)
-    rows = evidence.trace.operations.filter(
-        (pl.col("process") == first[f"{other}_process"])
-        & (pl.col("number") == first[f"{other}_number"])
-    )
-    return next(ops(evidence.trace, rows), None)
+    other = "recv" if op.call.op == "send" else "send"
+    for (side, theirs), kept in sample.message_streams.items():
+        if side == other and theirs[:3] == mine[:3] and theirs[3] not in (None, mine[3]):
+            for facing in kept:
+                if facing.end_ns is None and sample.other_end(facing) is None:
+                    return facing
+    return None
 
 
 def _facing(case: Case, wait: Wait, other: Op) -> Finding:

@@ -39,10 +39,10 @@ class Pipeline:
         self._meters = meters
         self._exchanges.use(meters)
 
-    def follow(self, directory: str, base: str) -> None:
-        """Take in the journal ``base``."""
+    def follow(self, directory: str, base: str, *, owner: int | None = None) -> None:
+        """Take in the journal ``base``; see ``JournalReader`` for ``owner``."""
         if base not in self.journals:
-            self.journals[base] = JournalReader(directory, base)
+            self.journals[base] = JournalReader(directory, base, owner=owner)
 
     def poll(self) -> None:
         """Take in what is new, and send what had ended at the turn before.

@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-import orjson
-
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.ids import Context
-from disttrace_viewer.load.schema import Record
+from disttrace_viewer.load.schema import Record, json_object
 from disttrace_viewer.otlp.follow.tail import Tail
 
 _ON_DEVICE = frozenset({"nccl", "xccl", "hccl"})
@@ -65,8 +63,10 @@ class Operation:
 class JournalReader:
     """One journal: definitions, operations in flight, and those that ended since the last poll."""
 
-    def __init__(self, directory: str, base: str) -> None:
+    def __init__(self, directory: str, base: str, *, owner: int | None = None) -> None:
+        """``owner``: the user whose files alone are read, where others may write beside them."""
         self.base = base
+        self._owner = owner
         self.definitions = Definitions()
         self.in_flight: dict[int, Operation] = {}
         self.last = 0
@@ -92,11 +92,8 @@ class JournalReader:
             # After the operations: a definition is in its file before what refers to it.
             self._read_definitions(final=final)
             for line in lines:
-                try:
-                    record = orjson.loads(line)
-                except orjson.JSONDecodeError:  # a torn line of a process that was killed
-                    continue
-                if isinstance(record, dict):
+                record = json_object(line)
+                if record is not None:  # else a torn line of a process that was killed
                     yield from self._take(record)
             if not lines:
                 break
@@ -120,12 +117,15 @@ class JournalReader:
         self.gone = True
 
     def delete(self) -> None:
-        """Remove the journal's files; what cannot be removed stays."""
+        """Remove the journal's files; what cannot be removed, or is not ours, stays."""
+        if self._owner is None or not fmt.is_plain_name(self.base):
+            return
         names = [fmt.definitions_name(self._path)]
         names += [fmt.segment_name(self._path, n) for n in range(1, self._next)]
         for name in names:
             try:
-                os.unlink(name)
+                if fmt.is_own(name, self._owner):
+                    os.unlink(name)
             except OSError:
                 continue
 
@@ -140,10 +140,14 @@ class JournalReader:
                 self._next = number + 1
         while True:
             try:
-                self._segments.append(Tail(fmt.segment_name(self._path, self._next)))
+                self._segments.append(self._tail(fmt.segment_name(self._path, self._next)))
             except OSError:
                 return
             self._next += 1
+
+    def _tail(self, path: str) -> Tail:
+        """Raises OSError."""
+        return Tail(path, self._owner)
 
     def _read_operations(self, *, final: bool) -> list[bytes]:
         while self._segments:
@@ -157,16 +161,13 @@ class JournalReader:
     def _read_definitions(self, *, final: bool) -> None:
         if self._defs is None:
             try:
-                self._defs = Tail(fmt.definitions_name(self._path))
+                self._defs = self._tail(fmt.definitions_name(self._path))
             except OSError:
                 return
         while lines := self._defs.lines(final=final):
             for line in lines:
-                try:
-                    record = orjson.loads(line)
-                except orjson.JSONDecodeError:
-                    continue
-                if isinstance(record, dict):
+                record = json_object(line)
+                if record is not None:
                     self.definitions.add(record)
             self._seen(self.definitions.last_t)
 

@@ -3,6 +3,9 @@
 The file holds one line ``PID START BASE`` per journal and is the lock of its exporter: a process
 appends its line first and tries the lock then, the exporter lets go of the lock first and looks
 for new lines then. So one of the two sees the other, always.
+
+It lies in a folder where others may write: see ``open_own``. What it names is a journal in the
+same folder that belongs to the same user, or is not read.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import fcntl
 import os
 from dataclasses import dataclass
+
+import disttrace.journal.format as fmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +41,14 @@ class Registry:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self.entries: list[Entry] = []
+        self.refused: list[str] = []
+        """Names in the file that are not those of our journals, and not read."""
+        self.owner = os.fstat(descriptor).st_uid
         self._fd = descriptor
         self._position = 0
 
     def poll(self) -> list[Entry]:
-        """Processes that registered since the last time."""
+        """Processes that registered since the last time, and whose journals are ours."""
         data = os.pread(self._fd, 1 << 20, self._position)
         end = data.rfind(b"\n") + 1
         self._position += end
@@ -48,8 +56,12 @@ class Registry:
         for line in data[:end].decode("utf-8", "replace").splitlines():
             pid, _, rest = line.partition(" ")
             start, _, base = rest.partition(" ")
-            if pid.isdigit() and base:
+            if not (pid.isascii() and pid.isdigit() and len(pid) < 10):
+                continue
+            if self._is_ours(base):
                 new.append(Entry(int(pid), start, base))
+            else:
+                self.refused.append(base)
         self.entries += new
         return new
 
@@ -58,11 +70,17 @@ class Registry:
         if self._unread():
             return False
         try:
-            os.unlink(self.path)
+            if os.lstat(self.path).st_ino == os.fstat(self._fd).st_ino:
+                os.unlink(self.path)
         except OSError:
             pass  # the folder was deleted under us
         fcntl.flock(self._fd, fcntl.LOCK_UN)
         return not self._unread() or not self._again()
+
+    def _is_ours(self, base: str) -> bool:
+        """Whether ``base`` names a journal of this user in the registry's folder."""
+        path = os.path.join(os.path.dirname(self.path), base)
+        return fmt.is_plain_name(base) and fmt.is_own(fmt.definitions_name(path), self.owner)
 
     def _unread(self) -> bool:
         return os.fstat(self._fd).st_size > self._position
@@ -70,14 +88,17 @@ class Registry:
     def _again(self) -> bool:
         """Somebody registered while we let go: serve them, unless they started another one."""
         late = os.pread(self._fd, 1 << 20, self._position)
-        fresh = os.open(self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            fresh = fmt.open_own(self.path, os.O_CREAT | os.O_RDWR | os.O_APPEND, self.owner)
+        except OSError:
+            return False  # somebody put something else in its place: nobody can serve them
         try:
             fcntl.flock(fresh, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.write(fresh, late)  # the other one reads on
             os.close(fresh)
             return False
-        os.write(fresh, late)
+        os.write(fresh, fmt.EXPORTER_LINE + late)
         os.close(self._fd)
         self._fd, self._position = fresh, 0
         return True

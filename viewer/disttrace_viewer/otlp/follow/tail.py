@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+from disttrace.journal.format import open_own
+from disttrace_viewer.load.files import open_regular
+from disttrace_viewer.load.text import LONGEST_LINE
+
 _CHUNK = 1 << 20
 
 
@@ -14,10 +18,13 @@ class Tail:
     for, and skipped only when its process is gone (``final``).
     """
 
-    def __init__(self, path: str) -> None:
-        """Raises OSError if the file is not there."""
+    def __init__(self, path: str, owner: int | None = None) -> None:
+        """Raises OSError if the file is not there, a link, no regular file, or not ``owner``'s."""
         self.path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if owner is None:
+            self._fd = open_regular(path, follow=False)
+        else:
+            self._fd = open_own(path, os.O_RDONLY, owner)
         self._position = 0
 
     def lines(self, *, final: bool = False) -> list[bytes]:
@@ -43,7 +50,10 @@ class Tail:
             data = os.pread(self._fd, size, self._position)
             if len(data) < size or b"\n" in data or data[:1] == b"\0":
                 return data
-            size *= 4  # one line longer than the chunk
+            if size > LONGEST_LINE:
+                self._position += len(data)  # no line of ours; what is left of it is none either
+            else:
+                size *= 4  # one line longer than the chunk
 
     def _over_holes(self, data: bytes) -> bytes:
         """Skip what nobody will complete: NULs, and the torn line around them."""

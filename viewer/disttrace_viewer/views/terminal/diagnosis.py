@@ -90,9 +90,10 @@ def _details(number: int, finding: Finding) -> Iterator[str]:
 def _coverage(case: Case) -> Iterator[str]:
     found = coverage(case)
     trace = case.evidence.trace
+    count = sum(case.evidence.sample.counts.values())
     yield ""
     yield (
-        f"Read: {len(trace.processes)} journals, {trace.operations.height:,} operations of"
+        f"Read: {len(trace.processes)} journals, {count:,} operations of"
         f" {len(trace.jobs)} job{'s' if len(trace.jobs) != 1 else ''}."
     )
     if found["missing_ranks"]:

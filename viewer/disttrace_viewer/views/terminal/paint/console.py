@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from dataclasses import dataclass
 from typing import IO
 
@@ -71,25 +73,39 @@ class Paper:
             self.line(*(Text(_ascii(part.text), part.style or "") for part in line))
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader (`| head`) has enough: rich would end the process with 1, which says more."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _ascii(text: str) -> str:
     return text.translate(_PLAIN).encode("ascii", "replace").decode()
 
 
 def paper(
-    file: IO[str] | None = None, *, width: int | None = None, color: bool | None = None
+    file: IO[str] | None = None,
+    *,
+    width: int | None = None,
+    color: bool | None = None,
+    plain: bool | None = None,
 ) -> Paper:
-    """Paper for a stream (default: standard output); colour only on a terminal unless asked for.
+    """Paper for a stream (default: standard output); colour only on a terminal.
 
-    NO_COLOR is respected by rich. ``color`` False switches colour off everywhere.
+    FORCE_COLOR asks for colour elsewhere too, NO_COLOR refuses it; ``color`` decides over both.
+    ``plain``: only ASCII (default: where the stream's encoding is not UTF-8).
     """
-    console = Console(
+    console = _Console(
         file=file,
         width=width,
         no_color=True if color is False else None,
-        force_terminal=None,
+        force_terminal=True if color else None,
         highlight=False,
         markup=False,
         emoji=False,
         soft_wrap=False,
     )
-    return Paper(console, plain=not console.encoding.lower().startswith("utf"))
+    if plain is None:
+        plain = not console.encoding.lower().startswith("utf")
+    return Paper(console, plain=plain)

@@ -8,7 +8,7 @@ from disttrace_viewer.views.terminal.header import ROLES, GroupHead, Header, Job
 from disttrace_viewer.views.terminal.paint.console import BAD, DIM, GOOD, HEAD, WAIT, Paper
 from disttrace_viewer.wording.quantities import clock_time, duration, few, number, spans
 
-LABEL = 11
+LABEL = 13
 GROUPS, SENTENCES = 8, 6
 """Groups and sentences shown before the rest is counted."""
 _STATE_STYLES = {
@@ -27,7 +27,7 @@ _STATE_WORDS = {
 }
 
 
-def paint(header: Header, out: Paper) -> None:
+def paint(header: Header, out: Paper, *, verbose: bool = False) -> None:
     """Jobs, groups, what was recorded and what is missing."""
     for job in header.jobs:
         _job(job, out)
@@ -49,8 +49,8 @@ def paint(header: Header, out: Paper) -> None:
         _put(
             out, "", Text.assemble(("! ", WAIT), f"and {number(more, 'more sentence')} like these")
         )
-    if header.unseen:
-        _put(out, "not seen", Text(" ".join(header.unseen), style=DIM))
+    if header.unseen and verbose:
+        _put(out, "not captured", Text(" ".join(header.unseen), style=DIM))
     if header.others:
         _put(out, "also here", Text(header.others, style=DIM))
 

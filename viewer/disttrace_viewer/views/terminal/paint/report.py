@@ -14,9 +14,11 @@ from disttrace_viewer.wording.quantities import duration, number
 FLIGHTS = 12
 
 
-def paint(report: Report, out: Paper, *, places: bool = False) -> None:
-    """Everything, from the head to what is in flight; ``places`` adds a call site to each row."""
-    header.paint(report.header, out)
+def paint(report: Report, out: Paper, *, places: bool = False, verbose: bool = False) -> None:
+    """Everything, from the head to what is in flight; ``places`` adds a call site to each row,
+    ``verbose`` what could not be captured.
+    """
+    header.paint(report.header, out, verbose=verbose)
     _findings(report, out)
     if report.init_only:
         init_phase.paint_full(report.way_in, report.names, out)

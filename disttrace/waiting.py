@@ -1,0 +1,111 @@
+"""From the start of an interpreter to its first import of torch: who this process is, and a hook.
+
+What cannot be found out later is settled here: the process's id and clock, and the folder of the
+journals, which is relative to where the program starts. Children started meanwhile inherit both.
+As start-up calls this, nothing is imported that the bare interpreter has not loaded (see
+``startup``).
+"""
+
+import os
+import sys
+
+from disttrace.identity import JOB_VARIABLE, PARENT_VARIABLE, Identity, handed_down, identify
+from disttrace.patching.import_hook import ImportHook
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+DIR_VARIABLE = "DISTTRACE_DIR"
+DEFAULT_DIR = "disttrace-out"
+
+_state: "_Waiting | None" = None
+_watching_forks = False
+
+
+class _Waiting:
+    """What there is to take back, or to hand over to the session."""
+
+    def __init__(self, identity: Identity, hook: ImportHook) -> None:
+        self.identity = identity
+        self.hook = hook
+        self.environment: dict[str, str | None] = {}
+
+    def set(self, name: str, value: str) -> None:
+        self.environment.setdefault(name, os.environ.get(name))
+        os.environ[name] = value
+
+    def hand_down(self) -> None:
+        """Put into the environment what children need."""
+        self.set(PARENT_VARIABLE, handed_down(self.identity, self.identity.role))
+        folder = os.environ.get(DIR_VARIABLE) or DEFAULT_DIR
+        if folder.strip() and not os.path.isabs(folder):
+            try:
+                self.set(DIR_VARIABLE, os.path.abspath(os.path.expanduser(folder)))
+            except OSError:
+                pass  # the current directory was deleted: the journal will say so
+
+    def end(self) -> None:
+        self.hook.remove()
+        for name, value in self.environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def begin(arrived: "Callable[[], None]", on_error: "Callable[[BaseException], None]") -> None:
+    """Call ``arrived`` when the program imports torch, just before torch itself is executed.
+
+    ``on_error`` gets what that raises.
+    """
+    global _state, _watching_forks
+    if _state is not None:
+        return
+    hook = ImportHook(on_error)
+    _state = _Waiting(identify(os.environ, job=_job()), hook)
+    if not _watching_forks:
+        _watching_forks = True
+        os.register_at_fork(after_in_child=_forked)
+    _state.hand_down()
+    if "torch" in sys.modules:
+        arrived()
+    else:
+        hook.before_import("torch", arrived)
+
+
+def is_waiting() -> bool:
+    """Whether tracing will begin with torch."""
+    return _state is not None
+
+
+def take() -> Identity | None:
+    """End the waiting, for tracing begins: who this process is; None if nothing waited.
+
+    The variables stay as they were handed down; ``cancel`` still takes them back.
+    """
+    if _state is None:
+        return None
+    _state.hook.remove()
+    return _state.identity
+
+
+def cancel() -> None:
+    """End the waiting, and take back what children would inherit."""
+    global _state
+    state, _state = _state, None
+    if state is not None:
+        state.end()
+
+
+def _forked() -> None:
+    """In a forked child: a process of its own."""
+    state = _state
+    if state is not None and state.hook.is_waiting():
+        state.identity = identify(os.environ, job=_job(), forked_from=state.identity)
+        state.hand_down()
+
+
+def _job() -> str | None:
+    job = os.environ.get(JOB_VARIABLE, "").strip()
+    return job if job.isprintable() else None

@@ -1,0 +1,105 @@
+"""Draws programs and faults from a seed, runs them, and prints how often the diagnosis was right.
+
+    make faults-random N=200 SEED=1
+    PYTHONPATH=tests python -m faults.drawn --number 200 --seed 1 --jobs 4
+
+Run k of seed s is drawn from (s, k) alone: ``--only k`` runs it again. Each wrong one is made
+smaller and printed with its source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from faults.drawn.executor import Run, Zygote, run
+from faults.drawn.layers import healthy
+from faults.drawn.mutations import Faulty, faulty
+from faults.drawn.program import source
+from faults.drawn.shrink import shrink
+
+
+def drawn(seed: int, number: int) -> Faulty:
+    """The program and fault of one run."""
+    draw = random.Random(f"{seed}/{number}")
+    return faulty(draw, healthy(draw))
+
+
+def main() -> int:
+    """Run them; exit code 1 where less than 97 % is right, or somebody innocent was named."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--number", "-n", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", type=int, nargs="*", help="these runs of the seed")
+    parser.add_argument("--jobs", type=int, default=4, help="runs beside each other")
+    parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--show", action="store_true", help="print programs and do not run them")
+    options = parser.parse_args()
+    numbers = options.only if options.only else range(options.number)
+    if options.show:
+        for number in numbers:
+            one = drawn(options.seed, number)
+            print(f"# {number}: {one.truth}\n{source(one.program)}")
+        return 0
+    began = time.monotonic()
+    zygote = Zygote()
+
+    def execute(one: Faulty) -> Run:
+        with tempfile.TemporaryDirectory(prefix="disttrace-drawn-") as folder:
+            return run(one, Path(folder), zygote)
+
+    results: dict[int, Run] = {}
+    with ThreadPoolExecutor(options.jobs) as pool:
+        runs = pool.map(lambda n: execute(drawn(options.seed, n)), numbers)
+        for number, result in zip(numbers, runs, strict=True):
+            results[number] = result
+            if result.wrong:
+                print(
+                    f"{number}: {result.faulty.truth.name}: {'; '.join(result.wrong)}", flush=True
+                )
+    wrong = {number: result for number, result in results.items() if result.wrong}
+    for number, result in {} if options.no_shrink else wrong.items():
+        _explain(number, shrink(result.faulty, lambda one: bool(execute(one).wrong)), execute)
+    zygote.close()
+    return _summary(options.seed, results, time.monotonic() - began)
+
+
+def _explain(number: int, smallest: Faulty, execute: object) -> None:
+    result = execute(smallest) if callable(execute) else None
+    print(f"\n# run {number}: {smallest.truth}")
+    if result is not None:
+        for line in result.wrong:
+            print(f"# {line}")
+        for one in result.said:
+            for found in one.findings:
+                print(f"#   {one.when}: {found['kind']} ({found['certainty']}): {found['summary']}")
+    print(source(smallest.program), flush=True)
+
+
+def _summary(seed: int, results: dict[int, Run], seconds: float) -> int:
+    """The figures, by kind of fault."""
+    total, right = Counter[str](), Counter[str]()
+    for result in results.values():
+        name = result.faulty.truth.name
+        total[name] += 1
+        right[name] += not result.wrong
+    for name, count in sorted(total.items()):
+        print(f"  {name:24} {right[name]:4} of {count}")
+    silent = sum(result.silent for result in results.values())
+    blamed = sum(result.blamed for result in results.values())
+    certain = sum(result.certain_wrong for result in results.values())
+    good = sum(right.values())
+    print(
+        f"seed {seed}: {good} of {len(results)} right ({good / len(results):.1%}), {silent} silent,"
+        f" {blamed} blamed the innocent, {certain} certain and wrong; {seconds:.0f} s"
+    )
+    return 0 if good >= 0.97 * len(results) and not blamed and not certain else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

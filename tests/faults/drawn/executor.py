@@ -1,0 +1,285 @@
+"""Runs a drawn program as real processes over gloo, and has it diagnosed live and afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faults.drawn.mutations import SLOWNESS, Faulty, Truth
+from faults.drawn.program import BARE, SPAWN, STANDALONE, Program, source
+from faults.harness import diagnose, family
+from support.processes import ROOT, free_port
+
+LIVE_S = 8.0
+"""A program that hangs is diagnosed so long after its processes are there; 3 s count as stalled."""
+AGAIN_S = 4.0
+LONGEST_S = 40.0
+STARTED_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One diagnosis: when, the serious findings, the exit code."""
+
+    when: str
+    findings: tuple[dict[str, Any], ...]
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a program of one seed came to."""
+
+    faulty: Faulty
+    said: tuple[Said, ...]
+    output: str
+
+    @property
+    def wrong(self) -> list[str]:
+        """Everything that was said wrongly."""
+        return [f"{one.when}: {text}" for one in self.said for text in problems(self, one)]
+
+    @property
+    def blamed(self) -> bool:
+        """Somebody innocent was named."""
+        return any(innocent(self.faulty.truth, one) for one in self.said)
+
+    @property
+    def certain_wrong(self) -> bool:
+        """A finding that is marked certain is wrong."""
+        truth = self.faulty.truth
+        return any(
+            f["certainty"] == "certain"
+            and (set(f["culprit_ranks"]) - truth.guilty or f["kind"] not in truth.kinds)
+            for one in self.said
+            for f in one.findings
+        )
+
+    @property
+    def silent(self) -> bool:
+        """Something was wrong, and nothing at all was said about it."""
+        return bool(self.faulty.truth.kinds) and any(
+            not one.findings and one.code == 0 and not self._well(one) for one in self.said
+        )
+
+    def _well(self, one: Said) -> bool:
+        return self.faulty.truth.harmless and one.when == "ended"
+
+
+def innocent(truth: Truth, said: Said) -> list[int]:
+    """Ranks that are named and did nothing."""
+    return sorted({r for f in said.findings for r in f["culprit_ranks"]} - truth.guilty)
+
+
+def problems(run: Run, said: Said) -> list[str]:
+    """What is wrong with one diagnosis."""
+    truth = run.faulty.truth
+    found = [f"rank {rank} is blamed and did nothing" for rank in innocent(truth, said)]
+    kinds = [f["kind"] for f in said.findings]
+    if not truth.kinds:
+        return found + [f"nothing is wrong, and said was {kind}" for kind in kinds]
+    right = [f for f in said.findings if f["kind"] in truth.kinds]
+    if truth.harmless and said.when == "ended" and not kinds:
+        return found
+    if truth.incomplete:
+        return found + (["exit code 0 over a lost journal"] if said.code == 0 else [])
+    if not right:
+        return [*found, f"none of {sorted(truth.kinds)}; said was {kinds or 'nothing'}"]
+    if truth.named and not any(set(f["culprit_ranks"]) == truth.guilty for f in right):
+        found.append(f"rank {sorted(truth.guilty)} is not named")
+    return found
+
+
+class Zygote:
+    """The process that forks ranks; shared by runs beside each other."""
+
+    def __init__(self) -> None:
+        path = os.pathsep.join((str(ROOT), str(ROOT / "viewer")))
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("DISTTRACE")}
+        environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("zygote.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        self._lock = threading.Lock()
+        self._answer("ready")
+
+    def _answer(self, expected: str | None = None) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        if not line or (expected is not None and line != expected):
+            raise RuntimeError(f"the process that forks ranks answered {line!r}")
+        return line
+
+    def start(self, **wanted: object) -> int:
+        """Fork one rank; its process id."""
+        assert self._process.stdin is not None
+        with self._lock:
+            self._process.stdin.write(json.dumps(wanted) + "\n")
+            self._process.stdin.flush()
+            return int(self._answer())
+
+    def close(self) -> None:
+        """End it; ranks that still run are those of their runs."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(20)
+        self._process.stdout.close()
+
+
+def run(faulty: Faulty, folder: Path, zygote: Zygote) -> Run:
+    """One program in an empty folder of its own; leaves no process."""
+    program = faulty.program
+    script = folder / "program.py"
+    script.write_text(source(program))
+    journals = folder / "journals"
+    said: list[Said] = []
+    with _started(program, script, journals, folder, zygote) as pids:
+        expected = program.world - len(program.absent)
+        began = time.monotonic()
+        while len(list(journals.glob("*.defs.jsonl"))) < expected and _alive(pids):
+            time.sleep(0.2)  # a busy machine imports torch for long
+        there = time.monotonic()
+        pause = LIVE_S if faulty.truth.hangs else LONGEST_S
+        while _alive(pids):
+            waited = time.monotonic() - there
+            if waited > pause or time.monotonic() - began > STARTED_S:
+                one = _diagnosed(faulty, journals, "live")
+                if one.findings or waited > LONGEST_S:
+                    said.append(one)
+                    break
+                pause = waited + AGAIN_S
+            time.sleep(0.2)
+        over = not _alive(pids)
+    _lose(program, journals)
+    said.append(_diagnosed(faulty, journals, "ended" if over else "post mortem"))
+    output = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("output*")))
+    return Run(faulty, tuple(said), output)
+
+
+@contextmanager
+def _started(
+    program: Program, script: Path, journals: Path, folder: Path, zygote: Zygote
+) -> Iterator[Sequence[int]]:
+    port = str(free_port())
+    pids: list[int] = []
+    launcher: subprocess.Popen[bytes] | None = None
+    try:
+        if program.launch == BARE:
+            started = (r for r in range(program.world) if r not in program.absent)
+            pids.extend(_fork(program, r, port, script, folder, zygote) for r in started)
+        else:
+            launcher = _launcher(program, port, script, journals, folder)
+            pids.append(launcher.pid)
+        yield pids
+    finally:
+        for pid in {one for root in pids for one in family(root)}:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        if launcher is not None:
+            launcher.wait()
+        while _alive(pids):
+            time.sleep(0.05)
+
+
+def _fork(
+    program: Program,
+    rank: int,
+    port: str,
+    script: Path,
+    folder: Path,
+    zygote: Zygote,
+) -> int:
+    environ = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(program.world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        **program.environ.get(rank, {}),
+    }
+    if environ["MASTER_PORT"] == "{free}":
+        environ["MASTER_PORT"] = str(free_port())
+    return zygote.start(
+        program=str(script),
+        folder=str(folder / "journals"),
+        output=str(folder / f"output{rank}"),
+        environ=environ,
+    )
+
+
+def _launcher(
+    program: Program, port: str, script: Path, journals: Path, folder: Path
+) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "DISTTRACE": "1",
+        "DISTTRACE_DIR": str(journals),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "viewer"))),
+        "PYTHONWARNINGS": "ignore",
+    }
+    command = [sys.executable, str(script)]
+    if program.launch == SPAWN:
+        environment |= {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": port,
+            "WORLD_SIZE": str(program.world),
+        }
+    else:
+        way = "--standalone" if program.launch == STANDALONE else f"--master-port={port}"
+        size = f"--nproc-per-node={program.world}"
+        command = [sys.executable, "-m", "torch.distributed.run", way, size, str(script)]
+    with (folder / "output").open("wb") as output:
+        return subprocess.Popen(
+            command, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
+
+
+def _alive(pids: Sequence[int]) -> bool:
+    """Whether one of these runs; what is only a zombie has ended."""
+    for pid in pids:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            continue
+        if state not in "ZX":
+            return True
+    return False
+
+
+def _lose(program: Program, journals: Path) -> None:
+    """Take the journals of ranks away, as a disk that was not collected does."""
+    for definitions in journals.glob("*.defs.jsonl"):
+        first = definitions.read_text(errors="replace").splitlines()[0]
+        if any(f'"RANK":"{rank}"' in first.replace(" ", "") for rank in program.lost):
+            for path in journals.glob(definitions.name.removesuffix("defs.jsonl") + "*"):
+                path.unlink()
+
+
+def _diagnosed(faulty: Faulty, journals: Path, when: str) -> Said:
+    """What is said now; that a busy machine makes one rank slow is nobody's fault."""
+    report, code, text = diagnose(journals)
+    if report is None:
+        known = [] if code == 2 and faulty.truth.incomplete else [{"kind": text[-300:]}]
+        blank = {"culprit_ranks": [], "certainty": "likely", "severity": "error", "summary": text}
+        return Said(when, tuple({**blank, **one} for one in known), code)
+    serious = [f for f in report["findings"] if f["severity"] in ("error", "warning")]
+    kept = tuple(f for f in serious if f["kind"] not in SLOWNESS)
+    return Said(when, kept, 0 if serious and not kept else code)

@@ -1,0 +1,144 @@
+"""The exporter's lock and log have names that anybody can foretell: what lies there is not trusted.
+
+The folder may be one in which other users write.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from disttrace.config import resolve
+from disttrace.identity import identify
+from disttrace.journal.format import EXPORTER_LINE, definitions_name
+from disttrace.lifecycle import exporter_process
+from disttrace.lifecycle.exporter_process import Exporter
+
+PRECIOUS = "alias ll='ls -l'\n"
+
+
+class Bench:
+    """An exporter over a folder whose process is never really started."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sentences: list[str] = []
+        config, _ = resolve({"dir": folder, "export": "json,otlp", "job": "j"}, {})
+        self.identity = identify({}, job="j")
+        folder.mkdir()
+        Path(definitions_name(str(folder / self.identity.base_name()))).touch()
+        self.exporter = Exporter(config, self._say)
+        stem = exporter_process._group_of(self.identity)
+        self.log, self.registry = folder / f"{stem}.log", folder / f"{stem}.otlp"
+
+    def _say(self, part: str, sentence: str) -> bool:
+        self.sentences.append(sentence)
+        return True
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    def no_process(*args: object, **kwargs: object) -> int:
+        raise OSError("this test starts no process")
+
+    monkeypatch.setattr(os, "posix_spawn", no_process)
+    bench = Bench(tmp_path / "out")
+    yield bench
+    bench.exporter.stop()
+
+
+def link(path: Path, victim: Path) -> None:
+    path.symlink_to(victim)
+
+
+def dangling_link(path: Path, victim: Path) -> None:
+    path.symlink_to(victim.with_name("new"))
+
+
+def hard_link(path: Path, victim: Path) -> None:
+    path.hardlink_to(victim)
+
+
+def pipe(path: Path, victim: Path) -> None:
+    os.mkfifo(path)
+
+
+def folder(path: Path, victim: Path) -> None:
+    path.mkdir()
+
+
+def foreign(path: Path, victim: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files away")
+    path.write_text("theirs\n")
+    path.chmod(0o666)
+    os.chown(path, 65534, 65534)
+
+
+PLANTED = pytest.mark.parametrize(
+    ("plant", "told"),
+    [
+        (link, "is a link"),
+        (dangling_link, "is a link"),
+        (hard_link, "has another name"),
+        (pipe, "is no regular file"),
+        (folder, "is no regular file"),
+        (foreign, "belongs to another user"),
+    ],
+)
+
+
+@PLANTED
+@pytest.mark.parametrize("which", ["log", "registry"])
+def test_what_a_stranger_put_there_is_one_sentence(
+    bench: Bench, tmp_path: Path, which: str, plant: Callable[[Path, Path], None], told: str
+) -> None:
+    """It is neither followed, nor waited for, nor written to, nor read."""
+    victim = tmp_path / ".bashrc"
+    victim.write_text(PRECIOUS)
+    path = getattr(bench, which)
+    plant(path, victim)
+    bench.exporter.start(bench.identity)
+    bench.exporter._log = str(bench.log)
+    bench.exporter._tell()
+    (sentence,) = bench.sentences
+    assert sentence.startswith("nothing is exported by otlp: ")
+    assert told in sentence
+    assert sentence.endswith("; the program goes on")
+    assert victim.read_text() == PRECIOUS
+    assert not (tmp_path / "new").exists()
+    if plant is foreign:
+        assert path.read_text() == "theirs\n"
+
+
+def test_our_own_files_are_opened_again_and_private(bench: Bench) -> None:
+    """A log of an earlier exporter is appended to; nobody else reads either file."""
+    bench.log.write_text("earlier\n")
+    bench.exporter.start(bench.identity)
+    assert bench.sentences == [
+        "nothing is exported by otlp: this test starts no process; the program goes on"
+    ]
+    assert bench.log.read_text() == "earlier\n"
+    assert bench.registry.stat().st_mode & 0o777 == 0o600
+    lines = bench.registry.read_bytes().splitlines(keepends=True)
+    assert lines[0].decode().split()[2] == bench.identity.base_name()
+    assert lines[1] == EXPORTER_LINE
+
+
+@pytest.mark.parametrize("exporter", [False, True])
+def test_a_lock_that_no_exporter_holds_is_told_at_the_end(bench: Bench, exporter: bool) -> None:
+    """Who starts an exporter says so in the file that it locks."""
+    holder = os.open(bench.registry, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    bench.exporter.start(bench.identity)
+    assert bench.sentences == []  # it may just begin
+    if exporter:
+        os.write(os.open(bench.registry, os.O_WRONLY | os.O_APPEND), EXPORTER_LINE)
+    bench.exporter._tell()
+    expected = f"nothing is exported by otlp: {bench.registry} is locked by a process that is no "
+    assert bench.sentences == ([] if exporter else [expected + "exporter of disttrace"])
+    os.close(holder)

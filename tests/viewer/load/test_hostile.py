@@ -1,0 +1,321 @@
+"""Folders and journals that somebody else wrote: what they hold is shown, and nothing obeys it."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+import pytest
+
+from disttrace.journal.format import BOUNDS, DEFINITIONS, FIELDS, LONGEST, MOST_MEMBERS, NEEDED
+from disttrace_viewer.load import files
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.schema import Checker
+from disttrace_viewer.load.text import LONGEST_LINE, read
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.otlp.follow.registry import Registry
+from disttrace_viewer.otlp.follow.tail import Tail
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.plain_text import plain, shortened
+from support.journals import MS, Journal, training
+
+STEPS = 3
+TYPES = {*BOUNDS, *LONGEST, "size", "flag", "names", "texts", "keys", "prefixes", "map", "ranks"}
+TYPES |= {"shapes", "frames", "json", "object", "call", "span"}
+NASTY = "\x1b]0;owned\x07\x9b2J\u202e\u200b\n\r\b\ud800end"
+
+
+def test_the_schema_knows_every_record() -> None:
+    """Every kind has fields of known types, and needs only such as it has."""
+    assert set(DEFINITIONS) <= set(FIELDS)
+    assert {type_ for fields in FIELDS.values() for type_ in fields.values()} <= TYPES
+    for kind, keys in NEEDED.items():
+        assert set(keys) <= set(FIELDS[kind])
+
+
+@pytest.mark.parametrize(
+    ("kind", "record"),
+    [
+        ("group", {"n": 1, "size": -1}),
+        ("group", {"n": 1, "ranks": [0, "1"]}),
+        ("group", {"n": 1, "ranks": [0, True]}),
+        ("group", {"n": True}),
+        ("group", {}),
+        ("call", {"n": 1, "shapes": [4]}),
+        ("call", {"n": 1, "async": 1}),
+        ("call", {"n": 1, "args": [1]}),
+        ("stack", {"n": 1, "frames": [[1, 2]]}),
+        ("exit", {"t": -1}),
+        ("exit", {"t": 1 << 61}),
+        ("exit", {"code": 1 << 70}),
+        ("b", {"b": 1, "t": 1, "k": [1]}),
+        ("b", {"b": 1, "t": 1, "h": 1 << 16}),
+        ("b", {"b": 1, "t": 1, "a": {"group": "x"}}),
+        ("b", {"b": 1 << 32, "t": 1}),
+        ("b", {"b": 1}),
+        ("e", {"e": 1, "d": 1.5}),
+    ],
+)
+def test_a_record_of_a_wrong_type_is_left_out(kind: str, record: dict[str, object]) -> None:
+    """And counted, with the name of the field."""
+    checker = Checker()
+    assert checker.record(kind, record) is None
+    assert checker.wrong == 1
+    assert [name for name, _ in checker.sentences()] == ["wrong values"]
+
+
+def test_null_and_unknown_keys_are_as_good_as_absent() -> None:
+    """Other versions write other keys."""
+    record = {"n": 1, "size": None, "later": {"x": [1]}}
+    assert Checker().record("group", record) == {"n": 1}
+
+
+def test_the_process_record_loses_only_what_is_wrong() -> None:
+    """The whole journal hangs on it."""
+    checker = Checker()
+    assert checker.fields("process", {"process": "p", "pid": "x", "t0": 5}) == {
+        "process": "p",
+        "t0": 5,
+    }
+    assert checker.wrong == 1
+
+
+def test_sizes_are_bounded() -> None:
+    """A world of 10**11 ranks is one of unknown size, and that is said."""
+    checker = Checker()
+    assert checker.record("group", {"n": 1, "size": 10**11}) == {"n": 1, "size": None}
+    assert checker.record("group", {"n": 1, "size": MOST_MEMBERS}) == {"n": 1, "size": MOST_MEMBERS}
+    ((kind, sentence),) = checker.sentences()
+    assert kind == "cut values"
+    assert "size, 100,000,000,000 members" in sentence
+
+
+def test_text_is_made_plain() -> None:
+    """Nothing that a terminal obeys is left, and what can be seen stays."""
+    assert plain("naïve 名 \U0001f600 a b") == "naïve 名 \U0001f600 a b"
+    assert plain(NASTY) == (r"\x1b]0;owned\x07\x9b2J\u202e\u200b\n\r\x08\ud800end")
+
+
+def test_long_text_is_cut_and_stays_different() -> None:
+    """Keys that differ in their end only are two keys."""
+    one, two = shortened("k" * 5000 + "1", 100), shortened("k" * 5000 + "2", 100)
+    assert one != two
+    assert max(len(one), len(two)) <= 100
+
+
+def nasty_job(folder: Path) -> Journal:
+    """A job whose every text is nasty."""
+    text = NASTY.replace("\ud800", "")
+    (journal,) = training_of(
+        folder, host=text, boot_id=text, argv=["python", text], job=text, cwd=text, run=text
+    )
+    stack = journal.stack((text, 1, text))
+    store = journal.tcp_store(host=text, name=f"tcp://{text}", path=text, address=text)
+    group = journal.group(journal.prefix_store(store, text), name=text, desc=text, type=text)
+    call = journal.collective(group, op=text, stack=stack, backend=text, dtypes=[text])
+    journal.run(call, 20 * MS, MS, q=1)
+    get = journal.call("store.get", kind="store", store=store, stack=stack)
+    for key in (text, [text, "b"]):
+        journal.run(get, 22 * MS, MS, k=key)
+    journal.run(get, 24 * MS, MS, a={"name": text, "args": {text: [text]}})
+    journal.define("thread", n=0, name=text)
+    journal.define("failure", t=30 * MS, type=text, text=text, stack=stack)
+    journal.define("note", t=30 * MS, text=text)
+    journal.define("versions", t=1, torch=text, not_captured=[text], doors=[text])
+    return journal
+
+
+def training_of(folder: Path, **keys: object) -> list[Journal]:
+    """One rank that says odd things of itself."""
+    return [Journal(folder, pid=1, rank=0, world_size=1, keys=dict(keys))]
+
+
+def values_of(value: object) -> list[str]:
+    """All text in a trace."""
+    found: list[str] = []
+    if isinstance(value, str):
+        found.append(value)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            found += values_of(key) + values_of(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            found += values_of(item)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            found += values_of(getattr(value, name))
+    return found
+
+
+def test_no_text_of_a_trace_can_be_obeyed(tmp_path: Path) -> None:
+    """Whatever views print of it."""
+    nasty_job(tmp_path)
+    odd = tmp_path / "a\x1b[2Jb.defs.jsonl"
+    odd.write_bytes(b"{}\n")
+    trace: Trace = load([str(tmp_path)])
+    calls = [trace.call(i) for i in range(trace.calls.height)]
+    texts = values_of(
+        (trace.processes, trace.groups, trace.stores, trace.places, trace.jobs, trace.stacks)
+    )
+    texts += values_of((trace.errors, trace.keys, calls, [p.sentence for p in trace.problems]))
+    assert len([t for t in texts if r"\x1b]0;" in t]) > 20
+    assert [t for t in texts if not t.isprintable()] == []
+
+
+def test_a_key_that_begins_with_nul_is_a_key(tmp_path: Path) -> None:
+    """HashStore takes it; it is no list."""
+    (journal,) = training_of(tmp_path)
+    call = journal.call("store.set", kind="store", store=journal.tcp_store())
+    journal.run(call, MS, MS, k="\0x")
+    journal.run(call, 3 * MS, MS, k=["a", "\0b"])
+    keys = load([str(tmp_path)]).keys
+    assert [(k.parts, k.many) for k in keys] == [((r"\x00x",), False), (("a", r"\x00b"), True)]
+
+
+def test_undecodable_names_are_no_damage(tmp_path: Path) -> None:
+    """The recorder escapes halves of surrogate pairs, which orjson does not read."""
+    (journal,) = training_of(tmp_path)
+    line = journal.definitions.read_bytes().replace(b'"train.py"', rb'"\udcff.py"')
+    journal.definitions.write_bytes(line)
+    trace = load([str(tmp_path)])
+    assert trace.problems == ()
+    assert trace.processes[0].argv == ("python", r"\udcff.py")
+
+
+def fifo(folder: Path) -> None:
+    os.mkfifo(folder / "x-y-1-z.defs.jsonl")
+    os.mkfifo(folder / "x-y-1-z.000001.ops.jsonl")
+
+
+def endless(folder: Path) -> None:
+    (folder / "x-y-1-z.defs.jsonl").symlink_to("/dev/zero")
+
+
+def whole_machine(folder: Path) -> None:
+    (folder / "all").symlink_to("/", target_is_directory=True)
+
+
+def far_segment(folder: Path) -> None:
+    first = next(folder.glob("*.000001.ops.jsonl"))
+    name = first.name.replace("000001", "99999999999")
+    (folder / name).write_bytes(b'{"seg":1}\n')
+
+
+def huge_world(folder: Path) -> None:
+    journal = Journal(folder, pid=77, rank=0, world_size=1, job="huge", host="other")
+    journal.define("identity", t=2, world_size=10**11)
+    journal.group(journal.tcp_store(1), size=2 * 10**7, ranks=None)
+    journal.group(journal.tcp_store(2), size=10**11, ranks=None)
+    journal.group(journal.tcp_store(3), size=-1, ranks=None)
+
+
+def long_id(folder: Path) -> None:
+    Journal(folder, pid=78, process="f" * 2_000_000, job="long", host="other")
+
+
+def long_line(folder: Path) -> None:
+    path = next(folder.glob("*.000001.ops.jsonl"))
+    path.write_bytes(path.read_bytes() + b'{"b":9,"t":1,"k":"' + b"x" * LONGEST_LINE + b'"}\n{}\n')
+
+
+@pytest.mark.parametrize(
+    ("do", "kinds"),
+    [
+        (fifo, {"unreadable"}),
+        (endless, {"link"}),
+        (whole_machine, {"link"}),
+        (far_segment, {"missing segment"}),
+        (huge_world, {"cut values", "wrong values"}),
+        (long_id, {"cut values"}),
+        (long_line, {"noise"}),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_small_thing_in_a_folder_costs_little(
+    do: Callable[[Path], None], kinds: set[str], tmp_path: Path
+) -> None:
+    """No hang, no exhausted memory, a sentence, and all operations beside it."""
+    training(tmp_path, 2, STEPS)
+    do(tmp_path)
+    started = time.process_time()
+    trace = load([str(tmp_path)])
+    assert {p.kind for p in trace.problems} == kinds
+    mine = [p.index for p in trace.processes if p.job == "job"]
+    assert trace.operations["process"].is_in(mine).sum() == 2 * STEPS
+    assert len(trace.short_ids) == len(trace.processes)
+    assert time.process_time() - started < 60
+
+
+def test_a_link_to_what_was_asked_for_too_is_followed(tmp_path: Path) -> None:
+    """Folders may be put together by links."""
+    training(tmp_path / "a", 1, STEPS)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "link").symlink_to(tmp_path / "a")
+    assert load([str(tmp_path / "b")]).processes == ()
+    assert len(load([str(tmp_path / "b"), str(tmp_path / "a")]).processes) == 1
+
+
+def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
+    """And a sentence says what was left."""
+    path = tmp_path / "x"
+    path.write_bytes(b'{"a":1}\n' * 100)
+    problems = Problems()
+    assert read(str(path), problems, most=84).lines == 10
+    (problem,) = problems.found()
+    assert problem.kind == "too large"
+    assert "(716 bytes)" in problem.sentence
+    assert files.read(str(path))[1] == 0
+
+
+def test_a_tail_follows_no_link_and_opens_no_pipe(tmp_path: Path) -> None:
+    """The exporter reads in folders where others write."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "file").write_bytes(b"{}\n")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("fifo", "link"):
+        with pytest.raises(OSError, match=re.escape(name)):
+            Tail(str(tmp_path / name))
+
+
+def test_a_tail_skips_a_line_without_an_end(tmp_path: Path) -> None:
+    """It is not read into memory."""
+    path = tmp_path / "x"
+    path.write_bytes(b"x" * (3 * LONGEST_LINE) + b"\n" + b"good\n")
+    tail = Tail(str(path))
+    lines = tail.lines()
+    assert lines[-1] == b"good"
+    assert sum(map(len, lines)) < 2 * LONGEST_LINE
+    tail.close()
+
+
+def test_the_registry_names_files_of_its_folder_only(tmp_path: Path) -> None:
+    """Others may have written into it."""
+    path = tmp_path / "r"
+    lines = ["1 2 good-h-1-a", "1 2 ../victim/old", "² 2 x", "1 2 /etc/x", "1 2 a\x1bb", "9" * 30]
+    path.write_text("\n".join(lines) + "\n")
+    descriptor = os.open(path, os.O_RDWR)
+    assert [entry.base for entry in Registry(str(path), descriptor).poll()] == ["good-h-1-a"]
+    os.close(descriptor)
+
+
+def test_both_readers_skip_the_same_records(tmp_path: Path) -> None:
+    """A definition is checked by one schema, whoever reads."""
+    from disttrace_viewer.otlp.follow.journal import JournalReader
+
+    (journal,) = training_of(tmp_path)
+    call = journal.collective(journal.world())
+    journal.run(call, MS, MS, q=1)
+    journal.record(b=2, t="x", s=call)
+    journal.record(b=3, t=1, s=call, h=-1)
+    journal.record(e=1, d=orjson.Fragment(b"1e400"))
+    journal.define("group", n="one")
+    reader = JournalReader(str(tmp_path), journal.base.name)
+    assert [op.number for op in reader.poll(final=True)] == [1]
+    trace = load([str(tmp_path)])
+    assert trace.operations["number"].to_list() == [1]
+    assert sorted(p.kind for p in trace.problems) == ["noise", "wrong values"]
+    assert reader.definitions.checker.wrong == 4

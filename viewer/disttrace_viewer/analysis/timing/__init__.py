@@ -1,0 +1,1 @@
+"""Where the time goes: wait states, bandwidths, and the tables made of them."""

@@ -1,0 +1,34 @@
+"""Bandwidths of many operations at once, by the definitions of nccl-tests."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from disttrace_viewer.trace.bandwidth import BUS
+
+
+def with_shapes(rows: pl.LazyFrame) -> pl.LazyFrame:
+    """``rows`` (with ``op``, ``bytes``, ``expected``, ``is_root``) and what nccl-tests divide by
+    the time: ``_moved`` (S in bytes) and ``_factor`` of the bus; null where none is defined.
+    """
+    keys = ["op", "expected", "is_root"]
+    known = []
+    for op, size, root in rows.select(keys).unique().collect().iter_rows():
+        shape = BUS.get((op or "").removesuffix("_coalesced"))
+        if shape is not None and size is not None and size > 1:
+            scale, factor = shape(1, size, bool(root))
+            known.append((op, size, root, float(scale), factor))
+    table = pl.LazyFrame(
+        known,
+        schema={
+            "op": pl.String,
+            "expected": pl.UInt32,
+            "is_root": pl.Boolean,
+            "_scale": pl.Float64,
+            "_factor": pl.Float64,
+        },
+        orient="row",
+    )
+    return rows.join(
+        table, on=keys, how="left", nulls_equal=True, maintain_order="left"
+    ).with_columns(_moved=pl.col("bytes") * pl.col("_scale"))

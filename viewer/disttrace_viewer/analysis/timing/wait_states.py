@@ -1,0 +1,330 @@
+"""Where the time of communication goes: who waited, how long, for whom, in which wait state.
+
+An operation blocks its process from begin to issue and from the begin of its waiting to its end
+(where C++ waits unseen, or a device, from begin to end). What of that lies before the partner that
+it needs began is waiting. The states are those of Scalasca's patterns (scalasca.org): late sender,
+late receiver, late broadcast, early reduce, and wait at a collective for all others. Time in which
+a process is blocked in several operations at once counts once, for the one that began first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from disttrace_viewer.analysis.exchanges import TAGLESS, Exchanges
+
+LATE_SENDER, LATE_RECEIVER = "late sender", "late receiver"
+LATE_BROADCAST, EARLY_REDUCE = "late broadcast", "early reduce"
+AT_COLLECTIVE = "wait at collective"
+STATES = (AT_COLLECTIVE, LATE_BROADCAST, EARLY_REDUCE, LATE_SENDER, LATE_RECEIVER)
+
+FROM_ROOT = ("broadcast", "scatter")
+TO_ROOT = ("reduce", "gather")
+REMARKABLE = 0.05
+"""Own delays below this part of their weighted mean are the jitter beside what matters."""
+
+_ROW = ["process", "number"]
+
+
+@dataclass(frozen=True)
+class WaitStates:
+    """The parts that processes take in exchanges, within a window of unix nanoseconds."""
+
+    exchanges: Exchanges
+    from_ns: int | None = None
+    to_ns: int | None = None
+
+    @cached_property
+    def parts(self) -> pl.DataFrame:
+        """One row per operation of a collective or message, by process, then begin.
+
+        ``kind``, ``exchange`` (row of the table of its kind), ``process number call begin_ns
+        end_ns`` (in flight: the last sign of life of its process), ``in_flight op group expected
+        arrived is_root bytes``, ``until_ns`` (when the partner began for which it waited; null
+        where it waited for none), ``by`` (that process; null where it is not known), ``state``,
+        ``busy_ns`` (from the last arrival to its end; null in flight), ``blocked_ns`` and
+        ``wait_ns`` (its share of its process's time).
+        """
+        rows = self._windowed(pl.concat([self._collectives(), self._messages()]).collect())
+        rows = rows.with_row_index("_row")
+        pieces = self._pieces(rows)
+        waiting = pieces.filter(pl.col("until_ns").is_not_null()).with_columns(
+            stop=pl.min_horizontal("stop", "until_ns")
+        )
+        return (
+            rows.join(_exclusive(pieces, "blocked_ns"), on="_row", how="left")
+            .join(_exclusive(waiting, "wait_ns"), on="_row", how="left")
+            .with_columns(pl.col("blocked_ns", "wait_ns").fill_null(0))
+            .drop("_row", "issued_ns", "wait_begin_ns", "unseen")
+            .sort("process", "begin_ns", "number")
+        )
+
+    @cached_property
+    def lives(self) -> pl.DataFrame:
+        """``process``, ``from_ns``, ``to_ns``: the life of each process, within the window."""
+        found = pl.DataFrame(
+            [
+                (p.index, p.start_ns, p.last_ns if p.exit is None else p.exit.t_ns)
+                for p in self.exchanges.trace.processes
+            ],
+            schema={"process": pl.UInt32, "from_ns": pl.Int64, "to_ns": pl.Int64},
+            orient="row",
+        )
+        low, high = pl.lit(self.from_ns, pl.Int64), pl.lit(self.to_ns, pl.Int64)
+        clipped = found.with_columns(
+            pl.max_horizontal("from_ns", low), pl.min_horizontal("to_ns", high)
+        )
+        return clipped.with_columns(to_ns=pl.max_horizontal("from_ns", "to_ns"))
+
+    @cached_property
+    def delays(self) -> pl.DataFrame:
+        """One row per exchange that somebody was the last to come to, by its own doing.
+
+        ``process`` and ``call`` of the last one, ``delay_ns``, ``caused_ns`` (what others waited
+        for it because of that, summed). The own delay is the smaller of two: how much later it
+        began than the one before it, and how much longer it was away since its communication
+        before than the others were (the median of them); what it inherited makes the two differ.
+        """
+        start = self.lives["from_ns"].min()
+        let_go = (
+            pl.when(pl.col("kind") == "message")
+            .then("end_ns")
+            .otherwise(pl.max_horizontal("until_ns", "begin_ns"))
+        )
+        before = let_go.shift(1).over("process").fill_null(start if start is not None else 0)
+        gaps = self.parts.lazy().with_columns(away=pl.col("begin_ns") - before)
+        key = ["kind", "exchange"]
+        begin, mine = pl.col("begin_ns"), pl.col("process") == pl.col("_last")
+        last = pl.col("process").sort_by("begin_ns", "process").last().over(key)
+        return (
+            gaps.with_columns(_last=last)
+            .filter(pl.len().over(key) > 1)
+            .group_by(key)
+            .agg(
+                pl.col("_last").first().alias("process"),
+                pl.col("call").filter(mine).first(),
+                (begin.max() - begin.filter(~mine).max()).alias("_behind"),
+                (
+                    pl.col("away").filter(mine).first()
+                    - pl.col("away").filter(~mine & (pl.col("away") >= 0)).median()
+                ).alias("_longer"),
+                pl.col("wait_ns").filter(~mine & (pl.col("by") == pl.col("_last"))).alias("_waits"),
+            )
+            .drop_nulls(["_behind", "_longer"])
+            .with_columns(
+                pl.min_horizontal("_behind", pl.col("_longer").cast(pl.Int64)).alias("delay_ns")
+            )
+            .filter(pl.col("delay_ns") > 0)
+            .with_columns(
+                pl.min_horizontal(
+                    pl.col("_waits").list.sum(), pl.col("delay_ns") * pl.col("_waits").list.len()
+                ).alias("caused_ns")
+            )
+            .select(*key, "process", "call", "delay_ns", "caused_ns")
+            .sort(key)
+            .collect()
+        )
+
+    # -- the parts of each kind, with when the one came for whom they waited ------------------
+
+    def _collectives(self) -> pl.LazyFrame:
+        trace = self.exchanges.trace
+        calls = trace.calls.lazy().with_row_index("call")
+        names = ["exchange", "group", "expected", "arrived", "last_ns", "last_process"]
+        rows = (
+            self.exchanges.participants()
+            .lazy()
+            .join(self.exchanges.collectives.lazy().select(names), on="exchange")
+            .join(
+                calls.select(
+                    "call", "op", "root", "origin", "backend", pl.col("bytes").alias("_bytes")
+                ),
+                on="call",
+            )
+            .with_columns(is_root=(pl.col("group_rank") == pl.col("root")).fill_null(value=False))
+        )
+        roots = (
+            rows.filter("is_root")
+            .group_by("exchange")
+            .agg(
+                pl.col("begin_ns").min().alias("_root_ns"),
+                pl.col("process").first().alias("_root"),
+            )
+        )
+        rows = self._over(rows.join(roots, on="exchange", how="left"))
+        end, last, root = pl.col("end_ns"), pl.col("last_ns"), pl.col("_root_ns")
+        short = pl.col("arrived") < pl.col("expected")
+        from_root = pl.col("op").is_in(FROM_ROOT) & ~pl.col("is_root")
+        to_root = pl.col("op").is_in(TO_ROOT) & ~pl.col("is_root")
+        # Somebody who is not there yet is waited for to the end of what was seen.
+        open_ = pl.col("in_flight") & short
+        early = end < last
+        until = (
+            pl.when(open_)
+            .then(end)
+            .when(from_root & early)
+            .then(root)
+            .when(to_root & early)
+            .then(pl.when(end >= root).then(root))
+            .otherwise(last)
+        )
+        by = (
+            pl.when(open_)
+            .then(pl.lit(None, pl.UInt32))
+            .when((from_root | to_root) & early)
+            .then("_root")
+            .otherwise("last_process")
+        )
+        state = (
+            pl.when(from_root)
+            .then(pl.lit(LATE_BROADCAST))
+            .when(pl.col("op").is_in(TO_ROOT) & pl.col("is_root"))
+            .then(pl.lit(EARLY_REDUCE))
+            .otherwise(pl.lit(AT_COLLECTIVE))
+        )
+        return _parts(rows, "collective", until, by, state, last)
+
+    def _messages(self) -> pl.LazyFrame:
+        trace = self.exchanges.trace
+        calls = trace.calls.lazy().with_row_index("call")
+        times = trace.operations.lazy().select(*_ROW, "issued_ns", "wait_begin_ns", "lost", "bytes")
+        messages = self.exchanges.messages.lazy()
+        ends = []
+        for mine, other in (("send", "recv"), ("recv", "send")):
+            ends.append(
+                messages.filter(pl.col(f"{mine}_number").is_not_null()).select(
+                    pl.col("message").alias("exchange"),
+                    "group",
+                    *(
+                        pl.col(f"{mine}_{name}").alias(name)
+                        for name in ("process", "number", "call", "begin_ns", "end_ns", "error")
+                    ),
+                    pl.col(f"{other}_begin_ns").alias("_other_ns"),
+                    pl.col(f"{other}_process").alias("_other"),
+                    pl.lit(mine == "send").alias("_sends"),
+                )
+            )
+        rows = (
+            pl.concat(ends)
+            .join(times, on=_ROW, how="left")
+            .join(
+                calls.select("call", "op", "origin", "backend", pl.col("bytes").alias("_bytes")),
+                on="call",
+            )
+            .with_columns(
+                expected=pl.lit(2, pl.UInt32),
+                arrived=pl.lit(1, pl.UInt32) + pl.col("_other").is_not_null().cast(pl.UInt32),
+                is_root=pl.lit(value=False),
+            )
+        )
+        rows = self._over(rows)
+        end, partner = pl.col("end_ns"), pl.col("_other_ns")
+        # A send that was over before its receive began did not wait for it.
+        until = (
+            pl.when(pl.col("in_flight") & partner.is_null())
+            .then(end)
+            .when(~pl.col("_sends") | (end >= partner))
+            .then(partner)
+        )
+        state = pl.when("_sends").then(pl.lit(LATE_RECEIVER)).otherwise(pl.lit(LATE_SENDER))
+        last = pl.max_horizontal("begin_ns", partner)
+        return _parts(rows, "message", until, pl.col("_other"), state, last)
+
+    def _over(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """``end_ns`` of what is in flight is when its process was last heard of."""
+        ends = self.lives.lazy().select("process", pl.col("to_ns").alias("_to"))
+        unknown = pl.coalesce("issued_ns", "begin_ns")
+        lost = pl.col("lost").fill_null(value=False)
+        flying = pl.col("end_ns").is_null() & pl.col("error").is_null() & ~lost
+        return rows.join(ends, on="process", how="left").with_columns(
+            in_flight=flying,
+            unseen=pl.col("origin").fill_null("") == "c++",
+            end_ns=pl.coalesce(
+                "end_ns",
+                pl.when(flying).then(pl.max_horizontal("_to", "begin_ns")).otherwise(unknown),
+            ),
+        )
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def _windowed(self, rows: pl.DataFrame) -> pl.DataFrame:
+        if self.from_ns is not None:
+            rows = rows.filter(pl.col("end_ns") > self.from_ns)
+        if self.to_ns is not None:
+            rows = rows.filter(pl.col("begin_ns") < self.to_ns)
+        return rows
+
+    def _pieces(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """The stretches in which operations block their processes, within life and window."""
+        columns = ["_row", "process", "until_ns"]
+        whole = pl.col("issued_ns").is_null() | (
+            pl.col("wait_begin_ns").is_null() & pl.col("unseen")
+        )
+        first = rows.select(
+            *columns,
+            pl.col("begin_ns").alias("start"),
+            pl.when(whole).then("end_ns").otherwise("issued_ns").alias("stop"),
+        )
+        second = rows.filter(~whole & pl.col("wait_begin_ns").is_not_null()).select(
+            *columns, pl.col("wait_begin_ns").alias("start"), pl.col("end_ns").alias("stop")
+        )
+        return (
+            pl.concat([first, second])
+            .join(self.lives, on="process")
+            .with_columns(
+                start=pl.max_horizontal("start", "from_ns"), stop=pl.min_horizontal("stop", "to_ns")
+            )
+            .drop("from_ns", "to_ns")
+        )
+
+
+def _parts(
+    rows: pl.LazyFrame, kind: str, until: pl.Expr, by: pl.Expr, state: pl.Expr, last: pl.Expr
+) -> pl.LazyFrame:
+    later = until > pl.col("begin_ns")
+    return rows.select(
+        pl.lit(kind).alias("kind"),
+        "exchange",
+        *_ROW,
+        "call",
+        "begin_ns",
+        "end_ns",
+        "issued_ns",
+        "wait_begin_ns",
+        "in_flight",
+        unseen=pl.col("unseen") | pl.col("backend").is_in(TAGLESS).fill_null(value=False),
+        op="op",
+        group="group",
+        expected=pl.col("expected").cast(pl.UInt32),
+        arrived=pl.col("arrived").cast(pl.UInt32),
+        is_root="is_root",
+        bytes=pl.coalesce("bytes", "_bytes"),
+        until_ns=pl.when(later).then(until),
+        by=pl.when(later).then(by),
+        state=pl.when(later).then(state),
+        busy_ns=pl.when(~pl.col("in_flight")).then(
+            pl.max_horizontal(pl.col("end_ns") - last, pl.lit(0))
+        ),
+    )
+
+
+def _exclusive(pieces: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The length of each row's pieces without what earlier pieces of its process cover."""
+    covered = pl.col("stop").cum_max().shift(1).over("process")
+    return (
+        pieces.lazy()
+        .filter(pl.col("stop") > pl.col("start"))
+        .sort("process", "start", "_row")
+        .with_columns(_free=pl.max_horizontal("start", covered))
+        .group_by("_row")
+        .agg(pl.max_horizontal(pl.col("stop") - pl.col("_free"), pl.lit(0)).sum().alias(name))
+        .collect()
+    )
+
+
+def weighted_mean(delays: pl.Expr) -> pl.Expr:
+    """The mean of delays, each weighted by itself: what matters, whatever the jitter beside it."""
+    return (delays.cast(pl.Float64) ** 2).sum() / delays.sum()

@@ -1,0 +1,179 @@
+"""A diagnosis as values: ``disttrace.diagnose``."""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from disttrace_viewer.analysis.evidence import STALL_NS
+from disttrace_viewer.api.reading import Paths, read
+from disttrace_viewer.diagnosis import report
+from disttrace_viewer.diagnosis.diagnose import diagnose as apply_rules
+from disttrace_viewer.trace import model
+
+STALL_VARIABLE = "DISTTRACE_STALL"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A line of the program where a process is or called from."""
+
+    process: str
+    rank: int | None
+    file: str
+    line: int
+    function: str
+    op: str | None
+    """The operation called there; None where the process is in none."""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, with the fields of ``diagnose --json`` (docs/json.md)."""
+
+    kind: str
+    severity: str
+    certainty: str
+    summary: str
+    hint: str | None
+    culprits: tuple[str, ...]
+    culprit_ranks: tuple[int, ...]
+    waiting: tuple[str, ...]
+    waiting_ranks: tuple[int, ...]
+    op: str | None
+    group: str | None
+    seq: int | None
+    key: str | None
+    cycle: tuple[tuple[str, str, str], ...] | None
+    locations: tuple[Location, ...]
+    consequences: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.summary
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a process is, or was when it was last heard of."""
+
+    process: str
+    role: str
+    rank: int | None
+    host: str
+    pid: int | None
+    state: str
+    """``running``, ``exited``, ``failed``, ``killed`` or ``unknown``."""
+    op: str | None
+    """The operation that holds it up, else the newest it began."""
+    group: str | None
+    seq: int | None
+    status: str | None
+    """Of that operation: ``ok``, ``error`` or ``in_flight``."""
+    begin_ns: int | None
+    location: Location | None
+    """Where it is: its call of the operation, else the line where it was sampled or failed."""
+
+
+class Report:
+    """What ``disttrace diagnose`` says of a job."""
+
+    def __init__(self, trace: model.Trace, *, stall_s: float | None = None) -> None:
+        """``disttrace.diagnose`` makes one."""
+        self._case, self._found = apply_rules(trace, stall_ns=_stall_ns(stall_s))
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there is neither an error nor a warning."""
+        return report.healthy(self._found)
+
+    @cached_property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong, errors first."""
+        return tuple(_finding(report.finding(self._case, found)) for found in self._found)
+
+    @cached_property
+    def positions(self) -> tuple[Position, ...]:
+        """Where every process is, by rank; those without one last."""
+        found = [self._position(p) for p in self._case.evidence.trace.processes]
+        return tuple(sorted(found, key=lambda p: (p.rank is None, p.rank or 0, p.pid or 0)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The values of ``diagnose --json``."""
+        return report.report(self._case, self._found)
+
+    def _position(self, one: model.Process) -> Position:
+        case = self._case
+        last = report.current(case, one.index)
+        where = (
+            case.evidence.whereabouts(one.index)
+            if last is None or not last.pending
+            else case.evidence.location(last)
+        )
+        group = None if last is None or last.call.group is None else last.call.group
+        groups = case.evidence.trace.groups
+        return Position(
+            process=one.id,
+            role=one.role,
+            rank=one.rank,
+            host=one.host,
+            pid=one.pid,
+            state=report.state(case, one.index),
+            op=None if last is None else last.call.op,
+            group=None if group is None else groups[group].id,
+            seq=None if last is None else last.seq,
+            status=None if last is None else last.status,
+            begin_ns=None if last is None else last.begin_ns,
+            location=None if where is None else Location(**report.location(case, where)),
+        )
+
+    def __str__(self) -> str:
+        """The report as the terminal shows it."""
+        from disttrace_viewer.views.terminal.diagnosis import lines
+
+        return "\n".join(lines(self._case, self._found))
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(found.kind for found in self._found) or "nothing found"
+        return f"<disttrace.Report: {'healthy' if self.healthy else 'not healthy'}, {kinds}>"
+
+    def _repr_html_(self) -> str:
+        """The report in a notebook."""
+        return f"<pre style='white-space: pre-wrap'>{html.escape(str(self))}</pre>"
+
+
+def diagnose(path: Paths = None, job: str | None = None, *, stall_s: float | None = None) -> Report:
+    """What is wrong in a job (see ``load`` for ``path`` and ``job``). ``stall_s``: while processes
+    live, waiting is a fault from so many seconds on (default: DISTTRACE_STALL, else 10).
+
+    Raises:
+        ViewerError: when there are no journals, or no such job.
+    """
+    return Report(read(path, job), stall_s=stall_s)
+
+
+def _stall_ns(seconds: float | None) -> int:
+    """As asked for, else as DISTTRACE_STALL says where it is a number, else the default."""
+    if seconds is None:
+        try:
+            seconds = float(os.environ.get(STALL_VARIABLE) or "nan")
+        except ValueError:
+            seconds = math.nan
+    return round(seconds * 1e9) if 0 < seconds < math.inf else STALL_NS
+
+
+def _finding(values: Mapping[str, Any]) -> Finding:
+    given = {name: _frozen(values[name]) for name in Finding.__slots__}
+    given["locations"] = tuple(Location(**where) for where in values["locations"])
+    return Finding(**given)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value

@@ -1,0 +1,216 @@
+"""Where the time goes, as Polars frames: ``disttrace.stats``."""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.timing.statistics import KEYS, Statistics
+from disttrace_viewer.analysis.timing.wait_states import WaitStates
+from disttrace_viewer.api.reading import Paths, read
+from disttrace_viewer.trace import model
+from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.views import tables
+from disttrace_viewer.views.terminal.filters import parse_time
+from disttrace_viewer.views.terminal.paint.console import paper
+from disttrace_viewer.views.terminal.paint.stats import paint
+
+FORMAT = 1
+BY = {"line": ("line",), "group": ("group",), "op": ("op",), "rank": KEYS}
+"""What ``by`` may name, and the keys of a row of ``operations`` then."""
+NUMBERS = (
+    "calls",
+    "bytes",
+    "total_ns",
+    "median_ns",
+    "p99_ns",
+    "max_ns",
+    "waiting_ns",
+    "last_to_arrive",
+    "algbw",
+    "busbw",
+)
+
+
+class Stats:
+    """Where the time of a job goes. Sums are over ranks; times are nanoseconds."""
+
+    def __init__(
+        self, trace: model.Trace, *, from_: str | None = None, to: str | None = None
+    ) -> None:
+        """``disttrace.stats`` makes one."""
+        self._trace = trace
+        start = min((p.start_ns for p in trace.processes), default=0)
+        low, high = (None if at is None else parse_time(at, start) for at in (from_, to))
+        if low is not None and high is not None and low >= high:
+            raise ViewerError(f"there is nothing from {from_} to {to}: the end is not after it")
+        waits = WaitStates(Exchanges(trace), from_ns=low, to_ns=high)
+        self.statistics = Statistics(waits, tables.calls(trace, {"line"}).select("call", "line"))
+        """The tables underneath, for disttrace's own views; no stable interface."""
+
+    @cached_property
+    def operations(self) -> pl.DataFrame:
+        """One row per operation, group and line, longest ``total_ns`` first.
+
+        ``op group line calls bytes total_ns median_ns p99_ns max_ns waiting_ns last_to_arrive algbw
+        busbw``: ``group`` is the id that every export has, ``line`` is ``file:line``,
+        ``waiting_ns`` the part of the total before the last member arrived, ``last_to_arrive`` a
+        list of structs (rank, count), most first; bandwidths are bytes per second as nccl-tests
+        define them, counted from the last arrival on, null where none is defined.
+        """
+        return self.by(KEYS)
+
+    def by(self, keys: Sequence[str]) -> pl.DataFrame:
+        """``operations`` by other keys of ``op``, ``group`` and ``line``; those left out are null.
+
+        Raises:
+            ValueError: for another key.
+        """
+        if not set(keys) <= set(KEYS) or not keys:
+            raise ValueError(f"by {keys!r}; allowed are {', '.join(KEYS)}")
+        trace = self._trace
+        groups = pl.DataFrame(
+            {"group": [g.index for g in trace.groups], "_id": [g.id for g in trace.groups]},
+            schema={"group": pl.UInt32, "_id": pl.String},
+        )
+        found = self.statistics.by(keys)
+        if "group" in keys:
+            found = found.join(groups, on="group", how="left", maintain_order="left")
+            found = found.drop("group").rename({"_id": "group"})
+        rank = (
+            pl.element()
+            .struct.field("process")
+            .replace_strict(
+                list(range(len(trace.processes))),
+                [p.rank for p in trace.processes],
+                return_dtype=pl.Int64,
+            )
+        )
+        count = pl.element().struct.field("count").cast(pl.Int64)
+        last = pl.col("last_to_arrive").list.eval(
+            pl.struct(rank.alias("rank"), count.alias("count"))
+        )
+        empty = pl.lit([], dtype=pl.List(pl.Struct({"rank": pl.Int64, "count": pl.Int64})))
+        absent = [pl.lit(None, pl.String).alias(key) for key in KEYS if key not in keys]
+        return found.with_columns(
+            *absent, last.fill_null(empty), pl.col("calls").cast(pl.Int64)
+        ).select(*KEYS, *NUMBERS)
+
+    @cached_property
+    def ranks(self) -> pl.DataFrame:
+        """One row per process with a rank, by rank: ``rank process wall_ns communicating_ns
+        waiting_ns outside_ns made_others_wait_ns``.
+
+        ``wall_ns`` is its life, ``communicating_ns`` what it was blocked in collectives and
+        messages, ``waiting_ns`` the part of that before the last member arrived, ``outside_ns``
+        the rest of its life, ``made_others_wait_ns`` what others waited for it as the last, summed.
+        """
+        found = self._named(self.statistics.ranks)
+        return found.sort("rank", "process", nulls_last=True)
+
+    @cached_property
+    def origins(self) -> pl.DataFrame:
+        """Before which line the time went, largest ``caused_ns`` first: ``rank line count of
+        mean_ns caused_ns``.
+
+        A rank came late by its own doing (not because it had waited itself) ``count`` times of
+        ``of`` at that line, by ``mean_ns``; others waited ``caused_ns`` for it, summed.
+        """
+        return self._named(self.statistics.origins).drop("process")
+
+    @cached_property
+    def wait_states(self) -> pl.DataFrame:
+        """``state count time_ns``: wait states in Scalasca's words, the exchange itself, and the
+        time outside of communication; they add up to ``wall_ns``.
+        """
+        return self.statistics.states
+
+    @property
+    def wall_ns(self) -> int:
+        """The lives of all ranks, summed."""
+        return int(self.ranks["wall_ns"].sum())
+
+    @property
+    def communicating_ns(self) -> int:
+        """What all ranks were blocked in communication."""
+        return int(self.ranks["communicating_ns"].sum())
+
+    @property
+    def waiting_ns(self) -> int:
+        """The part of that in which they waited for others to arrive."""
+        return int(self.ranks["waiting_ns"].sum())
+
+    def to_dict(self, by: str | None = None) -> dict[str, Any]:
+        """The values of ``stats --json``.
+
+        Raises:
+            ValueError: for a ``by`` that is none of ``BY``.
+        """
+        return {
+            "format": FORMAT,
+            "wall_ns": self.wall_ns,
+            "communicating_ns": self.communicating_ns,
+            "waiting_ns": self.waiting_ns,
+            "operations": self.by(KEYS if by is None else _keys(by)).to_dicts(),
+            "ranks": self.ranks.to_dicts(),
+            "origins": self.origins.to_dicts(),
+        }
+
+    def print(
+        self, by: str | None = None, *, width: int | None = None, color: bool | None = None
+    ) -> None:
+        """The tables on standard output, as ``disttrace stats`` shows them."""
+        paint(self.statistics, paper(width=width, color=color), by=by)
+
+    def text(self, by: str | None = None, *, width: int = 100) -> str:
+        """The tables as text without colour."""
+        file = io.StringIO()
+        paint(self.statistics, paper(file, width=width, color=False, plain=False), by=by)
+        return file.getvalue().rstrip("\n")
+
+    def _named(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """``rank`` and the id of a process in the place of its index."""
+        owners = pl.DataFrame(
+            [(p.index, p.rank, p.id) for p in self._trace.processes],
+            schema={"process": pl.UInt32, "rank": pl.Int64, "_id": pl.String},
+            orient="row",
+        )
+        found = rows.join(owners, on="process", how="left", maintain_order="left")
+        others = [name for name in rows.columns if name != "process"]
+        return found.select("rank", pl.col("_id").alias("process"), *others)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        share = self.waiting_ns / max(1, self.communicating_ns)
+        seconds = self.communicating_ns / 1e9
+        return f"<disttrace.Stats: {seconds:.3g} s in communication, {share:.0%} of it waiting>"
+
+    def _repr_html_(self) -> str:
+        """The tables in a notebook."""
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def stats(
+    path: Paths = None, job: str | None = None, *, from_: str | None = None, to: str | None = None
+) -> Stats:
+    """Where the time of a job goes (see ``load`` for ``path`` and ``job``), within a window:
+    ``+12.3s`` after the start, unix seconds or an ISO time.
+
+    Raises:
+        ViewerError: when there are no journals, no such job, or for what is no time.
+    """
+    return Stats(read(path, job), from_=from_, to=to)
+
+
+def _keys(by: str) -> tuple[str, ...]:
+    if by not in BY:
+        raise ValueError(f"by {by!r}; allowed are {', '.join(BY)}")
+    return BY[by]

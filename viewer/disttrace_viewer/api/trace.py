@@ -1,0 +1,198 @@
+"""A trace as Polars frames: ``disttrace.load``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import cached_property
+
+import polars as pl
+
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.timing.wait_states import WaitStates
+from disttrace_viewer.api.exports import export
+from disttrace_viewer.api.reading import Paths, Progress, read
+from disttrace_viewer.api.report import Finding, Report
+from disttrace_viewer.api.stats import Stats
+from disttrace_viewer.trace import model
+from disttrace_viewer.views import tables
+from disttrace_viewer.views.terminal.filters import Filters, parse_ranks
+from disttrace_viewer.views.terminal.paint.console import paper
+from disttrace_viewer.views.terminal.paint.report import paint
+from disttrace_viewer.views.terminal.report import report_of
+
+
+class Trace:
+    """What the journals of a job hold, on one clock. Every frame is made when it is asked for.
+
+    All times are unix nanoseconds, all ``_ns`` durations nanoseconds; ids of operations and groups
+    are those of ``diagnose --json`` and of every export.
+    """
+
+    def __init__(self, model: model.Trace) -> None:
+        """``disttrace.load`` makes one."""
+        self.model = model
+        """The record type that rules and views of disttrace share; no stable interface."""
+
+    @cached_property
+    def operations(self) -> pl.DataFrame:
+        """One row per operation by its begin, with the columns of ``export --format jsonl``.
+
+        In a frame ``stack`` is a list of structs (file, line, function), innermost first;
+        ``splits``, ``args`` and a ``key`` of several keys are JSON as text.
+        """
+        return tables.operations(self.model)
+
+    def select(self, *columns: str) -> pl.DataFrame:
+        """Some columns of ``operations``, without making the others, which a large trace feels.
+
+        Also ``kind`` (collective, message, store, constructor, composed), ``number``,
+        ``group_desc``, ``duration_ns``, ``line`` (``file:line`` of the user's frame), ``place``.
+
+        Raises:
+            ValueError: for a column that there is not.
+        """
+        known = {**tables.OPERATIONS, **tables.FURTHER}
+        wrong = [name for name in columns if name not in known]
+        if wrong:
+            raise ValueError(f"no column {wrong[0]!r}; there are: {', '.join(known)}")
+        return tables.operations(self.model, columns)
+
+    @cached_property
+    def collectives(self) -> pl.DataFrame:
+        """One row per collective, matched over its members, by its first begin.
+
+        ``job group group_name group_desc backend seq op line bytes expected arrived missing
+        arrivals first_ns last_ns first_rank last_rank ended end_ns errors pending alike wait_ns
+        spread_ns busy_ns algbw busbw``: ``arrivals`` is a list of structs (rank, process,
+        begin_ns) in their order, ``missing`` the group ranks that did not come, ``wait_ns`` what
+        the members waited in sum, ``spread_ns`` the time from the first arrival to the last,
+        ``busy_ns`` from the last to the end, bandwidths bytes per second as nccl-tests define them.
+        """
+        return tables.collectives(self.waits)
+
+    @cached_property
+    def processes(self) -> pl.DataFrame:
+        """One row per process: ``job process rank local_rank world_size role host pid attempt
+        start_ns last_ns exit exit_code clock_error_ns``.
+        """
+        return tables.processes(self.model)
+
+    @cached_property
+    def groups(self) -> pl.DataFrame:
+        """One row per member of a process group: ``job group name desc backend size default
+        group_rank rank process``; ``process`` is null where none was seen.
+        """
+        return tables.groups(self.model)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong, errors first: ``diagnose().findings``."""
+        return self.diagnose().findings
+
+    def diagnose(self, *, stall_s: float | None = None) -> Report:
+        """The report on this trace. ``stall_s``: while processes live, waiting is a fault from so
+        many seconds on.
+        """
+        if stall_s is not None:
+            return Report(self.model, stall_s=stall_s)
+        return self._report
+
+    def stats(self, *, from_: str | None = None, to: str | None = None) -> Stats:
+        """Where the time goes, within a window (``+12.3s`` after the start, unix seconds or ISO).
+
+        Raises:
+            ViewerError: for what is no time.
+        """
+        return Stats(self.model, from_=from_, to=to)
+
+    def print(
+        self,
+        *,
+        ranks: str | None = None,
+        groups: Sequence[str] = (),
+        ops: Sequence[str] = (),
+        last: int | None = None,
+        around: str | None = None,
+        everything: bool = False,
+        phase: str | None = None,
+        places: bool = False,
+        verbose: bool = False,
+        width: int | None = None,
+        color: bool | None = None,
+    ) -> None:
+        """What happened, in order, across ranks, on standard output: ``disttrace view``.
+
+        ``ranks`` (``0,3-5``), ``groups`` (names, ids or ``default``) and ``ops`` (names, ``*``
+        stands for anything) choose rows; ``last`` and ``around`` (a time) cut them;
+        ``everything`` folds nothing; ``phase="init"`` draws the initialization.
+
+        Raises:
+            ViewerError: for filters that fit nothing, and says what would.
+        """
+        filters = Filters(
+            ranks=None if ranks is None else parse_ranks(ranks),
+            groups=tuple(groups),
+            ops=tuple(ops),
+            last=last,
+            around=around,
+            everything=everything,
+        )
+        report = report_of(
+            self.model,
+            filters,
+            exchanges=self.exchanges,
+            findings=self.findings,
+            init=phase == "init",
+        )
+        paint(report, paper(width=width, color=color), places=places, verbose=verbose)
+
+    def export(self, path: str | os.PathLike[str], format: str | None = None) -> None:  # noqa: A002
+        """Write ``path`` as ``disttrace export`` does: ``jsonl``, ``perfetto``, ``html``,
+        ``parquet`` or ``otlp``, guessed from the suffix (``.jsonl``, ``.json``, ``.html``,
+        ``.parquet``; all but the last also with ``.gz``).
+
+        Raises:
+            ViewerError: for a suffix that tells nothing, and when it cannot be written.
+        """
+        export(self.model, os.fspath(path), format)
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """Ids of the jobs that are in it."""
+        return tuple(job.id for job in self.model.jobs)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """A sentence for everything that did not read as it should."""
+        return tuple(problem.sentence for problem in self.model.problems)
+
+    @cached_property
+    def exchanges(self) -> Exchanges:
+        """The matched exchanges; no stable interface."""
+        return Exchanges(self.model)
+
+    @cached_property
+    def waits(self) -> WaitStates:
+        """The wait states; no stable interface."""
+        return WaitStates(self.exchanges)
+
+    @cached_property
+    def _report(self) -> Report:
+        return Report(self.model)
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.model.processes)} processes, {self.model.operations.height:,}"
+        return f"<disttrace.Trace of {', '.join(self.jobs)}: {counts} operations>"
+
+
+def load(path: Paths = None, job: str | None = None, *, progress: Progress | None = None) -> Trace:
+    """Read the journals below ``path`` (a folder, several, or None for that of DISTTRACE_DIR).
+
+    ``job`` is an id or the beginning of one, ``newest`` (as without, with the jobs it met) or
+    ``all``. Damaged input raises nothing: ``Trace.problems`` tells.
+
+    Raises:
+        ViewerError: when there are no journals, or no such job.
+    """
+    return Trace(read(path, job, progress))

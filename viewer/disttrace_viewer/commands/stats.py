@@ -1,0 +1,35 @@
+"""``disttrace stats``: where the time goes, by operation, rank and line."""
+
+from __future__ import annotations
+
+import argparse
+
+from disttrace_viewer.commands import common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    common.add_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="the tables as JSON (docs/json.md)")
+    parser.add_argument(
+        "--by",
+        choices=("line", "group", "op", "rank"),
+        help="one row per line, group, operation or rank (default: operation, group and line)",
+    )
+    parser.add_argument(
+        "--from", dest="from_", metavar="TIME", help="+12.3s, unix seconds or an ISO time"
+    )
+    parser.add_argument("--to", metavar="TIME", help="the end, given like --from")
+    common.add_look(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Print the tables; 0, or ``ViewerError`` with 2."""
+    stats = common.read(args).stats(from_=args.from_, to=args.to)
+    if args.json:
+        import orjson
+
+        common.write(orjson.dumps(stats.to_dict(args.by), option=orjson.OPT_INDENT_2) + b"\n")
+    else:
+        stats.print(by=args.by, width=args.width, color=common.color(args))
+    return 0

@@ -1,0 +1,167 @@
+"""The operations of each process that say where it stands, as plain values.
+
+Rules about hangs ask for no table of all operations: what is not over, the newest of each thread
+and each stream, what failed, what constructs stores and groups, and the keys of stores are enough.
+A sample is drawn from a table where one was read (``of_table``), and comes with the states of
+processes where only these were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from disttrace_viewer.load.ids import TAGLESS
+from disttrace_viewer.trace.operation import Op
+
+Stream = tuple[int | None, str | None]
+"""Group and backend: what numbers collectives."""
+MessageStream = tuple[int | None, int | None, int | None, int | None]
+"""Group, source, destination (group ranks) and tag (None where the backend ignores it)."""
+
+BUILDING = ("init_process_group", "rendezvous", "new_group", "split_group")
+"""Composed operations, by how their names begin, in which processes come together."""
+SETTERS = (
+    "store.set",
+    "store.add",
+    "store.compare_set",
+    "store.append",
+    "store.multi_set",
+    "store.queue_push",
+)
+STAND_IN = -1
+"""Number of an operation that is only known to be over: its process has begun later ones."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Kept operations by process and number; ``kept`` says of each process how many there were."""
+
+    ops: tuple[Op, ...]
+    counts: Mapping[int, int]
+    """Operations of each process, kept or not."""
+    longest: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """The longest wait that ended well, in ns, by process and call, where one is waited in."""
+    active: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """When each thread (process, number) last began, went on with or ended anything, unix ns."""
+    queues: Mapping[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
+    """Pushes and finished pops by process, store and key without prefixes."""
+
+    @cached_property
+    def of_process(self) -> Mapping[int, tuple[Op, ...]]:
+        """The kept operations of each process that has any, by number."""
+        found: dict[int, list[Op]] = {}
+        for op in self.ops:
+            found.setdefault(op.process, []).append(op)
+        return {process: tuple(kept) for process, kept in found.items()}
+
+    @cached_property
+    def _by_id(self) -> Mapping[tuple[int, int], Op]:
+        return {op.id: op for op in self.ops}
+
+    def get(self, process: int, number: int | None) -> Op | None:
+        """A kept operation; None for others."""
+        return None if number is None else self._by_id.get((process, number))
+
+    def of_kind(self, *kinds: str) -> Iterator[Op]:
+        """The kept operations of some kinds, by process and number."""
+        return (op for op in self.ops if op.call.kind in kinds)
+
+    @cached_property
+    def newest(self) -> Mapping[int, Op]:
+        """The newest operation of each process: the innermost of nested ones."""
+        return {process: kept[-1] for process, kept in self.of_process.items()}
+
+    @cached_property
+    def pending(self) -> tuple[Op, ...]:
+        """Operations begun and not known to be over, by process and number."""
+        return tuple(op for op in self.ops if op.pending)
+
+    # -- who is in what -----------------------------------------------------------------------
+
+    @cached_property
+    def streams(self) -> Mapping[Stream, Mapping[int, tuple[Op, ...]]]:
+        """Kept collectives of each stream by group rank, by sequence number."""
+        found: dict[Stream, dict[int, list[Op]]] = {}
+        for op in self.ops:
+            call = op.call
+            if call.kind == "collective" and op.seq is not None and call.group_rank is not None:
+                stream = found.setdefault((call.group, call.backend), {})
+                stream.setdefault(call.group_rank, []).append(op)
+        return {
+            stream: {
+                r: tuple(sorted(ops, key=lambda op: op.seq or 0)) for r, ops in members.items()
+            }
+            for stream, members in found.items()
+        }
+
+    def members(self, stream: Stream, seq: int) -> dict[int, Op]:
+        """Who has begun a collective, by group rank. Numbers rise in every member, so who has
+        begun a later one has begun this one: a stand-in that is over shows it.
+        """
+        found = {}
+        for rank, kept in self.streams.get(stream, {}).items():
+            if (kept[-1].seq or 0) >= seq:
+                found[rank] = _at(kept, seq)
+        return found
+
+    @cached_property
+    def message_streams(self) -> Mapping[tuple[str, MessageStream], tuple[Op, ...]]:
+        """Kept messages by side (``send`` or ``recv``) and stream, by sequence number."""
+        found: dict[tuple[str, MessageStream], list[Op]] = {}
+        for op in self.ops:
+            stream = message_stream(op)
+            if stream is not None and op.seq is not None:
+                found.setdefault((op.call.op, stream), []).append(op)
+        return {key: tuple(sorted(ops, key=lambda op: op.seq or 0)) for key, ops in found.items()}
+
+    def other_end(self, op: Op) -> Op | None:
+        """The other end of a message, or a stand-in that is over; None if it was not begun."""
+        stream = message_stream(op)
+        side = "recv" if op.call.op == "send" else "send"
+        kept = () if stream is None else self.message_streams.get((side, stream), ())
+        if op.seq is None or not kept or (kept[-1].seq or 0) < op.seq:
+            return None
+        return _at(kept, op.seq)
+
+
+def _at(kept: tuple[Op, ...], seq: int) -> Op:
+    """The kept operation of a number; else a stand-in that was over before the next kept one."""
+    later = next(op for op in kept if (op.seq or 0) >= seq)
+    if later.seq == seq:
+        return later
+    return replace(
+        later,
+        number=STAND_IN,
+        seq=seq,
+        error=None,
+        refused=False,
+        issued_ns=None,
+        wait_begin_ns=None,
+        complete_ns=None,
+        end_ns=later.begin_ns,
+    )
+
+
+def message_stream(op: Op) -> MessageStream | None:
+    """The stream of a message; None for what is none, or for a source that is not known yet."""
+    call = op.call
+    if call.kind != "message" or call.group_rank is None or op.peer is None:
+        return None
+    tag = None if call.backend in TAGLESS else call.tag
+    ends = (call.group_rank, op.peer) if call.op == "send" else (op.peer, call.group_rank)
+    return (call.group, *ends, tag)
+
+
+def with_parents(ops: Iterable[Op], everything: Mapping[tuple[int, int], Op]) -> list[Op]:
+    """Operations and all around them, by process and number."""
+    found = {op.id: op for op in ops}
+    pending = list(found.values())
+    while pending:
+        op = pending.pop()
+        above = None if op.parent is None else everything.get((op.process, op.parent))
+        if above is not None and above.id not in found:
+            found[above.id] = above
+            pending.append(above)
+    return [found[key] for key in sorted(found)]

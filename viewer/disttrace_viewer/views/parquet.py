@@ -1,0 +1,145 @@
+"""Tables for query engines: a folder of Parquet files, operations in partitions.
+
+``processes``, ``groups``, ``exchanges``, ``store_operations`` and ``findings`` are one file each;
+``operations/job=J/ranks=N/`` holds those of the ranks 64 N to 64 N + 63 of a job, since a file per
+rank is thousands of small ones. What has no rank (agents) is in ``ranks=none``.
+"""
+
+from __future__ import annotations
+
+import os
+import urllib.parse
+
+import orjson
+import polars as pl
+
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.timing.wait_states import WaitStates
+from disttrace_viewer.diagnosis.diagnose import diagnose
+from disttrace_viewer.diagnosis.report import finding as as_values
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.views import tables
+
+BUCKET = 64
+"""Ranks of a partition."""
+MARK = "processes.parquet"
+"""Written last: a folder that holds it is whole."""
+OPERATIONS = (
+    "rank",
+    "process",
+    "number",
+    "thread",
+    "parent",
+    "op",
+    "kind",
+    "group",
+    "group_desc",
+    "group_rank",
+    "backend",
+    "seq",
+    "peer",
+    "begin_ns",
+    "issued_ns",
+    "wait_begin_ns",
+    "complete_ns",
+    "end_ns",
+    "duration_ns",
+    "bytes",
+    "status",
+    "error",
+    "line",
+)
+"""Of ``operations``; ``wait_ns`` and the partitions ``job`` and ``ranks`` come to them."""
+
+
+def write(trace: Trace, folder: str) -> None:
+    """All tables into a folder that exists."""
+    waits = WaitStates(Exchanges(trace))
+    _operations(trace, waits, folder)
+    files = {
+        "exchanges": tables.collectives(waits),
+        "store_operations": tables.store_operations(waits.exchanges),
+        "findings": _findings(trace),
+        "groups": tables.groups(trace),
+        "processes": tables.processes(trace),
+    }
+    for name, table in files.items():
+        table.write_parquet(os.path.join(folder, f"{name}.parquet"))
+
+
+def is_export(folder: str) -> bool:
+    """Whether a folder is one that ``write`` has made (or is empty)."""
+    return os.path.isdir(folder) and (not os.listdir(folder) or MARK in os.listdir(folder))
+
+
+def _operations(trace: Trace, waits: WaitStates, folder: str) -> None:
+    waited = waits.parts.select("process", "number", "wait_ns")
+    buckets: dict[tuple[str, str], list[int]] = {}
+    for process in trace.processes:
+        part = "none" if process.rank is None else str(process.rank // BUCKET)
+        buckets.setdefault((process.job, part), []).append(process.index)
+    for (job, part), members in buckets.items():
+        chosen = pl.col("process").is_in(members)
+        rows = trace.operations.filter(chosen)
+        if not rows.height:
+            continue
+        ids = pl.DataFrame(
+            {"process": [trace.processes[i].id for i in members], "_process": members},
+            schema={"process": pl.String, "_process": pl.UInt32},
+        )
+        mine = (
+            waited.filter(chosen)
+            .rename({"process": "_process"})
+            .with_columns(pl.col("number").cast(pl.Int64))
+        )
+        table = (
+            tables.operations(trace, OPERATIONS, rows)
+            .lazy()
+            .join(ids.lazy(), on="process", how="left", maintain_order="left")
+            .join(mine.lazy(), on=["_process", "number"], how="left", maintain_order="left")
+            .drop("_process")
+        )
+        place = os.path.join(folder, "operations", f"job={_quoted(job)}", f"ranks={part}")
+        os.makedirs(place)
+        table.collect().write_parquet(os.path.join(place, "part-0.parquet"))
+
+
+def _findings(trace: Trace) -> pl.DataFrame:
+    """The findings of ``diagnose --json``; nested fields are JSON as text."""
+    case, findings = diagnose(trace)
+    rows = []
+    for found in findings:
+        values = as_values(case, found)
+        rows.append(
+            {
+                name: orjson.dumps(values[name]).decode() if name in _NESTED else values[name]
+                for name in _FINDINGS
+            }
+        )
+    return pl.DataFrame(rows, schema=_FINDINGS)
+
+
+_NESTED = ("cycle", "locations")
+_FINDINGS = {
+    "kind": pl.String(),
+    "severity": pl.String(),
+    "certainty": pl.String(),
+    "summary": pl.String(),
+    "hint": pl.String(),
+    "culprits": pl.List(pl.String()),
+    "culprit_ranks": pl.List(pl.Int64()),
+    "waiting": pl.List(pl.String()),
+    "waiting_ranks": pl.List(pl.Int64()),
+    "op": pl.String(),
+    "group": pl.String(),
+    "seq": pl.Int64(),
+    "key": pl.String(),
+    "cycle": pl.String(),
+    "locations": pl.String(),
+    "consequences": pl.List(pl.String()),
+}
+
+
+def _quoted(name: str) -> str:
+    """A job's id as part of a path, as Hive writes it."""
+    return urllib.parse.quote(name, safe="")

@@ -1,0 +1,196 @@
+"""Paints where the time goes: two sentences, then tables that fit the width."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import polars as pl
+from rich.text import Text
+
+from disttrace_viewer.analysis.timing.statistics import FAMILY, Statistics
+from disttrace_viewer.views.terminal.paint.console import DIM, WAIT, Paper
+from disttrace_viewer.views.terminal.paint.table import Column, paint_table
+from disttrace_viewer.wording.quantities import duration, number, size, spans
+
+ROWS, RANKS, ORIGINS = 20, 12, 5
+"""Rows shown before the rest is counted."""
+STANDS_OUT = 0.1
+"""Part of all waiting from which on its origin is named as the one to look at."""
+LOUD = 0.5
+"""A share of waiting from here on is marked."""
+_KEYS = {"line": ("line",), "group": (FAMILY,), "op": ("op",), "rank": ("op",)}
+
+
+def paint(statistics: Statistics, out: Paper, *, by: str | None = None) -> None:
+    """The sentences, the tables by ``by`` (``line``, ``group``, ``op``, ``rank``; None: by
+    operation, group and line), ranks and wait states.
+    """
+    for sentence in sentences(statistics):
+        out.wrapped(Text(sentence, style="bold"), Text(), Text())
+    keys = ("op", FAMILY, "line") if by is None else _KEYS[by]
+    if by != "rank":
+        _operations(statistics, keys, out)
+    _ranks(statistics, out, everybody=by == "rank")
+    _origins(statistics, out)
+    _states(statistics, out)
+
+
+def sentences(statistics: Statistics) -> tuple[str, str]:
+    """What the tables say, for who reads no tables."""
+    ranks = statistics.ranks
+    sums = ranks.select(pl.exclude("process").sum()).row(0, named=True)
+    count = ranks.height
+    if not count or not sums["communicating_ns"]:
+        return ("Nothing was communicated.", "So nobody waited.")
+    each = duration(sums["communicating_ns"] // count)
+    average = " each on average" if count > 1 else ""
+    share = sums["waiting_ns"] / sums["communicating_ns"]
+    part = sums["communicating_ns"] / max(1, sums["wall_ns"])
+    first = (
+        f"{number(count, 'rank')}, {each}{average} in communication ({part:.0%} of their time),"
+        f" {share:.0%} of it waiting for the last to arrive."
+    )
+    origins = statistics.origins
+    if not origins.height:
+        return first, "Nobody made others wait by being late."
+    top = origins.row(0, named=True)
+    who = _name(statistics, top["process"], capital=True)
+    text = f"made others wait {duration(top['caused_ns'])} in sum, {_origin(top)}."
+    if top["caused_ns"] < STANDS_OUT * sums["waiting_ns"]:
+        return first, f"Nobody stands out: {who[0].lower() + who[1:]}, who was late most, {text}"
+    return first, f"{who} {text}"
+
+
+def _origin(row: dict[str, object]) -> str:
+    mean, line = row["mean_ns"], row["line"]
+    assert isinstance(mean, int)
+    where = _short(line if isinstance(line, str) else None)
+    return f"late by {duration(mean)} before {where} in {row['count']:,} of {row['of']:,} calls"
+
+
+def _operations(statistics: Statistics, keys: Sequence[str], out: Paper) -> None:
+    table = statistics.by(keys)
+    total = int(table["total_ns"].sum())
+    shown = table.head(ROWS).to_dicts()
+    titles = {"op": "op", FAMILY: "group", "line": "line"}
+    columns = []
+    for key in keys:
+        cells = [_short(row[key]) if key == "line" else str(row[key] or "?") for row in shown]
+        columns.append(Column(titles[key], cells, right=False))
+    shares = [row["waiting_ns"] / max(1, row["total_ns"]) for row in shown]
+    columns += [
+        Column("calls", [f"{row['calls']:,}" for row in shown]),
+        Column("bytes", [size(row["bytes"]) if row["bytes"] else "" for row in shown], dear=3),
+        Column("total", [duration(row["total_ns"]) for row in shown]),
+        Column("median", [duration(row["median_ns"]) for row in shown], dear=2),
+        Column("p99", [duration(row["p99_ns"]) for row in shown], dear=5),
+        Column("max", [duration(row["max_ns"]) for row in shown], dear=6),
+        Column("waiting", [f"{share:.0%}" for share in shares], loud=[s >= LOUD for s in shares]),
+        Column(
+            "last to arrive",
+            [_last(statistics, row["last_to_arrive"]) for row in shown],
+            right=False,
+            dear=1,
+        ),
+        Column("algbw", [_rate(row["algbw"]) for row in shown], dear=7),
+        Column("busbw", [_rate(row["busbw"]) for row in shown], dear=4),
+    ]
+    out.heading("operations", "calls and totals of all ranks; bandwidth from the last arrival on")
+    paint_table(columns, out)
+    rest = table.slice(ROWS)
+    if rest.height:
+        part = int(rest["total_ns"].sum()) / max(1, total)
+        out.line(
+            (f"  and {number(rest.height, 'more row')}, {part:.0%} of the total (--json)", DIM)
+        )
+
+
+def _ranks(statistics: Statistics, out: Paper, *, everybody: bool) -> None:
+    table = statistics.ranks.sort("made_others_wait_ns", descending=True, maintain_order=True)
+    if not table.height:
+        return
+    count = table.height if everybody or table.height <= RANKS else RANKS - 1
+    shown = table.head(count).to_dicts()
+    columns = [
+        Column("rank", [_name(statistics, row["process"]) for row in shown], right=False),
+        Column("life", [duration(row["wall_ns"]) for row in shown], dear=2),
+        Column("communicating", [duration(row["communicating_ns"]) for row in shown], dear=1),
+        Column("waited", [duration(row["waiting_ns"]) for row in shown]),
+        Column("made others wait", [duration(row["made_others_wait_ns"]) for row in shown]),
+        Column("outside", [duration(row["outside_ns"]) for row in shown], dear=1),
+    ]
+    out.heading("ranks", "who made others wait comes first")
+    paint_table(columns, out)
+    rest = table.slice(count)
+    if rest.height:
+        low, high = rest["waiting_ns"].min(), rest["waiting_ns"].max()
+        most = rest["made_others_wait_ns"].max()
+        assert isinstance(low, int)
+        assert isinstance(high, int)
+        assert isinstance(most, int)
+        processes = statistics.waits.exchanges.trace.processes
+        ranks = [processes[p].rank for p in rest["process"].to_list()]
+        who = spans(r for r in ranks if r is not None)
+        out.wrapped(
+            Text(
+                f"{number(rest.height, 'more rank')} ({who}) waited {duration(low)} to"
+                f" {duration(high)} and made others wait at most {duration(most)}",
+                style=DIM,
+            ),
+            Text("  "),
+            Text("  "),
+        )
+
+
+def _origins(statistics: Statistics, out: Paper) -> None:
+    origins = statistics.origins
+    if not origins.height:
+        return
+    out.heading("before which line the time went", "late by its own doing, not by waiting itself")
+    for row in origins.head(ORIGINS).iter_rows(named=True):
+        text = Text.assemble(
+            (_name(statistics, row["process"], capital=True), "bold"),
+            f" {_origin(row)}; others waited ",
+            (duration(row["caused_ns"]), WAIT),
+        )
+        out.wrapped(text, Text("  "), Text("    "))
+    if origins.height > ORIGINS:
+        rest = origins.slice(ORIGINS)
+        waited = duration(int(rest["caused_ns"].sum()))
+        out.line((f"  and {number(rest.height, 'more line')}: {waited}", DIM))
+
+
+def _states(statistics: Statistics, out: Paper) -> None:
+    table = statistics.states.to_dicts()
+    wall = sum(row["time_ns"] for row in table)
+    columns = [
+        Column("state", [row["state"] for row in table], right=False),
+        Column("times", ["" if row["count"] is None else f"{row['count']:,}" for row in table]),
+        Column("time", [duration(row["time_ns"]) for row in table]),
+        Column("share", [f"{row['time_ns'] / max(1, wall):.1%}" for row in table]),
+    ]
+    out.heading("wait states", f"they add up to the lives of all ranks, {duration(wall)}")
+    paint_table(columns, out)
+
+
+def _last(statistics: Statistics, found: Sequence[dict[str, int]] | None) -> str:
+    if not found:
+        return ""
+    first, *others = found
+    text = f"{_name(statistics, first['process'])} x{first['count']:,}"
+    rest = sum(one["count"] for one in others)
+    return f"{text}, others x{rest:,}" if rest else text
+
+
+def _name(statistics: Statistics, process: int, *, capital: bool = False) -> str:
+    label = statistics.waits.exchanges.trace.processes[process].label
+    return label[0].upper() + label[1:] if capital else label
+
+
+def _short(line: str | None) -> str:
+    return "?" if line is None else os.path.basename(line)
+
+
+def _rate(rate: float | None) -> str:
+    return "" if rate is None else f"{size(round(rate))}/s"

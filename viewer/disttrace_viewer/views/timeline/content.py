@@ -1,0 +1,302 @@
+"""What stands in the page: operations as columns, and all that they refer to as JSON.
+
+Operations are ordered by process, then begin. Times are nanoseconds from ``start``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+import polars as pl
+
+from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.diagnosis.diagnose import diagnose
+from disttrace_viewer.diagnosis.report import finding as as_values
+from disttrace_viewer.diagnosis.report import state
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.trace.bandwidth import BUS
+from disttrace_viewer.trace.columns import IN_FLIGHT
+from disttrace_viewer.trace.model import Call, Group, Stack, Trace
+from disttrace_viewer.views.call_fields import shared
+from disttrace_viewer.views.timeline.columns import Columns
+from disttrace_viewer.views.timeline.tracks import Tracks, placed
+from disttrace_viewer.views.timeline.waits import waits
+from disttrace_viewer.wording.sentences import group as group_words
+
+OPERATIONS = 1_000_000
+"""So many a browser holds; beyond, the page has the newest and all in flight, and says so."""
+
+
+def document(trace: Trace) -> bytes:
+    """The content of the page, packed."""
+    return _Content(trace).pack()
+
+
+def shown(trace: Trace) -> pl.DataFrame:
+    """The operations that the page holds, by begin: the newest, and all in flight."""
+    table = trace.operations
+    if table.height <= OPERATIONS:
+        return table
+    table = table.with_row_index("_row")
+    open_ = table.filter(IN_FLIGHT).tail(OPERATIONS)
+    rest = table.join(open_.select("_row"), on="_row", how="anti")
+    kept = pl.concat([open_, rest.tail(max(0, OPERATIONS - open_.height))])
+    return kept.sort("_row").drop("_row")
+
+
+class _Numbered:
+    """Values that many refer to, each once."""
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self._known: dict[bytes, int] = {}
+
+    def number(self, value: Any) -> int:
+        key = orjson.dumps(value)
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = len(self.values)
+            self.values.append(value)
+        return found
+
+
+class _Content:
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+        self._case, self._findings = diagnose(trace)
+        self._exchanges = self._case.evidence.exchanges
+        self._tracks = Tracks()
+        rows = placed(trace, self._tracks, shown(trace))
+        first = rows["begin_ns"].min() if rows.height else trace.end_ns
+        assert isinstance(first, int)
+        self._start = first
+        self._rows = rows.sort("process", "begin_ns", "number").with_row_index("index")
+        self._calls, self._stacks, self._keys = _Numbered(), _Numbered(), _Numbered()
+
+    def pack(self) -> bytes:
+        columns = Columns()
+        self._operations(columns)
+        self._collectives(columns)
+        self._messages(columns)
+        return columns.document(self._head())
+
+    def _head(self) -> dict[str, Any]:
+        trace = self._trace
+        return {
+            "start_ns": str(self._start),
+            "end": trace.end_ns - self._start,
+            "total": trace.operations.height,
+            "jobs": [job.id for job in trace.jobs],
+            "clock_error": max((clock.error_ns for clock in trace.clocks), default=0),
+            "processes": [self._process(index) for index in range(len(trace.processes))],
+            "tracks": [
+                {"process": one.process, "name": self._track(one.process, one.thread)}
+                for one in self._tracks.known
+            ],
+            "findings": [self._finding(one) for one in self._findings],
+            "groups": [
+                {
+                    "label": group_words(one, trace),
+                    "kind": _kind(one),
+                    "name": one.name,
+                    "ranks": one.ranks,
+                }
+                for one in trace.groups
+            ],
+            "errors": trace.errors,
+            "calls": self._calls.values,
+            "keys": self._keys.values,
+            "stacks": self._stacks.values,
+        }
+
+    def _process(self, index: int) -> dict[str, Any]:
+        one = self._trace.processes[index]
+        return {
+            "label": one.label,
+            "rank": one.rank,
+            "role": one.role,
+            "host": one.host,
+            "pid": one.pid,
+            "attempt": one.attempt,
+            "id": self._trace.short_ids[index],
+            "state": state(self._case, index),
+            "last": one.last_ns - self._start,
+            "samples": [
+                [sample.t_ns - self._start, self._stack(sample.stack)] for sample in one.samples
+            ],
+        }
+
+    def _stack(self, stack: Stack) -> int:
+        """Frames, and which of them is the innermost of the user's."""
+        mine = innermost(stack)
+        frames = [list(frame) for frame in stack]
+        return self._stacks.number([frames, -1 if mine is None else stack.index(mine)])
+
+    def _track(self, process: int, thread: int | None) -> str:
+        if thread is None:
+            return "asynchronous"
+        known = self._trace.processes[process].threads.get(thread)
+        return known.name if known is not None else f"thread {thread}"
+
+    # -- columns -----------------------------------------------------------------------------
+
+    def _operations(self, columns: Columns) -> None:
+        trace = self._trace
+        waited = waits(self._exchanges).select("process", "number", "until_ns", "for_process")
+        waited = waited.with_columns(waits=True)
+        rows = self._rows.join(waited, on=["process", "number"], how="left", maintain_order="left")
+        after = {
+            name: (pl.col(f"{name}_ns") - pl.col("begin_ns")).alias(name)
+            for name in ("end", "issued", "wait_begin", "complete")
+        }
+        begin, lasts = pl.col("begin_ns"), pl.col("end_ns") - pl.col("begin_ns")
+        rows = rows.with_columns(
+            (begin - self._start).alias("begin"),
+            # As long as it lasts where what it waited for has not come.
+            until=pl.when(pl.col("waits").is_null())
+            .then(0)
+            .when(pl.col("until_ns").is_null())
+            .then(lasts)
+            .otherwise((pl.col("until_ns") - begin).clip(0, lasts.fill_null(1 << 62))),
+            **after,
+        )
+        kept: dict[int, int] = {}
+        for call in rows["call"].unique(maintain_order=True).to_list():
+            kept[call] = self._call(call)
+        rows = rows.with_columns(pl.col("call").replace_strict(kept, return_dtype=pl.UInt32))
+        keys = [
+            None if key is None else self._keys.number(trace.full_key(call, key))
+            for call, key in self._rows.select("call", "key").iter_rows()
+        ]
+        columns.narrow("process", rows["process"], delta=True)
+        columns.narrow("number", rows["number"], delta=True)
+        columns.narrow("track", rows["track"])
+        columns.narrow("call", rows["call"])
+        columns.narrow("seq", rows["seq"])
+        columns.wide("begin", rows["begin"], delta=True)
+        for name in ("end", "until", "issued", "wait_begin", "complete", "bytes"):
+            columns.wide(name, rows[name])
+        columns.narrow("for", rows["for_process"])
+        columns.narrow("error", rows["error"])
+        columns.narrow("key", pl.Series(keys, dtype=pl.UInt32))
+
+    def _call(self, number: int) -> int:
+        call = self._trace.call(number)
+        kept = shared(self._trace, number)
+        kept.pop("group_ranks", None)  # of the group
+        kept["stack"] = self._stack(self._trace.stack(number))
+        kept["in"] = call.group
+        kept["bus"] = _bus(self._trace, call)
+        return self._calls.number({name: v for name, v in kept.items() if v is not None})
+
+    def _collectives(self, columns: Columns) -> None:
+        """Collectives with a member here: one band each; and their members, as indices."""
+        table = self._exchanges.collectives
+        members = (
+            self._exchanges.participants()
+            .select("exchange", "process", "number")
+            .join(self._places("index"), on=["process", "number"], maintain_order="left")
+        )
+        rows = table.join(members.select("exchange").unique(), on="exchange", how="semi").sort(
+            "exchange"
+        )
+        again = members.select(
+            pl.col("exchange").replace_strict(
+                {old: new for new, old in enumerate(rows["exchange"].to_list())},
+                return_dtype=pl.UInt32,
+            ),
+            "index",
+        )
+        columns.narrow("ex_expected", rows["expected"])
+        columns.narrow("ex_arrived", rows["arrived"])
+        columns.narrow("ex_last", rows["last_process"])
+        columns.wide("ex_last_begin", rows["last_ns"] - self._start, delta=True)
+        columns.narrow("member_ex", again["exchange"], delta=True)
+        columns.narrow("member_op", again["index"])
+
+    def _messages(self, columns: Columns) -> None:
+        """Matched messages with both ends here: one arrow each."""
+        rows = self._exchanges.messages
+        for side in ("send", "recv"):
+            names = {"process": f"{side}_process", "number": f"{side}_number"}
+            places = self._places(f"{side}_index").rename(names)
+            rows = rows.join(places, on=list(names.values()), maintain_order="left")
+        columns.narrow("msg_send", rows["send_index"])
+        columns.narrow("msg_recv", rows["recv_index"])
+
+    def _places(self, name: str) -> pl.DataFrame:
+        return self._rows.select("process", "number", pl.col("index").alias(name))
+
+    # -- findings ----------------------------------------------------------------------------
+
+    def _finding(self, found: Finding) -> dict[str, Any]:
+        """As ``diagnose --json`` has it, with who and what to look at."""
+        case: Case = self._case
+        return {
+            **as_values(case, found),
+            "at": (found.at_ns or self._trace.end_ns) - self._start,
+            "processes": sorted({*found.culprits, *found.waiting}),
+            "culprit_processes": list(found.culprits),
+            **self._focus(found),
+        }
+
+    def _focus(self, found: Finding) -> dict[str, Any]:
+        """The collective or message that shows it best: when it was, and the culprit's part."""
+        table = self._exchanges.collectives
+        groups = [one.index for one in self._trace.groups if one.id == found.group]
+        if groups:
+            table = table.filter(pl.col("group").is_in(groups))
+        if found.seq is not None:
+            table = table.filter(pl.col("seq") == found.seq)
+        elif found.culprits:
+            table = table.filter(pl.col("last_process").is_in(list(found.culprits)))
+        table = table.with_columns(late=pl.col("last_ns") - pl.col("first_ns")).sort("late")
+        if found.seq is None and table.height:
+            table = table.filter(pl.col("exchange").is_in(self._at_lines(found, table).implode()))
+        exchanges = table.tail(1)["exchange"].to_list() if groups and found.op else []
+        if not exchanges:
+            return {"from": None, "to": None, "operation": None}
+        members = self._exchanges.participants(exchanges)
+        ends = members["end_ns"].max() if members["end_ns"].null_count() == 0 else None
+        begins: Iterable[int] = members["begin_ns"].to_list()
+        mine = members.filter(pl.col("process").is_in(list(found.culprits))).join(
+            self._places("index"), on=["process", "number"]
+        )
+        return {
+            "from": min(begins) - self._start,
+            "to": self._trace.end_ns - self._start if ends is None else int(ends) - self._start,  # type: ignore[arg-type]
+            "operation": mine["index"].to_list()[-1] if mine.height else None,
+        }
+
+    def _at_lines(self, found: Finding, table: pl.DataFrame) -> pl.Series:
+        """Those of some collectives that a culprit joined at a line that the finding names."""
+        lines = {(where.process, where.file, where.line) for where in found.locations}
+        rows = self._exchanges.participants(table["exchange"])
+        calls = [
+            call
+            for call in rows["call"].unique().to_list()
+            if any(
+                (self._trace.call(call).process, *frame[:2]) in lines
+                for frame in self._trace.stack(call)
+            )
+        ]
+        return rows.filter(pl.col("call").is_in(calls))["exchange"].unique()
+
+
+def _kind(group: Group) -> str:
+    """What groups of one sort share: their description, as ``mesh_tp``."""
+    described = group.desc and group.desc not in ("undefined", "default_pg")
+    return str(group.desc) if described and "0x" not in str(group.desc) else ""
+
+
+def _bus(trace: Trace, call: Call) -> float | None:
+    """Bus bandwidth is this, times bytes, by the time of the exchange."""
+    shape = BUS.get(call.op)
+    size = None if call.group is None else trace.groups[call.group].size
+    if shape is None or size is None or size < 2:
+        return None
+    total, factor = shape(1, size, call.root is not None and call.root == call.group_rank)
+    return total * factor

@@ -1,0 +1,223 @@
+// Where everything is: a lane per process, or per processes that did the same; rows of bars in it.
+
+const LABEL = 204, AXIS = 26, BAR = 16, ROW = 18, PAD = 7, MANY_LANES = 12, ALIKE = 3;
+const COMMUNICATION = new Set(["collective", "message", "store", "constructor", "unknown"]);
+const L = { lanes: [], height: 0, of: [], unfolded: new Set(), fold: true, full: false };
+
+// ---- rows: bars of one depth on one track, which never overlap
+
+class Row {
+  constructor(ops) {
+    const n = ops.length;
+    this.ops = ops;
+    this.begin = new Float64Array(n);
+    this.end = new Float64Array(n);
+    this.busy = new Float64Array(n + 1); // sums of the bars before
+    this.waiting = new Float64Array(n + 1);
+    this.marked = []; // in flight or failed: never merged with others
+    for (let i = 0; i < n; i += 1) {
+      const op = ops[i];
+      this.begin[i] = T.begin[op];
+      this.end[i] = T.end[op];
+      this.busy[i + 1] = this.busy[i] + T.end[op] - T.begin[op];
+      this.waiting[i + 1] = this.waiting[i] + T.wait[op];
+      if (T.open[op]) this.marked.push(op);
+    }
+  }
+}
+
+// Depth of every operation on its track; operations of a track come by begin.
+function stack() {
+  const open = T.tracks.map(() => []);
+  T.depth = new Uint8Array(T.n);
+  T.depths = T.tracks.map(() => 1);
+  for (let op = 0; op < T.n; op += 1) {
+    const ends = open[T.track[op]];
+    while (ends.length && ends[ends.length - 1] <= T.begin[op]) ends.pop();
+    T.depth[op] = Math.min(ends.length, 255);
+    ends.push(T.open[op] === 1 ? Infinity : T.end[op]);
+    T.depths[T.track[op]] = Math.max(T.depths[T.track[op]], Math.min(ends.length, 255));
+  }
+}
+
+// Rows of all tracks: [track][depth]; of all operations, or of those that a mask lets through.
+function rows(mask) {
+  const found = T.tracks.map((_, track) => Array.from({ length: T.depths[track] }, () => []));
+  for (let op = 0; op < T.n; op += 1) {
+    if (!mask || mask[op]) found[T.track[op]][T.depth[op]].push(op);
+  }
+  return found.map((track) => track.map((ops) => new Row(Uint32Array.from(ops))));
+}
+
+// ---- what a process does outside communication
+
+// Per process the times in which no operation of it was going on, and where it was sampled then.
+function outside() {
+  T.gaps = T.processes.map(() => ({ begin: [], end: [], stack: [] }));
+  const until = T.processes.map(() => -1), seen = T.tracks.map(() => new Map());
+  for (let op = 0; op < T.n; op += 1) {
+    if (!COMMUNICATION.has(T.calls[T.call[op]].kind)) continue;
+    const process = T.process[op];
+    seen[T.track[op]].set(T.depth[op], (seen[T.track[op]].get(T.depth[op]) || 0) + 1);
+    if (until[process] >= 0 && T.begin[op] > until[process]) gap(process, until[process], T.begin[op]);
+    until[process] = Math.max(until[process], T.end[op]);
+  }
+  T.processes.forEach((one, process) => {
+    const from = until[process] >= 0 ? until[process] : firstSign(process);
+    if (one.last - from > 1e6 || (one.last > from && one.samples.length)) gap(process, from, one.last);
+    // Drawn where most of its communication is: on the thread that calls, if there is one.
+    let best = { track: -1, depth: 0, weight: -1 };
+    T.tracks.forEach((track, index) => {
+      if (track.process !== process) return;
+      const beside = track.name === "asynchronous" ? 0 : 1e9;
+      for (const [depth, calls] of [[0, 0], ...seen[index]]) {
+        if (beside + calls > best.weight) best = { track: index, depth, weight: beside + calls };
+      }
+    });
+    Object.assign(T.gaps[process], { track: best.track, depth: best.depth });
+  });
+}
+
+function firstSign(process) {
+  const op = lower(T.process, process);
+  const begin = op < T.n && T.process[op] === process ? T.begin[op] : 0;
+  return Math.min(begin, ...T.processes[process].samples.map(([at]) => at));
+}
+
+function gap(process, begin, end) {
+  const gaps = T.gaps[process], { samples } = T.processes[process];
+  let sampled = -1;
+  for (const [at, stack] of samples) if (at >= begin && at <= end && T.stacks[stack][1] >= 0) sampled = stack;
+  gaps.begin.push(begin);
+  gaps.end.push(end);
+  gaps.stack.push(sampled);
+}
+
+// ---- lanes
+
+// Processes that made the same calls at the same lines, in the same order, and are in them alike.
+function signatures() {
+  const names = new Map();
+  const kinds = T.calls.map((call) => {
+    const key = callName(call) + "|" + call.stack;
+    if (!names.has(key)) names.set(key, names.size + 1);
+    return names.get(key);
+  });
+  const sums = T.processes.map(() => 2166136261);
+  const mix = (sum, value) => Math.imul(sum ^ value, 16777619);
+  for (let op = 0; op < T.n; op += 1) {
+    const process = T.process[op];
+    sums[process] = mix(mix(mix(sums[process], kinds[T.call[op]]), T.seq[op]), T.open[op]);
+  }
+  return T.processes.map((one, index) => [sums[index] >>> 0, one.state, one.role, one.attempt].join(":"));
+}
+
+// Per track where each depth is drawn while the start-up is out of sight: rows that only it needs
+// lie on the one before.
+function slots() {
+  const [from, to] = interesting();
+  const needed = (row) => { const n = lower(row.end, from); return n < row.ops.length && row.begin[n] <= to; };
+  return T.rows.map((track, index) => {
+    const kept = T.gaps[T.tracks[index].process];
+    let next = -1;
+    return track.map((row, depth) => {
+      if (needed(row) || (kept.track === index && kept.depth === depth)) next += 1;
+      return next;
+    });
+  });
+}
+
+// Tracks of each process: threads first, then what goes on beside them.
+function tracksOf() {
+  const found = T.processes.map(() => []);
+  T.tracks.forEach((track, index) => found[track.process].push(index));
+  const beside = (index) => T.tracks[index].name === "asynchronous";
+  for (const tracks of found) tracks.sort((a, b) => beside(a) - beside(b) || a - b);
+  return found;
+}
+
+function layout() {
+  const culprits = new Set(T.findings.flatMap((found) => found.culprit_processes));
+  const order = T.processes.map((_, index) => index);
+  const rank = (index) => T.processes[index].rank ?? Infinity;
+  order.sort((a, b) => culprits.has(b) - culprits.has(a) || (rank(a) === rank(b) ? a - b : rank(a) - rank(b)));
+  T.signatures ??= signatures();
+  const alike = new Map();
+  for (const index of order) {
+    const key = culprits.has(index) ? "culprit " + index : T.signatures[index];
+    if (!alike.has(key)) alike.set(key, []);
+    alike.get(key).push(index);
+  }
+  T.tracksOf ??= tracksOf();
+  T.slots ??= slots();
+  const folding = L.fold && order.length > MANY_LANES;
+  L.lanes = [];
+  L.of = T.processes.map(() => -1);
+  for (const [key, all] of alike) {
+    const folded = folding && all.length >= ALIKE && !L.unfolded.has(key);
+    for (const processes of folded ? [all] : all.map((index) => [index])) {
+      L.lanes.push({ key, processes, process: processes[0], culprit: culprits.has(processes[0]),
+        foldable: folding && all.length >= ALIKE, folded });
+    }
+  }
+  L.lanes.sort((a, b) => b.culprit - a.culprit || order.indexOf(a.process) - order.indexOf(b.process));
+  const roomy = L.lanes.length <= 24;
+  let top = AXIS;
+  L.lanes.forEach((lane, number) => {
+    lane.number = number;
+    for (const process of lane.processes) L.of[process] = number;
+    lane.top = top;
+    lane.tracks = [];
+    let below = PAD;
+    for (const index of T.tracksOf[lane.process]) {
+      const slots = L.full ? T.rows[index].map((_, depth) => depth) : T.slots[index], rowsOf = slots[slots.length - 1] + 1;
+      if (!rowsOf) continue;
+      lane.tracks.push({ index, top: top + below, slots });
+      below += rowsOf * ROW + 2;
+    }
+    lane.height = Math.max(below + PAD - 4, roomy || lane.culprit || lane.folded ? 42 : 26);
+    if (below === PAD + ROW + 2) {
+      lane.tracks[0].top = top + (lane.height - BAR) / 2;
+    }
+    top += lane.height;
+  });
+  L.height = top;
+}
+
+// The top of a bar; of a folded process where its like is drawn.
+function yOf(process, track, depth) {
+  const lane = L.lanes[L.of[process]];
+  const ordinal = T.tracksOf[process].indexOf(track), like = T.tracksOf[lane.process][ordinal];
+  const place = lane.tracks.find((one) => one.index === like) || lane.tracks[0];
+  return place ? place.top + (place.slots[Math.min(depth, place.slots.length - 1)] ?? 0) * ROW : lane.top + PAD;
+}
+
+const yOfOp = (op) => yOf(T.process[op], T.track[op], T.depth[op]);
+const yOfGap = (process) => yOf(process, T.gaps[process].track, T.gaps[process].depth);
+
+function unfold(process) {
+  const lane = L.lanes[L.of[process]];
+  if (lane.folded && lane.process !== process) toggle(lane);
+}
+
+function toggle(lane) {
+  if (!L.unfolded.delete(lane.key)) L.unfolded.add(lane.key);
+  layout();
+}
+
+// What the last operation of a process says: where it is, or how it ended.
+function whereabouts(process) {
+  const one = T.processes[process];
+  if (!T.flying) {
+    T.flying = T.processes.map(() => -1);
+    for (let op = 0; op < T.n; op += 1) {
+      if (T.open[op] === 1 && COMMUNICATION.has(T.calls[T.call[op]].kind)) T.flying[T.process[op]] = op;
+    }
+  }
+  const op = T.flying[process];
+  if (op >= 0) return time(T.end[op] - T.begin[op]) + " in " + title(op);
+  const { stack } = T.gaps[process];
+  const sampled = stack[stack.length - 1];
+  if (one.state !== "exited" && sampled >= 0) return "at " + place(sampled);
+  return one.state;
+}

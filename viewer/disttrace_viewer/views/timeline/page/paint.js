@@ -1,0 +1,517 @@
+// Drawing. What is narrower than two pixels is drawn together with its neighbours: its height is
+// the share of the exchange, the pale part above it the share of waiting.
+
+const V = { from: 0, to: 1, op: -1, gap: null, hover: -1, over: null, span: null, arrows: true };
+const KINDS = ["collective", "message", "store", "constructor", "composed", "unknown"];
+const FEW = 50, PALE = 0.3, FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
+const canvas = get("canvas"), pen = canvas.getContext("2d");
+let width = 0, height = 0, shift = 0, C = {}, dirty = false;
+const timing = { draw: 0, ready: 0 };
+
+function colors() {
+  const style = getComputedStyle(document.documentElement);
+  for (const name of ["page", "panel", "text", "dim", "rule", "stripe", "mark", "warn", "good", "accent",
+    "idle", "idle-text", "arrow", "chosen", ...KINDS]) C[name] = style.getPropertyValue("--" + name).trim();
+}
+
+const x = (ns) => LABEL + ((ns - V.from) / (V.to - V.from)) * (width - LABEL);
+const moment = (pixel) => V.from + ((pixel - LABEL) / Math.max(1, width - LABEL)) * (V.to - V.from);
+
+// The canvas is as large as what is seen of it: thousands of lanes would be too large for one.
+function resize() {
+  const view = get("view"), scale = window.devicePixelRatio || 1;
+  get("whole").style.height = L.height + "px";
+  height = view.clientHeight;
+  width = view.clientWidth;
+  canvas.width = Math.max(1, Math.round(width * scale));
+  canvas.height = Math.max(1, Math.round(height * scale));
+  canvas.style.width = width + "px";
+  canvas.style.height = height + "px";
+  resizeMap(scale);
+  redraw();
+}
+
+function redraw() {
+  if (dirty) return;
+  dirty = true;
+  requestAnimationFrame(() => { dirty = false; draw(); });
+}
+
+function draw() {
+  const began = performance.now();
+  const scale = window.devicePixelRatio || 1;
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  shift = get("view").scrollTop;
+  pen.fillStyle = C.page;
+  pen.fillRect(0, 0, width, height);
+  pen.font = "12px " + FONT;
+  pen.textBaseline = "middle";
+  pen.save();
+  pen.translate(0, -shift);
+  const seen = L.lanes.filter((lane) => lane.top + lane.height > shift && lane.top < shift + height);
+  for (const lane of seen) drawLane(lane);
+  pen.save();
+  pen.beginPath();
+  pen.rect(LABEL, shift + AXIS, width - LABEL, height);
+  pen.clip();
+  drawGrid();
+  if (!(F.only && F.mask)) for (const lane of seen) drawGaps(lane);
+  let drawn = 0;
+  for (const lane of seen) drawn += drawRows(lane);
+  const exchanges = drawExchanges();
+  for (const lane of seen) drawEnd(lane);
+  drawChosen();
+  pen.restore();
+  drawAxis();
+  pen.restore();
+  drawMap();
+  Object.assign(document.body.dataset, { drawn, arrows: exchanges.messages, bands: exchanges.bands });
+  timing.draw = performance.now() - began;
+}
+
+// ---- text that ends in an ellipsis where there is no room for all of it
+
+const widths = new Map();
+function widthOf(text) {
+  const key = pen.font + text;
+  let found = widths.get(key);
+  if (found === undefined) {
+    if (widths.size > 20000) widths.clear();
+    widths.set(key, found = pen.measureText(text).width);
+  }
+  return found;
+}
+
+function write(text, left, middle, room) {
+  if (room < 14) return;
+  let shown = text;
+  if (widthOf(text) > room) {
+    let low = 0, high = text.length;
+    while (low < high) {
+      const half = (low + high + 1) >> 1;
+      if (widthOf(text.slice(0, half) + "…") <= room) low = half;
+      else high = half - 1;
+    }
+    if (low < 3) return;
+    shown = text.slice(0, low) + "…";
+  }
+  pen.fillText(shown, left, middle);
+}
+
+// ---- lanes, gaps and bars
+
+function drawLane(lane) {
+  const { top, height: tall } = lane, one = T.processes[lane.process];
+  if (lane.number % 2) {
+    pen.fillStyle = C.stripe;
+    pen.fillRect(0, top, width, tall);
+  }
+  pen.fillStyle = C.rule;
+  pen.fillRect(0, top + tall - 1, width, 1);
+  if (lane.culprit) {
+    pen.fillStyle = C.mark;
+    pen.fillRect(0, top, 3, tall - 1);
+  }
+  const two = tall >= 40, first = two ? top + 14 : top + tall / 2, room = LABEL - 30;
+  let left = 14;
+  if (lane.foldable) {
+    pen.fillStyle = C.dim;
+    pen.fillText(lane.folded ? "▸" : "▾", 12, first);
+    left = 28;
+  }
+  pen.font = "600 12px " + FONT;
+  pen.fillStyle = lane.culprit ? C.mark : C.text;
+  const label = lane.folded ? people(lane.processes) : one.label, times = lane.folded ? "×" + lane.processes.length : "";
+  const aside = times ? widthOf(times) + 8 : 0;
+  write(label, left, first, room - left - aside + 12);
+  if (times) pen.fillText(times, LABEL - 14 - widthOf(times), first);
+  pen.font = "11px " + FONT;
+  pen.fillStyle = C.dim;
+  if (two) write(whereabouts(lane.process), left, first + 15, LABEL - left - 10);
+  else write(one.state, left + 56, first, LABEL - left - 66);
+  pen.font = "12px " + FONT;
+}
+
+function drawGaps(lane) {
+  const gaps = T.gaps[lane.process], least = ((V.to - V.from) / (width - LABEL)) * 3;
+  const top = yOfGap(lane.process);
+  for (let i = lower(gaps.end, V.from); i < gaps.begin.length && gaps.begin[i] < V.to; i += 1) {
+    if (gaps.end[i] - gaps.begin[i] < least) continue;
+    const left = Math.max(x(gaps.begin[i]) + 1, LABEL - 4), right = Math.min(x(gaps.end[i]) - 1, width + 4);
+    const blamed = lane.culprit && gaps.stack[i] >= 0;
+    pen.fillStyle = blamed ? C.mark : C.idle;
+    if (blamed) pen.globalAlpha = 0.16;
+    pen.beginPath();
+    pen.roundRect(left, top + 1, right - left, BAR - 2, 3);
+    pen.fill();
+    pen.globalAlpha = 1;
+    const start = Math.max(left, LABEL) + 6, room = right - start - 4;
+    if (room < 40) continue;
+    pen.fillStyle = blamed ? C.mark : C["idle-text"];
+    const lasts = time(gaps.end[i] - gaps.begin[i]);
+    const text = gaps.stack[i] >= 0 ? "at " + place(gaps.stack[i]) + ", " + lasts : lasts;
+    write(text, start, top + BAR / 2 + 0.5, room);
+  }
+}
+
+function drawRows(lane) {
+  let drawn = 0;
+  for (const track of lane.tracks) {
+    for (let depth = 0; depth < T.depths[track.index]; depth += 1) {
+      if (track.slots[depth] < 0 || (depth && track.slots[depth] === track.slots[depth - 1])) continue;
+      const top = track.top + track.slots[depth] * ROW;
+      if (top > shift + height || top + ROW < shift) continue;
+      if (F.mask && F.only) {
+        drawn += drawRow(F.rows[track.index][depth], top, 1);
+      } else if (F.mask) {
+        drawn += drawRow(T.rows[track.index][depth], top, 0.18);
+        drawRow(F.rows[track.index][depth], top, 1);
+      } else {
+        drawn += drawRow(T.rows[track.index][depth], top, 1);
+      }
+    }
+  }
+  return drawn;
+}
+
+function drawRow(row, top, alpha) {
+  const n = row.ops.length, unit = (V.to - V.from) / (width - LABEL), step = 2 * unit;
+  let i = lower(row.end, V.from), drawn = 0;
+  const run = { left: -1, right: -1, kind: "", solid: -1 };
+  while (i < n && row.begin[i] < V.to) {
+    if (row.end[i] - row.begin[i] >= step) {
+      flush(run, top, alpha);
+      drawBar(row.ops[i], top, alpha);
+      drawn += 1;
+      i += 1;
+      continue;
+    }
+    // All that begin in the next two pixels, without a wide one at their end.
+    const until = row.begin[i] + step;
+    let j = i + 1, jump = 1;
+    while (j < n && row.begin[j] < until) { j += jump; jump *= 2; }
+    j = lower(row.begin, until, i + 1, Math.min(j, n));
+    if (j - 1 > i && row.end[j - 1] - row.begin[j - 1] >= step) j -= 1;
+    const busy = row.busy[j] - row.busy[i];
+    const share = busy > 0 ? 1 - (row.waiting[j] - row.waiting[i]) / busy : 1;
+    const left = Math.round(x(row.begin[i])), solid = Math.round(share * BAR);
+    const kind = T.calls[T.call[row.ops[i]]].kind;
+    if (run.kind === kind && run.solid === solid && left - run.right <= 2) {
+      run.right = Math.max(run.right, left + 2);
+    } else {
+      flush(run, top, alpha);
+      Object.assign(run, { left, right: Math.max(left + 1, Math.round(x(row.end[j - 1]))), kind, solid });
+    }
+    drawn += j - i;
+    i = j;
+  }
+  flush(run, top, alpha);
+  for (const op of row.marked) {
+    if (T.end[op] - T.begin[op] < step && T.end[op] >= V.from && T.begin[op] <= V.to) drawBar(op, top, alpha);
+  }
+  return drawn;
+}
+
+function flush(run, top, alpha) {
+  if (run.left < 0) return;
+  const wide = Math.max(1, run.right - run.left);
+  pen.fillStyle = C[run.kind] || C.unknown;
+  if (run.solid < BAR) {
+    pen.globalAlpha = PALE * alpha;
+    pen.fillRect(run.left, top, wide, BAR - run.solid);
+  }
+  pen.globalAlpha = alpha;
+  if (run.solid > 0) pen.fillRect(run.left, top + BAR - run.solid, wide, run.solid);
+  pen.globalAlpha = 1;
+  run.left = -1;
+  run.kind = "";
+}
+
+function drawBar(op, top, alpha) {
+  const begin = T.begin[op], end = T.end[op], kind = T.calls[T.call[op]].kind, flying = T.open[op] === 1;
+  const left = Math.max(x(begin), LABEL - 8), right = Math.max(Math.min(x(end), width + 8), left + 2);
+  const middle = Math.min(Math.max(x(begin + T.wait[op]), left), right), color = C[kind] || C.unknown;
+  pen.fillStyle = color;
+  if (middle > left) {
+    pen.globalAlpha = PALE * alpha;
+    pen.fillRect(left, top, middle - left, BAR);
+  }
+  pen.globalAlpha = (flying && !T.wait[op] ? 0.55 : 1) * alpha;
+  if (right - middle > 0.5 || middle === left) pen.fillRect(middle, top, Math.max(right - middle, 1), BAR);
+  if (middle > left) pen.fillRect(left, top, Math.min(2, right - left), BAR);
+  if (T.open[op]) {
+    pen.strokeStyle = C.mark;
+    pen.setLineDash(flying ? [4, 3] : []);
+    pen.strokeRect(left + 0.5, top + 0.5, Math.max(right - left - 1, 1), BAR - 1);
+    pen.setLineDash([]);
+  }
+  const start = Math.max(left, LABEL) + 6, room = right - start - 4;
+  if (room > 22) {
+    const text = room > 150 ? [title(op), waited(op)].filter(Boolean).join("  ") : title(op);
+    // White on what is solid, the text's own color on what is pale: on the larger of both.
+    const pale = kind === "composed" || middle - start > Math.min(widthOf(text), right - middle);
+    pen.fillStyle = pale ? C.text : "#fff";
+    const at = pale || middle <= start ? start : middle + 5;
+    write(text, at, top + BAR / 2 + 0.5, (pale && kind !== "composed" ? Math.min(middle, right - 4) : right - 4) - at);
+  }
+  pen.globalAlpha = 1;
+}
+
+function drawEnd(lane) {
+  for (const process of lane.processes.slice(0, 1)) {
+    const one = T.processes[process];
+    if (one.state !== "killed" && one.state !== "failed") continue;
+    const at = x(one.last);
+    pen.fillStyle = C.mark;
+    pen.fillRect(at, lane.top + 3, 1.5, lane.height - 7);
+  }
+}
+
+// ---- collectives as bands, messages as arrows
+
+// Of what is looked at; of all in view while they are few.
+function drawExchanges() {
+  const done = { bands: 0, messages: 0 };
+  if (!V.arrows) return done;
+  const near = new Set(), sent = new Set();
+  for (const op of [V.op, V.hover]) {
+    if (op < 0) continue;
+    if (T.ex[op] !== NONE) near.add(T.ex[op]);
+    if (T.msg[op] !== NONE) sent.add(T.msg[op]);
+  }
+  const bands = [], messages = [];
+  for (let n = 0; n < T.ex_begin.length && bands.length <= FEW; n += 1) {
+    if (T.ex_end[n] >= V.from && T.ex_begin[n] <= V.to && !near.has(n)) bands.push(n);
+  }
+  for (let n = 0; n < T.msg_send.length && messages.length <= FEW; n += 1) {
+    if (T.end[T.msg_recv[n]] >= V.from && T.begin[T.msg_send[n]] <= V.to && !sent.has(n)) messages.push(n);
+  }
+  if (bands.length + messages.length <= FEW) {
+    for (const n of bands) done.bands += drawBand(n, false);
+    for (const n of messages) done.messages += drawArrow(n, false);
+  }
+  for (const n of near) done.bands += drawBand(n, true);
+  for (const n of sent) done.messages += drawArrow(n, true);
+  return done;
+}
+
+// The area between the members' begins and ends, and a line where the last one let them go.
+function drawBand(n, strong) {
+  const byLane = new Map();
+  for (const op of members(n)) {
+    const lane = L.of[T.process[op]];
+    if (!byLane.has(lane) || L.lanes[lane].process === T.process[op]) byLane.set(lane, op);
+  }
+  const ops = [...byLane.entries()].sort(([a], [b]) => a - b).map(([, op]) => op);
+  if (ops.length > 1) {
+    pen.beginPath();
+    for (const op of ops) { pen.lineTo(x(T.begin[op]), yOfOp(op)); pen.lineTo(x(T.begin[op]), yOfOp(op) + BAR); }
+    for (const op of ops.reverse()) { pen.lineTo(x(T.end[op]), yOfOp(op) + BAR); pen.lineTo(x(T.end[op]), yOfOp(op)); }
+    pen.closePath();
+    pen.fillStyle = C.collective;
+    pen.globalAlpha = strong ? 0.1 : 0.045;
+    pen.fill();
+    pen.globalAlpha = 1;
+  }
+  const last = members(n).find((op) => T.process[op] === T.ex_last[n] && T.begin[op] === T.ex_last_begin[n]);
+  if (last === undefined || ops.length < 2 || absent(n)) return 1;
+  const at = x(T.begin[last]), from = yOfOp(last) + BAR / 2;
+  const tops = ops.map((op) => yOfOp(op) + BAR / 2);
+  pen.strokeStyle = pen.fillStyle = C.arrow;
+  pen.globalAlpha = strong ? 0.95 : 0.4;
+  pen.lineWidth = strong ? 1.5 : 1;
+  pen.beginPath();
+  pen.moveTo(at, Math.min(from, ...tops));
+  pen.lineTo(at, Math.max(from, ...tops));
+  pen.stroke();
+  if (strong) {
+    for (const op of ops) if (op !== last && T.wait[op] > 0) tip(at, yOfOp(op) + BAR / 2, yOfOp(op) > yOfOp(last) ? 1 : -1);
+  }
+  pen.beginPath(); // the mark of the last one to arrive
+  pen.moveTo(at, from - 5);
+  pen.lineTo(at + 5, from);
+  pen.lineTo(at, from + 5);
+  pen.lineTo(at - 5, from);
+  pen.fill();
+  pen.globalAlpha = pen.lineWidth = 1;
+  return 1;
+}
+
+function tip(at, middle, down) {
+  pen.beginPath();
+  pen.moveTo(at, middle);
+  pen.lineTo(at - 4, middle - 6 * down);
+  pen.lineTo(at + 4, middle - 6 * down);
+  pen.fill();
+}
+
+function drawArrow(n, strong) {
+  const send = T.msg_send[n], receive = T.msg_recv[n];
+  const x1 = x(T.begin[send]), y1 = yOfOp(send) + BAR / 2, x2 = x(T.end[receive]), y2 = yOfOp(receive) + BAR / 2;
+  pen.strokeStyle = pen.fillStyle = C.arrow;
+  pen.globalAlpha = strong ? 1 : 0.5;
+  pen.lineWidth = strong ? 2 : 1;
+  const bend = Math.min(40, Math.max(8, Math.abs(x2 - x1) / 2));
+  pen.beginPath();
+  pen.moveTo(x1, y1);
+  pen.bezierCurveTo(x1 + bend, y1, x2 - bend, y2, x2, y2);
+  pen.stroke();
+  pen.beginPath();
+  pen.moveTo(x2 + 1, y2);
+  pen.lineTo(x2 - 6, y2 - 3.5);
+  pen.lineTo(x2 - 6, y2 + 3.5);
+  pen.fill();
+  pen.globalAlpha = pen.lineWidth = 1;
+  return 1;
+}
+
+// ---- selection, measured span, axis
+
+function outline(left, right, top, color) {
+  pen.strokeStyle = color;
+  pen.lineWidth = 2;
+  pen.strokeRect(Math.max(left, LABEL - 9) - 1.5, top - 1.5, Math.min(right, width + 9) - Math.max(left, LABEL - 9) + 3, BAR + 3);
+  pen.lineWidth = 1;
+}
+
+function drawChosen() {
+  const bar = (op, color) => outline(x(T.begin[op]), Math.max(x(T.end[op]), x(T.begin[op]) + 2), yOfOp(op), color);
+  if (V.hover >= 0 && V.hover !== V.op) bar(V.hover, C.accent);
+  if (V.op >= 0) bar(V.op, C.chosen);
+  if (V.gap) outline(x(V.gap.begin), x(V.gap.end), yOfGap(V.gap.process), C.chosen);
+  if (V.span) {
+    const [a, b] = V.span.map(x);
+    pen.fillStyle = C.accent;
+    pen.globalAlpha = 0.1;
+    pen.fillRect(a, shift, b - a, height);
+    pen.globalAlpha = 1;
+    pen.fillRect(a - 0.5, shift, 1, height);
+    pen.fillRect(b - 0.5, shift, 1, height);
+  }
+}
+
+function steps() {
+  const wanted = (V.to - V.from) / Math.max(2, (width - LABEL) / 120), power = 10 ** Math.floor(Math.log10(wanted));
+  const step = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= wanted), found = [];
+  for (let at = Math.ceil(V.from / step) * step; at <= V.to; at += step) found.push(at);
+  return { step, found };
+}
+
+function drawGrid() {
+  pen.fillStyle = C.rule;
+  pen.globalAlpha = 0.6;
+  for (const at of steps().found) pen.fillRect(Math.round(x(at)), shift, 1, height);
+  pen.globalAlpha = 1;
+}
+
+// Tick labels agree in their digits: +1.20 s, +1.25 s.
+function tick(at, step) {
+  const [unit, scale] = V.to - V.from >= 2e9 || Math.abs(at) >= 10e9 ? ["s", 1e9] : Math.abs(V.to) >= 2e6 ? ["ms", 1e6] : ["µs", 1e3];
+  return (at / scale).toFixed(Math.max(0, Math.min(9, Math.ceil(-Math.log10(step / scale) - 1e-9)))) + " " + unit;
+}
+
+function drawAxis() {
+  pen.fillStyle = C.page;
+  pen.fillRect(0, shift, width, AXIS);
+  pen.fillStyle = C.rule;
+  pen.fillRect(0, shift + AXIS - 1, width, 1);
+  pen.fillRect(LABEL - 1, shift, 1, height);
+  pen.save();
+  pen.beginPath();
+  pen.rect(LABEL, shift, width - LABEL, AXIS);
+  pen.clip();
+  pen.font = "11px " + FONT;
+  pen.fillStyle = C.dim;
+  const { step, found } = steps();
+  for (const at of found) pen.fillText(tick(at, step), x(at) + 4, shift + AXIS / 2);
+  pen.fillStyle = C.mark;
+  for (const one of T.findings) {
+    const at = x(one.at);
+    pen.beginPath();
+    pen.moveTo(at - 4, shift + AXIS - 8);
+    pen.lineTo(at + 4, shift + AXIS - 8);
+    pen.lineTo(at, shift + AXIS - 1);
+    pen.fill();
+  }
+  if (V.span) {
+    const text = time(V.span[1] - V.span[0]), middle = (x(V.span[0]) + x(V.span[1])) / 2;
+    pen.font = "600 12px " + FONT;
+    const half = widthOf(text) / 2 + 8, at = Math.min(Math.max(middle, LABEL + half), width - half);
+    pen.fillStyle = C.accent;
+    pen.beginPath();
+    pen.roundRect(at - half, shift + 3, 2 * half, AXIS - 7, 6);
+    pen.fill();
+    pen.fillStyle = C.page;
+    pen.fillText(text, at - half + 8, shift + AXIS / 2);
+  }
+  pen.restore();
+  pen.font = "11px " + FONT;
+  pen.fillStyle = C.dim;
+  pen.fillText(time(V.to - V.from) + " in view", 14, shift + AXIS / 2);
+}
+
+// ---- the map of the whole trace
+
+const map = get("map").firstElementChild, mapPen = map.getContext("2d");
+let mapWidth = 0, mapImage = null;
+
+function resizeMap(scale) {
+  mapWidth = get("map").clientWidth;
+  map.width = Math.max(1, Math.round(mapWidth * scale));
+  map.height = Math.round(46 * scale);
+  mapImage = null;
+}
+
+const mapX = (ns) => LABEL + (ns / T.span) * (mapWidth - LABEL);
+const mapTime = (pixel) => ((pixel - LABEL) / Math.max(1, mapWidth - LABEL)) * T.span;
+
+// How many are waiting and how many exchange, per pixel, over all lanes.
+function paintMap() {
+  const columns = Math.max(1, mapWidth - LABEL), per = T.span / columns;
+  const waiting = new Float64Array(columns + 1), busy = new Float64Array(columns + 1);
+  const add = (sums, from, to) => {
+    for (let c = Math.floor(from / per); c <= Math.min(columns, Math.floor(to / per)); c += 1) {
+      sums[c] += Math.max(0, Math.min(to, (c + 1) * per) - Math.max(from, c * per)) / per;
+    }
+  };
+  for (let op = 0; op < T.n; op += 1) {
+    const { kind } = T.calls[T.call[op]];
+    if (kind === "composed" || kind === "constructor") continue;
+    const turn = T.begin[op] + T.wait[op];
+    add(waiting, T.begin[op], turn);
+    add(busy, turn, T.end[op]);
+  }
+  let most = 1e-9;
+  for (let c = 0; c < columns; c += 1) most = Math.max(most, waiting[c] + busy[c]);
+  mapImage = { waiting, busy, most, columns };
+}
+
+function drawMap() {
+  if (!mapImage) paintMap();
+  const scale = window.devicePixelRatio || 1, { waiting, busy, most, columns } = mapImage;
+  mapPen.setTransform(scale, 0, 0, scale, 0, 0);
+  mapPen.clearRect(0, 0, mapWidth, 46);
+  mapPen.fillStyle = C.collective;
+  for (let c = 0; c < columns; c += 1) {
+    const low = (busy[c] / most) * 38, high = (waiting[c] / most) * 38;
+    mapPen.globalAlpha = 1;
+    mapPen.fillRect(LABEL + c, 44 - low, 1, low);
+    mapPen.globalAlpha = PALE;
+    mapPen.fillRect(LABEL + c, 44 - low - high, 1, high);
+  }
+  mapPen.globalAlpha = 1;
+  mapPen.fillStyle = C.mark;
+  for (const one of T.findings) mapPen.fillRect(mapX(one.at) - 1, 2, 2, 8);
+  const left = Math.max(mapX(V.from), LABEL), right = Math.min(mapX(V.to), mapWidth);
+  mapPen.fillStyle = C.page;
+  mapPen.globalAlpha = 0.62;
+  mapPen.fillRect(LABEL, 0, Math.max(0, left - LABEL), 46);
+  mapPen.fillRect(right, 0, mapWidth - right, 46);
+  mapPen.globalAlpha = 1;
+  mapPen.strokeStyle = C.accent;
+  mapPen.strokeRect(left + 0.5, 0.5, Math.max(right - left - 1, 2), 45);
+  mapPen.fillStyle = C.dim;
+  mapPen.font = "11px " + FONT;
+  mapPen.textBaseline = "middle";
+  mapPen.fillText("whole trace, " + time(T.span), 14, 23);
+}
