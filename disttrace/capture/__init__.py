@@ -20,6 +20,7 @@ class Coverage:
 
     doors: list[tuple[str, str]]
     not_captured: list[str]
+    devices: list[tuple[str, str, str]]  # backend, how its completion is seen, what to set
 
 
 def activate(capture: Capture) -> None:
@@ -52,10 +53,10 @@ def coverage() -> Coverage:
 
     Raises ImportError where there is no torch.
     """
-    from disttrace.capture.parts import survey
+    from disttrace.capture.parts import devices, survey
 
     doors, missing = survey(_current)
-    return Coverage(doors, missing)
+    return Coverage(doors, missing, devices() if doors else [])
 
 
 def _skip_our_frames(capture: Capture) -> None:

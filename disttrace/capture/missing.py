@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture.native import flight_recorder
+from disttrace.capture.native import device_completion, flight_recorder
 
 
 def _always(_: Any) -> bool:
@@ -27,10 +26,7 @@ def _hidden_reductions(c10d: Any) -> bool:
 
 
 def _recorder_off(c10d: Any) -> bool:
-    if not any(hasattr(c10d, name) for name in flight_recorder.DUMPS):
-        return False
-    sizes = [os.environ.get(name) for name in ("TORCH_FR_BUFFER_SIZE", flight_recorder.BUFFER)]
-    return next((size for size in sizes if size is not None), None) == "0"
+    return hasattr(c10d, "_dump_nccl_trace") and flight_recorder.switched_off() is not None
 
 
 # When a gap is there, and what it is.
@@ -58,7 +54,6 @@ GAPS: tuple[tuple[Callable[[Any], bool], str], ...] = (
         _hidden_reductions,
         "The reduce operation of operations issued by C++: this torch shows it to nobody.",
     ),
-    (_recorder_off, flight_recorder.BLIND),
 )
 
 
@@ -66,4 +61,5 @@ def sentences() -> list[str]:
     """The gaps with the torch of this process."""
     import torch._C._distributed_c10d as c10d
 
-    return [sentence for holds, sentence in GAPS if holds(c10d)]
+    off = [device_completion.blind()] if _recorder_off(c10d) else []
+    return [*(sentence for holds, sentence in GAPS if holds(c10d)), *off]

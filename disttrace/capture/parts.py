@@ -21,6 +21,7 @@ from disttrace.capture.instrumentation import (
 )
 from disttrace.capture.launcher import elastic
 from disttrace.capture.native import (
+    device_completion,
     dispatcher,
     flight_recorder,
     functional_waits,
@@ -53,7 +54,7 @@ DOORS: tuple[Door, ...] = (
     Door(process_group.PART, process_group.install),
     Door(rejected_calls.PART, rejected_calls.install),
     Door(asked.PART, asked.install),
-    Door(flight_recorder.PART, flight_recorder.install),
+    Door(device_completion.PART, device_completion.install),
     Door(work.PART, work.install),
     Door(hooks.PART, _issued_by_cxx),
     Door(functional_waits.PART, functional_waits.install),
@@ -83,3 +84,8 @@ def survey(capture: Capture | None) -> tuple[list[tuple[str, str]], list[str]]:
             state = f"active, {count} patches" if count else "nothing to patch here"
         states.append((door.part, state))
     return states, missing.sentences()
+
+
+def devices() -> list[tuple[str, str, str]]:
+    """(backend, how the completion of its operations is seen, what to set for it or "")."""
+    return list(flight_recorder.statements())

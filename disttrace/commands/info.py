@@ -35,6 +35,7 @@ class Capture:
 
     doors: list[tuple[str, str]]
     not_captured: list[str]
+    devices: list[tuple[str, str, str]]
     problem: str | None
 
 
@@ -83,6 +84,10 @@ def collect() -> dict[str, Any]:
         "capture": {
             "doors": [{"name": name, "state": state} for name, state in capture.doors],
             "not_captured": capture.not_captured,
+            "devices": [
+                {"backend": backend, "completion": how, "set": advice or None}
+                for backend, how, advice in capture.devices
+            ],
             "problem": capture.problem,
         },
     }
@@ -103,16 +108,16 @@ def _settings(config: Config) -> list[dict[str, Any]]:
 def _capture() -> Capture:
     refused = refusal()
     if refused is not None:
-        return Capture([], [], refused)
+        return Capture([], [], [], refused)
     if _version("torch") is None:
-        return Capture([], [], "torch is not installed here; nothing can be traced.")
+        return Capture([], [], [], "torch is not installed here; nothing can be traced.")
     try:
         from disttrace.capture import coverage
 
         seen = coverage()
     except Exception as error:  # a broken torch is what this command is asked about
-        return Capture([], [], f"torch cannot be examined: {type(error).__name__}: {error}")
-    return Capture(list(seen.doors), list(seen.not_captured), None)
+        return Capture([], [], [], f"torch cannot be examined: {type(error).__name__}: {error}")
+    return Capture(list(seen.doors), list(seen.not_captured), list(seen.devices), None)
 
 
 def _version(package: str) -> str | None:
@@ -151,6 +156,9 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     if capture["problem"]:
         yield f"  ! {capture['problem']}"
     yield from _table([(door["name"], door["state"], "") for door in capture["doors"]])
+    for one in capture["devices"]:
+        advice = f" ({one['set']})" if one["set"] else ""
+        yield f"  completion of {one['backend']}: {one['completion']}{advice}"
     yield from (f"  not captured: {sentence}" for sentence in capture["not_captured"])
 
 

@@ -59,9 +59,16 @@ STORE = "store"
 CONSTRUCTOR = "constructor"
 COMPOSED = "composed"
 
-# Backends of devices: a call returns before the device has done anything, and messages are matched
-# in order only, so the tag does not tell streams apart.
-ON_DEVICE = frozenset({"nccl", "xccl", "hccl"})
+# Backends of devices: a call returns before the device has done anything, and P2P operations are
+# matched in order only, so the tag does not tell streams apart. From torch 2.15 on NCCL has four
+# names: what `nccl` is there (ProcessGroupNCCL2), the same by name, its lazy variant, and what
+# `nccl` was before.
+ON_DEVICE = frozenset(
+    {"nccl", "nccl2", "nccl-lazy", "nccl-legacy", "ncclx", "rccl", "xccl", "hccl", "cncl", "mccl"}
+)
+# Those whose wait returns when the operation is over, on whatever device the tensors are.
+_ON_HOST = frozenset({"gloo", "mpi", "fake", "threaded"})
+_HOST_DEVICES = frozenset({"cpu", "meta"})
 
 UNKNOWN_PREFIX = "?"
 
@@ -283,6 +290,16 @@ LONGEST = {"id": 64, "name": 300, "text": 4_000, "key": 1_000}
 
 EXPORTER_LINE = b"exporter\n"
 """In the registry of an exporter: whoever locks the file says by it that it starts one."""
+
+
+def ends_on_device(backend: str | None, device: str | None) -> bool:
+    """Whether an operation of this backend is over when a device says so, not when a wait returns.
+
+    A backend that nobody here knows is taken for one of a device where it is given tensors of one.
+    """
+    if backend is None or backend in _ON_HOST:
+        return False
+    return backend in ON_DEVICE or (device is not None and device not in _HOST_DEVICES)
 
 
 def segment_name(base: str, number: int) -> str:

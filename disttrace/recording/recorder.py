@@ -169,17 +169,24 @@ class Recorder(Definitions):
         self.end(operation, b',"x":%d%b' % (text, b',"f":1' if on_issue else b""))
 
     def completed(
-        self, operation: Operation, *, gap: int | None, duration: int | None = None
+        self,
+        operation: Operation,
+        *,
+        gap: int | None,
+        duration: int | None = None,
+        at: int | None = None,
     ) -> None:
         """The work was seen complete by somebody who does not wait for it.
 
-        ``gap`` bounds the error of the observation, ``duration`` is the backend's own; both in ns.
+        ``gap`` bounds the error of the observation, ``duration`` is the backend's own, ``at`` when
+        it was seen if not now; all in ns, the last of the clock of begins.
         """
         extra = b"" if gap is None else b',"g":%d' % gap
         if duration is not None:
             extra += b',"z":%d' % duration
         self.in_flight.pop(operation.n, None)
-        self._record(b'{"c":%d,"d":%d%b}\n' % (operation.n, _clock() - operation.begin, extra))
+        elapsed = (_clock() if at is None else at) - operation.begin
+        self._record(b'{"c":%d,"d":%d%b}\n' % (operation.n, elapsed, extra))
 
     def lost(self, operation: Operation, *, asked: bool = False) -> None:
         """Its Work was dropped: nobody waited, and nobody will see it complete.
@@ -250,7 +257,7 @@ class Recorder(Definitions):
         keys = {key: value for key, value in keys.items() if value is not None}
         call = Call(self.define("call", op=op, **keys), op, synchronous, counter)
         call.group, call.tag = keys.get("group"), keys.get("tag")
-        call.device_ends = keys.get("backend") in fmt.ON_DEVICE
+        call.device_ends = fmt.ends_on_device(keys.get("backend"), keys.get("device"))
         if synchronous and counter is not None and not call.device_ends:
             call.flat = FLAT_BEGIN % call.n
         return call

@@ -1,134 +1,458 @@
-"""Completion on devices from the flight recorder's entries, on hand-made ones."""
+"""Completion on devices from the flight recorder's entries, on hand-made ones.
+
+The entries are of the shape that torch's sources give; each test is a way in which an operation was
+once taken for finished, or for running, and was not.
+"""
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
-from typing import Any
+from pathlib import Path
 
 import pytest
 
-from disttrace import errors
-from disttrace.capture.native.flight_recorder import BLIND, DeviceOperations
-from disttrace.capture.wrapping.context import Capture
-from disttrace.recording.operation import Operation
-from disttrace.recording.recorder import Recorder
-
-Entry = dict[str, Any]
-
-
-class Journal:
-    """Keeps lines in memory, as far as the recorder needs a journal."""
-
-    number = 0
-
-    def __init__(self) -> None:
-        self.lines: list[bytes] = []
-        self.definitions: list[dict[str, Any]] = []
-        self.put = self.lines.append
-
-    def define(self, record: dict[str, Any]) -> None:
-        self.definitions.append(record)
-
-    def open_segment(self, lines: list[bytes]) -> None:
-        self.lines += lines
-
-
-class Device:
-    """A capture without torch, its journal, and what the flight recorder would say."""
-
-    def __init__(self, *, timed: bool = False) -> None:
-        self.journal = Journal()
-        self.entries: list[Entry] = []
-        self.asked: list[bool] = []
-        recorder = Recorder(
-            t0=0,
-            process=lambda: "p",
-            open_journal=lambda: self.journal,  # type: ignore[arg-type, return-value]
-            opening=list,
-            on_failure=lambda error: pytest.fail(str(error)),
-        )
-        self.recorder = recorder
-        self.capture = Capture(recorder, errors.Reporter(), stack_depth=0)
-        self.operations = DeviceOperations(self.capture, self.dump, timed=timed)
-        self.call = recorder.call("all_reduce", synchronous=True, counter=None, kind="collective")
-
-    def dump(self, active: bool) -> list[Entry]:
-        self.asked.append(active)
-        return [e for e in self.entries if not (active and e["state"] == "completed")]
-
-    def issue(self, **entry: Any) -> Operation:
-        """An operation in whose call the flight recorder makes an entry."""
-        operation = self.recorder.begin(self.recorder.threads.state, self.call)
-        self.entries.append({"time_created_ns": time.time_ns(), "state": "scheduled", **entry})
-        self.recorder.issued(operation)
-        self.operations.add(operation, None)
-        return operation
-
-    def poll(self) -> bool:
-        """One turn of the poller, which else takes its time between two."""
-        self.operations._next = 0
-        return self.operations.poll()
-
-    def completed(self) -> list[bytes]:
-        return [line for line in self.journal.lines if line.startswith(b'{"c":')]
+from disttrace.capture.native import device_completion, flight_recorder
+from disttrace.capture.native.device_completion import blind
+from disttrace.capture.native.flight_recorder import advice
+from support.device import Device
+from support.processes import clean_environ, python, run_program
 
 
 def test_in_flight_until_the_device_has_finished() -> None:
     """The call returned long ago; the operation is over when its own entry says so."""
     device = Device()
     first, second = device.issue(), device.issue()
-    assert device.poll()
-    assert device.completed() == []
+    assert device.poll(3)
+    assert not device.ends(first)
     device.entries[0]["state"] = "completed"
-    assert device.poll()
-    (line,) = device.completed()
-    assert line.startswith(b'{"c":%d,' % first.n)
+    assert device.poll(2)
+    assert device.ends(first) == [b"c"]
     device.entries[1]["state"] = "completed"
-    assert not device.poll()
-    assert device.completed()[1].startswith(b'{"c":%d,' % second.n)
-    assert device.asked == [False, True, True]
+    assert not device.poll(2)
+    assert device.ends(second) == [b"c"]
 
 
-def test_the_backends_own_duration() -> None:
-    """With timing on, completed entries are asked for too, and their duration recorded."""
-    device = Device(timed=True)
-    device.issue(duration_ms=1.5)
+def test_what_runs_is_asked_for_alone_once_its_entry_is_known() -> None:
+    """All entries are asked for only to find one, and to see that it is completed."""
+    device = Device()
+    device.issue()
+    device.poll(4)
+    assert device.asked == [False, True, True, True]
     device.entries[0]["state"] = "completed"
+    device.poll(2)
+    assert device.asked[4:] == [True, False]
+
+
+def test_when_it_was_over_is_when_it_was_first_seen_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All entries come late; that it ran no more was known before."""
+    device = Device()
+    operation = device.issue()
+    device.poll(2)
+    device.entries[0]["state"] = "completed"
+    device.poll()
+    seen = time.perf_counter_ns() - operation.begin
+    time.sleep(0.02)
+    device.poll()
+    (line,) = [one for one in device.journal.lines if one.startswith(b'{"c":')]
+    assert int(line.split(b'"d":')[1].split(b",")[0]) <= seen
+
+
+def test_the_backends_own_duration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With timing on, it is awaited: it comes when torch's watchdog retires the entry."""
+    monkeypatch.setenv("TORCH_NCCL_ENABLE_TIMING", "1")
+    device = Device()
+    device.issue(state="completed")
+    assert device.poll(2)
+    device.entries[0].update(duration_ms=1.5, retired=True)
     assert not device.poll()
-    (line,) = device.completed()
-    assert line.endswith(b',"z":1500000}\n')
+    assert device.journal.lines[-1].endswith(b',"z":1500000}\n')
 
 
-def test_operations_end_with_their_call_where_nobody_can_tell() -> None:
+def test_what_nobody_can_tell_is_unknown() -> None:
     """A flight recorder that is off leaves nothing in flight for ever, and one sentence."""
     device = Device()
     operation = device.issue()
     device.entries.clear()
     assert not device.poll()
-    assert device.journal.lines[-1].startswith(b'{"e":%d,' % operation.n)
-    assert [r["text"] for r in device.journal.definitions if r["def"] == "note"] == [BLIND]
     later = device.issue()
-    assert device.journal.lines[-1].startswith(b'{"e":%d,' % later.n)
+    assert [device.ends(one) for one in (operation, later)] == [[b"l"], [b"l"]]
+    assert device.notes() == [blind()]
+
+
+@pytest.mark.parametrize("variable", [None, "TORCH_FR_BUFFER_SIZE"])
+def test_the_advice_names_the_variable_that_counts(
+    variable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first that is set wins."""
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable or "TORCH_NCCL_TRACE_BUFFER_SIZE", "0")
+    assert advice() == f"set {variable or 'TORCH_NCCL_TRACE_BUFFER_SIZE'}=2000"
+    assert flight_recorder.switched_off() == (variable or "TORCH_NCCL_TRACE_BUFFER_SIZE")
 
 
 def test_nothing_is_asked_while_a_graph_is_captured() -> None:
     """A query from another thread would break the capture."""
     device = Device()
     device.issue()
-    device.operations.capturing.add(1)
-    assert device.poll()
+    thread = threading.Thread(target=device.operations.captures.began, args=(7,))
+    thread.start()
+    thread.join()
+    assert device.poll(2)
     assert device.asked == []
+    device.operations.captures.ended(7)
+    device.poll()
+    assert device.asked == [False]
+
+
+def test_a_capture_waits_for_the_question_under_way() -> None:
+    """Between the look whether anything is captured and the last event, nothing begins."""
+    captures = Device().operations.captures
+    order: list[str] = []
+    asking = threading.Event()
+
+    def ask() -> None:
+        asking.set()
+        time.sleep(0.05)
+        order.append("asked")
+
+    thread = threading.Thread(target=captures.query, args=(ask,))
+    thread.start()
+    assert asking.wait(5)
+    captures.began(1)
+    order.append("captured")
+    thread.join()
+    assert order == ["asked", "captured"]
+
+
+def test_a_captured_operation_ends_with_its_call() -> None:
+    """It has an entry whose event belongs to the graph: that never completes."""
+    device = Device()
+    device.operations.captures.began(1)
+    operation = device.issue(profiling_name="nccl:allreduce_coalesced")
+    device.operations.captures.ended(1)
+    assert device.ends(operation) == [b"e"]
+    assert not device.poll(2)
 
 
 def test_a_coalesced_operation_is_found_in_the_call_that_issued_it() -> None:
     """Its entry is made when coalescing ends, after the call of the operation itself."""
     device = Device()
-    operation = device.recorder.begin(device.recorder.threads.state, device.call)
+    operation = device.begin()
+    device.entry(collective_seq_id=1)  # without events: scheduled for ever
     device.recorder.issued(operation)
     before = time.perf_counter_ns()
-    device.entries.append({"time_created_ns": time.time_ns(), "state": "started"})
-    device.operations.add(operation, (before, time.perf_counter_ns()))
+    last = device.entry("started", collective_seq_id=1)
+    device.operations.add(operation, (before, time.perf_counter_ns()), None)
+    assert device.poll(3)
+    last["state"] = "completed"
+    assert not device.poll(2)
+    assert device.ends(operation) == [b"c"]
+
+
+def test_of_coalesced_entries_only_the_newest_counts() -> None:
+    """An uneven all_gather is several broadcasts in one call; only the last entry has events."""
+    device = Device()
+    operation = device.begin()
+    for name in ("nccl:_broadcast_oop", "nccl:_broadcast_oop", "nccl:ALLGATHER_coalesced"):
+        device.entry(collective_seq_id=1, profiling_name=name)
+    device.done(operation)
+    assert device.poll(3)
+    device.entries[-1]["state"] = "completed"
+    assert not device.poll(2)
+    assert device.ends(operation) == [b"c"]
+
+
+def test_a_step_of_the_unix_clock_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hangs, and the clock is set: it still hangs."""
+    device = Device()
+    operation = device.issue()
     assert device.poll()
+    real = time.time_ns
+    for step in (5_000_000, -5_000_000, 3600 * 10**9):
+        monkeypatch.setattr(time, "time_ns", lambda step=step: real() + step)
+        assert device.poll(2)
+    assert not device.ends(operation)
     device.entries[0]["state"] = "completed"
+    assert not device.poll(2)
+
+
+def test_a_thread_that_loses_the_processor_between_two_clocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clocks are read until they agree."""
+    real, readings = time.time_ns, iter(range(100))
+
+    def late() -> int:
+        unix = real()
+        if next(readings) % 2 == 0:
+            time.sleep(0.003)
+        return unix
+
+    monkeypatch.setattr(time, "time_ns", late)
+    device = Device()
+    operation = device.begin()
+    device.entries.clear()
+    device.entry("started", time_created_ns=real())
+    device.done(operation)
+    assert device.poll(3)
+    assert not device.ends(operation)
+
+
+def test_an_overwritten_entry_ends_nothing() -> None:
+    """It hung when it was last seen; what became of it cannot be known."""
+    device = Device()
+    operation = device.issue()
+    assert device.poll()
+    device.entries.clear()
+    device.entry("completed", record_id=2000, process_group=("1", ""))
+    assert device.poll(5)
+    assert not device.ends(operation)
+
+
+def test_a_younger_operation_of_the_group_says_that_the_elder_is_over() -> None:
+    """Many short ones overwrite each other's entries; a device executes a stream in order."""
+    device = Device()
+    first = device.issue()
+    device.entries.clear()
+    second = device.issue(state="completed")
+    other = device.issue(2)
+    assert device.poll(2)
+    assert [device.ends(one) for one in (first, second, other)] == [[b"c"], [b"c"], []]
+
+
+def test_an_operation_that_is_in_no_answer_is_unknown() -> None:
+    """It was overwritten before anybody looked: asked twice, and then neither over nor hung."""
+    device = Device()
+    operation = device.issue()
+    device.entries.clear()
+    device.entry("completed", process_group=("1", ""), thread_id="1")
+    assert device.poll()
     assert not device.poll()
-    assert len(device.completed()) == 1
+    assert device.ends(operation) == [b"l"]
+
+
+def test_another_threads_entry_is_not_ours() -> None:
+    """It was made during our call, the first of a group, which takes seconds; it hangs."""
+    device = Device()
+    operation = device.begin()
+    device.entry("completed")
+    device.entry(thread_id="2", process_group=("1", ""))
+    device.done(operation)
+    assert not device.poll(2)
+    assert device.ends(operation) == [b"c"]
+
+
+def test_where_threads_are_not_told_the_group_tells() -> None:
+    """Torch up to 2.7."""
+    device = Device()
+    operation = device.begin()
+    device.entry("completed", thread_id=None)
+    device.entry(thread_id=None, process_group=("1", ""))
+    device.done(operation)
+    assert not device.poll(2)
+    assert device.ends(operation) == [b"c"]
+
+
+def test_two_ends_never() -> None:
+    """A wait that raised has ended it; later its entry completes."""
+    device = Device()
+    operation = device.issue()
+    assert device.poll()
+    device.recorder.failed(operation, RuntimeError("timed out"), on_issue=False)
+    device.entries[0]["state"] = "completed"
+    assert not device.poll(3)
+    assert device.ends(operation) == [b"e"]
+
+
+def test_aborted_is_not_completed() -> None:
+    """An abort makes the kernel leave, and its event complete."""
+    device = Device()
+    over, hung = device.issue(state="completed"), device.issue()
+    other = device.issue(2)
+    device.operations.aborting(1)
+    device.entries[1]["state"] = "completed"
+    device.poll(2)
+    assert [device.ends(one) for one in (over, hung, other)] == [[b"c"], [b"e"], []]
+    assert any(line.startswith(b'{"e":%d,' % hung.n) and b'"x"' in line
+               for line in device.journal.lines)  # fmt: skip
+
+
+def test_what_the_watchdog_aborts_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With TORCH_NCCL_ASYNC_ERROR_HANDLING=2 its entry says completed, after the time-out."""
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+    device = Device()
+    operation = device.issue(timeout_ms=1)
+    made = device.entries[0]
+    made.update(state="completed", time_discovered_completed_ns=made["time_created_ns"] + 2_000_000)
+    assert not device.poll(2)
+    assert device.ends(operation) == [b"e"]
+
+
+def test_torch_2_15_where_nccl_is_another_backend() -> None:
+    """Its recorder is a hook's: a completed entry is over, a retired one tells nothing."""
+    device = Device("nccl2")
+    over, hung, untold = (device.issue(collective_seq_id=n) for n in (1, 2, 3))
+    device.entries[0].update(state="completed", retired=True)
+    device.entries[2].update(retired=True)
+    assert device.poll(2)
+    assert [device.ends(one) for one in (over, hung, untold)] == [[b"c"], [], [b"l"]]
+
+
+def test_a_hooks_entry_may_be_made_before_the_begin() -> None:
+    """Operations of C++: torch's hook runs before ours."""
+    device = Device("nccl2")
+    device.issue(state="completed")
+    made = device.entry()
+    operation = device.begin()
+    device.done(operation)
+    assert device.poll(3)
+    made["state"] = "completed"
+    assert not device.poll(2)
+    assert device.ends(operation) == [b"c"]
+
+
+def test_with_blocking_waits_the_wait_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is asked then: entries keep events that are used again."""
+    monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "1")
+    device = Device()
+
+    class Work:
+        pass
+
+    waited, dropped, none = device.begin(), device.begin(), device.begin()
+    works = Work(), Work()
+    device.operations.add(waited, None, works[0])
+    device.operations.add(dropped, None, works[1])
+    device.operations.add(none, None, None)
+    assert not device.ends(waited)
+    device.operations.waited(waited, works[0])
+    del works
+    assert [device.ends(one) for one in (waited, dropped, none)] == [[b"e"], [b"l"], [b"l"]]
+    assert not device.poll()
+    assert device.asked == []
+
+
+def test_not_asked_where_torch_would_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events that are not cached are freed while a dump of torch 2.6 to 2.14 queries them."""
+    pytest.importorskip("torch")
+    monkeypatch.setenv("TORCH_NCCL_CUDA_EVENT_CACHE", "0")
+    monkeypatch.setattr(flight_recorder, "off_by_default", lambda: False)
+    import torch._C._distributed_c10d as c10d
+
+    device = Device()
+    operation = device.issue()
+    if hasattr(c10d, "ProcessGroupNCCL2"):
+        assert device.poll()
+    else:
+        assert device.ends(operation) == [b"l"]
+        assert device.notes() == [device_completion.UNSAFE]
+
+
+@pytest.mark.parametrize("backend", ["hccl", "somebodys"])
+def test_a_backend_without_a_recorder_is_followed_by_its_work(backend: str) -> None:
+    """The Work is held until it is complete, and no longer."""
+    device = Device(backend)
+
+    class Work:
+        complete = False
+
+        def is_completed(self) -> bool:
+            return self.complete
+
+    work, operation, without = Work(), device.begin(), device.begin()
+    device.operations.add(operation, None, work)
+    device.operations.waited(operation, work)
+    device.operations.add(without, None, None)
+    assert device.poll()
+    assert [device.ends(one) for one in (operation, without)] == [[], [b"l"]]
+    work.complete = True
+    assert not device.poll()
+    assert device.ends(operation) == [b"c"]
+    assert not device.operations._works
+
+
+def test_an_exit_looks_once_more() -> None:
+    """What was finished in the last moment is on record as finished."""
+    device = Device()
+    operation = device.issue(state="completed")
+    device.operations.look(1.0)
+    assert device.ends(operation) == [b"c"]
+
+
+def test_a_failure_of_ours_leaves_nothing_in_flight() -> None:
+    """Nobody would ever see it finished."""
+    device = Device()
+    operation = device.issue()
+    device.entries[0]["time_created_ns"] = None
+    with pytest.raises(TypeError):
+        device.poll()
+    assert device.ends(operation) == [b"l"]
+
+
+def test_which_recorder_a_group_writes_to() -> None:
+    """By the class of its backend, and by its name where that is hidden."""
+    recorder_of = flight_recorder.recorder_of
+    assert recorder_of("nccl", "ProcessGroupNCCL") == "nccl"
+    assert recorder_of("nccl", "ProcessGroupNCCL2") == "nccl2"
+    assert recorder_of("nccl-lazy", "ProcessGroupNCCLLazy") == "nccl-lazy"
+    assert recorder_of("nccl-legacy", None) == "nccl"
+    assert recorder_of("hccl", None) is None
+    assert recorder_of(None, None) is None
+
+
+def test_a_dump_without_the_gil_says_what_the_binding_says() -> None:
+    """On a real recorder: gloo's, which has the same code."""
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
+        pytest.skip("this torch records nothing of gloo")
+    outcome = python("-c", _BOTH)
+    assert outcome.stdout.split() == ["20", "20", "True", "True"], outcome.stderr
+
+
+_BOTH = """
+import pickle
+import torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+from disttrace.capture.native import flight_recorder as fr, gil_free
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for _ in range(20):
+    dist.all_reduce(torch.ones(2))
+dist.barrier()
+everything = fr.Question(False, 0, 0)
+free = fr._from_json(gil_free.gloo_json(), everything).records[:20]
+held = fr._from_pickle(_dump_fr_trace, everything).records[:20]
+print(len(free), len(held), free == held, free[0].thread is not None)
+"""
+
+
+@pytest.mark.parametrize("variable", ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"])
+def test_the_advice_is_true(variable: str) -> None:
+    """On a real recorder: off with that variable at 0, on again as advised."""
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
+        libraries = Path(torch.__file__).parent / "lib"
+        names = [libraries / name for name in ("libtorch_cuda.so", "libtorch_cpu.so")]
+        texts = [name.read_bytes() for name in names if name.exists()]
+        if not any(b"TORCH_NCCL_TRACE_BUFFER_SIZE" in text for text in texts):
+            pytest.skip("this torch was built without NCCL")
+        assert not any(b"TORCH_FR_BUFFER_SIZE" in text for text in texts)
+        return
+    outcome = run_program([sys.executable, "-c", _ADVISED], clean_environ(**{variable: "0"}), 60)
+    assert outcome.stdout.splitlines() == ["True", "0", f"set {variable}=2000"], outcome.stderr
+    outcome = run_program([sys.executable, "-c", _ADVISED], clean_environ(**{variable: "2000"}), 60)
+    assert outcome.stdout.splitlines()[:2] == ["False", "3"]
+
+
+_ADVISED = """
+import torch, torch.distributed as dist
+from disttrace.capture.native import flight_recorder as fr, gil_free
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+for _ in range(3):
+    dist.all_reduce(torch.ones(2))
+print(fr.switched_off() is not None)
+print(len(fr._from_json(gil_free.gloo_json(), fr.Question(False, 0, 0)).records))
+print(fr.advice())
+"""

@@ -107,7 +107,10 @@ class Door:
         if operation is None:
             operation = recorder.unfolded(thread, n)
         if work is not None and operation.call.synchronous:
-            operation.issued = recorder.since(operation)
+            if operation.call.device_ends:
+                recorder.issued(operation)  # its wait orders streams, and the device goes on
+            else:
+                operation.issued = recorder.since(operation)
             operation.work = id(work)
             thread.will_wait(operation)
         elif thread.batches is not None and operation.call.group in thread.batches:
@@ -119,7 +122,7 @@ class Door:
         elif operation.call.device_ends:
             # NCCL waits for a synchronous call inside C++, and that only orders streams.
             recorder.issued(operation)
-            works.on_device(operation, None)
+            works.on_device(operation, None, None)
         else:
             recorder.end(operation)
 

@@ -64,7 +64,7 @@ def _door(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
             return
         others = works.over(operation)
         if operation.call.device_ends:
-            works.on_device(operation, None)
+            works.waited_on_device(operation, work)
             return
         source = b"" if operation.call.counter is not None else _source(capture, operation, work)
         recorder.end(operation, source)

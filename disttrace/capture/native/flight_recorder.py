@@ -1,187 +1,315 @@
-"""When a device has finished an operation, on backends that only enqueue it (NCCL and its kin).
+"""What torch's flight recorders tell: which one a backend writes to, and what its entries say.
 
-There a call returns, and a wait orders streams, long before anything has happened. What is still
-running is asked of torch's flight recorder, which queries the events it keeps anyway: nothing is
-synchronised, and no Work is held. An entry belongs to the operation in whose call it was made.
+NCCL of torch up to 2.14 (``nccl-legacy`` on 2.15) writes to a recorder of its own, which queries
+the events of operations when it is asked. From 2.15 on `nccl` is ProcessGroupNCCL2, for which a
+hook of torch's writes to a recorder named after the backend: asking that one touches no device.
 """
 
 from __future__ import annotations
 
-import bisect
 import functools
 import os
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from disttrace.capture.wrapping.context import Capture
-from disttrace.recording.operation import Operation
+import orjson
 
-PART = "completion on devices"
+from disttrace.capture.native import gil_free
+
+_E = TypeVar("_E")
 
 BUFFER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
-BLIND = (
-    "When NCCL finishes an operation: torch's flight recorder is off, so operations end when their "
-    f"call returns (set {BUFFER}=2000)."
-)
-DUMPS = ("_dump_nccl_trace", "_dump_xccl_trace")
-_TIMING = "TORCH_NCCL_ENABLE_TIMING"
-_COMPLETED = "completed"
-_SLACK = 2_000  # ns between two clocks read at the same moment
-_SHARE = 50  # at most one part in so many of a thread's time goes into asking
+_BUFFER_FIRST = "TORCH_FR_BUFFER_SIZE"  # where it is set, it wins; torch 2.5 does not know it
+_DEFAULT_SIZE = 2000
 
-_clock = time.perf_counter_ns
-Dump = Callable[[bool], list[dict[str, Any]]]
+COMPLETED = "completed"
+
+# Implementations, by what their group's backend is, and the recorder they write to. A hook's
+# recorder says itself when an operation is complete; a native one queries events.
+NATIVE = "nccl"
+_RECORDERS: Mapping[str, str] = {
+    "ProcessGroupNCCL": NATIVE,
+    "ProcessGroupNCCL2": "nccl2",
+    "ProcessGroupNCCLLazy": "nccl-lazy",
+    "ProcessGroupXCCL": "xccl",
+}
+_BY_NAME: Mapping[str, str] = {
+    "nccl2": "nccl2",
+    "nccl-lazy": "nccl-lazy",
+    "nccl-legacy": NATIVE,
+    "xccl": "xccl",
+}
+QUERIED = frozenset({NATIVE, "xccl"})
+"""Recorders that query a device when they are asked."""
+
+_SEPARATOR = b'},{"collective_seq_id":'
+_STEP = 64  # entries between two moments at which other threads may go on
 
 
-def install(capture: Capture) -> None:
-    """Follow what devices do, where this torch has a flight recorder for them."""
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One entry. Times are unix nanoseconds; ``thread`` is that of ``threading.get_ident``."""
+
+    number: int
+    created: int
+    group_id: int
+    group: str
+    thread: int | None  # torch up to 2.7 does not tell
+    p2p: bool
+    launch: tuple[int, int]  # of its group: entries that were coalesced share it
+    state: str
+    retired: bool
+    discovered: int | None
+    timeout_ms: int | None
+    duration_ms: float | None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What no other entry of the recorder has: numbers begin anew when it is reset."""
+        return self.number, self.created
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a recorder told: entries in the order in which they were made.
+
+    ``full``: not only those that are not complete. ``asked`` and ``answered`` are of
+    ``perf_counter_ns``, ``offset`` is unix time less that; ``empty``: it holds no entry at all.
+    """
+
+    records: tuple[Record, ...]
+    full: bool
+    asked: int
+    answered: int
+    offset: int
+    empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """``active``: only entries that are not complete. Older ones than both bounds do not matter:
+    made before the unix time ``since``, with a smaller number than ``number``."""
+
+    active: bool
+    since: int
+    number: int
+
+
+Ask = Callable[[Question], Answer]
+
+
+def implementation(group: Any, device: str) -> str | None:
+    """The class of the backend that serves ``device`` in a live group; None where it hides."""
+    import torch
+
+    try:
+        name = type(group._get_backend(torch.device(device))).__name__
+    except Exception:  # a Backend used directly, a device that was never used
+        name = type(group).__name__
+    return name if name in _RECORDERS else None
+
+
+def recorder_of(backend: str | None, implemented_by: str | None) -> str | None:
+    """The recorder that a backend of this name and class writes to; None where there is none.
+
+    The class decides: from torch 2.15 on `nccl` may be either of two. Where it is hidden
+    (TORCH_DISTRIBUTED_DEBUG=DETAIL wraps backends), the name and torch's own switch must do.
+    """
+    if implemented_by is not None and implemented_by in _RECORDERS:
+        return _RECORDERS[implemented_by]
+    if backend == "nccl":
+        return "nccl2" if nccl_is_second() else NATIVE
+    return _BY_NAME.get(backend or "")
+
+
+def nccl_is_second() -> bool:
+    """Whether this torch makes ProcessGroupNCCL2 of `nccl`."""
     import torch._C._distributed_c10d as c10d
 
-    dumps = [getattr(c10d, name) for name in DUMPS if hasattr(c10d, name)]
-    if not dumps:
-        return
-    timed = os.environ.get(_TIMING, "").lower() in ("1", "true", "yes", "on", "y", "t")
-    device = DeviceOperations(capture, functools.partial(_entries, dumps[0]), timed=timed)
-    capture.works.on_device = device.add
-    capture.pollers.append(device.poll)
-    capture.on_fork.append(device.forget)
-    capture.engine.on_undo(PART, "the flight recorder's poller", functools.partial(_stop, capture))
-    capture.when_imported("torch.cuda.graphs", functools.partial(_watch_captures, capture, device))
+    exists = hasattr(c10d, "ProcessGroupNCCL2")
+    return exists and os.environ.get("TORCH_DIST_USE_NCCL2") != "0"
 
 
-def _entries(dump: Callable[..., bytes], active: bool) -> list[dict[str, Any]]:
-    """The flight recorder's entries: all of them, or those that are not completed."""
-    # It is torch of this very process that pickled them.
-    told: dict[str, Any] = pickle.loads(
-        dump(includeCollectives=True, includeStackTraces=False, onlyActive=active)
-    )
-    entries: list[dict[str, Any]] = told.get("entries", [])
-    return entries
+def source(recorder: str) -> Ask | None:
+    """How to ask a recorder; None where this torch has none of that name."""
+    import torch._C._distributed_c10d as c10d
+
+    free: Callable[[bool], bytes] | None
+    if recorder == NATIVE:
+        free, bound = gil_free.nccl_json(), getattr(c10d, "_dump_nccl_trace", None)
+    elif recorder == "xccl":
+        free, bound = None, getattr(c10d, "_dump_xccl_trace", None)
+    else:
+        free, bound = gil_free.named_json(recorder), getattr(c10d, "_dump_fr_trace", None)
+        if bound is not None and "backend" not in (bound.__doc__ or ""):
+            return None
+        if bound is not None:
+            bound = functools.partial(bound, backend=recorder)
+    if bound is None:
+        return None
+    # What stands there in Python is another's: it knows more than C++ does.
+    if free is not None and _is_builtin(bound):
+        return functools.partial(answer, functools.partial(_from_json, free))
+    return functools.partial(answer, functools.partial(_from_pickle, bound))
 
 
-def _stop(capture: Capture) -> None:
-    capture.works.on_device = capture.works.ends_here
-    capture.pollers[:] = [
-        p for p in capture.pollers if not isinstance(getattr(p, "__self__", None), DeviceOperations)
-    ]
+def frees_gil(ask: Ask) -> bool:
+    """Whether other threads go on while ``ask`` is answered."""
+    return isinstance(ask, functools.partial) and ask.args[0].func is _from_json
+
+
+def switched_off() -> str | None:
+    """The variable that turns recorders off, as torch reads them: the first that is set."""
+    for name in (_BUFFER_FIRST, BUFFER):
+        value = os.environ.get(name)
+        if value:
+            return name if value.strip() == "0" else None
+    return BUFFER if off_by_default() else None
+
+
+def off_by_default() -> bool:
+    """Up to torch 2.5 the recorder's size is 0 where nobody says otherwise."""
+    import torch
+
+    numbers = torch.__version__.split("+")[0].split(".")[:2]
+    return [int(number) for number in numbers] < [2, 6]
+
+
+def advice() -> str:
+    """What turns recorders on, true for this torch."""
+    name = _BUFFER_FIRST if os.environ.get(_BUFFER_FIRST) else BUFFER
+    return f"set {name}={_DEFAULT_SIZE}"
+
+
+def answer(entries: Callable[[Question], _Told], question: Question) -> Answer:
+    """Ask, and read the clocks around it."""
+    offset, _ = unix_offset()
+    asked = time.perf_counter_ns()
+    told = entries(question)
+    records = tuple(told.records)
+    return Answer(records, not question.active, asked, told.answered, offset, told.empty)
+
+
+def unix_offset() -> tuple[int, int]:
+    """Unix time less ``perf_counter_ns``, and how far that may be off, in ns.
+
+    A thread may lose the processor between two clocks: the narrowest of some readings counts.
+    """
+    best = (0, 1 << 62)
+    for _ in range(4):
+        before = time.perf_counter_ns()
+        unix = time.time_ns()
+        after = time.perf_counter_ns()
+        if after - before < best[1]:
+            best = (unix - (before + after) // 2, after - before)
+        if best[1] < 2_000:
+            break
+    return best
 
 
 @dataclass(slots=True)
-class _Running:
-    """An operation, and the interval in which the flight recorder made its entry."""
-
-    operation: Operation
-    since: int
-    until: int
-    seen: int  # when it was last seen running
+class _Told:
+    records: list[Record]
+    answered: int
+    empty: bool
 
 
-class DeviceOperations:
-    """Operations that were issued and not seen finished. ``dump`` gives entries (True: active)."""
-
-    def __init__(self, capture: Capture, dump: Dump, *, timed: bool) -> None:
-        self.capturing: set[int] = set()  # CUDA graphs: a query from elsewhere breaks a capture
-        self._recorder = capture.recorder
-        self._wake = capture.wake
-        self._dump = dump
-        self._timed = timed
-        self._open: dict[int, _Running] = {}
-        self._sighted: bool | None = None  # whether the flight recorder is on; not known yet
-        self._next = 0
-
-    def add(self, operation: Operation, call: tuple[int, int] | None) -> None:
-        """``operation`` was issued, by ``call`` (begin and end, absolute) if not by its own."""
-        if self._sighted is False:
-            self._recorder.end(operation)
-        elif operation.n in self._recorder.in_flight and operation.n not in self._open:
-            since, until = call or (operation.begin, operation.begin + operation.issued)
-            self._open[operation.n] = _Running(operation, since, until, until)
-            self._wake()
-
-    def poll(self) -> bool:
-        """Look for operations that are finished; whether others run."""
-        if not self._open or self.capturing:
-            return bool(self._open)
-        now = _clock()
-        if now < self._next:
-            return True
-        open_now = list(self._open.values())
-        full = self._timed or self._sighted is None
-        entries = self._dump(not full)
-        asked = _clock()
-        self._next = asked + _SHARE * (asked - now)
-        if self._sighted is None:
-            self._sighted = bool(entries)
-            if not entries:
-                self._give_up(open_now)
-                return False
-        self._compare(open_now, entries, asked)
-        return bool(self._open)
-
-    def forget(self) -> None:
-        """After fork, in the child: what is in flight is the parent's."""
-        self._open.clear()
-        self.capturing.clear()
-
-    def _compare(self, running: list[_Running], entries: list[dict[str, Any]], now: int) -> None:
-        offset = time.time_ns() - _clock()  # entries carry unix time
-        entries = sorted(entries, key=_created)
-        times = [_created(entry) - offset for entry in entries]
-        for each in running:
-            first = bisect.bisect_left(times, each.since - _SLACK)
-            last = bisect.bisect_right(times, each.until + _SLACK)
-            own = entries[first:last]
-            if any(entry.get("state") != _COMPLETED for entry in own):
-                each.seen = now
-            else:
-                del self._open[each.operation.n]
-                self._recorder.completed(
-                    each.operation, gap=max(0, now - each.seen), duration=_duration(own)
-                )
-
-    def _give_up(self, running: list[_Running]) -> None:
-        """Nobody can say when the device has finished: the return of the call must do."""
-        self._recorder.note("note", text=BLIND)
-        for each in running:
-            self._recorder.end(each.operation)
-        self._open.clear()
+def _is_builtin(dump: Any) -> bool:
+    function = dump.func if isinstance(dump, functools.partial) else dump
+    return type(function).__name__ == "builtin_function_or_method"
 
 
-def _created(entry: dict[str, Any]) -> int:
-    return int(entry.get("time_created_ns", 0))
+def _from_pickle(dump: Callable[..., bytes], question: Question) -> _Told:
+    """By the Python binding, which keeps the GIL."""
+    text = dump(includeCollectives=True, includeStackTraces=False, onlyActive=question.active)
+    answered = time.perf_counter_ns()
+    entries = pickle.loads(text).get("entries", [])  # torch of this very process pickled them
+    return _Told(_newest(entries, record, question), answered, not entries)
 
 
-def _duration(entries: list[dict[str, Any]]) -> int | None:
-    """The backend's own duration in ns, where it measures it and only one entry can be meant."""
-    duration = entries[0].get("duration_ms") if len(entries) == 1 else None
-    return None if duration is None else round(float(duration) * 1e6)
+def _from_json(dump: Callable[[bool], bytes], question: Question) -> _Told:
+    """By C++, without the GIL."""
+    text = dump(question.active)
+    answered = time.perf_counter_ns()
+    entries = _entries(text)
+    found = _newest(entries, lambda entry: record(orjson.loads(entry)), question)
+    return _Told(found, answered, not entries)
 
 
-def _watch_captures(capture: Capture, device: DeviceOperations, module: Any) -> None:
-    """Ask nothing while a CUDA graph is captured."""
+def _newest(
+    entries: Sequence[_E], parse: Callable[[_E], Record], question: Question
+) -> list[Record]:
+    """The entries that matter, in order; others threads may go on after every few."""
+    found: list[Record] = []
+    for index, entry in enumerate(reversed(entries)):
+        each = parse(entry)
+        if each.created < question.since and each.number < question.number:
+            break
+        found.append(each)
+        if index % _STEP == _STEP - 1:
+            time.sleep(0)
+    found.reverse()
+    return found
 
-    def door(begins: bool, original: Callable[..., Any]) -> Callable[..., Any]:
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if begins:
-                device.capturing.add(id(self))
-            over = True
-            try:
-                result = original(self, *args, **kwargs)
-                over = not begins
-                return result
-            finally:
-                if over:
-                    device.capturing.discard(id(self))
 
-        return method
+def _entries(text: bytes) -> list[bytes]:
+    """The objects of a dump's ``entries``, as text: keys are sorted, so each begins alike."""
+    begin = text.find(b'"entries":[{')
+    if begin < 0:
+        return []
+    end = text.rfind(b"}],")
+    parts = text[begin + len(b'"entries":[{') : end].split(_SEPARATOR)
+    head = _SEPARATOR[len(b"},") :]
+    return [(b"{" if n == 0 else head) + part + b"}" for n, part in enumerate(parts)]
 
-    for name, begins in (
-        ("capture_begin", True),
-        ("capture_end", False),
-        ("capture_end_post", False),
+
+def record(entry: Mapping[str, Any]) -> Record:
+    """An entry of a dump, of any version of torch."""
+    group = entry.get("process_group") or ("", "")
+    thread = entry.get("thread_id")
+    duration = entry.get("duration_ms")
+    return Record(
+        number=int(entry.get("record_id", 0)),
+        created=int(entry["time_created_ns"]),
+        group_id=int(entry.get("pg_id", 0)),
+        group=str(group[0]),
+        thread=int(thread) if isinstance(thread, str) and thread.isdecimal() else None,
+        p2p=bool(entry.get("is_p2p")),
+        launch=(int(entry.get("collective_seq_id", 0)), int(entry.get("p2p_seq_id", 0))),
+        state=str(entry.get("state", "")),
+        retired=bool(entry.get("retired")),
+        discovered=int(entry["time_discovered_completed_ns"])
+        if entry.get("time_discovered_completed_ns")
+        else None,
+        timeout_ms=int(entry["timeout_ms"]) if entry.get("timeout_ms") else None,
+        duration_ms=None if duration is None else float(duration),
+    )
+
+
+def statements() -> Iterator[tuple[str, str, str]]:
+    """(backend, how it is seen, what to set or "") for the device backends of this torch."""
+    import torch._C._distributed_c10d as c10d
+
+    for backend, kind in (
+        ("nccl", "ProcessGroupNCCL2" if nccl_is_second() else "ProcessGroupNCCL"),
+        ("nccl-lazy", "ProcessGroupNCCLLazy"),
+        ("nccl-legacy", "ProcessGroupNCCL"),
+        ("xccl", "ProcessGroupXCCL"),
     ):
-        door_of = functools.partial(door, begins)
-        capture.engine.attribute(PART, module.CUDAGraph, name, door_of)
+        if not hasattr(c10d, kind) or (
+            backend == "nccl-legacy" and not hasattr(c10d, "ProcessGroupNCCL2")
+        ):
+            continue
+        recorder = recorder_of(backend, kind)
+        assert recorder is not None
+        ask = source(recorder)
+        if ask is None:
+            yield backend, f"{kind}, which this torch records nowhere", ""
+        elif switched_off() is not None:
+            yield backend, f"{kind}, whose flight recorder is off", advice()
+        else:
+            how = "" if frees_gil(ask) else ", which holds up other threads"
+            yield backend, f"{kind}, by torch's flight recorder '{recorder}'{how}", ""

@@ -21,8 +21,9 @@ _clock = time.perf_counter_ns
 _TURN = 256
 
 
-# Gets the operation, and the interval of the call that issued it where that is not its own.
-OnDevice = Callable[[Operation, "tuple[int, int] | None"], None]
+# Gets the operation, the interval of the call that issued it where that is not its own, and its
+# Work where the call returned one.
+OnDevice = Callable[[Operation, "tuple[int, int] | None", Any], None]
 
 
 class _Reference(weakref.ref[Any]):
@@ -55,6 +56,8 @@ class Works:
         self.wait: Callable[[Any], Any] | None = None
         # Operations that a device ends; the door that watches the device takes them.
         self.on_device: OnDevice = self.ends_here
+        # The same after a wait for it returned, which need not mean that the device is done.
+        self.waited_on_device: Callable[[Operation, Any], None] = self.waited_here
 
     def add(self, work: Any, operation: Operation, more: Sequence[Operation] = ()) -> None:
         """``work`` is the handle of ``operation``, and of ``more`` where they were coalesced."""
@@ -71,7 +74,7 @@ class Works:
         reference.tensors = ()
         self._references[key] = reference
         if operation.call.device_ends:
-            self.on_device(operation, None)  # its Work could be asked only by querying the device
+            self.on_device(operation, None, work)
         else:
             self._open[key] = reference
             self.wake()
@@ -141,9 +144,14 @@ class Works:
             self._look(reference)
         return bool(self._open)
 
-    def ends_here(self, operation: Operation, _: tuple[int, int] | None) -> None:
-        """Nobody watches the device: the return of the call must do."""
-        self._recorder.end(operation)
+    def ends_here(self, operation: Operation, call: tuple[int, int] | None, work: Any) -> None:
+        """Nobody watches the device: when the operation is over is not known."""
+        if operation.n in self._recorder.in_flight:
+            self._recorder.lost(operation, asked=True)
+
+    def waited_here(self, operation: Operation, work: Any) -> None:
+        """The same after a wait, which orders streams and tells nothing of the device."""
+        self.ends_here(operation, None, work)
 
     def release(self) -> None:
         """Hold nothing any more: the interpreter is about to finalize, or tracing ends."""

@@ -10,7 +10,7 @@ from functools import cached_property
 import polars as pl
 
 from disttrace_viewer.analysis import process_ends
-from disttrace_viewer.analysis.exchanges import TAGLESS, Exchanges
+from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.liveness import Look, Seen, look
 from disttrace_viewer.analysis.operation import Op, frame, innermost, inside, ops
 from disttrace_viewer.analysis.process_ends import (
@@ -115,7 +115,7 @@ class Evidence:
         found: dict[tuple[int, int], Op] = {}
         device: dict[int, Op] = {}
         for op in self.pending:
-            if op.call.backend in TAGLESS and op.call.kind in ("collective", "message"):
+            if op.on_device:
                 device.setdefault(op.process, op)
             elif self._holds(op):
                 found[op.process, op.thread] = op

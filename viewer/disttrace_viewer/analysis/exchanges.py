@@ -13,12 +13,10 @@ from functools import cached_property
 
 import polars as pl
 
+from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.sample.sample import SETTERS
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Trace
-
-TAGLESS = ("nccl", "xccl", "hccl")
-"""Backends that match messages in order only: the tag does not tell streams apart."""
 
 WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "store.barrier")
 
@@ -278,7 +276,7 @@ class Exchanges:
             .join(wanted, on="call", how="inner", maintain_order="left")
             .with_columns(
                 pl.coalesce("peer", "source").alias("_peer"),
-                pl.when(~pl.col("backend").is_in(TAGLESS).fill_null(False))
+                pl.when(~pl.col("backend").is_in(sorted(ON_DEVICE)).fill_null(False))
                 .then("tag")
                 .alias("_tag"),
             )

@@ -14,7 +14,6 @@ import polars as pl
 
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.evidence import Evidence
-from disttrace_viewer.analysis.exchanges import TAGLESS
 from disttrace_viewer.analysis.node_rendezvous import AGENT, Agents
 from disttrace_viewer.analysis.operation import Op, ops
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
@@ -264,7 +263,7 @@ def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
     first: set[int] = set()
     held = set()
     for op in evidence.pending:
-        if op.call.backend in TAGLESS and op.call.kind in ("collective", "message"):
+        if op.on_device:
             if op.process in first:
                 held.add(op.id)
             first.add(op.process)

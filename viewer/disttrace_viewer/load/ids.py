@@ -13,9 +13,6 @@ from typing import Any, NamedTuple
 
 from disttrace.journal.format import derived_id, job_trace_id, process_span_id
 
-TAGLESS = frozenset({"nccl", "xccl", "hccl"})
-"""Backends that match messages in order only."""
-
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 _OWN_PLACE = "HashStore"
 

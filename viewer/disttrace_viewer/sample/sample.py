@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from disttrace_viewer.load.ids import TAGLESS
+from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.trace.operation import Op
 
 Stream = tuple[int | None, str | None]
@@ -149,7 +149,7 @@ def message_stream(op: Op) -> MessageStream | None:
     call = op.call
     if call.kind != "message" or call.group_rank is None or op.peer is None:
         return None
-    tag = None if call.backend in TAGLESS else call.tag
+    tag = None if call.backend in ON_DEVICE else call.tag
     ends = (call.group_rank, op.peer) if call.op == "send" else (op.peer, call.group_rank)
     return (call.group, *ends, tag)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from disttrace.journal.format import COLLECTIVE, MESSAGE, ends_on_device
 from disttrace_viewer.trace.model import Call, Trace
 
 if TYPE_CHECKING:
@@ -49,6 +50,12 @@ class Op:
     def pending(self) -> bool:
         """Begun and not known to be over."""
         return self.end_ns is None and self.error is None and not self.lost
+
+    @property
+    def on_device(self) -> bool:
+        """A collective or P2P operation that is over when a device says so: its call returned."""
+        call = self.call
+        return call.kind in (COLLECTIVE, MESSAGE) and ends_on_device(call.backend, call.device)
 
     @property
     def peer(self) -> int | None:

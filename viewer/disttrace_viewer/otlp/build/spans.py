@@ -81,7 +81,7 @@ def exchanged(journal: JournalReader, op: Operation) -> Exchanged | None:
     peer = call.get("peer", op.source)
     if call.get("kind") != fmt.MESSAGE or peer is None:
         return None
-    tag = None if backend in ids.TAGLESS else call.get("tag")
+    tag = None if backend in fmt.ON_DEVICE else call.get("tag")
     return Exchanged(identifier, number, backend, rank, op.seq, peer, tag)
 
 

@@ -14,7 +14,6 @@ from disttrace_viewer.load.ids import Context
 from disttrace_viewer.load.schema import Record, json_object
 from disttrace_viewer.otlp.follow.tail import Tail
 
-_ON_DEVICE = frozenset({"nccl", "xccl", "hccl"})
 _KEPT_COMPLETED_NS = 10_000_000_000
 """A completion that was observed may be followed by a wait: so long it is expected."""
 
@@ -226,7 +225,7 @@ class JournalReader:
     def _complete(self, operation: Operation, record: Record) -> None:
         operation.completed = record["d"]
         operation.device_ns = record.get("z")
-        if operation.call.get("backend") in _ON_DEVICE:
+        if fmt.ends_on_device(operation.call.get("backend"), operation.call.get("device")):
             operation.end = operation.completed
         else:
             self.in_flight.pop(operation.number, None)

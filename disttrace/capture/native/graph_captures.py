@@ -1,0 +1,74 @@
+"""CUDA graphs being captured: who captures, and that no event is queried meanwhile."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.capture.wrapping.context import Capture
+
+# A query under way is awaited so long before a capture begins: it takes milliseconds, or hangs in
+# the driver, where the capture would hang too.
+_PATIENCE_S = 2.0
+
+
+class GraphCaptures:
+    """A query of an event from another thread breaks a capture in its strictest mode."""
+
+    def __init__(self) -> None:
+        self._by: dict[int, int] = {}  # the capturing thread, by graph
+        self._asking = threading.Lock()
+
+    def began(self, graph: int) -> None:
+        """A capture is about to begin, on this thread: wait for the query under way."""
+        self._by[graph] = threading.get_ident()
+        if self._asking.acquire(timeout=_PATIENCE_S):
+            self._asking.release()
+
+    def ended(self, graph: int) -> None:
+        """It is over, or it failed."""
+        self._by.pop(graph, None)
+
+    def here(self) -> bool:
+        """Whether this thread captures: what it issues runs when the graph is replayed."""
+        return bool(self._by) and threading.get_ident() in self._by.values()
+
+    def query(self, ask: Callable[[], None]) -> bool:
+        """Call ``ask`` unless something is captured; False where it was not called."""
+        with self._asking:
+            if self._by:
+                return False
+            ask()
+            return True
+
+    def forget(self) -> None:
+        """After fork, in the child."""
+        self._by.clear()
+        self._asking = threading.Lock()
+
+    def watch(self, capture: Capture, part: str, module: Any) -> None:
+        """Patch the two ends of ``torch.cuda.graphs.CUDAGraph``'s captures."""
+        for name, begins in (
+            ("capture_begin", True),
+            ("capture_end", False),
+            ("capture_end_post", False),
+        ):
+            wrapper = functools.partial(self._wrapper, begins)
+            capture.engine.attribute(part, module.CUDAGraph, name, wrapper)
+
+    def _wrapper(self, begins: bool, original: Callable[..., Any]) -> Callable[..., Any]:
+        def method(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if begins:
+                self.began(id(graph))
+            over = True
+            try:
+                result = original(graph, *args, **kwargs)
+                over = not begins
+                return result
+            finally:
+                if over:
+                    self.ended(id(graph))
+
+        return method
