@@ -14,7 +14,8 @@ from functools import cached_property
 
 import polars as pl
 
-from disttrace_viewer.analysis.exchanges import TAGLESS, Exchanges
+from disttrace.journal.format import ON_DEVICE
+from disttrace_viewer.analysis.exchanges import Exchanges
 
 LATE_SENDER, LATE_RECEIVER = "late sender", "late receiver"
 LATE_BROADCAST, EARLY_REDUCE = "late broadcast", "early reduce"
@@ -295,7 +296,7 @@ def _parts(
         "issued_ns",
         "wait_begin_ns",
         "in_flight",
-        unseen=pl.col("unseen") | pl.col("backend").is_in(TAGLESS).fill_null(value=False),
+        unseen=pl.col("unseen") | pl.col("backend").is_in(sorted(ON_DEVICE)).fill_null(value=False),
         op="op",
         group="group",
         expected=pl.col("expected").cast(pl.UInt32),
