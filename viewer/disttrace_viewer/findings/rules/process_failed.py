@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
-from disttrace_viewer.analysis.exchanges import TAGLESS
 from disttrace_viewer.analysis.operation import Op, innermost
 from disttrace_viewer.analysis.peer_addresses import words
 from disttrace_viewer.analysis.process_ends import (
@@ -163,7 +162,7 @@ def _kept_open(case: Case, process: int) -> bool:
     return any(
         process in wait.targets
         and (wait.op.error is None or not is_closed(wait.op.error))
-        and wait.op.call.backend not in TAGLESS
+        and not wait.op.on_device
         and (wait.op.end_ns or evidence.until_ns(wait.process)) - at > MISSED_NS
         for wait in case.waits
     )
