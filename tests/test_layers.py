@@ -57,6 +57,7 @@ VIEWER_ROOMS = (
     "views/timeline",
     "views/terminal",
     "views/terminal/paint",
+    "states",
     "otlp/follow",
     "otlp/build",
     "otlp/send",

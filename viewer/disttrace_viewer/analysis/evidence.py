@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-
-import polars as pl
+from typing import TYPE_CHECKING
 
 from disttrace_viewer.analysis import process_ends
-from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.liveness import Look, Seen, look
-from disttrace_viewer.analysis.operation import Op, frame, innermost, inside, ops
+from disttrace_viewer.analysis.operation import Op, frame, innermost, inside
 from disttrace_viewer.analysis.process_ends import (
     ALIVE,
     CASCADE,
@@ -25,16 +23,20 @@ from disttrace_viewer.analysis.process_ends import (
 )
 from disttrace_viewer.analysis.thread_stacks import standings
 from disttrace_viewer.merge.clock import to_unix
-from disttrace_viewer.sample.of_table import sample_of
-from disttrace_viewer.sample.sample import Sample
-from disttrace_viewer.trace.columns import IN_FLIGHT
+from disttrace_viewer.sample.sample import Course, Sample, Stream
 from disttrace_viewer.trace.model import Frame, Location, Stack, Standing, Trace
+
+if TYPE_CHECKING:
+    from disttrace_viewer.analysis.exchanges import Exchanges
 
 STUCK_NS = 1_500_000_000
 """Blocked for longer than this is stuck: communication of a healthy step takes less."""
 STALL_NS = 10_000_000_000
 _GROUPED = ("collective", "message")
 _GATHERING = ("init_process_group", "rendezvous", "new_group")
+
+
+__all__ = ["STALL_NS", "STUCK_NS", "Course", "Evidence"]
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,32 @@ class Evidence:
     stall_ns: int = STALL_NS
     look: Look = look
 
+    given: Sample | None = None
+    """The sample, where states were read instead of a table."""
+    partial: frozenset[int] = frozenset()
+    """Processes of whose journals only a part was read."""
+    fetch: Callable[[int, Stream], Course | None] | None = None
+    """Reads the course of a process in a stream, where there is no table."""
+
+    @property
+    def columnar(self) -> bool:
+        """Whether there is a table of all operations; else only the sample is known."""
+        return self.given is None
+
     @cached_property
     def sample(self) -> Sample:
         """The operations that say where each process stands."""
+        if self.given is not None:
+            return self.given
+        from disttrace_viewer.sample.of_table import sample_of  # needs Polars
+
         return sample_of(self.trace)
+
+    def course(self, process: int, stream: Stream) -> Course | None:
+        """All collectives of a process in a stream; None where they are not at hand."""
+        if self.columnar:
+            return self.exchanges.course(process, stream)
+        return None if self.fetch is None else self.fetch(process, stream)
 
     @cached_property
     def seen(self) -> tuple[Seen, ...]:
@@ -93,16 +117,12 @@ class Evidence:
     @cached_property
     def last(self) -> Mapping[int, Op]:
         """The newest operation of each process (by its number: the innermost of nested ones)."""
-        rows = self.trace.operations
-        newest = rows.lazy().group_by("process").agg(pl.col("number").max()).collect()
-        found = rows.join(newest, on=["process", "number"], how="semi")
-        return {op.process: op for op in ops(self.trace, found)}
+        return self.sample.newest
 
     @cached_property
     def pending(self) -> tuple[Op, ...]:
         """Operations begun and not known to be over, by process and number."""
-        rows = self.trace.operations.filter(IN_FLIGHT & ~pl.col("lost"))
-        return tuple(ops(self.trace, rows.sort("process", "number")))
+        return self.sample.pending
 
     @cached_property
     def blocking(self) -> tuple[Op, ...]:
@@ -131,39 +151,19 @@ class Evidence:
         that wait for others by themselves. Of a call that failed again and again (polling) only the
         first and the newest.
         """
-        calls = self.trace.calls.lazy().with_row_index("call")
-        waits = (pl.col("kind") != "composed") | pl.col("op").is_in(_GATHERING)
-        each = self.trace.operations.lazy().filter(pl.col("error").is_not_null())
-        each = each.join(calls.filter(waits).select("call"), on="call", how="semi")
-        of = pl.col("end_ns").rank("ordinal").over("process", "call", "error")
-        count = pl.len().over("process", "call", "error")
-        rows = each.filter((of == 1) | (of == count)).sort("process", "end_ns", "number")
         found: dict[int, list[Op]] = {}
-        for op in ops(self.trace, rows.collect()):
-            raised = op.refused and op.call.kind == "collective" and because_of_others(op)
-            found.setdefault(op.process, []).append(self._numbered(op) if raised else op)
-        return {process: tuple(all_of) for process, all_of in found.items()}
-
-    def _numbered(self, op: Op) -> Op:
-        """A collective that raised in its call although it had begun (a monitored barrier, any call
-        under ``TORCH_DISTRIBUTED_DEBUG=DETAIL``), under the number that it would have taken.
-        """
-        calls = self.trace.calls.lazy().with_row_index("call")
-        stream = calls.filter(
-            (pl.col("process") == op.process)
-            & (pl.col("group") == op.call.group)
-            & pl.col("backend").eq_missing(pl.lit(op.call.backend))
-            & (pl.col("kind") == "collective")
-        )
-        before = (
-            self.trace.operations.lazy()
-            .filter((pl.col("process") == op.process) & (pl.col("number") < op.number))
-            .join(stream.select("call"), on="call", how="semi")
-            .select(pl.col("seq").max())
-            .collect()
-            .item()
-        )
-        return replace(op, seq=(before or 0) + 1)
+        for op in self.sample.ops:
+            if op.error is None or (op.call.kind == "composed" and op.call.op not in _GATHERING):
+                continue
+            if op.refused and op.call.kind == "collective" and because_of_others(op):
+                # It raised in its call although it had begun (a monitored barrier, any call under
+                # TORCH_DISTRIBUTED_DEBUG=DETAIL): under the number that it would have taken.
+                op = replace(op, seq=self.sample.refused.get(op.id, op.seq))
+            found.setdefault(op.process, []).append(op)
+        return {
+            process: tuple(sorted(failed, key=lambda op: (op.end_ns or 0, op.number)))
+            for process, failed in found.items()
+        }
 
     @cached_property
     def raised_in_call(self) -> tuple[Op, ...]:
@@ -190,17 +190,13 @@ class Evidence:
         """When each process began the newest operation that others took part in and that ended
         well: a send may end well although nobody is there.
         """
-        calls = self.trace.calls.lazy().with_row_index("call")
-        wanted = calls.filter((pl.col("kind") == "collective") | (pl.col("op") == "recv"))
-        rows = (
-            self.trace.operations.lazy()
-            .filter(pl.col("error").is_null() & pl.col("end_ns").is_not_null())
-            .join(wanted.select("call"), on="call", how="semi")
-            .group_by("process")
-            .agg(pl.col("begin_ns").max())
-            .collect()
+        return _latest(
+            op
+            for op in self.sample.ops
+            if (op.call.kind == "collective" or op.call.op == "recv")
+            and op.end_ns is not None
+            and op.error is None
         )
-        return dict(rows.iter_rows())
 
     @cached_property
     def broken(self) -> Mapping[int, tuple[Op, ...]]:
@@ -244,14 +240,7 @@ class Evidence:
     @cached_property
     def _began(self) -> Mapping[int, int]:
         """When the main thread of each process began its newest operation."""
-        rows = (
-            self.trace.operations.lazy()
-            .filter(pl.col("thread").fill_null(0) == 0)
-            .group_by("process")
-            .agg(pl.col("begin_ns").max())
-            .collect()
-        )
-        return dict(rows.iter_rows())
+        return _latest(op for op in self.sample.ops if op.thread == 0)
 
     @cached_property
     def given_up(self) -> tuple[Op, ...]:
@@ -301,16 +290,7 @@ class Evidence:
     @cached_property
     def _last_leaves(self) -> Mapping[int, Op]:
         """The newest operation of each process that is made of no others."""
-        kinds = self.trace.calls.lazy().with_row_index("call").select("call", "kind")
-        leaves = (
-            self.trace.operations.lazy()
-            .join(kinds.filter(pl.col("kind") != "composed"), on="call", how="semi")
-            .group_by("process")
-            .agg(pl.col("number").max())
-            .collect()
-        )
-        rows = self.trace.operations.join(leaves, on=["process", "number"], how="semi")
-        return {op.process: op for op in ops(self.trace, rows)}
+        return {op.process: op for op in self.sample.ops if op.call.kind != "composed"}
 
     def _holds(self, op: Op) -> bool:
         if op.call.kind == "composed":
@@ -327,20 +307,11 @@ class Evidence:
     @cached_property
     def _newest_of_thread(self) -> Mapping[tuple[int, int], int]:
         """The newest operation that each thread began, but for what C++ code does inside others."""
-        inside = (
-            self.trace.calls.lazy()
-            .with_row_index("call")
-            .filter((pl.col("kind") == "store") & (pl.col("origin") == "c++"))
-            .select("call")
-        )
-        rows = (
-            self.trace.operations.lazy()
-            .join(inside, on="call", how="anti")
-            .group_by("process", pl.col("thread").fill_null(0))
-            .agg(pl.col("number").max())
-            .collect()
-        )
-        return {(process, thread): number for process, thread, number in rows.iter_rows()}
+        return {
+            (op.process, op.thread): op.number
+            for op in self.sample.ops
+            if not (op.call.kind == "store" and op.call.origin == "c++")
+        }
 
     def until_ns(self, process: int) -> int:
         """Until when a process certainly was where it was last seen."""
@@ -357,19 +328,7 @@ class Evidence:
 
     def longest_ns(self, op: Op) -> int:
         """The longest of the waits at the same place of a process that ended well."""
-        waited = pl.col("end_ns") - pl.coalesce("wait_begin_ns", "begin_ns")
-        found = (
-            self.trace.operations.lazy()
-            .filter(
-                (pl.col("process") == op.process)
-                & (pl.col("call") == op.call.index)
-                & pl.col("error").is_null()
-            )
-            .select(waited.max())
-            .collect()
-            .item()
-        )
-        return found or 0
+        return self.sample.longest.get((op.process, op.call.index), 0)
 
     def since_ns(self, op: Op) -> int:
         """Since when somebody waits in it."""
@@ -403,7 +362,7 @@ class Evidence:
 
     @cached_property
     def _standings(self) -> Mapping[int, Standing]:
-        return standings(self.trace)
+        return standings(self.trace, self.sample.active)
 
     def location(self, op: Op) -> Location | None:
         """The call site of an operation."""
@@ -458,6 +417,14 @@ class Evidence:
             for m in g.members
             if m.rank is not None
         }
+
+
+def _latest(ops: Iterable[Op]) -> dict[int, int]:
+    """When each process began the newest of some operations."""
+    found: dict[int, int] = {}
+    for op in ops:
+        found[op.process] = max(op.begin_ns, found.get(op.process, 0))
+    return found
 
 
 def _around(op: Op, broken: Iterable[Op]) -> Op:

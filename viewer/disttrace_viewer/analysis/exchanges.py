@@ -14,7 +14,7 @@ from functools import cached_property
 import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
-from disttrace_viewer.sample.sample import SETTERS
+from disttrace_viewer.sample.sample import SETTERS, Course, Stream
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Trace
 
@@ -234,6 +234,24 @@ class Exchanges:
         return _inherit_places(rows).select(
             "op", "kind", "place", "world_size", "rank", *trace.operations.columns
         )
+
+    def course(self, process: int, stream: Stream) -> Course:
+        """All collectives of a process in a stream, by sequence number."""
+        group, backend = stream
+        calls = self._calls("collective").filter(
+            (pl.col("process") == process)
+            & (pl.col("group") == group)
+            & pl.col("backend").eq_missing(pl.lit(backend))
+        )
+        rows = (
+            self.trace.operations.lazy()
+            .filter((pl.col("process") == process) & pl.col("seq").is_not_null())
+            .join(calls.select("call"), on="call", how="semi")
+            .sort("seq")
+            .select("seq", "call")
+            .collect()
+        )
+        return rows.rows()
 
     # -- what several tables need ------------------------------------------------------------
 

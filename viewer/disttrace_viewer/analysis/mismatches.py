@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-
-import polars as pl
+from typing import TYPE_CHECKING
 
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.operation import Op, ops
+from disttrace_viewer.sample.sample import STAND_IN
 from disttrace_viewer.trace.model import Call
+
+if TYPE_CHECKING:
+    import polars as pl
 
 Members = Mapping[int, Op]
 """Operations of one collective by group rank."""
@@ -41,22 +44,13 @@ def differences(evidence: Evidence) -> Iterator[Difference]:
     """Per stream of collectives the first difference of each kind, up to the first that spoils
     the rest: only a reduce op does not.
     """
-    table = evidence.exchanges.collectives.filter(~pl.col("alike"))
-    if not table.height:
-        return
-    patterns = _patterns(evidence, table)
     done: set[Hashable] = set()
-    for group, backend, seq, times, exchange in patterns.iter_rows():
-        stream = (group, backend)
+    for exchange in _of_table(evidence) if evidence.columnar else _in_flight(evidence):
+        stream = (exchange.group, exchange.backend)
         if stream in done:
             continue
-        rows = evidence.exchanges.participants([exchange])
-        ranks = rows["group_rank"].to_list()
-        members: dict[int, Op] = {}
-        for rank, op in zip(ranks, ops(evidence.trace, rows), strict=True):
-            if rank is not None:
-                members.setdefault(rank, op)
-        size = evidence.trace.groups[group].size or len(members)
+        members = exchange.members()
+        size = evidence.trace.groups[exchange.group].size or len(members)
         found = judge(members, size)
         if found is None:
             continue
@@ -69,11 +63,71 @@ def differences(evidence: Evidence) -> Iterator[Difference]:
         raced = any(_raced(evidence, op) for op in members.values())
         if raced:
             odd = frozenset()
-        yield Difference(kind, group, backend, seq, members, odd, values, times, raced)
+        yield Difference(
+            kind,
+            exchange.group,
+            exchange.backend,
+            exchange.seq,
+            members,
+            odd,
+            values,
+            exchange.times,
+            raced,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """A collective whose members may disagree."""
+
+    group: int
+    backend: str | None
+    seq: int
+    times: int
+    """How many exchanges of the stream are unlike in this same way."""
+    members: Callable[[], dict[int, Op]]
+
+
+def _of_table(evidence: Evidence) -> Iterator[_Exchange]:
+    """The first of every way to be unlike, of all collectives of a trace."""
+    import polars as pl  # here, for states are diagnosed where there is none
+
+    table = evidence.exchanges.collectives.filter(~pl.col("alike"))
+    if not table.height:
+        return
+    for group, backend, seq, times, exchange in _patterns(evidence, table).iter_rows():
+
+        def members(exchange: int = exchange) -> dict[int, Op]:
+            rows = evidence.exchanges.participants([exchange])
+            found: dict[int, Op] = {}
+            for rank, op in zip(rows["group_rank"].to_list(), ops(evidence.trace, rows)):
+                if rank is not None:
+                    found.setdefault(rank, op)
+            return found
+
+        yield _Exchange(group, backend, seq, times, members)
+
+
+def _in_flight(evidence: Evidence) -> Iterator[_Exchange]:
+    """Collectives that somebody is in, or failed in: of others only the newest are known."""
+    for (group, backend), members in evidence.sample.streams.items():
+        if group is None:
+            continue
+        open_now = {
+            op.seq or 0 for kept in members.values() for op in kept if op.pending or op.error
+        }
+        for seq in sorted(open_now):
+            here = evidence.sample.members((group, backend), seq)
+            kept = {rank: op for rank, op in here.items() if op.number != STAND_IN}
+            yield _Exchange(group, backend, seq, 1, lambda kept=kept: kept)  # type: ignore[misc]
 
 
 def _raced(evidence: Evidence, op: Op) -> bool:
     """Whether another thread of the process called into the same group meanwhile."""
+    if not evidence.columnar:
+        return _raced_in(evidence.sample.of_process[op.process], op)
+    import polars as pl
+
     calls = (
         evidence.trace.calls.lazy()
         .with_row_index("call")
@@ -100,8 +154,25 @@ def _raced(evidence: Evidence, op: Op) -> bool:
     return bool(others.head(1).collect().height)
 
 
+def _raced_in(kept: Iterable[Op], op: Op) -> bool:
+    """As ``_raced``, among the operations of a process that are known."""
+    mine = op.issued_ns if op.call.asynchronous else op.end_ns
+    for other in kept:
+        call = other.call
+        if (call.kind, call.group, call.backend) != ("collective", op.call.group, op.call.backend):
+            continue
+        left = other.issued_ns if call.asynchronous else other.end_ns
+        if other.thread == op.thread or (left is not None and left <= op.begin_ns):
+            continue
+        if mine is None or other.begin_ns < mine:
+            return True
+    return False
+
+
 def _patterns(evidence: Evidence, table: pl.DataFrame) -> pl.DataFrame:
     """The first exchange of every way to be unlike: group, backend, seq, times, exchange."""
+    import polars as pl
+
     signatures = evidence.trace.calls.lazy().with_row_index("call").select("call", "signature")
     return (
         evidence.exchanges.participants(table["exchange"])

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import polars as pl
-
 from disttrace_viewer.trace.model import Standing, Trace
 
 _MAIN = 0
 """The number of the thread that opened the journal."""
 
 
-def standings(trace: Trace) -> Mapping[int, Standing]:
+def standings(
+    trace: Trace, active: Mapping[tuple[int, int], int] | None = None
+) -> Mapping[int, Standing]:
     """By process: the latest note of its main thread, if it is newer than all that thread did.
 
     A process without a note of that thread shows any other's that holds by the same rule.
+    ``active`` tells when each thread last did anything (default: asked from the trace's table).
     """
     if not any(process.stands_at for process in trace.processes):
         return {}
-    did = _activity(trace)
+    did = _activity(trace) if active is None else active
     found = {}
     for process in trace.processes:
         holding = {
@@ -39,6 +40,8 @@ def _activity(trace: Trace) -> Mapping[tuple[int, int], int]:
 
     Completion that somebody else observed says nothing about the thread.
     """
+    import polars as pl  # here, for states are diagnosed where there is none
+
     ended = pl.col("complete_ns").is_null() | pl.col("wait_begin_ns").is_not_null()
     times = pl.max_horizontal(
         "begin_ns", "issued_ns", "wait_begin_ns", pl.when(ended).then(pl.col("end_ns"))

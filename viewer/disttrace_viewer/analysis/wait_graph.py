@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-import polars as pl
-
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.node_rendezvous import AGENT, Agents
-from disttrace_viewer.analysis.operation import Op, ops
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
 from disttrace_viewer.analysis.rendezvous import LATE_NS, Meetings
 from disttrace_viewer.analysis.store_keys import Setters
+from disttrace_viewer.sample.sample import STAND_IN, message_stream
 
 COLLECTIVE, MESSAGE, KEY, MEETING, OTHER = "collective", "message", "key", "meeting", "other"
 NODES = "nodes"
@@ -114,19 +113,9 @@ def _side_threads(evidence: Evidence) -> frozenset[tuple[int, int]]:
     chosen = [op for op in evidence.blocking if op.call.kind == "store"]
     if not chosen:
         return frozenset()
-    calls = evidence.trace.calls.lazy().with_row_index("call")
-    wanted = calls.filter(pl.col("kind").is_in(["collective", "message"])).select("call")
-    rows = (
-        evidence.trace.operations.lazy()
-        .filter(pl.col("process").is_in([op.process for op in chosen]))
-        .join(wanted, on="call", how="semi")
-        .select("process", pl.col("thread").fill_null(0))
-        .unique()
-        .collect()
-    )
     at_work: dict[int, set[int]] = {}
-    for process, thread in rows.iter_rows():
-        at_work.setdefault(process, set()).add(thread)
+    for op in evidence.sample.of_kind("collective", "message"):
+        at_work.setdefault(op.process, set()).add(op.thread)
     return frozenset(op.id for op in chosen if op.thread not in at_work.get(op.process, {0}))
 
 
@@ -223,21 +212,12 @@ def _inside(
     evidence: Evidence, numbered: Sequence[Op]
 ) -> Mapping[tuple[int, str | None, int], Mapping[int, Op]]:
     """The operations of the exchanges that some are in, by group rank."""
-    wanted = pl.DataFrame(
-        [(op.call.group, op.call.backend, op.seq) for op in numbered],
-        schema={"group": pl.UInt32, "backend": pl.String, "seq": pl.UInt32},
-        orient="row",
-    ).unique()
-    table = evidence.exchanges.collectives
-    rows = table.join(wanted, on=["group", "backend", "seq"], how="semi", nulls_equal=True)
     found: dict[tuple[int, str | None, int], dict[int, Op]] = {}
-    names = dict(zip(rows["exchange"], rows.select("group", "backend", "seq").rows(), strict=True))
-    members = evidence.exchanges.participants(rows["exchange"])
     held = _held_back(evidence)
-    ranks = members.select("exchange", "group_rank").iter_rows()
-    for (exchange, rank), op in zip(ranks, ops(evidence.trace, members), strict=True):
-        if op.id not in held and rank is not None:
-            found.setdefault(names[exchange], {})[rank] = op
+    for group, backend, seq in {(op.call.group, op.call.backend, op.seq) for op in numbered}:
+        if group is not None and seq is not None:
+            members = evidence.sample.members((group, backend), seq)
+            found[group, backend, seq] = {r: op for r, op in members.items() if op.id not in held}
     for op in evidence.raised_in_call:  # they are in no table of exchanges
         if op.call.group is not None and op.call.group_rank is not None:
             key = (op.call.group, op.call.backend, op.seq or 0)
@@ -250,7 +230,7 @@ def _arrivals(inside: Mapping[int, Op]) -> Arrivals:
     late = {
         rank: op.begin_ns - over_ns
         for rank, op in inside.items()
-        if over_ns is not None and op.begin_ns - over_ns > LATE_NS
+        if over_ns is not None and op.begin_ns - over_ns > LATE_NS and op.number != STAND_IN
     }
     return Arrivals(
         {rank: op.process for rank, op in inside.items() if rank not in late},
@@ -284,10 +264,9 @@ def _resolve(evidence: Evidence, group: int, missing: Sequence[int]) -> Resolved
 
 
 def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
-    table = evidence.exchanges.messages if chosen else None
     for op in chosen:
         group = op.call.group
-        if group is None or table is None:
+        if group is None:
             yield Wait(op, OTHER, ("other", *op.id))
             continue
         if op.peer is None:
@@ -298,27 +277,25 @@ def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
             targets, absent = _resolve(evidence, group, senders)
             yield Wait(op, MESSAGE, ("message", *op.id), targets, absent, any_of=True)
             continue
-        side, other = ("send", "recv") if op.call.op == "send" else ("recv", "send")
-        row = table.filter(
-            (pl.col(f"{side}_process") == op.process) & (pl.col(f"{side}_number") == op.number)
-        )
-        key = ("message", row["message"][0]) if row.height else ("message", *op.id)
-        partner = row[f"{other}_process"][0] if row.height else None
+        stream, partner = message_stream(op), evidence.sample.other_end(op)
+        key = ("message", *op.id)
+        if stream is not None and op.seq is not None:
+            key = ("message", *stream, op.seq)  # type: ignore[assignment]
         if partner is None:
             yield _one_end(evidence, op, key)
             continue
-        error = row[f"{other}_error"][0]
+        other = partner.process
         # One end had given up before the other was posted: they have not met.
-        theirs = row[f"{other}_begin_ns"][0] - op.end_ns if op.error and op.end_ns else 0
-        mine = op.begin_ns - row[f"{other}_end_ns"][0] if error is not None else 0
+        theirs = partner.begin_ns - op.end_ns if op.error and op.end_ns else 0
+        mine = op.begin_ns - (partner.end_ns or 0) if partner.error is not None else 0
         if theirs > LATE_NS:
             yield Wait(
-                op, MESSAGE, key, (partner,), arrived=(op.process,), lateness=((partner, theirs),)
+                op, MESSAGE, key, (other,), arrived=(op.process,), lateness=((other, theirs),)
             )
         elif mine > LATE_NS:
-            yield Wait(op, MESSAGE, key, arrived=(partner,), late_ns=mine)
+            yield Wait(op, MESSAGE, key, arrived=(other,), late_ns=mine)
         else:
-            yield Wait(op, MESSAGE, key, arrived=(op.process, partner))
+            yield Wait(op, MESSAGE, key, arrived=(op.process, other))
 
 
 def _one_end(evidence: Evidence, op: Op, key: Hashable) -> Wait:

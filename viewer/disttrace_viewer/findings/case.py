@@ -182,8 +182,10 @@ class Case:
         return sorted(found, key=lambda i: self.evidence.ends[i].t_ns)
 
     def certain_journals(self, processes: Iterable[int]) -> bool:
-        """Whether the journals of these processes are whole."""
+        """Whether the journals of these processes are whole, and were read in full."""
         return not any(
-            self.evidence.trace.processes[i].dropped or self.evidence.trace.processes[i].damage
+            self.evidence.trace.processes[i].dropped
+            or self.evidence.trace.processes[i].damage
+            or i in self.evidence.partial
             for i in processes
         )

@@ -40,17 +40,18 @@ def gather(found: Sequence[Files], problems: Problems) -> list[Journal]:
     """The journals in these files, oldest process first; what is none is named and left out."""
     journals: dict[str, Journal] = {}
     for files in found:
-        journal = _open(files, problems)
+        journal = open_journal(files, problems)
         if journal is None:
             continue
         other = journals.get(journal.id)
         journals[journal.id] = journal if other is None else _merge(other, journal, problems)
     for journal in journals.values():
-        _gaps(journal, problems)
+        name_gaps(journal, problems)
     return sorted(journals.values(), key=lambda j: (_start_ns(j), j.id))
 
 
-def _open(files: Files, problems: Problems) -> Journal | None:
+def open_journal(files: Files, problems: Problems) -> Journal | None:
+    """What these files say of their process; None if nothing, and why is in ``problems``."""
     head = _head(files, problems)
     own = Problems()
     if files.definitions is None:
@@ -162,8 +163,8 @@ def _merge(one: Journal, two: Journal, problems: Problems) -> Journal:
     )
 
 
-def _gaps(journal: Journal, problems: Problems) -> None:
-    """Segments that should be there: neither present nor recorded as dropped."""
+def name_gaps(journal: Journal, problems: Problems) -> None:
+    """Name segments that should be there: neither present nor recorded as dropped."""
     numbers = set(journal.files.segments)
     dropped = {record.get("segment") for record in journal.definitions.listed["dropped"]}
     if not numbers:

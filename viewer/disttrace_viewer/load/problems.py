@@ -11,19 +11,26 @@ class Problems:
 
     def __init__(self) -> None:
         self._found: dict[str, Problem] = {}
+        self._of: dict[str, list[str]] = {}
 
     def add(self, path: str, kind: str, what: str) -> None:
         """``what`` completes a sentence that begins with the path."""
-        sentence = f"{plain(path)}: {what}"
-        self._found.setdefault(sentence, Problem(path=path, kind=kind, sentence=sentence))
+        self.take(Problem(path=path, kind=kind, sentence=f"{plain(path)}: {what}"))
+
+    def take(self, problem: Problem) -> None:
+        """One that is there already."""
+        if problem.sentence not in self._found:
+            self._found[problem.sentence] = problem
+            self._of.setdefault(problem.path, []).append(problem.sentence)
 
     def extend(self, others: Problems) -> None:
         """Take over what others found."""
-        self._found.update(others._found)
+        for problem in others.found():
+            self.take(problem)
 
     def about(self, *paths: str) -> bool:
         """Whether anything is wrong with any of these files."""
-        return any(p.path in paths for p in self._found.values())
+        return any(path in self._of for path in paths)
 
     def found(self) -> tuple[Problem, ...]:
         """All problems so far."""
@@ -31,7 +38,7 @@ class Problems:
 
     def of(self, paths: tuple[str, ...]) -> tuple[str, ...]:
         """The sentences about any of these files."""
-        return tuple(p.sentence for p in self._found.values() if p.path in paths)
+        return tuple(s for path in dict.fromkeys(paths) for s in self._of.get(path, ()))
 
 
 def plural(count: int, noun: str) -> str:

@@ -6,9 +6,6 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import polars as pl
-
-from disttrace_viewer.trace.columns import TIMES
 from disttrace_viewer.trace.model import Clock, Member, Process, Trace
 
 UNKNOWN_NS = 1 << 62
@@ -55,6 +52,10 @@ def realign(trace: Trace, clocks: tuple[Clock, ...]) -> Trace:
 
     ``trace`` must be as it was loaded: without drift.
     """
+    import polars as pl  # here, for clocks of states are read where there is none
+
+    from disttrace_viewer.trace.columns import TIMES
+
     of_process = [p.clock for p in trace.processes]
     changed = [new != old for new, old in zip(clocks, trace.clocks, strict=True)]
     if not any(changed):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
-import polars as pl
 
 from disttrace_viewer.load.definitions import completed
 from disttrace_viewer.load.journals import Journal
@@ -15,8 +14,10 @@ from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.groups import Seen
 from disttrace_viewer.merge.processes import stack_of
-from disttrace_viewer.trace.columns import CALLS
 from disttrace_viewer.trace.model import Clock, Group, Process, Stack, Store
+
+if TYPE_CHECKING:
+    import polars as pl
 
 KINDS = ("collective", "message", "store", "constructor", "composed")
 _TEXTS = ("backend", "device", "reduce_op", "name", "origin")
@@ -132,6 +133,10 @@ class Calls:
 
     def table(self) -> pl.DataFrame:
         """The rows as the calls table."""
+        import polars as pl  # here, for calls of states are read where there is none
+
+        from disttrace_viewer.trace.columns import CALLS
+
         columns = {name: [row[name] for row in self.rows] for name in CALLS}
         return pl.DataFrame(columns, schema=CALLS, strict=False)
 

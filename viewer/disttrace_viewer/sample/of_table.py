@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import polars as pl
 
 from disttrace_viewer.sample.sample import BUILDING, Sample
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.trace.operation import ops
+from disttrace_viewer.trace.operation import Op, ops
 
 _QUEUES = ("store.queue_push", "store.queue_pop")
 
@@ -41,6 +43,7 @@ def sample_of(trace: Trace) -> Sample:
             .agg(pl.col("active").max())
             .iter_rows()
         },
+        refused=_refused(trace, calls, found),
         queues=_queues(trace, calls),
     )
 
@@ -148,6 +151,30 @@ def _with_parents(trace: Trace, kept: pl.Series) -> pl.Series:
         if len(found) == len(kept):
             return found
         kept = found
+
+
+def _refused(trace: Trace, calls: pl.LazyFrame, found: Iterable[Op]) -> dict[tuple[int, int], int]:
+    """Each one follows the newest number of its stream that its process had taken until then."""
+    numbers = {}
+    for op in found:
+        if not op.refused or op.call.kind != "collective":
+            continue
+        stream = calls.filter(
+            (pl.col("process") == op.process)
+            & (pl.col("group") == op.call.group)
+            & pl.col("backend").eq_missing(pl.lit(op.call.backend))
+            & (pl.col("kind") == "collective")
+        )
+        before = (
+            trace.operations.lazy()
+            .filter((pl.col("process") == op.process) & (pl.col("number") < op.number))
+            .join(stream.select("call"), on="call", how="semi")
+            .select(pl.col("seq").max())
+            .collect()
+            .item()
+        )
+        numbers[op.id] = (before or 0) + 1
+    return numbers
 
 
 def _queues(trace: Trace, calls: pl.LazyFrame) -> dict[tuple[int, int, str], tuple[int, int]]:

@@ -8,7 +8,7 @@ processes where only these were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -17,6 +17,8 @@ from disttrace_viewer.trace.operation import Op
 
 Stream = tuple[int | None, str | None]
 """Group and backend: what numbers collectives."""
+Course = Sequence[tuple[int, int]]
+"""Sequence number and call of every collective of a process in a stream, by number."""
 MessageStream = tuple[int | None, int | None, int | None, int | None]
 """Group, source, destination (group ranks) and tag (None where the backend ignores it)."""
 
@@ -45,6 +47,8 @@ class Sample:
     """The longest wait that ended well, in ns, by process and call, where one is waited in."""
     active: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """When each thread (process, number) last began, went on with or ended anything, unix ns."""
+    refused: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    """Sequence numbers that collectives would have taken which raised in their call."""
     queues: Mapping[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     """Pushes and finished pops by process, store and key without prefixes."""
 

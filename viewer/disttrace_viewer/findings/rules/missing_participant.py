@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import polars as pl
-
-from disttrace_viewer.analysis.operation import Op, frame, ops
+from disttrace_viewer.analysis.evidence import Course
+from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MEETING, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
+from disttrace_viewer.sample.sample import STAND_IN
 from disttrace_viewer.wording import sentences
 
 
@@ -168,45 +168,30 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Extra | None:
     """The one extra call of the waiting side, if leaving it out makes both sides equal."""
     if wait.kind != COLLECTIVE or wait.stream is None or not sinks:
         return None
-    mine = _sites(case, wait, wait.process)
+    trace = case.evidence.trace
+    course = case.evidence.course(wait.process, wait.stream)
+    if course is None:
+        return None
+    mine = _sites(case, course)
     for sink in sinks:
-        theirs = _sites(case, wait, sink)
-        common = min(len(mine), len(theirs))
-        if len(mine) != len(theirs) + 1 or mine[:common].equals(theirs):
+        other = case.evidence.course(sink, wait.stream)
+        if other is None:
             return None
-        differ = (mine[:common] != theirs[:common]).arg_max() or 0
-        if not mine[differ + 1 :].equals(theirs[differ:]):
+        theirs = _sites(case, other)
+        if len(mine) != len(theirs) + 1 or mine[: len(theirs)] == theirs:
             return None
-    calls = _calls(case, wait, wait.process)
-    return Extra(next(ops(case.evidence.trace, calls[differ : differ + 1])))
+        differ = next(i for i, site in enumerate(theirs) if mine[i] != site)
+        if mine[differ + 1 :] != theirs[differ:]:
+            return None
+    seq, call = course[differ]
+    over = {"issued_ns": None, "wait_begin_ns": None, "end_ns": wait.op.begin_ns, "error": None}
+    return Extra(replace(wait.op, number=STAND_IN, seq=seq, call=trace.call(call), **over))  # type: ignore[arg-type]
 
 
-def _calls(case: Case, wait: Wait, process: int) -> pl.DataFrame:
-    assert wait.stream is not None
-    group, backend = wait.stream
-    calls = (
-        case.evidence.trace.calls.lazy()
-        .with_row_index("call")
-        .filter(
-            (pl.col("kind") == "collective")
-            & (pl.col("process") == process)
-            & (pl.col("group") == group)
-            & pl.col("backend").eq_missing(pl.lit(backend))
-        )
-        .select("call", "stack", "op")
-    )
-    return (
-        case.evidence.trace.operations.lazy()
-        .filter((pl.col("process") == process) & pl.col("seq").is_not_null())
-        .join(calls, on="call", how="inner")
-        .sort("seq")
-        .collect()
-    )
-
-
-def _sites(case: Case, wait: Wait, process: int) -> pl.Series:
+def _sites(case: Case, course: Course) -> list[tuple[str, int | None]]:
     """Call sites of one process in a stream, by sequence number."""
-    rows = _calls(case, wait, process)
-    return (
-        rows.select(pl.format("{}@{}", "op", pl.col("stack").fill_null(0))).to_series().rename("")
-    )
+    of_call = {}
+    for call in {call for _, call in course}:
+        value = case.evidence.trace.call(call)
+        of_call[call] = (value.op, value.stack)
+    return [of_call[call] for _, call in course]

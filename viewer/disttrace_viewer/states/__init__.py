@@ -1,0 +1,1 @@
+"""A process in a kilobyte: journals reduced where they lie, states merged anywhere."""

@@ -1,0 +1,306 @@
+"""Merges states of processes, in any order and any grouping, into a trace without a table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from disttrace.journal.format import ranks_of
+from disttrace_viewer.load.definitions import Definitions
+from disttrace_viewer.load.discover import Files
+from disttrace_viewer.load.journals import Journal
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.merge.clock import to_unix
+from disttrace_viewer.merge.processes import stack_of
+from disttrace_viewer.merge.survey import Survey, build
+from disttrace_viewer.merge.tables import KINDS
+from disttrace_viewer.sample.sample import Sample
+from disttrace_viewer.states.state import ROW, State
+from disttrace_viewer.trace.model import Call, Key, Problem, Process, Stack, Standing, Trace
+from disttrace_viewer.trace.operation import Op
+
+if TYPE_CHECKING:
+    import polars as pl
+
+NO_TABLE = cast("pl.DataFrame", None)
+"""Stands in a trace of states where a read one has tables: rules about hangs never look there."""
+
+
+@dataclass(frozen=True)
+class Merged:
+    """States by the process that they are of; of two of one process, that which read more."""
+
+    states: Mapping[str, State]
+    unread: tuple[str, ...] = ()
+    """Sentences about journals that were asked for and are in no state."""
+
+
+def merge(states: Iterable[State | Merged]) -> Merged:
+    """All states in one. ``merge([merge([a, b]), c])`` equals ``merge([a, merge([b, c])])``."""
+    found: dict[str, State] = {}
+    unread: dict[str, None] = {}
+    for item in states:
+        if isinstance(item, Merged):
+            unread.update(dict.fromkeys(item.unread))
+        each = item.states.values() if isinstance(item, Merged) else (item,)
+        for state in each:
+            other = found.get(state["id"])
+            if other is None or _rating(state) > _rating(other):
+                found[state["id"]] = state
+    return Merged({key: found[key] for key in sorted(found)}, tuple(sorted(unread)))
+
+
+def _rating(state: State) -> tuple[int, int, int, str]:
+    return (state["read"], state["size"], state["last_t"], state["base"])
+
+
+def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trace, Sample]:
+    """The trace of merged states, without tables, and the sample that takes their place.
+
+    ``jobs`` are ids of those to keep (default: all).
+    """
+    survey = _survey(list(merged.states.values()))
+    states = [merged.states[j.id] for j in survey.journals]
+    whole = survey
+    if jobs is not None:
+        chosen = set(jobs)
+        kept = [s for s, p in zip(states, survey.processes, strict=True) if p.job in chosen]
+        if len(kept) < len(states):
+            survey = _survey(kept)
+            states = [merged.states[j.id] for j in survey.journals]
+    for sentence in merged.unread:
+        survey.problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
+    building = _Building(survey, states)
+    building.read()
+    here = {job.id for job in survey.jobs}
+    trace = Trace(
+        processes=tuple(building.processes),
+        operations=NO_TABLE,
+        calls=NO_TABLE,
+        completions=NO_TABLE,
+        groups=survey.groups,
+        stores=survey.stores,
+        places=survey.places,
+        jobs=tuple(
+            replace(job, last_ns=max(building.processes[i].last_ns for i in job.processes))
+            for job in survey.jobs
+        ),
+        other_jobs=tuple(replace(j, processes=()) for j in whole.jobs if j.id not in here),
+        clocks=survey.clocks,
+        stacks=tuple(building.stacks),
+        errors=tuple(building.errors),
+        keys=tuple(building.keys),
+        problems=survey.problems.found(),
+        paths=survey.paths,
+        read_ns=time.time_ns(),
+        _calls=dict(enumerate(building.calls)),
+    )
+    return trace, building.sample()
+
+
+def jobs_of(merged: Merged) -> tuple[Any, ...]:
+    """The jobs that the states are of."""
+    return _survey(list(merged.states.values())).jobs
+
+
+def _survey(states: Sequence[State]) -> Survey:
+    problems = Problems()
+    for state in states:
+        for path, kind, sentence in state["problems"]:
+            problems.take(Problem(path=path, kind=kind, sentence=sentence))
+    journals = sorted(
+        (_journal(state) for state in states),
+        key=lambda j: (j.definitions.process.get("start_ns", j.modified_ns), j.id),
+    )
+    return build((), journals, problems)
+
+
+def _journal(state: State) -> Journal:
+    definitions = Definitions(state["base"])
+    definitions.process = state["process"]
+    definitions.identity = state["identity"]
+    definitions.versions = state["versions"]
+    definitions.last_t = state["last_t"]
+    for kind, records in state["listed"].items():
+        definitions.listed[kind] = records
+    for kind, table in state["numbered"].items():
+        definitions.numbered[kind] = {int(n): _record(kind, value) for n, value in table.items()}
+    return Journal(
+        id=state["id"],
+        files=Files(state["base"], state["base"]),
+        definitions=definitions,
+        from_name=state["named"],
+        modified_ns=state["modified_ns"],
+        head_t=state["head_t"],
+    )
+
+
+def _record(kind: str, value: Any) -> dict[str, Any]:
+    if kind == "string":
+        return {"v": value}
+    if kind == "stack":
+        return {"frames": value}
+    if kind == "group" and "ranks" in value:
+        return {**value, "ranks": ranks_of(value["ranks"])}
+    record: dict[str, Any] = value
+    return record
+
+
+@dataclass
+class _Building:
+    survey: Survey
+    states: Sequence[State]
+    processes: list[Process] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    stacks: dict[Stack, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+    keys: dict[Key, int] = field(default_factory=dict)
+    ops: list[Op] = field(default_factory=list)
+    longest: dict[tuple[int, int], int] = field(default_factory=dict)
+    active: dict[tuple[int, int], int] = field(default_factory=dict)
+    refused: dict[tuple[int, int], int] = field(default_factory=dict)
+    queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
+    _stores: dict[tuple[int, int], int] = field(default_factory=dict)
+    _own_rank: dict[tuple[int, int], int | None] = field(default_factory=dict)
+
+    def read(self) -> None:
+        """Go through all states in the order of the survey's processes."""
+        self._stores = {(s.process, s.number): s.index for s in self.survey.stores}
+        for group in self.survey.groups:
+            for member in group.members:
+                self._own_rank[member.process, group.index] = member.rank
+        for process, journal, state in zip(
+            self.survey.processes, self.survey.journals, self.states, strict=True
+        ):
+            self._process(process, journal, state)
+
+    def sample(self) -> Sample:
+        """The sample that the states hold."""
+        return Sample(
+            ops=tuple(self.ops),
+            counts={i: state["count"] for i, state in enumerate(self.states)},
+            longest=self.longest,
+            active=self.active,
+            refused=self.refused,
+            queues=self.queues,
+        )
+
+    def _process(self, process: Process, journal: Journal, state: State) -> None:
+        clock, index = self.survey.clocks[process.clock], process.index
+
+        def unix(t: int) -> int:
+            return to_unix(clock, process.t0 + t)
+
+        beat = state["beat"]
+        damage = self.survey.problems.of((state["base"], *_paths(state)))
+        self.processes.append(
+            replace(
+                process,
+                last_ns=max(process.last_ns, unix(state["last_t"])),
+                heartbeat_ns=None if beat is None else unix(beat),
+                stands_at={
+                    thread: Standing(unix(t), stack_of(journal, number))
+                    for thread, t, number in state["stands"]
+                },
+                damage=damage,
+            )
+        )
+        calls: dict[int, int] = {}
+        for number, record in journal.definitions.numbered["call"].items():
+            calls[number] = self._call(index, journal, record)
+        unknown: int | None = None
+        for row in state["ops"]:
+            known = calls.get(row[1])
+            if known is None:
+                unknown = self._call(index, journal, {}) if unknown is None else unknown
+                known = unknown
+            self._op(index, journal, row, known, unix(row[2]))
+        for call, ns in state["longest"]:
+            if call in calls:
+                self.longest[index, calls[call]] = ns
+        for thread, t in state["active"]:
+            self.active[index, thread] = unix(t)
+        for store, key, pushed, popped in state["queues"]:
+            if (index, store) in self._stores:
+                self.queues[index, self._stores[index, store], key] = (pushed, popped)
+
+    def _op(self, process: int, journal: Journal, row: list[Any], call: int, begin: int) -> None:
+        row = row + [None] * (len(ROW) - len(row))
+        number, _, _, end, thread, parent, seq, key, *rest = row
+        issued, wait, complete, source, error, refused, lost = rest
+
+        def after(ns: int | None) -> int | None:
+            return None if ns is None else begin + ns
+
+        text = None
+        if error is not None:
+            text = journal.definitions.string(error) or "?"
+            self.errors.setdefault(text, len(self.errors))
+        if refused and seq is not None:
+            self.refused[process, number], seq = seq, None
+        self.ops.append(
+            Op(
+                process=process,
+                number=number,
+                call=self.calls[call],
+                thread=thread or 0,
+                parent=parent,
+                seq=seq,
+                key=None if key is None else self._key(key),
+                source=source,
+                error=text,
+                refused=bool(refused),
+                lost=bool(lost),
+                begin_ns=begin,
+                issued_ns=after(issued),
+                wait_begin_ns=after(wait),
+                complete_ns=after(complete),
+                end_ns=after(end),
+            )
+        )
+
+    def _key(self, value: str | list[str]) -> int:
+        key = Key(tuple(value), many=True) if isinstance(value, list) else Key((value,), many=False)
+        return self.keys.setdefault(key, len(self.keys))
+
+    def _call(self, process: int, journal: Journal, record: dict[str, Any]) -> int:
+        survey = self.survey
+        group = survey.group_index.get((process, record.get("group", -1)))
+        number = record.get("stack")
+        stack = () if number is None else stack_of(journal, number)
+        args = record.get("args") or {}
+        ranks = ranks_of(args.get("ranks"))
+        shapes, dtypes = record.get("shapes"), record.get("dtypes")
+        self.calls.append(
+            Call(
+                index=len(self.calls),
+                process=process,
+                op=record.get("op") or "?",
+                kind=kind if (kind := record.get("kind")) in KINDS else "unknown",
+                group=group,
+                group_rank=None if group is None else self._own_rank.get((process, group)),
+                backend=record.get("backend") or None,
+                device=record.get("device") or None,
+                asynchronous=record.get("async"),
+                shapes=None if shapes is None else tuple(map(tuple, shapes)),
+                dtypes=None if dtypes is None else tuple(dtypes),
+                bytes=record.get("bytes"),
+                splits=record.get("splits"),
+                reduce_op=record.get("reduce_op") or None,
+                root=record.get("root"),
+                peer=record.get("peer"),
+                tag=record.get("tag"),
+                store=self._stores.get((process, record.get("store", -1))),
+                name=record.get("name") or None,
+                origin=record.get("origin") or None,
+                stack=self.stacks.setdefault(stack, len(self.stacks)) if stack else None,
+                args=args if ranks is None else {**args, "ranks": list(ranks)},
+            )
+        )
+        return len(self.calls) - 1
+
+
+def _paths(state: State) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(path for path, _, _ in state["problems"]))
