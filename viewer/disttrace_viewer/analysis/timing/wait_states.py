@@ -168,6 +168,8 @@ class WaitStates:
             .then(end)
             .when(from_root & early)
             .then(root)
+            .when(pl.col("op").is_in(FROM_ROOT) & early)
+            .then(None)  # what a root has sent, others may fetch late
             .when(to_root & early)
             .then(pl.when(end >= root).then(root))
             .otherwise(last)

@@ -43,12 +43,10 @@ def sentences(statistics: Statistics) -> tuple[str, str]:
     count = ranks.height
     if not count or not sums["communicating_ns"]:
         return ("Nothing was communicated.", "So nobody waited.")
-    each = duration(sums["communicating_ns"] // count)
-    average = " each on average" if count > 1 else ""
+    each = duration(sums["communicating_ns"] // count) + (" each" if count > 1 else "")
     share = sums["waiting_ns"] / sums["communicating_ns"]
-    part = sums["communicating_ns"] / max(1, sums["wall_ns"])
     first = (
-        f"{number(count, 'rank')}, {each}{average} in communication ({part:.0%} of their time),"
+        f"{number(count, 'rank')}, {each} in communication,"
         f" {share:.0%} of it waiting for the last to arrive."
     )
     origins = statistics.origins
@@ -56,17 +54,19 @@ def sentences(statistics: Statistics) -> tuple[str, str]:
         return first, "Nobody made others wait by being late."
     top = origins.row(0, named=True)
     who = _name(statistics, top["process"], capital=True)
-    text = f"made others wait {duration(top['caused_ns'])} in sum, {_origin(top)}."
     if top["caused_ns"] < STANDS_OUT * sums["waiting_ns"]:
-        return first, f"Nobody stands out: {who[0].lower() + who[1:]}, who was late most, {text}"
-    return first, f"{who} {text}"
+        return (
+            first,
+            f"Nobody stands out among those who were late: {who[0].lower()}{who[1:]} most.",
+        )
+    return first, f"{who} made others wait {duration(top['caused_ns'])}, {_origin(top)}."
 
 
 def _origin(row: dict[str, object]) -> str:
     mean, line = row["mean_ns"], row["line"]
     assert isinstance(mean, int)
     where = _short(line if isinstance(line, str) else None)
-    return f"late by {duration(mean)} before {where} in {row['count']:,} of {row['of']:,} calls"
+    return f"{duration(mean)} before {where} in {row['count']:,} of {row['of']:,} calls"
 
 
 def _operations(statistics: Statistics, keys: Sequence[str], out: Paper) -> None:
@@ -151,7 +151,7 @@ def _origins(statistics: Statistics, out: Paper) -> None:
     for row in origins.head(ORIGINS).iter_rows(named=True):
         text = Text.assemble(
             (_name(statistics, row["process"], capital=True), "bold"),
-            f" {_origin(row)}; others waited ",
+            f" late by {_origin(row)}; others waited ",
             (duration(row["caused_ns"]), WAIT),
         )
         out.wrapped(text, Text("  "), Text("    "))
@@ -177,10 +177,9 @@ def _states(statistics: Statistics, out: Paper) -> None:
 def _last(statistics: Statistics, found: Sequence[dict[str, int]] | None) -> str:
     if not found:
         return ""
-    first, *others = found
-    text = f"{_name(statistics, first['process'])} x{first['count']:,}"
-    rest = sum(one["count"] for one in others)
-    return f"{text}, others x{rest:,}" if rest else text
+    times = sum(one["count"] for one in found)
+    text = f"{_name(statistics, found[0]['process'])} x{found[0]['count']:,}"
+    return text if len(found) == 1 else f"{text} of {times:,}"
 
 
 def _name(statistics: Statistics, process: int, *, capital: bool = False) -> str:

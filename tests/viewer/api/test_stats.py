@@ -1,0 +1,315 @@
+"""Where the time goes: sums that close, wait states by name, and who is at their origin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+import disttrace
+from disttrace import cli
+from disttrace_viewer.api import Stats, ViewerError, load
+from support.journals import MS, UNIX_NS, Journal, workers
+from support.scenes import leave
+
+START = 100 * MS
+LATE = 40 * MS
+STEPS = 20
+
+
+def straggler(folder: Path, late: int = 2, world_size: int = 4) -> None:
+    """Steps of 10 ms of work and an all_reduce of 1 ms; one rank works 40 ms longer each time."""
+    let_go = START
+    jobs = workers(folder, world_size)
+    calls = [journal.collective(journal.world(), bytes=4000) for journal in jobs]
+    for number in range(1, STEPS + 1):
+        begins = [let_go + 10 * MS + LATE * (journal.rank == late) for journal in jobs]
+        let_go = max(begins) + MS
+        for journal, call, begin in zip(jobs, calls, begins, strict=True):
+            journal.run(call, begin, let_go - begin, q=number)
+    for journal in jobs:
+        leave(journal, let_go + MS)
+
+
+def states(stats: Stats) -> dict[str, int]:
+    """Milliseconds by wait state."""
+    return {state: time // MS for state, _, time in stats.wait_states.iter_rows()}
+
+
+def waited(stats: Stats) -> list[int]:
+    """Milliseconds by rank."""
+    return [time // MS for time in stats.ranks["waiting_ns"].to_list()]
+
+
+def test_a_straggler_is_named_with_its_line_and_what_it_costs(tmp_path: Path) -> None:
+    """40 ms in each step of rank 2, for which three others wait."""
+    straggler(tmp_path)
+    stats = disttrace.stats(tmp_path)
+    assert stats.origins.to_dicts() == [
+        {
+            "rank": 2,
+            "line": "train.py:10",
+            "count": STEPS,
+            "of": STEPS,
+            "mean_ns": LATE,
+            "caused_ns": 3 * STEPS * LATE,
+        }
+    ]
+    assert waited(stats) == [800, 800, 0, 800]
+    assert stats.ranks["made_others_wait_ns"].to_list() == [0, 0, 3 * STEPS * LATE, 0]
+    (row,) = stats.operations.to_dicts()
+    assert row == {
+        **row,
+        "op": "all_reduce",
+        "line": "train.py:10",
+        "calls": 4 * STEPS,
+        "bytes": 4 * STEPS * 4000,
+        "total_ns": STEPS * (3 * (LATE + MS) + MS),
+        "median_ns": LATE + MS,
+        "p99_ns": LATE + MS,
+        "max_ns": LATE + MS,
+        "waiting_ns": 3 * STEPS * LATE,
+        "last_to_arrive": [{"rank": 2, "count": STEPS}],
+        "algbw": pytest.approx(4e6),
+        "busbw": pytest.approx(6e6),
+    }
+    assert stats.text(width=80).splitlines()[:3] == [
+        "4 ranks, 620 ms each in communication, 97% of it waiting for the last to arrive.",
+        "Rank 2 made others wait 2.40 s, 40.0 ms before train.py:10 in 20 of 20 calls.",
+        "",
+    ]
+
+
+def test_sums_close(tmp_path: Path) -> None:
+    """Wait states, exchange and the rest are the lives of ranks; who waits waits for somebody."""
+    straggler(tmp_path)
+    stats = disttrace.stats(tmp_path)
+    assert int(stats.wait_states["time_ns"].sum()) == stats.wall_ns
+    ranks = stats.ranks
+    assert ranks["wall_ns"].equals(ranks["communicating_ns"] + ranks["outside_ns"])
+    assert int(ranks["made_others_wait_ns"].sum()) == stats.waiting_ns
+    life = START + STEPS * (10 * MS + LATE + MS) + MS
+    assert ranks["wall_ns"].to_list() == [life] * 4
+    assert int(stats.operations["waiting_ns"].sum()) == stats.waiting_ns
+
+
+def rooted(folder: Path, op: str, begins: list[int], end: int) -> None:
+    """One collective with rank 0 as its root; all end together."""
+    for journal, begin in zip(workers(folder, len(begins)), begins, strict=True):
+        call = journal.collective(journal.world(), op, root=0)
+        journal.run(call, START + begin * MS, (end - begin) * MS, q=1)
+        leave(journal, START + 100 * MS)
+
+
+def test_receivers_wait_for_a_late_broadcast(tmp_path: Path) -> None:
+    """The root comes 30 ms late, another receiver after it."""
+    jobs = workers(tmp_path, 3)
+    for journal, (begin, end) in zip(jobs, ((30, 32), (0, 31), (40, 41)), strict=True):
+        call = journal.collective(journal.world(), "broadcast", root=0)
+        journal.run(call, START + begin * MS, (end - begin) * MS, q=1)
+        leave(journal, START + 100 * MS)
+    stats = disttrace.stats(tmp_path)
+    assert waited(stats) == [0, 30, 0]
+    assert states(stats)["late broadcast"] == 30
+    assert stats.ranks["made_others_wait_ns"].to_list() == [30 * MS, 0, 0]
+
+
+def test_a_root_waits_in_an_early_reduce(tmp_path: Path) -> None:
+    """The root is there 30 ms before the last of the others."""
+    rooted(tmp_path, "reduce", [0, 10, 30], 32)
+    stats = disttrace.stats(tmp_path)
+    assert states(stats)["early reduce"] == 30
+    assert states(stats)["wait at collective"] == 20
+
+
+def test_who_sends_to_a_root_and_goes_waits_for_nobody(tmp_path: Path) -> None:
+    """A member that is through before the root came did not wait for it."""
+    jobs = workers(tmp_path, 2)
+    for journal, (begin, end) in zip(jobs, ((30, 32), (0, 5)), strict=True):
+        call = journal.collective(journal.world(), "gather", root=0)
+        journal.run(call, START + begin * MS, (end - begin) * MS, q=1)
+        leave(journal, START + 100 * MS)
+    assert disttrace.stats(tmp_path).waiting_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("send", "recv", "state"),
+    [
+        ((20, 21), (0, 21), "late sender"),
+        ((0, 31), (30, 31), "late receiver"),
+        ((0, 2), (30, 31), None),  # what is small goes without its receiver
+    ],
+)
+def test_messages_wait_for_their_other_end(
+    send: tuple[int, int], recv: tuple[int, int], state: str | None, tmp_path: Path
+) -> None:
+    """The receiver for a late sender, the sender for a late receiver if it blocks at all."""
+    for journal, op, (begin, end) in zip(
+        workers(tmp_path, 2), ("send", "recv"), (send, recv), strict=True
+    ):
+        call = journal.message(journal.world(), op, 1 - (journal.rank or 0))
+        journal.run(call, START + begin * MS, (end - begin) * MS, q=1)
+        leave(journal, START + 100 * MS)
+    stats = disttrace.stats(tmp_path)
+    told = {name for name in states(stats) if name.startswith("late")}
+    assert told == ({state} if state else set())
+    assert stats.waiting_ns == (abs(send[0] - recv[0]) * MS if state else 0)
+
+
+def test_what_is_hidden_behind_work_is_no_waiting(tmp_path: Path) -> None:
+    """An asynchronous collective blocks only where it is issued and waited for."""
+    for journal in workers(tmp_path, 2):
+        call = journal.collective(journal.world(), asynchronous=True)
+        begin = START + 30 * MS * (journal.rank or 0)
+        n = journal.begin(call, begin, q=1)
+        journal.record(i=n, d=MS)
+        journal.record(w=n, d=20 * MS)
+        journal.end(n, 33 * MS if journal.rank == 0 else 22 * MS)
+        leave(journal, START + 100 * MS)
+    stats = disttrace.stats(tmp_path)
+    assert waited(stats) == [1 + 10, 0]
+    assert stats.ranks["communicating_ns"].to_list() == [(1 + 13) * MS, (1 + 2) * MS]
+
+
+def test_time_in_several_operations_counts_once(tmp_path: Path) -> None:
+    """Four buckets of a reducer, begun together, wait for rank 1 at the same time."""
+    for journal in workers(tmp_path, 2):
+        call = journal.collective(journal.world(), asynchronous=True, origin="c++")
+        late = 40 * MS * (journal.rank or 0)
+        for number in range(1, 5):
+            n = journal.begin(call, START + late + number * 1000, q=number)
+            journal.record(i=n, d=500)
+        for n in range(1, 5):
+            journal.end(n, 50 * MS - late)
+        leave(journal, START + 100 * MS)
+    stats = disttrace.stats(tmp_path)
+    assert waited(stats) == [40, 0]
+    assert stats.ranks["communicating_ns"].to_list() == [50 * MS + 3000, 10 * MS + 3000]
+    assert stats.ranks["made_others_wait_ns"].to_list() == [0, waited_ns(stats)]
+
+
+def waited_ns(stats: Stats) -> int:
+    """Of all ranks."""
+    return int(stats.ranks["waiting_ns"].sum())
+
+
+def test_inherited_lateness_is_nobodys_origin(tmp_path: Path) -> None:
+    """Rank 1 is late for rank 2 because it waited for rank 0: only rank 0 is an origin."""
+    jobs = workers(tmp_path, 3)
+    t = START
+    for number in range(1, STEPS + 1):
+        for journal, peers, begin in (
+            (jobs[0], 0, 50),
+            (jobs[1], 0, 10),
+            (jobs[1], 2, 52),
+            (jobs[2], 2, 11),
+        ):
+            ranks = [0, 1] if peers == 0 else [1, 2]
+            group = groups(journal, ranks)
+            end = 51 if peers == 0 else 53
+            stack = journal.stack((f"pair{peers}.py", 3, "step"))
+            call = journal.collective(group, stack=stack)
+            journal.run(call, t + begin * MS, (end - begin) * MS, q=number)
+        t += 60 * MS
+    for journal in jobs:
+        leave(journal, t)
+    first, *others = disttrace.stats(tmp_path).origins.to_dicts()
+    assert (first["rank"], first["line"], first["mean_ns"]) == (0, "pair0.py:3", 40 * MS)
+    assert sum(row["caused_ns"] for row in others) < first["caused_ns"] / 10
+
+
+def groups(journal: Journal, ranks: list[int]) -> int:
+    """A pair's group, made once per journal."""
+    made: dict[str, int] = journal.keys.setdefault("_made", {})
+    name = str(ranks)
+    if name not in made:
+        base = made.setdefault("", journal.tcp_store(server=journal.rank == 0))
+        made[name] = journal.group(
+            journal.prefix_store(base, "default_pg", f"{name}/"),
+            name=name,
+            ranks=ranks,
+            rank=ranks.index(journal.rank or 0),
+            size=2,
+            default=None,
+        )
+    return made[name]
+
+
+def test_who_never_came_is_waited_for_to_the_end(tmp_path: Path) -> None:
+    """A hang is waiting too, of nobody in the table of ranks."""
+    for journal in workers(tmp_path, 2):
+        call = journal.collective(journal.world())
+        if journal.rank == 0:
+            journal.begin(call, START, q=1)
+        journal.record(hb=START + 5000 * MS)
+    stats = disttrace.stats(tmp_path)
+    assert waited(stats) == [5000, 0]
+    assert stats.ranks["made_others_wait_ns"].to_list() == [0, 0]
+    assert stats.operations["algbw"].to_list() == [None]
+
+
+def test_a_window_cuts_times_and_lives(tmp_path: Path) -> None:
+    """The last ten steps: half of the waiting; the sums close in it too."""
+    straggler(tmp_path)
+    step = 10 * MS + LATE + MS
+    middle = (START + 10 * step) / 1e9
+    stats = load(tmp_path).stats(from_=f"+{middle}s")
+    assert waited(stats) == [400, 400, 0, 400]
+    assert int(stats.wait_states["time_ns"].sum()) == stats.wall_ns == 4 * (10 * step + MS)
+    assert stats.operations["calls"].to_list() == [4 * 10]
+    until = load(tmp_path).stats(to=f"+{middle}s")
+    assert until.waiting_ns + stats.waiting_ns == disttrace.stats(tmp_path).waiting_ns
+    with pytest.raises(ViewerError, match="the end is not after it"):
+        load(tmp_path).stats(from_="+2s", to="+1s")
+    with pytest.raises(ViewerError, match="'noon' is no time"):
+        load(tmp_path).stats(from_="noon")
+
+
+def told(folder: Path, capfdbinary: pytest.CaptureFixture[bytes], *options: str) -> Any:
+    """What ``stats --json`` prints."""
+    assert cli.main(["stats", str(folder), "--json", *options]) == 0
+    return orjson.loads(capfdbinary.readouterr().out)
+
+
+def test_json_is_the_contract(tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """Every key, in its order, and no other one."""
+    straggler(tmp_path)
+    found = told(tmp_path, capfdbinary)
+    assert list(found) == [
+        "format", "wall_ns", "communicating_ns", "waiting_ns", "operations", "ranks", "origins"
+    ]  # fmt: skip
+    assert list(found["operations"][0]) == [
+        "op", "group", "line", "calls", "bytes", "total_ns", "median_ns", "p99_ns", "max_ns",
+        "waiting_ns", "last_to_arrive", "algbw", "busbw",
+    ]  # fmt: skip
+    assert list(found["ranks"][0]) == [
+        "rank", "process", "wall_ns", "communicating_ns", "waiting_ns", "outside_ns",
+        "made_others_wait_ns",
+    ]  # fmt: skip
+    assert list(found["origins"][0]) == ["rank", "line", "count", "of", "mean_ns", "caused_ns"]
+    assert found["format"] == 1
+    ids = set(disttrace.load(tmp_path).operations["group"])
+    assert {row["group"] for row in found["operations"]} == ids
+    by_op = told(tmp_path, capfdbinary, "--by", "op")["operations"]
+    assert [(row["op"], row["group"], row["line"]) for row in by_op] == [("all_reduce", None, None)]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_fit_their_width(width: int, tmp_path: Path) -> None:
+    """At 64 ranks too, where those that are alike are counted."""
+    straggler(tmp_path, late=61, world_size=64)
+    for by in (None, "line", "group", "op", "rank"):
+        lines = disttrace.stats(tmp_path).text(by, width=width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert any(line.split()[:2] == ["rank", "61"] for line in lines)
+        if by != "rank":
+            assert len(lines) < 40
+
+
+def test_unix_times_are_a_window_too(tmp_path: Path) -> None:
+    """As other tools print them."""
+    straggler(tmp_path)
+    middle = (UNIX_NS + START + 10 * (11 * MS + LATE)) / 1e9
+    assert waited(load(tmp_path).stats(from_=f"{middle:.6f}")) == [400, 400, 0, 400]
