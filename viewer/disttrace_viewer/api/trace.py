@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
-from disttrace_viewer.api.exports import export
+from disttrace_viewer.api.exports import export, pieces
 from disttrace_viewer.api.reading import Paths, Progress, read
 from disttrace_viewer.api.report import Finding, Report
 from disttrace_viewer.api.stats import Stats
@@ -20,6 +22,20 @@ from disttrace_viewer.views.terminal.filters import Filters, parse_ranks
 from disttrace_viewer.views.terminal.paint.console import paper
 from disttrace_viewer.views.terminal.paint.report import paint
 from disttrace_viewer.views.terminal.report import report_of
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A page that a notebook shows in a frame of its own."""
+
+    page: str
+    """The whole HTML; it loads nothing."""
+    height: int
+
+    def _repr_html_(self) -> str:
+        source = html.escape(self.page, quote=True)
+        look = f'width="100%" height="{self.height}" style="border: 0"'
+        return f'<iframe sandbox="allow-scripts" {look} srcdoc="{source}"></iframe>'
 
 
 class Trace:
@@ -146,6 +162,10 @@ class Trace:
             init=phase == "init",
         )
         paint(report, paper(width=width, color=color), places=places, verbose=verbose)
+
+    def timeline(self, height: int = 600) -> Timeline:
+        """The page of ``export -o x.html``, which a notebook draws, ``height`` pixels high."""
+        return Timeline(b"".join(pieces(self.model, "html")).decode(), height)
 
     def export(self, path: str | os.PathLike[str], format: str | None = None) -> None:  # noqa: A002
         """Write ``path`` as ``disttrace export`` does: ``jsonl``, ``perfetto``, ``html``,
