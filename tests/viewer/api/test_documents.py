@@ -1,0 +1,96 @@
+"""What the documents of the Python API show is run: the notebook, and the examples of the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from disttrace_viewer.api import Report, ViewerError, diagnose
+from support.journals import MS, workers
+from support.processes import ROOT
+
+STEPS, LATE = 20, 40 * MS
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with journals of a straggler in ``disttrace-out``, as the current one."""
+    jobs = workers(tmp_path / "disttrace-out", 4)
+    calls = [journal.collective(journal.world()) for journal in jobs]
+    t = 100 * MS
+    for number in range(1, STEPS + 1):
+        begins = [t + 10 * MS + LATE * (journal.rank == 2) for journal in jobs]
+        t = max(begins) + MS
+        for journal, call, begin in zip(jobs, calls, begins, strict=True):
+            journal.run(call, begin, t - begin, q=number)
+    for journal in jobs:
+        journal.define("exit", t=t + MS, how="normal", code=0)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DISTTRACE_DIR", raising=False)
+    return tmp_path
+
+
+def shown(code: str, names: dict[str, Any]) -> Any:
+    """Run a cell; the value of its last line, which a notebook shows."""
+    *first, last = code.splitlines()
+    exec("\n".join(first), names)
+    return eval(last, names)
+
+
+def test_the_notebook_runs(job: Path) -> None:
+    """Ten cells; the answers name rank 2, its 40 ms and its line; the timeline is a page."""
+    notebook = orjson.loads((ROOT / "docs" / "notebook.ipynb").read_bytes())
+    assert len(notebook["cells"]) == 10
+    names: dict[str, Any] = {}
+    code = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+    values = [shown(text, names) for text in code]
+    trace, report, last, origins, lines, timeline = values
+    assert repr(trace) == "<disttrace.Trace of job: 4 processes, 80 operations>"
+    assert [found.kind for found in report.findings] == ["straggler"]
+    assert "straggler" in report._repr_html_()
+    assert last.row(0) == (2, STEPS, 3 * STEPS * 40.0)
+    assert origins.row(0)[:4] == (2, "train.py:10", STEPS, STEPS)
+    assert lines.rows() == [("all_reduce", "train.py:10", 4 * STEPS, 41.0, 41.0)]
+    assert timeline._repr_html_().startswith('<iframe sandbox="allow-scripts"')
+    assert timeline.page.startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("page", ["python.md"])
+def test_the_examples_of_the_page_run(
+    page: str, job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In their order, each after what stands above it."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(code, names)
+    told = capsys.readouterr().out
+    assert told.count("Rank 2 ") >= 2
+    assert "straggler (2,) Rank 2 " in told
+    assert "['train.py:10']" in told
+    assert isinstance(names["report"], Report)
+
+
+def test_documented_columns_are_the_frames(job: Path) -> None:
+    """docs/tables.md lists the columns of every file, in their order."""
+    import polars as pl
+
+    import disttrace
+
+    disttrace.load().export("trace.parquet")
+    text = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
+    for name in ("processes", "groups", "operations", "exchanges", "store_operations"):
+        (listed,) = re.findall(rf"^\* \*\*{name}\*\*: `([^`]+)`", text, re.MULTILINE)
+        where = "operations/**/*.parquet" if name == "operations" else f"{name}.parquet"
+        frame = pl.read_parquet(f"trace.parquet/{where}", hive_partitioning=name == "operations")
+        assert sorted(listed.split()) == sorted(frame.columns), name
+
+
+def test_an_empty_folder_is_an_error_of_ours(tmp_path: Path) -> None:
+    """Documented as ``ViewerError``, with what to do."""
+    with pytest.raises(ViewerError, match="no journals in"):
+        diagnose(tmp_path)
