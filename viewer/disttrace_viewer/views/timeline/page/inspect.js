@@ -147,30 +147,39 @@ function showVisible() {
   summing = setTimeout(fillVisible, 60);
 }
 
-function statistics(from, to) {
-  const ops = new Map(), waitedBy = T.processes.map(() => 0), held = T.processes.map(() => 0);
-  let calls = 0, total = 0, waiting = 0;
-  for (let op = 0; op < T.n; op += 1) {
-    if (T.end[op] < from || T.begin[op] > to || (F.mask && !F.mask[op])) continue;
-    const call = T.calls[T.call[op]];
-    if (call.kind === "composed" || call.kind === "constructor") continue;
+// Calls that are summed up together: of one operation, in groups of one kind. -1: in no sum.
+function sorts() {
+  const known = new Map();
+  T.sort = T.calls.map((call) => {
+    if (call.kind === "composed" || call.kind === "constructor") return -1;
     const group = T.groups[call.in], key = callName(call) + (group ? "\n" + (group.kind || group.label) : "");
-    if (!ops.has(key)) ops.set(key, { calls: 0, total: 0, waiting: 0, last: new Map() });
-    const turn = T.begin[op] + T.wait[op], one = ops.get(key);
-    const wait = Math.max(0, Math.min(turn, to) - Math.max(T.begin[op], from));
-    const lasts = Math.min(T.end[op], to) - Math.max(T.begin[op], from);
+    if (!known.has(key)) known.set(key, known.size);
+    return known.get(key);
+  });
+  T.sorts = [...known.keys()];
+}
+
+function statistics(from, to) {
+  if (!T.sort) sorts();
+  const ops = T.sorts.map((key) => ({ key, calls: 0, total: 0, waiting: 0, last: new Map() }));
+  const waitedBy = new Float64Array(T.processes.length), held = new Float64Array(T.processes.length);
+  for (let op = 0; op < T.n; op += 1) {
+    const begin = T.begin[op], end = T.end[op], sort = T.sort[T.call[op]];
+    if (sort < 0 || end < from || begin > to || (F.mask && !F.mask[op])) continue;
+    const one = ops[sort], start = Math.max(begin, from);
+    const wait = Math.max(0, Math.min(begin + T.wait[op], to) - start);
     one.calls += 1;
-    one.total += lasts;
+    one.total += Math.min(end, to) - start;
     one.waiting += wait;
-    calls += 1;
-    total += lasts;
-    waiting += wait;
     waitedBy[T.process[op]] += wait;
     if (T.for[op] !== NONE) held[T.for[op]] += wait;
     const x = T.ex[op];
-    if (x !== NONE && !absent(x) && T.ex_last[x] === T.process[op]) one.last.set(T.process[op], (one.last.get(T.process[op]) || 0) + 1);
+    if (x !== NONE && T.ex_last[x] === T.process[op] && T.ex_arrived[x] >= T.ex_expected[x]) {
+      one.last.set(T.process[op], (one.last.get(T.process[op]) || 0) + 1);
+    }
   }
-  return { ops, waitedBy, held, calls, total, waiting };
+  const sum = (name) => ops.reduce((all, one) => all + one[name], 0);
+  return { ops: ops.filter((one) => one.calls), waitedBy, held, calls: sum("calls"), total: sum("total"), waiting: sum("waiting") };
 }
 
 function fillVisible() {
@@ -190,7 +199,8 @@ function fillVisible() {
   };
   element("h3", "Where time goes", panel);
   const op = table("operation", ["calls", "waiting", "last to arrive"]);
-  [...found.ops].sort((a, b) => b[1].total - a[1].total).slice(0, 8).forEach(([key, one]) => {
+  found.ops.sort((a, b) => b.total - a.total).slice(0, 8).forEach((one) => {
+    const { key } = one;
     const last = [...one.last].sort((a, b) => b[1] - a[1])[0];
     const line = op([key.replace("\nthe default group", "").replace("\n", ", "), one.calls.toLocaleString("en"), time(one.waiting),
       last ? T.processes[last[0]].label + " ×" + last[1] : ""]);

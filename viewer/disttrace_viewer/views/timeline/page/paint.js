@@ -177,7 +177,7 @@ function drawRows(lane) {
 function drawRow(row, top, alpha) {
   const n = row.ops.length, unit = (V.to - V.from) / (width - LABEL), step = 2 * unit;
   let i = lower(row.end, V.from), drawn = 0;
-  const run = { left: -1, right: -1, kind: "", solid: -1 };
+  const run = { left: -1, right: -1, kind: "", steps: [] };
   while (i < n && row.begin[i] < V.to) {
     if (row.end[i] - row.begin[i] >= step) {
       flush(run, top, alpha);
@@ -196,12 +196,13 @@ function drawRow(row, top, alpha) {
     const share = busy > 0 ? 1 - (row.waiting[j] - row.waiting[i]) / busy : 1;
     const left = Math.round(x(row.begin[i])), solid = Math.round(share * BAR);
     const kind = T.calls[T.call[row.ops[i]]].kind;
-    if (run.kind === kind && run.solid === solid && left - run.right <= 2) {
-      run.right = Math.max(run.right, left + 2);
-    } else {
+    if (run.kind !== kind || left - run.right > 2) {
       flush(run, top, alpha);
-      Object.assign(run, { left, right: Math.max(left + 1, Math.round(x(row.end[j - 1]))), kind, solid });
+      run.left = left;
+      run.kind = kind;
     }
+    run.right = Math.max(left + 2, Math.round(x(row.end[j - 1])));
+    run.steps.push(left, solid);
     drawn += j - i;
     i = j;
   }
@@ -212,19 +213,26 @@ function drawRow(row, top, alpha) {
   return drawn;
 }
 
+// A run of such columns: pale all over, and the exchange as an area in front of it.
 function flush(run, top, alpha) {
-  if (run.left < 0) return;
-  const wide = Math.max(1, run.right - run.left);
+  const { left, right, steps: found } = run, bottom = top + BAR;
+  if (left < 0) return;
   pen.fillStyle = C[run.kind] || C.unknown;
-  if (run.solid < BAR) {
-    pen.globalAlpha = PALE * alpha;
-    pen.fillRect(run.left, top, wide, BAR - run.solid);
-  }
+  pen.globalAlpha = PALE * alpha;
+  pen.fillRect(left, top, right - left, BAR);
   pen.globalAlpha = alpha;
-  if (run.solid > 0) pen.fillRect(run.left, top + BAR - run.solid, wide, run.solid);
+  pen.beginPath();
+  pen.moveTo(left, bottom);
+  for (let n = 0; n < found.length; n += 2) {
+    pen.lineTo(found[n], bottom - found[n + 1]);
+    pen.lineTo(n + 2 < found.length ? found[n + 2] : right, bottom - found[n + 1]);
+  }
+  pen.lineTo(right, bottom);
+  pen.fill();
   pen.globalAlpha = 1;
   run.left = -1;
   run.kind = "";
+  run.steps = [];
 }
 
 function drawBar(op, top, alpha) {
