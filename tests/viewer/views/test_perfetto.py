@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import orjson
+import polars as pl
 import pytest
 
+from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.commands import export
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views import jsonl
-from disttrace_viewer.views.timeline import perfetto
-from support.journals import MS, Journal, training, workers
+from disttrace_viewer.views.timeline import counters, perfetto
+from support.journals import MS, Journal, bulk, training, workers
 from support.scenes import S, beat, fail
 
 Event = dict[str, Any]
 REQUIRED = {
     "X": {"name", "cat", "pid", "tid", "ts", "dur", "args"},
-    "B": {"name", "cat", "pid", "tid", "ts", "args"},
+    "C": {"name", "pid", "ts", "args"},
     "i": {"name", "cat", "pid", "tid", "ts", "s"},
     "s": {"name", "cat", "pid", "tid", "ts", "id"},
     "f": {"name", "cat", "pid", "tid", "ts", "id", "bp"},
@@ -42,8 +45,8 @@ def events(folder: Path) -> list[Event]:
 
 
 def slices(found: list[Event]) -> list[Event]:
-    """Complete and open slices."""
-    return [event for event in found if event["ph"] in "XB"]
+    """Complete slices: there are no others."""
+    return [event for event in found if event["ph"] == "X"]
 
 
 def check(found: list[Event]) -> None:
@@ -65,7 +68,7 @@ def _check_nesting(found: list[Event]) -> None:
     tracks: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for event in slices(found):
         begin = round(event["ts"] * 1000)
-        end = begin + round(event["dur"] * 1000) if "dur" in event else 1 << 62
+        end = begin + round(event["dur"] * 1000)
         tracks[event["pid"], event["tid"]].append((begin, end))
     for spans in tracks.values():
         stack: list[int] = []
@@ -77,18 +80,18 @@ def _check_nesting(found: list[Event]) -> None:
 
 
 def _check_flows(found: list[Event]) -> None:
-    """Each id starts once and ends once, not before it started, on slices of these tracks."""
-    pairs: dict[int, dict[str, Event]] = defaultdict(dict)
+    """Each id starts once, and ends (a message once) not before that, on slices of its tracks."""
+    flows: dict[int, list[Event]] = defaultdict(list)
     for event in found:
         if event["ph"] in "sf":
-            assert event["ph"] not in pairs[event["id"]]
-            pairs[event["id"]][event["ph"]] = event
-    for pair in pairs.values():
-        assert set(pair) == {"s", "f"}
-        assert pair["s"]["ts"] <= pair["f"]["ts"]
-        assert pair["f"]["bp"] == "e"
-        for end in pair.values():
+            flows[event["id"]].append(event)
+    for leaves, *arrive in flows.values():
+        assert (leaves["ph"], {end["ph"] for end in arrive} <= {"f"}) == ("s", True)
+        assert len(arrive) == 1 or leaves["cat"] == "collective"
+        for end in (leaves, *arrive):
             assert around(found, end), end
+            assert (leaves["ts"] <= end["ts"], end["cat"]) == (True, leaves["cat"])
+            assert end["ph"] == "s" or end["bp"] == "e"
 
 
 def around(found: list[Event], event: Event) -> list[Event]:
@@ -98,7 +101,7 @@ def around(found: list[Event], event: Event) -> list[Event]:
         for one in slices(found)
         if (one["pid"], one["tid"]) == (event["pid"], event["tid"])
         and one["ts"] <= event["ts"]
-        and ("dur" not in one or event["ts"] < one["ts"] + one["dur"])
+        and event["ts"] < one["ts"] + one["dur"]
     ]
 
 
@@ -145,8 +148,9 @@ def test_every_operation_is_one_slice(job: Path) -> None:
         assert event["args"].get("shapes") == row["shapes"]
     (step, _) = [e for e in made.values() if e["name"] == "train_step"]
     assert step["cat"] == "composed"
-    (reduce, _) = [e for e in made.values() if e["name"] == "all_reduce"]
+    (reduce, _) = [e for e in made.values() if e["name"] == "all_reduce #1"]
     assert (reduce["args"]["group"], reduce["args"]["reduce_op"]) == ("0", "SUM")
+    assert reduce["args"]["group_ranks"] == "0,1"
     assert reduce["args"]["stack"] == ["train.py:10 main"]
 
 
@@ -154,12 +158,17 @@ def test_tracks_are_processes_and_threads(job: Path) -> None:
     """A group per rank with its host and pid; what overlaps is beside the thread."""
     found = events(job)
     names = {e["pid"]: e["args"]["name"] for e in found if e["name"] == "process_name"}
-    assert set(names.values()) == {"rank 0 (host, 4000)", "rank 1 (host, 4001)", "findings"}
+    assert set(names.values()) == {
+        "rank 0 (host, 4000)",
+        "rank 1 (host, 4001)",
+        "findings",
+        "groups",
+    }
     tracks = {e["tid"]: e["args"]["name"] for e in found if e["name"] == "thread_name"}
     assert len(tracks) == len([e for e in found if e["name"] == "thread_name"])
     where: dict[str, set[str]] = defaultdict(set)
     for event in slices(found):
-        where[event["name"]].add(tracks[event["tid"]])
+        where[event["name"].partition(" ")[0]].add(tracks[event["tid"]])
     assert where["broadcast"] == {"asynchronous", "asynchronous 2", "asynchronous 3"}
     assert where["all_reduce"] == where["train_step"] == {"thread 0"}
 
@@ -169,27 +178,64 @@ def test_arrows_lead_from_who_came_last(job: Path) -> None:
     found = events(job)
     arrows: Counter[tuple[str, ...]] = Counter()
     for leaves in (e for e in found if e["ph"] == "s"):
-        (arrives,) = [e for e in found if e["ph"] == "f" and e["id"] == leaves["id"]]
-        source, target = around(found, leaves)[-1], around(found, arrives)
-        assert target[-1]["ts"] == arrives["ts"]
-        ends = (source["name"], *(e["name"] for e in target[-2:]))
-        arrows[ends] += 1
+        for arrives in [e for e in found if e["ph"] == "f" and e["id"] == leaves["id"]]:
+            source, target = around(found, leaves)[-1], around(found, arrives)
+            assert target[-1]["ts"] == arrives["ts"]
+            names = [source["name"], *(e["name"] for e in target[-2:])]
+            arrows[tuple(names)] += 1
     assert arrows == {
-        ("all_reduce", "all_reduce", "rank 1 is there"): 1,
-        ("broadcast", "broadcast", "rank 1 is there"): 3,
-        ("send", "recv", "rank 1 is there"): 1,
+        ("all_reduce #1", "all_reduce #1", "rank 1 arrived"): 1,
+        **{(f"broadcast #{q}", f"broadcast #{q}", "rank 1 arrived"): 1 for q in (2, 3, 4)},
+        ("send #1", "recv #1", "rank 1 arrived"): 1,
     }
 
 
-def test_what_is_in_flight_has_no_end_but_a_mark(job: Path) -> None:
-    """The mark stands where its process was last heard of."""
-    found = events(job)
-    (hung,) = [e for e in found if e["ph"] == "B"]
-    assert (hung["name"], hung["args"]["status"]) == ("barrier (in flight)", "in_flight")
-    (mark,) = [e for e in found if e["ph"] == "i" and e["cat"] == "in flight"]
-    assert (mark["pid"], mark["tid"]) == (hung["pid"], hung["tid"])
-    assert mark["name"] == "barrier in flight for 29.920 s"
-    assert round(mark["ts"] - hung["ts"]) == 29_920_000
+def test_a_flow_for_every_collective_and_matched_message(job: Path) -> None:
+    """Also where nobody else has arrived: the barrier that hangs."""
+    exchanges = Exchanges(load([str(job)]))
+    both = exchanges.messages.drop_nulls(["send_process", "recv_process"])
+    made = Counter(event["cat"] for event in events(job) if event["ph"] == "s")
+    assert made == {"collective": exchanges.collectives.height, "message": both.height}
+    assert made["collective"] == 5
+
+
+def test_counters_of_a_group(job: Path) -> None:
+    """Ranks waiting, bytes in flight, bus bandwidth; a hang is a step that nothing takes back."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for event in events(job):
+        if event["ph"] == "C":
+            ((unit, value),) = event["args"].items()
+            found[f"{event['name']} {unit}"].append((event["ts"] / 1000, value))
+    waiting = found["the default group: ranks waiting"]
+    # From 1 ms on (20 ms after the journal's begin is 0) rank 0 waits 3 ms for rank 1.
+    assert waiting[:2] == [(1, 1), (4, 0)]
+    assert waiting[-2:] == [(60, 1), (29_980, 0)]
+    flying = found["the default group: bytes in flight"]
+    assert flying[:3] == [(1, 16), (4, 32), (6, 0)]
+    # 16 bytes in the 2 ms after the last arrival, of two ranks: the factor is 1.
+    assert found["the default group: busbw, GB/s"][:2] == [(4, 8e-6), (6, 0)]
+
+
+def test_long_series_keep_their_peaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many steps so many stay, the highest among them, and where it ends."""
+    bulk(tmp_path, 4000, world_size=4)
+    trace = load([str(tmp_path)])
+    whole = counters.counters(trace, Exchanges(trace))
+    monkeypatch.setattr(counters, "POINTS", 50)
+    few = counters.counters(trace, Exchanges(trace))
+    sizes = few.group_by("group", "what").len()["len"].to_list()
+    assert max(sizes) <= 50
+    for what in (counters.WAITING, counters.FLYING):
+        both = [rows.filter(pl.col("what") == what)["value"] for rows in (whole, few)]
+        assert both[0].max() == both[1].max()
+        assert both[0].to_list()[-1] == both[1].to_list()[-1] == 0
+
+
+def test_what_is_in_flight_is_drawn_to_the_last_sign_of_life(job: Path) -> None:
+    """With its age in the name, and in a color of its own."""
+    (hung,) = [e for e in slices(events(job)) if e.get("args", {}).get("status") == "in_flight"]
+    assert hung["name"] == "barrier #5 (in flight 29.9 s)"
+    assert (round(hung["dur"]), hung["cname"]) == (29_920_000, "terrible")
 
 
 def test_findings_are_marks(job: Path) -> None:
@@ -246,4 +292,15 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     assert export.execute(parser.parse_args(options)) == 0
     found = orjson.loads(target.read_bytes())["traceEvents"]
     check(found)
-    assert len([e for e in slices(found) if e["name"] == "all_reduce"]) == 6
+    assert len([e for e in slices(found) if e["name"].startswith("all_reduce #")]) == 6
+    packed = tmp_path / "trace.json.gz"
+    assert export.execute(parser.parse_args([*options[:1], "-o", str(packed)])) == 0
+    assert gzip.decompress(packed.read_bytes()) == target.read_bytes()
+
+
+def test_bytes_per_operation(tmp_path: Path) -> None:
+    """At most 150, packed: so that a large job's file can be mailed and opened."""
+    bulk(tmp_path, 8000, world_size=8)
+    trace = load([str(tmp_path)])
+    packed = gzip.compress(b"".join(perfetto.lines(trace)), 6)
+    assert len(packed) / trace.operations.height <= 150

@@ -6,6 +6,7 @@ it. What it could not read it would count in its table of statistics.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import queue
@@ -24,8 +25,10 @@ from typing import Any
 
 import pytest
 
+from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.timeline import perfetto
+from disttrace_viewer.views.timeline.counters import BUSY, FLYING, WAITING
 from support.journals import MS, workers
 from support.scenes import beat
 
@@ -40,6 +43,7 @@ QUERIES = {
     "arrows": "select a.name, b.name from flow join slice a on a.id = slice_out"
     " join slice b on b.id = slice_in",
     "processes": "select name from process where name is not null",
+    "counters": "select distinct name from counter_track",
     "inside": "select a.name, b.name from slice a join slice b on b.id = a.parent_id",
 }
 PAGE = """<iframe id="ui" src="/#!/?url=ORIGIN/trace.json" width="1200" height="800"></iframe>
@@ -167,20 +171,28 @@ def test_perfetto_reads_it_without_a_complaint(tmp_path: Path) -> None:
         if rank != 2:
             journal.begin(journal.collective(group, "barrier"), t=300 * MS, q=8)
         beat(journal, 30)
-    document = b"".join(perfetto.lines(load([str(tmp_path / "journals")])))
-    found = asked(document, tmp_path)
+    trace = load([str(tmp_path / "journals")])
+    document = b"".join(perfetto.lines(trace))
+    found = asked(gzip.compress(document), tmp_path)
     assert found["errors"] == []
     kinds = Counter(kind for _, kind, _ in found["slices"])
     assert kinds["collective"] == 3 * 7 + 2
     assert kinds["message"] == 2
-    assert [name for name, _, open_ in found["slices"] if open_] == ["barrier (in flight)"] * 2
+    assert [name for name, _, open_ in found["slices"] if open_] == []
+    names = Counter(name for name, _, _ in found["slices"])
+    assert names["barrier #8 (in flight 29.7 s)"] == 2
+    assert {name for (name,) in found["counters"]} == {
+        f"the default group: {what}" for what in (WAITING, FLYING, BUSY)
+    }
     assert {name for (name,) in found["processes"]} == {
         "findings",
+        "groups",
         *(f"rank {rank} (host, {4000 + rank})" for rank in range(3)),
     }
-    events = json.loads(document)["traceEvents"]
-    assert sum(event["ph"] == "s" for event in events) == (5 + 2) * 2 + 1
-    assert len(found["arrows"]) == (5 + 2) * 2 + 1
-    assert ["send", "rank 1 is there"] in found["arrows"]
-    assert ["rank 1 is there", "recv"] in found["inside"]
-    assert all(target.endswith("is there") for _, target in found["arrows"])
+    # A flow for each collective and message, to every other one in it.
+    exchanges = Exchanges(trace)
+    starts = sum(event["ph"] == "s" for event in json.loads(document)["traceEvents"])
+    assert starts == exchanges.collectives.height + exchanges.messages.height == 8 + 1
+    assert len(found["arrows"]) == (5 + 2) * 2 + 1 + 1
+    assert ["send #1", "rank 1 arrived"] in found["arrows"]
+    assert ["rank 1 arrived", "recv #1"] in found["inside"]

@@ -1,4 +1,4 @@
-"""Who an operation waited for, as arrows between operations: what timelines draw."""
+"""Arrows between operations: one per matched message, one with many ends per collective."""
 
 from __future__ import annotations
 
@@ -6,63 +6,56 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 
-ARROWS: dict[str, pl.DataType] = {
+ENDS: dict[str, pl.DataType] = {
     "what": pl.String(),  # "message" or "collective"
+    "id": pl.UInt32(),
+    "leaves": pl.Boolean(),  # the one start of the arrow; else one of its ends
     "from_process": pl.UInt32(),
-    "from_number": pl.UInt32(),
-    "from_ns": pl.Int64(),
-    "to_process": pl.UInt32(),
-    "to_number": pl.UInt32(),
-    "to_ns": pl.Int64(),
+    "process": pl.UInt32(),
+    "number": pl.UInt32(),
+    "came_ns": pl.Int64(),  # when the operation at its start began
 }
 
 
-def arrows(exchanges: Exchanges) -> pl.DataFrame:
-    """One row per arrow, by the time it starts.
+def ends(exchanges: Exchanges) -> pl.DataFrame:
+    """Starts and ends of arrows, a start before its ends.
 
-    A message leads from the begin of its send to the end of its receive; in a collective the last
-    to come leads to all that were still in it then, at their ends. Ends that are in flight have
-    no arrow: nobody knows yet that they will be let go by this.
+    A message leads from its send to its receive. A collective leads from the last to arrive to all
+    others in it, also to those in flight: they are in the same one, whether or not all have come.
     """
-    both = pl.concat([_messages(exchanges), _collectives(exchanges)])
-    return both.filter(pl.col("to_ns") >= pl.col("from_ns")).sort("from_ns", maintain_order=True)
+    messages = _messages(exchanges)
+    found = pl.concat([messages, _collectives(exchanges, messages.height // 2)])
+    return found.cast(ENDS)  # type: ignore[arg-type]
 
 
 def _messages(exchanges: Exchanges) -> pl.DataFrame:
     rows = exchanges.messages.filter(
-        pl.col("send_begin_ns").is_not_null()
-        & pl.col("recv_end_ns").is_not_null()
-        & pl.col("recv_error").is_null()
-    )
-    return rows.select(
-        pl.lit("message").alias("what"),
-        pl.col("send_process").alias("from_process"),
-        pl.col("send_number").alias("from_number"),
-        pl.col("send_begin_ns").alias("from_ns"),
-        pl.col("recv_process").alias("to_process"),
-        pl.col("recv_number").alias("to_number"),
-        pl.col("recv_end_ns").alias("to_ns"),
-    ).cast(ARROWS)  # type: ignore[arg-type]
+        pl.col("send_begin_ns").is_not_null() & pl.col("recv_begin_ns").is_not_null()
+    ).with_row_index("id", offset=1)
+    sides = [
+        rows.select(
+            pl.lit("message").alias("what"),
+            "id",
+            pl.lit(value=side == "send").alias("leaves"),
+            pl.col("send_process").alias("from_process"),
+            pl.col(f"{side}_process").alias("process"),
+            pl.col(f"{side}_number").alias("number"),
+            pl.col("send_begin_ns").alias("came_ns"),
+        )
+        for side in ("send", "recv")
+    ]
+    return pl.concat(sides).sort("id", maintain_order=True)
 
 
-def _collectives(exchanges: Exchanges) -> pl.DataFrame:
+def _collectives(exchanges: Exchanges, known: int) -> pl.DataFrame:
     members = exchanges.participants()
-    last = members.group_by("exchange", maintain_order=True).agg(
-        pl.col("process").last().alias("from_process"),
-        pl.col("number").last().alias("from_number"),
-        pl.col("begin_ns").last().alias("from_ns"),
-    )
-    others = (
-        members.join(last, on="exchange", how="left", maintain_order="left")
-        .filter(pl.col("process") != pl.col("from_process"))
-        .filter(pl.col("end_ns").is_not_null() & pl.col("error").is_null())
-    )
-    return others.select(
+    last = pl.int_range(pl.len()) == pl.len() - 1
+    return members.select(
         pl.lit("collective").alias("what"),
-        "from_process",
-        "from_number",
-        "from_ns",
-        pl.col("process").alias("to_process"),
-        pl.col("number").alias("to_number"),
-        pl.col("end_ns").alias("to_ns"),
-    ).cast(ARROWS)  # type: ignore[arg-type]
+        (pl.col("exchange") + known + 1).alias("id"),
+        last.over("exchange").alias("leaves"),
+        pl.col("process").last().over("exchange").alias("from_process"),
+        "process",
+        "number",
+        pl.col("begin_ns").last().over("exchange").alias("came_ns"),
+    ).sort("id", ~pl.col("leaves"), maintain_order=True)

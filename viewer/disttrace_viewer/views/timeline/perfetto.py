@@ -1,8 +1,9 @@
 """Trace-event JSON, for ui.perfetto.dev and chrome://tracing: the timeline of all processes.
 
-A process is a track group with its threads; operations are complete slices, those in flight have a
-begin and no end, and a mark. Arrows lead from a send to its receive, and from the last to come to a
-collective to the others. Findings are instants, on a track of their own and where they concern.
+A process is a track group with its threads; operations are complete slices, those in flight up to
+the last sign of life of their process. A flow leads from a send to its receive; one flow per
+collective from the last to arrive to all others. Counters per group stand above, and findings are
+instants, on a track of their own and on the processes that they concern.
 Times are microseconds from the first begin (``otherData`` has its unix time): unix times would not
 fit into the doubles of JavaScript to the nanosecond.
 
@@ -23,9 +24,11 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Process, Trace
-from disttrace_viewer.views.timeline.arrows import arrows
+from disttrace_viewer.views.timeline.arrows import ends
+from disttrace_viewer.views.timeline.counters import counters
 from disttrace_viewer.views.timeline.slices import Clock, Event, Slices, pid, tid
 from disttrace_viewer.views.timeline.tracks import Track, Tracks, placed
+from disttrace_viewer.wording.sentences import group
 
 CHUNK_ROWS = 50_000
 
@@ -60,19 +63,28 @@ def _clock(start: int) -> Clock:
 def _pieces(trace: Trace, us: Clock) -> Iterator[bytes]:
     """Events, several to a piece, without a comma at the end."""
     tracks, slices = Tracks(), Slices(trace, us)
+    case, findings = diagnose(trace)
+    exchanges = case.evidence.exchanges
+    lasts = {process.index: process.last_ns for process in trace.processes}
+    over = pl.col("process").replace_strict(lasts, default=None, return_dtype=pl.Int64)
+    failed = pl.coalesce(pl.col("issued_ns"), pl.col("begin_ns"))
+    until = pl.coalesce(
+        pl.col("end_ns"), pl.when(pl.col("error").is_null()).then(over).otherwise(failed)
+    ).alias("until_ns")
     where = []
     for first in range(0, trace.operations.height, CHUNK_ROWS):
         chunk = trace.operations.slice(first, CHUNK_ROWS)
         rows = placed(trace, tracks, chunk)
-        where.append(rows.select("process", "number", "track", "begin_ns", "end_ns"))
+        where.append(rows.select("process", "number", "track", "begin_ns", until))
         yield b",\n".join(slices.of(rows))
     for event in _names(trace, tracks):
         yield orjson.dumps(event)
     for event in _ends(trace, us):
         yield orjson.dumps(event)
     if where:
-        yield from _flows(trace, pl.concat(where), us)
-    for event in _findings(*diagnose(trace), us):
+        yield from _flows(trace, exchanges, pl.concat(where), us)
+    yield from _counters(trace, exchanges, us)
+    for event in _findings(case, findings, us):
         yield orjson.dumps(event)
 
 
@@ -132,44 +144,59 @@ def _instant(name: str, kind: str, ts: float, process: int, /, **args: Any) -> E
     return {"name": name, "cat": kind, "ph": "i", "s": "p", **at}
 
 
-def _flows(trace: Trace, where: pl.DataFrame, us: Clock) -> Iterator[bytes]:
-    """Arrows as pairs of flow events; each must lie on the slice that it belongs to.
+def _flows(trace: Trace, exchanges: Exchanges, where: pl.DataFrame, us: Clock) -> Iterator[bytes]:
+    """Arrows as flow events, of one id per message and per collective; each must lie on the slice
+    that it belongs to.
 
     Perfetto lets an arrow lead to the start of a slice, and turns one around whose slice started
-    first. So where somebody came late, what had waited gets a slice inside that starts then.
+    first. So where somebody arrived late, what had waited gets a slice inside that starts then.
     """
     labels = [p.label for p in trace.processes]
-    for number, row in enumerate(_arrows(trace, where).iter_rows(), start=1):
-        what, source, start, came, target, end, begin, until, crowded = row
-        shared = {"name": what, "cat": what, "id": number}
-        leaves = {**shared, "ph": "s", "pid": pid(source), "tid": tid(start), "ts": us(came)}
-        place = {"pid": pid(target), "tid": tid(end)}
-        arrives = {**shared, "ph": "f", "bp": "e", **place, "ts": us(max(begin, came))}
+    for row in _arrows(exchanges, where).iter_rows():
+        what, number, leaves, source, target, place, came, begin, until, crowded = row
+        event = {"name": what, "cat": what, "id": number, "pid": pid(target), "tid": tid(place)}
+        if leaves:
+            yield orjson.dumps({**event, "ph": "s", "ts": us(came)})
+            continue
+        arrives = {**event, "ph": "f", "bp": "e", "ts": us(max(begin, came))}
         if begin < came < until and not crowded:
-            there = {"name": f"{labels[source]} is there", "cat": "exchange", "ph": "X", **place}
-            there |= {"ts": us(came), "dur": (until - came) / 1000}
-            yield orjson.dumps(there)
-        yield orjson.dumps(leaves) + b",\n" + orjson.dumps(arrives)
+            part = {"name": f"{labels[source]} arrived", "cat": "exchange", "ph": "X"}
+            at = {"pid": pid(target), "tid": tid(place), "ts": us(came)}
+            yield orjson.dumps({**part, **at, "dur": (until - came) / 1000})
+        yield orjson.dumps(arrives)
 
 
-def _arrows(trace: Trace, where: pl.DataFrame) -> pl.DataFrame:
-    """Arrows with the tracks of both ends, and whether something else is inside the target."""
+def _arrows(exchanges: Exchanges, where: pl.DataFrame) -> pl.DataFrame:
+    """Starts and ends of arrows with their tracks, and whether something else is inside."""
     following = pl.col("begin_ns").shift(-1).over("track", order_by="begin_ns")
-    places = where.with_columns((following < pl.col("end_ns")).fill_null(False).alias("crowded"))
-    found = arrows(Exchanges(trace))
-    for side in ("from", "to"):
-        kept = ("process", "number", "track", "begin_ns", "crowded")
-        names = {name: f"{side}_{name}" for name in kept}
-        found = found.join(
-            places.select(*kept).rename(names),
-            on=[f"{side}_process", f"{side}_number"],
-            how="left",
+    places = where.with_columns((following < pl.col("until_ns")).fill_null(False).alias("crowded"))
+    return (
+        ends(exchanges)
+        .join(
+            places.select("process", "number", "track", "begin_ns", "until_ns", "crowded"),
+            on=["process", "number"],
             maintain_order="left",
         )
-    return found.select(
-        "what", "from_process", "from_track", "from_ns", "to_process", "to_track",
-        "to_begin_ns", "to_ns", "to_crowded",
+        .select(
+            "what", "id", "leaves", "from_process", "process", "track", "came_ns", "begin_ns",
+            "until_ns", "crowded",
+        )
     )  # fmt: skip
+
+
+def _counters(trace: Trace, exchanges: Exchanges, us: Clock) -> Iterator[bytes]:
+    """Ranks waiting, bytes in flight and bus bandwidth of every group, above the processes."""
+    own = len(trace.processes) + 1
+    rows = counters(trace, exchanges)
+    if not rows.height:
+        return
+    yield orjson.dumps(_meta("process_name", own, name="groups"))
+    yield orjson.dumps(_meta("process_sort_index", own, sort_index=-1))
+    names = [group(one, trace) for one in trace.groups]
+    for number, what, at, value in rows.iter_rows():
+        of, unit = what.split(" ", 1)  # Perfetto puts the names of a counter and its value together
+        event = {"name": f"{names[number]}: {of}", "ph": "C", "pid": pid(own), "ts": us(at)}
+        yield orjson.dumps({**event, "args": {unit: round(value, 6)}})
 
 
 def _findings(case: Case, findings: tuple[Finding, ...], us: Clock) -> Iterator[Event]:
@@ -178,7 +205,7 @@ def _findings(case: Case, findings: tuple[Finding, ...], us: Clock) -> Iterator[
     own = len(trace.processes)
     if findings:
         yield _meta("process_name", own, name="findings")
-        yield _meta("process_sort_index", own, sort_index=-1)
+        yield _meta("process_sort_index", own, sort_index=-2)
     for found in findings:
         at = us(found.at_ns or trace.end_ns)
         values = as_values(case, found)

@@ -11,6 +11,7 @@ import polars as pl
 from disttrace_viewer.trace.columns import STATUS
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.call_fields import shared
+from disttrace_viewer.wording.quantities import duration, spans
 
 _ROW = (
     "process",
@@ -57,7 +58,7 @@ class Slices:
         return map(self._one, rows.with_columns(STATUS).select(_ROW).iter_rows())
 
     def _one(self, row: tuple[Any, ...]) -> bytes:
-        """The slice of an operation, and its mark if it is in flight."""
+        """The slice of an operation."""
         (
             process, number, call, track, seq, key, source, error, size,
             begin, issued, wait, complete, end, status,
@@ -77,26 +78,20 @@ class Slices:
         }
         args = orjson.dumps({name: value for name, value in own.items() if value is not None})
         place = {"pid": pid(process), "tid": tid(track), "ts": self._us(begin)}
-        event: Event = {"name": name, "cat": kind, **place}
+        if seq is not None:
+            name = f"{name} #{seq}"
+        event: Event = {"name": name, "cat": kind, **place, "ph": "X"}
         if end is not None:
-            event |= {"ph": "X", "dur": (end - begin) / 1000}
+            event["dur"] = (end - begin) / 1000
         elif status == "error":
-            event |= {"ph": "X", "dur": ((issued or begin) - begin) / 1000}
+            event["dur"] = ((issued or begin) - begin) / 1000
         else:
-            event |= {"name": f"{name} (in flight)", "ph": "B", "cname": "terrible"}
+            # To the last sign of life of its process: so long it was in flight at least.
+            age = max(0, self._trace.processes[process].last_ns - begin)
+            event |= {"dur": age / 1000, "cname": "terrible"}
+            event["name"] = f"{name} (in flight {duration(age)})"
         joint = b"," if len(shared) > 2 else b""
-        made = orjson.dumps(event)[:-1] + b',"args":' + args[:-1] + joint + shared[1:] + b"}"
-        if event["ph"] == "B":
-            made += b",\n" + orjson.dumps(self._mark(name, process, place, begin))
-        return made
-
-    def _mark(self, name: str, process: int, place: Event, begin: int) -> Event:
-        """Where its process was last heard of: so long it was in flight at least."""
-        last = max(begin, self._trace.processes[process].last_ns)
-        text = f"{name} in flight for {(last - begin) / 1e9:.3f} s"
-        return {"name": text, "cat": "in flight", "ph": "i", "s": "t", **place} | {
-            "ts": self._us(last)
-        }
+        return orjson.dumps(event)[:-1] + b',"args":' + args[:-1] + joint + shared[1:] + b"}"
 
     def _call(self, number: int) -> tuple[str, str, bytes]:
         found = self._shared.get(number)
@@ -106,6 +101,8 @@ class Slices:
             stack = [f"{file}:{line} {function}" for file, line, function in kept.pop("stack")]
             if stack:
                 kept["stack"] = stack
+            if "group_ranks" in kept:
+                kept["group_ranks"] = spans(kept["group_ranks"])  # not one line for each
             if "args" in kept:
                 kept["arguments"] = kept.pop("args")  # they stand in what the format calls "args"
             del kept["op"], kept["kind"]  # the name and the category of the slice
