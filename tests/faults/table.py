@@ -975,6 +975,102 @@ LATE_ARRIVAL = (
 )
 
 
+FROZEN = tuple(
+    Row(
+        number=24,
+        program=f"faults/frozen.py --how {how}",
+        settled_s=12.0,  # so that whoever ends it does so long after the last sign of life
+        expected=(
+            Expected(
+                kinds=("missing_participant",), culprits=((1,),), waiting=(0, 2), lines={0: ("L3",)}
+            ),
+        ),
+    )
+    for how in ("gil", "stop")
+)
+
+
+def _wrong_peer(options: str, kinds: tuple[str, ...], *words: str) -> Row:
+    """Whoever is at the end of the chain was addressed by mistake."""
+    return Row(
+        number=25,
+        program=f"faults/wrong_peer.py {options}",
+        expected=(Expected(kinds=kinds, culprits=(NOBODY,), words=words),),
+    )
+
+
+WRONG_PEER = (
+    _wrong_peer("--how to", ("deadlock",), "is the destination right"),
+    _wrong_peer("--how to --busy", ("unmatched_send",), "is the destination right"),
+    _wrong_peer("--how from --busy", ("unmatched_recv",), "is the source right"),
+    _wrong_peer("--how group", ("missing_participant",), "is the group right"),
+)
+
+
+def _store_server(options: str, culprits: tuple[int, ...], *words: str) -> Row:
+    """Over a failed process nobody says that nothing is wrong."""
+    return Row(
+        number=26,
+        program=f"faults/store_server.py {options}",
+        ends="ends",
+        expected=(Expected(kinds=("process_failed",), culprits=(culprits,), words=words),),
+    )
+
+
+STORE_SERVER = (
+    _store_server("", NOBODY, "served by rank 0"),
+    _store_server("--how leave --op key", NOBODY, "served by rank 0"),
+    _store_server("--how raise", (0,), "nothing left to serve"),
+)
+
+_POLLING = Expected(
+    kinds=("missing_participant",), culprits=((1,),), lines={1: ("L1",), 2: ("L2",)}
+)
+
+STORE_POLLING = (
+    Row(number=27, program="faults/store_polling.py --how poll", expected=(_POLLING,)),
+    Row(number=27, program="faults/store_polling.py --how thread", expected=(_POLLING,)),
+    Row(number=0, program="faults/store_polling.py --how poll --healthy", ends="ends"),
+    Row(number=0, program="faults/store_polling.py --how thread --healthy", ends="ends"),
+)
+
+_DETAIL = " ".join(f"--set {rank}:TORCH_DISTRIBUTED_DEBUG=DETAIL" for rank in range(3))
+
+DETAIL = (
+    Row(
+        number=1,
+        program="faults/extra_collective.py",
+        launch=_DETAIL,
+        ends="ends",
+        expected=(
+            Expected(kinds=("op_mismatch",), culprits=((0,),), lines={0: ("L1",), 1: ("L2",)}),
+        ),
+    ),
+    Row(
+        number=23,
+        program="faults/late_arrival.py --op monitored",
+        launch=_DETAIL,
+        ends="ends",
+        expected=(Expected(kinds=("missing_participant",), culprits=((1,),)),),
+    ),
+)
+
+_TWO_AT_ONCE = Row(
+    number=11,
+    program="faults/sudden_end.py --how sigkill --also 2",
+    world=4,
+    ends="ends",
+    expected=(Expected(kinds=("process_failed",), culprits=((1, 2),)),),
+)
+
+_TWO_FILES = Row(
+    number=9,
+    program="faults/rendezvous.py --file",
+    launch="--set 1:INIT_SUFFIX=b",
+    expected=(Expected(kinds=("rendezvous_incomplete",), culprits=((1,),), words=("file://",)),),
+)
+
+
 _RESTART = "--nnodes 1 --start 1 --per-node {} --set 0:max-restarts=1"
 _FIRST_ATTEMPT = Expected(
     kinds=("process_failed",), culprits=((1,),), lines={1: ("L1",)}, words=("first attempt",)
@@ -1107,6 +1203,13 @@ _ONE_WAY: tuple[Row, ...] = (
     *RESTARTED,
     *OWN_ERRORS,
     *LATE_ARRIVAL,
+    *FROZEN,
+    *WRONG_PEER,
+    *STORE_SERVER,
+    *STORE_POLLING,
+    *DETAIL,
+    _TWO_AT_ONCE,
+    _TWO_FILES,
     *HEALTHY,
 )
 

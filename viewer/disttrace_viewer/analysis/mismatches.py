@@ -45,7 +45,8 @@ def differences(evidence: Evidence) -> Iterator[Difference]:
     the rest: only a reduce op does not.
     """
     done: set[Hashable] = set()
-    for exchange in _of_table(evidence) if evidence.columnar else _in_flight(evidence):
+    found_in = _of_table(evidence) if evidence.columnar else _in_flight(evidence)
+    for exchange in (*found_in, *_raised(evidence)):
         stream = (exchange.group, exchange.backend)
         if stream in done:
             continue
@@ -120,6 +121,19 @@ def _in_flight(evidence: Evidence) -> Iterator[_Exchange]:
             here = evidence.sample.members((group, backend), seq)
             kept = {rank: op for rank, op in here.items() if op.number != STAND_IN}
             yield _Exchange(group, backend, seq, 1, lambda kept=kept: kept)  # type: ignore[misc]
+
+
+def _raised(evidence: Evidence) -> Iterator[_Exchange]:
+    """Exchanges that raised in the calls of some: ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` compares
+    the arguments of all members first, in the call. Its own sentence may name another operation.
+    """
+    found: dict[tuple[int, str | None, int], dict[int, Op]] = {}
+    for op in evidence.raised_in_call:
+        if op.call.group is not None and op.call.group_rank is not None and op.seq is not None:
+            members = found.setdefault((op.call.group, op.call.backend, op.seq), {})
+            members.setdefault(op.call.group_rank, op)
+    for (group, backend, seq), here in sorted(found.items(), key=lambda item: item[0][2]):
+        yield _Exchange(group, backend, seq, 1, lambda here=here: here)  # type: ignore[misc]
 
 
 def _raced(evidence: Evidence, op: Op) -> bool:

@@ -43,6 +43,8 @@ def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
             continue
         if (wait.stream, wait.op.seq) in finding.scope.streams:
             continue  # the finding tells of it
+        if wait.process in finding.waiting and not finding.culprits:
+            continue
         over = wait.op.error is not None or evidence.ends[wait.process].over
         what = f"{sentences.operation(trace, wait.op)}{sentences.aside(frame(trace, wait.op))}"
         waits.setdefault((over, what), []).append(wait.process)
@@ -55,6 +57,9 @@ def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
         end = evidence.ends[process]
         if process in case.cut_off:
             continue  # ended from outside when all was over: no consequence of anything here
+        nobody = finding.kind == "process_failed" and not finding.culprits
+        if nobody and process in finding.waiting:
+            continue  # the finding is about them
         if owner == number and process not in finding.culprits and end.how != CLEAN:
             ended.setdefault(words(evidence, process), []).append(process)
     told += [

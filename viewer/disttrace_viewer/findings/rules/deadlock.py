@@ -8,7 +8,7 @@ from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.wait_graph import KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import unmatched
+from disttrace_viewer.findings.rules import crossed, unmatched
 from disttrace_viewer.wording import sentences
 
 
@@ -112,7 +112,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
         summary=f"{sentences.processes(trace, path).capitalize()} wait for one another:"
         f" {'; '.join(said)}.",
         certainty=LIKELY if unsure or not case.certain_journals(members) else CERTAIN,
-        hint=_hint(waits, len(groups)),
+        hint=_hint(case, waits, len(groups)),
         waiting=tuple(members),
         op=first.op.call.op if len({w.op.call.op for w in waits}) == 1 else None,
         group=trace.groups[groups.pop()].id  # type: ignore[index]
@@ -141,7 +141,11 @@ def _expected(wait: Wait) -> str:
     return ", which alone has set such keys" if wait.kind == KEY else ""
 
 
-def _hint(waits: Sequence[Wait], groups: int) -> str:
+def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
+    for wait in waits:
+        other = crossed.partner(case, wait)
+        if other is not None and other in waits and len(waits) > 2:
+            return sentences.capital(crossed.question(case, wait, other))
     if any(w.kind == KEY for w in waits):
         return "Set the key before the call in which its setter waits, or wait for it after that."
     if all(w.kind == MESSAGE for w in waits):

@@ -11,7 +11,7 @@ from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MEETING, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.rules import crossed, outside
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.sample.sample import STAND_IN
 from disttrace_viewer.wording import sentences
@@ -47,23 +47,34 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     who = [w.process for w in inside]
     group = None if wait.op.call.group is None else trace.groups[wait.op.call.group]
     extra = _extra(case, wait, sinks)
+    other = crossed.partner(case, wait) if extra is None else None
+    nobody = extra is not None or other is not None
     early = all(case.early(w) for w in inside)
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
     unsure = any(w.op.call.origin == "c++" for w in inside) or bool(_mute(case, sinks))
     return Finding(
         kind="missing_participant",
-        summary=_summary(case, wait, sinks, inside, extra),
-        certainty=CERTAIN if whole and extra is None and not unsure and not early else LIKELY,
+        summary=_summary(case, wait, sinks, inside, extra)
+        if other is None
+        else f"{_summary(case, wait, sinks, inside, None)[:-1]}; "
+        f"{crossed.question(case, wait, other)}",
+        certainty=CERTAIN if whole and not nobody and not unsure and not early else LIKELY,
         hint=_hint(case, wait, sinks) if extra is None else _skipped(case, extra),
-        culprits=() if extra is not None else tuple(sinks),
-        absent_ranks=() if extra is not None else wait.absent,
+        culprits=() if nobody else tuple(sinks),
+        absent_ranks=() if nobody else wait.absent,
         waiting=tuple(who),
         op=wait.op.call.op,
         group=None if group is None else group.id,
         seq=wait.op.seq,
         locations=outside.locations(case, sinks)
-        + evidence.locations([*(w.op for w in inside), *([] if extra is None else [extra.op])]),
+        + evidence.locations(
+            [
+                *(w.op for w in inside),
+                *([] if extra is None else [extra.op]),
+                *([] if other is None else [other.op]),
+            ]
+        ),
         at_ns=wait.op.begin_ns,
         scope=Scope(
             exchanges=frozenset({wait.exchange}),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
+from disttrace_viewer.analysis.mismatches import minority
 from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.rendezvous import Meeting
 from disttrace_viewer.analysis.wait_graph import MEETING, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
@@ -32,7 +34,9 @@ def new_group(case: Case, wait: Wait) -> bool:
 
 
 def _elsewhere(case: Case, wait: Wait) -> list[Wait]:
-    """Waits in the same place for a group of the same size, but under another prefix."""
+    """Waits for the same group at another place: under another prefix of the same store, in
+    another file, or at another store's address. The same group: of the same size, with other ranks.
+    """
     mine = case.meetings.of(wait.op)
     found = []
     for other in case.open():
@@ -40,13 +44,28 @@ def _elsewhere(case: Case, wait: Wait) -> list[Wait]:
         if (
             mine is not None
             and theirs is not None
-            and theirs.store.place == mine.store.place
-            and theirs.store.prefix != mine.store.prefix
+            and _where(theirs) != _where(mine)
+            and _made_alike(case, wait, other)
             and theirs.expected == mine.expected
             and not set(theirs.arrived) & set(mine.arrived)
         ):
             found.append(other)
     return found
+
+
+def _where(meeting: Meeting) -> tuple[object, ...]:
+    return (meeting.store.place, meeting.store.prefix)
+
+
+def _made_alike(case: Case, one: Wait, two: Wait) -> bool:
+    """Whether both make a default group, or a group by hand in one store."""
+    made = [case.meetings.parent(wait.op) for wait in (one, two)]
+    if all(parent is not None and parent.call.op == "init_process_group" for parent in made):
+        return one.op.call.op == two.op.call.op
+    here, there = case.meetings.of(one.op), case.meetings.of(two.op)
+    assert here is not None
+    assert there is not None
+    return here.store.place == there.store.place
 
 
 def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) -> Finding:
@@ -69,11 +88,10 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
     age = sentences.span(max(evidence.age_ns(w.op) for w in same))
     text = _missing(case, wait, sinks)
     if elsewhere:
-        others = sentences.processes(trace, [w.process for w in elsewhere])
+        others = [w.process for w in elsewhere]
         theirs = case.meetings.of(elsewhere[0].op)
-        there = "/".join(p or "?" for p in theirs.store.prefix) if theirs else "?"
-        here = "/".join(p or "?" for p in meeting.store.prefix)
-        text = f"{others} waits in the same store under the prefix {there!r}, not {here!r}"
+        verb = "wait" if len(set(others)) > 1 else "waits"
+        text = f"{sentences.processes(trace, others)} {verb} {_apart(case, theirs, meeting)}"
     early = all(case.early(w) for w in same)
     name = meeting.store.name or wait.op.call.op
     label = sentences.processes(trace, {w.process for w in same})
@@ -86,7 +104,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         ),
         certainty=CERTAIN if elsewhere or not (wait.absent or early) else LIKELY,
         hint=_hint(wait, elsewhere),
-        culprits=() if elsewhere else tuple(sinks),
+        culprits=_minority(case, same, elsewhere) if elsewhere else tuple(sinks),
         absent_ranks=() if elsewhere else wait.absent,
         waiting=tuple(who),
         op=evidence.top(wait.op).call.op,
@@ -104,6 +122,36 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         if early and not elsewhere
         else (),
     )
+
+
+def _apart(case: Case, theirs: Meeting | None, mine: Meeting) -> str:
+    """How two meeting points differ."""
+    if theirs is None:
+        return "elsewhere"
+    if theirs.store.place != mine.store.place:
+        places = case.evidence.trace.place_by_id
+        known = [places.get(m.store.place) for m in (theirs, mine)]
+        there, here = ("?" if place is None else place.name for place in known)
+        return f"at {there}, not at {here}"
+    there = "/".join(p or "?" for p in theirs.store.prefix)
+    here = "/".join(p or "?" for p in mine.store.prefix)
+    return f"in the same store under the prefix {there!r}, not {here!r}"
+
+
+def _minority(case: Case, same: list[Wait], elsewhere: list[Wait]) -> tuple[int, ...]:
+    """Those at the place where fewer are; nobody where it is one against one, or where nobody knows
+    which of the missing are where.
+    """
+    where = {w.process: _place(case, w) for w in (*same, *elsewhere)}
+    size = len(where)
+    if size < 3:
+        return ()
+    return tuple(sorted(minority(where, size)))
+
+
+def _place(case: Case, wait: Wait) -> Hashable:
+    meeting = case.meetings.of(wait.op)
+    return None if meeting is None else _where(meeting)
 
 
 def _missing(case: Case, wait: Wait, sinks: list[int]) -> str:
@@ -129,7 +177,7 @@ def _missing(case: Case, wait: Wait, sinks: list[int]) -> str:
 
 def _hint(wait: Wait, elsewhere: list[Wait]) -> str:
     if elsewhere:
-        return "Give all of them one prefix (and one store); then they meet."
+        return "Give all of them one store (init_method, MASTER_ADDR and MASTER_PORT) and prefix."
     if wait.absent:
         return "See whether these ranks were started, and on which host; read their output."
     return "See what these ranks do before they join."

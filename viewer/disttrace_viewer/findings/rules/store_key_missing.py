@@ -9,20 +9,44 @@ from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.store_keys import Setters
 from disttrace_viewer.analysis.wait_graph import KEY, Wait
 from disttrace_viewer.findings.case import EARLY, Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """One finding per key, or set of keys, that is awaited and not set."""
+    """One finding per key, or set of keys, that is awaited and not set.
+
+    A thread beside the one that communicates may wait for a key all day, for "shutdown" say. Its
+    wait counts only where nothing else is wrong and the main thread waits for that thread.
+    """
     seen = set()
     for wait in case.oldest():
-        if wait.kind != KEY or not wait.unknown or wait in case.owner or not case.old(wait):
-            continue
-        if wait.exchange not in seen:
+        if _unset(case, wait) and wait.exchange not in seen:
             seen.add(wait.exchange)
             yield _finding(case, wait)
+    if any(finding.severity == ERROR for finding in case.findings):
+        return
+    for wait in case.open():
+        if wait.side and _unset(case, wait) and _joined(case, wait) and wait.exchange not in seen:
+            seen.add(wait.exchange)
+            yield _finding(case, wait)
+
+
+def _unset(case: Case, wait: Wait) -> bool:
+    return wait.kind == KEY and wait.unknown and wait not in case.owner and case.old(wait)
+
+
+def _joined(case: Case, wait: Wait) -> bool:
+    """Whether the main thread is in no wait of its own and stands where it joins a thread."""
+    stack = case.evidence.stack(wait.process)
+    inner = stack[0] if stack else None
+    return (
+        inner is not None
+        and case.outside(wait.process)
+        and inner.file.endswith("/threading.py")
+        and inner.function in ("join", "_wait_for_tstate_lock", "_shutdown", "wait")
+    )
 
 
 def _finding(case: Case, wait: Wait) -> Finding:

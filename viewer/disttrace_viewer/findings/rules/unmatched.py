@@ -8,7 +8,7 @@ from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.wait_graph import MESSAGE, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.rules import crossed, outside
 from disttrace_viewer.sample.sample import message_stream
 from disttrace_viewer.wording import sentences
 
@@ -86,21 +86,26 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     op = wait.op
     early = case.early(wait)
     whole = bool(sinks) and case.certain_journals([wait.process, *sinks])
+    other = None if wait.any_of else crossed.partner(case, wait)
+    nobody = wait.any_of or other is not None
     return Finding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
-        summary=_summary(case, wait, sinks),
-        certainty=CERTAIN if whole and not wait.any_of and not early else LIKELY,
+        summary=_summary(case, wait, sinks)
+        if other is None
+        else f"{_summary(case, wait, sinks)[:-1]}; {crossed.question(case, wait, other)}",
+        certainty=CERTAIN if whole and not nobody and not early else LIKELY,
         hint=f"Find the {'send' if op.call.op == 'recv' else 'receive'} that should match it: is it"
         " under a condition, or in a batch that one side left shorter?"
         if not wait.lateness
         else "Find what held it up before that call, or allow more time: timeout= of the group.",
-        culprits=() if wait.any_of else tuple(sinks),
-        absent_ranks=() if wait.any_of else wait.absent,
-        waiting=(wait.process,),
+        culprits=() if nobody else tuple(sinks),
+        absent_ranks=() if nobody else wait.absent,
+        waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
         op=op.call.op,
         group=_group(case, op),
         seq=op.seq,
-        locations=evidence.locations([op]) + outside.locations(case, sinks),
+        locations=evidence.locations([op, *([] if other is None else [other.op])])
+        + outside.locations(case, sinks),
         at_ns=op.begin_ns,
         scope=Scope(
             exchanges=frozenset({wait.exchange}),

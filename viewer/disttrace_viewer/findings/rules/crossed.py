@@ -1,0 +1,51 @@
+"""Part of findings about one end: whether whoever waits may have addressed the wrong one.
+
+Rank 0 sends to rank 2, which is busy, while rank 1 receives from rank 0: then it is as likely that
+the destination is wrong as that rank 2 is late. The same for a collective in one group while
+somebody is at the same line in another group that lacks only this rank.
+"""
+
+from __future__ import annotations
+
+from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MESSAGE, Wait
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.wording import sentences
+
+
+def partner(case: Case, wait: Wait) -> Wait | None:
+    """Who waits for the one who waits, in the way that a right address would have met.
+
+    None where this very call has met its other end before: then that is where it belongs.
+    """
+    if case.evidence.longest_ns(wait.op) > 0:
+        return None
+    for other in case.open():
+        if wait.process not in other.targets or other.side or other.kind != wait.kind:
+            continue
+        if wait.kind == MESSAGE and other.op.call.op != wait.op.call.op:
+            return other
+        if wait.kind == COLLECTIVE and _same_line(case, wait, other):
+            return other
+    return None
+
+
+def _same_line(case: Case, one: Wait, two: Wait) -> bool:
+    trace = case.evidence.trace
+    here, there = frame(trace, one.op), frame(trace, two.op)
+    return here is not None and here == there and one.op.call.group != two.op.call.group
+
+
+def question(case: Case, wait: Wait, other: Wait) -> str:
+    """Both sides, and what to ask of them."""
+    trace = case.evidence.trace
+    one, two = trace.processes[wait.process].label, trace.processes[other.process].label
+    asked = "group" if wait.kind == COLLECTIVE else "source"
+    if wait.kind == MESSAGE and wait.op.call.op == "send":
+        asked = "destination"
+    return (
+        f"{one} is in {sentences.operation(trace, wait.op)}"
+        f" ({sentences.place(frame(trace, wait.op))}) while {two} is in"
+        f" {sentences.operation(trace, other.op)} ({sentences.place(frame(trace, other.op))}) and"
+        f" waits for {one}: is the {asked} right?"
+    )
