@@ -17,7 +17,6 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.load.schema import Checker
 from disttrace_viewer.load.text import LONGEST_LINE, read
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.otlp.follow.registry import Registry
 from disttrace_viewer.otlp.follow.tail import Tail
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.trace.plain_text import plain, shortened
@@ -290,16 +289,6 @@ def test_a_tail_skips_a_line_without_an_end(tmp_path: Path) -> None:
     assert lines[-1] == b"good"
     assert sum(map(len, lines)) < 2 * LONGEST_LINE
     tail.close()
-
-
-def test_the_registry_names_files_of_its_folder_only(tmp_path: Path) -> None:
-    """Others may have written into it."""
-    path = tmp_path / "r"
-    lines = ["1 2 good-h-1-a", "1 2 ../victim/old", "² 2 x", "1 2 /etc/x", "1 2 a\x1bb", "9" * 30]
-    path.write_text("\n".join(lines) + "\n")
-    descriptor = os.open(path, os.O_RDWR)
-    assert [entry.base for entry in Registry(str(path), descriptor).poll()] == ["good-h-1-a"]
-    os.close(descriptor)
 
 
 def test_both_readers_skip_the_same_records(tmp_path: Path) -> None:

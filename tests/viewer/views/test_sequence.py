@@ -220,7 +220,7 @@ def test_a_bad_end_is_a_row_and_in_the_head(tmp_path: Path) -> None:
     assert isinstance(row, EndRow)
     assert (row.processes, row.what, row.place) == (
         (0, 1),
-        "raised ValueError: no data",
+        r"raised ValueError: no data\nhere",
         "train.py:7 step",
     )
     assert found.header.jobs[0].states == (("failed", 2),)

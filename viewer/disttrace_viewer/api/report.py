@@ -94,6 +94,11 @@ class Report:
         """Whether there is neither an error nor a warning."""
         return report.healthy(self._found)
 
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """What is missing of the job's journals, as sentences; none: the verdict rests on all."""
+        return self._case.incomplete
+
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What is wrong, errors first."""

@@ -6,6 +6,9 @@ import argparse
 
 from disttrace_viewer.commands import common
 
+INCOMPLETE = 2
+"""Exit code where nothing wrong was found, but not everything could be read."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
@@ -20,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Print the report; 0 healthy, 1 an error or a warning, 2 (raised) nothing to read."""
+    """Print the report; 0 healthy, 1 an error or a warning, 2 journals that the answer needs are
+    missing (or, raised, all of them).
+    """
     report = common.read(args).diagnose(stall_s=args.stall)
     if args.json:
         import orjson
@@ -28,4 +33,6 @@ def execute(args: argparse.Namespace) -> int:
         common.write(orjson.dumps(report.to_dict(), option=orjson.OPT_INDENT_2) + b"\n")
     else:
         common.write(f"{report}\n".encode())
-    return 0 if report.healthy else 1
+    if not report.healthy:
+        return 1
+    return INCOMPLETE if report.incomplete else 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT, UNINSTALLED
+from disttrace_viewer.diagnosis.completeness import missing_ranks
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
+from disttrace_viewer.merge.clock import UNKNOWN_NS
 from disttrace_viewer.trace.model import Location, Process
 
 FORMAT = 1
@@ -24,10 +26,15 @@ def report(case: Case, findings: Sequence[Finding]) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "healthy": healthy(findings),
-        "processes": [process(case, p) for p in case.evidence.trace.processes],
+        "processes": [process(case, p) for p in by_rank(case.evidence.trace.processes)],
         "findings": [finding(case, f) for f in findings],
         "coverage": coverage(case),
     }
+
+
+def by_rank(processes: Iterable[Process]) -> list[Process]:
+    """Processes in the order in which people look for them: by rank, then those without one."""
+    return sorted(processes, key=lambda p: (p.rank is None, p.rank or 0, p.index))
 
 
 def state(case: Case, index: int) -> str:
@@ -129,6 +136,7 @@ def _ranks(case: Case, indices: Sequence[int]) -> list[int]:
 def coverage(case: Case) -> dict[str, Any]:
     """What was read, what is missing, and what could not be seen."""
     trace = case.evidence.trace
+    errors = [clock.error_ns for clock in trace.clocks]
     sentences: dict[str, None] = {}
     for one in trace.processes:
         sentences.update(dict.fromkeys(one.versions.get("not_captured") or ()))
@@ -144,20 +152,11 @@ def coverage(case: Case) -> dict[str, Any]:
             }
             for one in trace.processes
         ],
-        "missing_ranks": missing_ranks(case),
+        "incomplete": list(case.incomplete),
+        "missing_ranks": list(missing_ranks(trace)),
         "dropped": sum(d.operations or 0 for one in trace.processes for d in one.dropped),
-        "clock_error_ns": max((clock.error_ns for clock in trace.clocks), default=0),
+        "clock_error_ns": max((e for e in errors if e != UNKNOWN_NS), default=0),
         "not_captured": list(sentences),
         "problems": [problem.sentence for problem in trace.problems],
         "other_jobs": [job.id for job in trace.other_jobs],
     }
-
-
-def missing_ranks(case: Case) -> list[int]:
-    """Ranks of default groups of which there is no journal."""
-    trace = case.evidence.trace
-    found: set[int] = set()
-    for group in trace.groups:
-        if group.default:
-            found |= {r for r in (group.global_rank(m) for m in group.missing) if r is not None}
-    return sorted(found)

@@ -36,6 +36,8 @@ class Case:
     """Number of the finding that explains a wait."""
     ends: dict[int, int] = field(default_factory=dict)
     """Number of the finding that explains how a process ended."""
+    incomplete: tuple[str, ...] = ()
+    """What is missing of the job's journals; none: the verdict rests on all of them."""
 
     @cached_property
     def meetings(self) -> Meetings:

@@ -13,7 +13,7 @@ from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, parse
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import MOST_DEFINITIONS, open_regular
-from disttrace_viewer.load.problems import Problems, plural
+from disttrace_viewer.load.problems import LOSSES, Problems, plural
 from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.trace.plain_text import plain
 
@@ -34,6 +34,21 @@ class Journal:
     """Newest modification of its files: the process was alive then or later."""
     head_t: int | None = None
     """Time of the first segment's head, where no definition tells ``t0``."""
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the definition of the process is lost, or all of the journal."""
+        return "process" not in self.definitions.process
+
+    @property
+    def told_of(self) -> tuple[str, ...]:
+        """The files of which problems may tell: also one that is not there."""
+        return (self.definitions.path, *self.files.paths)
+
+
+def in_name(part: str) -> str:
+    """A job's id or a host as names of files have it."""
+    return re.sub(r"[^A-Za-z0-9._]", "_", part)[:60]
 
 
 def gather(found: Sequence[Files], problems: Problems) -> list[Journal]:
@@ -59,28 +74,28 @@ def open_journal(files: Files, problems: Problems) -> Journal | None:
     else:
         text = texts.read(files.definitions, problems, MOST_DEFINITIONS)
         definitions = parse(text, own) if text.data else Definitions(files.definitions)
+    match = _NAME.match(os.path.basename(files.base))
+    from_name = {k: plain(v) for k, v in match.groupdict().items()} if match else {}
     identity: str | None = definitions.process.get("process") or None
     if identity is None and head is None:
-        _name_stranger(files, problems)
-        return None
+        foreign = _name_stranger(files, problems)
+        if foreign or not from_name:
+            return None
     problems.extend(own)
     for kind, what in definitions.checker.sentences():
         problems.add(definitions.path, kind, what)
-    match = _NAME.match(os.path.basename(files.base))
-    from_name = {k: plain(v) for k, v in match.groupdict().items()} if match else {}
-    named = from_name.get("random") or plain(files.base)
-    head_id: str = (head.get("process") or named) if head else ""
+    named = (head or {}).get("process") or from_name.get("random") or plain(files.base)
     if identity and head and head.get("process") not in (None, identity):
         problems.add(
             files.paths[-1],
             "mixed",
-            f"belongs to process {head_id[:8]} and not to {identity[:8]}, as its name says; read as"
+            f"belongs to process {named[:8]} and not to {identity[:8]}, as its name says; read as"
             f" {identity[:8]}'s: keep the names that disttrace gave.",
         )
     if identity is None and head is not None:
         _name_undefined(files, definitions, problems)
     return Journal(
-        id=identity or head_id,
+        id=identity or named,
         files=files,
         definitions=definitions,
         from_name=from_name,
@@ -89,17 +104,19 @@ def open_journal(files: Files, problems: Problems) -> Journal | None:
     )
 
 
-def _name_stranger(files: Files, problems: Problems) -> None:
-    if any(p.path in files.paths and p.kind == "unreadable" for p in problems.found()):
-        return
+def _name_stranger(files: Files, problems: Problems) -> bool:
+    """Say why there is no record in these files; whether they are somebody else's."""
+    if any(p.path in files.paths and p.kind in LOSSES for p in problems.found()):
+        return False
     if not any(map(_size, files.paths)):
         problems.add(files.paths[0], "empty", "is empty; nothing to read in it.")
-    else:
-        problems.add(
-            files.paths[0],
-            "foreign",
-            "has the name of a journal but holds no record of one; left out.",
-        )
+        return False
+    problems.add(
+        files.paths[0],
+        "foreign",
+        "has the name of a journal but holds no record of one; left out.",
+    )
+    return True
 
 
 def _name_undefined(files: Files, definitions: Definitions, problems: Problems) -> None:

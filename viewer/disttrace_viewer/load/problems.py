@@ -2,8 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from disttrace_viewer.trace.model import Problem
 from disttrace_viewer.trace.plain_text import plain
+
+LOSSES = frozenset(
+    {
+        "compressed",
+        "empty",
+        "link",
+        "missing segment",
+        "no definitions",
+        "no process record",
+        "no segments",
+        "noise",
+        "too large",
+        "undefined call",
+        "undefined reference",
+        "unreadable",
+        "wrong values",
+    }
+)
+"""Kinds of problems after which something that a process did may be in no record that was read."""
+
+
+CUT_OFF = "cut off"
+"""Stands for a kind where it must be written down that a file ends within a line."""
 
 
 class Problems:
@@ -12,6 +37,9 @@ class Problems:
     def __init__(self) -> None:
         self._found: dict[str, Problem] = {}
         self._of: dict[str, list[str]] = {}
+        self.cut_off: dict[str, None] = {}
+        """Files that end within a line with no reserved space behind it. That is no damage to
+        tell of, a process may have been killed there; but what came after is not known."""
 
     def add(self, path: str, kind: str, what: str) -> None:
         """``what`` completes a sentence that begins with the path."""
@@ -27,6 +55,7 @@ class Problems:
         """Take over what others found."""
         for problem in others.found():
             self.take(problem)
+        self.cut_off.update(others.cut_off)
 
     def about(self, *paths: str) -> bool:
         """Whether anything is wrong with any of these files."""
@@ -36,9 +65,19 @@ class Problems:
         """All problems so far."""
         return tuple(self._found.values())
 
-    def of(self, paths: tuple[str, ...]) -> tuple[str, ...]:
+    def of(self, paths: Collection[str]) -> tuple[str, ...]:
         """The sentences about any of these files."""
         return tuple(s for path in dict.fromkeys(paths) for s in self._of.get(path, ()))
+
+    def losses(self, paths: Collection[str]) -> tuple[str, ...]:
+        """The sentences about what of these files is lost."""
+        found: list[str] = []
+        for path in dict.fromkeys(paths):
+            told = [s for s in self._of.get(path, ()) if self._found[s].kind in LOSSES]
+            if path in self.cut_off and not told:
+                told = [f"{plain(path)}: ends within a line; what came after is not known."]
+            found += told
+        return tuple(found)
 
 
 def plural(count: int, noun: str) -> str:

@@ -53,7 +53,11 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
         problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
         return Text(path, b"", 0)
     data = _without_giants(data)
-    data = _cut_end(path, _as_utf8(path, data, problems), problems)
+    reserved = data.endswith(b"\0")
+    whole = _as_utf8(path, data, problems)
+    data = _cut_end(path, whole, problems)
+    if len(data) < len(whole) and not reserved:
+        problems.cut_off[path] = None
     if b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
     if b"\n\n" in data or data.startswith(b"\n"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
+from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.merge.store_servers import Life, clusters
 from disttrace_viewer.trace.model import Group, Job, Place, Process
 
@@ -80,11 +81,16 @@ def jobs_of(
     groups: Sequence[Group],
     lives: Sequence[Life],
     sources: Sequence[str],
+    orphans: Collection[int],
+    modified_ns: Sequence[int],
 ) -> tuple[Job, ...]:
     """The jobs, oldest first. A job is a launch: who descends from one traced process; who bears
     one scheduler or run id at one time; the members of one default group that were launched with
     ranks; and, of those that met nobody, who was started with one program and world size within
     a minute. Jobs whose processes met in one place are linked and stay two.
+
+    ``orphans`` are processes that nothing but the names of their files describes: they belong to
+    the launch of that name whose files were written at about the same time (``modified_ns``).
     """
     union = families(processes)
     reason = dict.fromkeys(range(len(processes)), "ancestor")
@@ -92,13 +98,16 @@ def jobs_of(
         if len({union.find(m) for m in members}) > 1:
             union.join(members)
             reason.update(dict.fromkeys(members, why))
+    for orphan, other in _adopted(processes, orphans, modified_ns).items():
+        union.join((orphan, other))
+        reason.setdefault(orphan, "name")
     sets: dict[int, list[int]] = {}
     for index, root in enumerate(union.all()):
         sets.setdefault(root, []).append(index)
     ordered = sorted(
         sets.values(), key=lambda m: (min(processes[i].start_ns for i in m), processes[m[0]].id)
     )
-    names = _names(ordered, processes)
+    names = _names([_told(members, orphans) for members in ordered], processes)
     of_process = {i: number for number, members in enumerate(ordered) for i in members}
     linked: list[set[int]] = [set() for _ in ordered]
     for place in places:
@@ -110,10 +119,11 @@ def jobs_of(
             id=names[number],
             index=number,
             processes=tuple(members),
-            start_ns=min(processes[i].start_ns for i in members),
+            start_ns=min(processes[i].start_ns for i in _told(members, orphans)),
             last_ns=max(processes[i].last_ns for i in members),
             linked=tuple(names[other] for other in sorted(linked[number])),
             source=reason[members[0]],
+            known=any(i not in orphans for i in members),
         )
         for number, members in enumerate(ordered)
     )
@@ -132,8 +142,8 @@ def closure(jobs: Sequence[Job], chosen: Iterable[str]) -> tuple[Job, ...]:
 
 
 def newest(jobs: Sequence[Job]) -> Job:
-    """The job that was launched last."""
-    return max(jobs, key=lambda job: (job.start_ns, job.index))
+    """The job that was launched last, of those of which more than names of files is known."""
+    return max(jobs, key=lambda job: (job.known, job.start_ns, job.index))
 
 
 def _launches(
@@ -158,6 +168,29 @@ def _launches(
                 run = []
             run.append(index)
         yield run, "program and time"
+
+
+def _told(members: Sequence[int], orphans: Collection[int]) -> Sequence[int]:
+    """Those of a launch that say of themselves when they started, and how it is called."""
+    return [i for i in members if i not in orphans] or members
+
+
+def _adopted(
+    processes: Sequence[Process], orphans: Collection[int], modified_ns: Sequence[int]
+) -> dict[int, int]:
+    """The process that each orphan goes with: of its job by name, and last written at its time."""
+    named: dict[str, list[int]] = {}
+    for process in processes:
+        if process.index not in orphans:
+            named.setdefault(in_name(process.job), []).append(process.index)
+    found = {}
+    for orphan in sorted(orphans):
+        name = in_name(processes[orphan].job)
+        # Where none is known of that name the first orphan stands for the job.
+        others = named.setdefault(name, [orphan])
+        at = modified_ns[orphan]
+        found[orphan] = min(others, key=lambda i: (abs(modified_ns[i] - at), i))
+    return found
 
 
 def _same(

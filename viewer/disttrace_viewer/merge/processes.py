@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import starmap
 
 from disttrace_viewer.load.definitions import number_in
-from disttrace_viewer.load.journals import Journal
+from disttrace_viewer.load.journals import Journal, in_name
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import UNKNOWN_NS, Anchor, from_anchors, to_unix
 from disttrace_viewer.trace.model import (
@@ -44,6 +44,17 @@ def processes_of(journals: Sequence[Journal]) -> tuple[tuple[Process, ...], tupl
         for worker in parent.workers
         if worker.event != "started"
     }
+    launched = {
+        (in_name(parent.host), worker.pid): worker
+        for parent in processes
+        for worker in parent.workers
+        if worker.rank is not None
+    }
+    for index, journal in enumerate(journals):
+        mine = launched.get((in_name(processes[index].host), processes[index].pid or 0))
+        if journal.orphaned and mine is not None:
+            # Nothing but the names of its files is left, and what its launcher wrote of it.
+            processes[index] = replace(processes[index], rank=mine.rank, attempt=mine.attempt)
     knowing = (replace(p, told=told.get((p.parent, p.pid))) for p in processes)
     return tuple(knowing), tuple(clocks)
 
@@ -164,6 +175,7 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
         env=definitions.env,
         settings=record.get("settings") or {},
         damage=(),
+        losses=(),
         paths=journal.files.paths,
         clock=clock,
         t0=t0,

@@ -29,9 +29,6 @@ BATCH_BYTES = 16 << 20
 PARSERS = min(4, os.cpu_count() or 1)
 """Threads that parse: polars decodes JSON on one core per call."""
 
-LOSSES = ("noise", "missing segment", "unreadable", "empty")
-"""Kinds of damage after which an end may well stand without its begin."""
-
 Progress = Callable[[int, int], None]
 """Called with bytes read so far and bytes to read."""
 
@@ -55,7 +52,12 @@ def load(
     operations, completions = reading.read()
     problems = part.problems
     processes = tuple(
-        dataclasses.replace(p, damage=problems.of(p.paths)) for p in reading.processes()
+        dataclasses.replace(
+            p,
+            damage=problems.of(part.journals[p.index].told_of),
+            losses=problems.losses(part.journals[p.index].told_of),
+        )
+        for p in reading.processes()
     )
     return Trace(
         processes=processes,
@@ -129,6 +131,12 @@ class _Reading:
             self._take_ends(operations[-1])
             reports.append(dataclasses.replace(matched, operations=empty({})))
         self._report_bad(bad)
+        for process, count in self.narrowing.calls.undefined.items():
+            self._problem(
+                process,
+                "undefined reference",
+                f"{plural(count, 'call')} in groups that are not defined: shown without them.",
+            )
         for matched in reports:
             self._report(matched)
         return (
@@ -244,9 +252,8 @@ class _Reading:
             )
         for process, count in matched.unbegun.items():
             journal = self.survey.journals[process]
-            explained = journal.definitions.listed["dropped"] or any(
-                p.kind in LOSSES and p.path in journal.files.paths
-                for p in self.survey.problems.found()
+            explained = journal.definitions.listed["dropped"] or self.survey.problems.losses(
+                journal.files.paths
             )
             if not explained:
                 self._problem(

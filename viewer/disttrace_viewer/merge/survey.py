@@ -61,8 +61,10 @@ def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -
     groups, group_index = grouping.merge(
         processes, stores, seen_groups(journals, processes, clocks, stores), circles, lives
     )
-    sources = [str(j.definitions.process.get("job_source") or "") for j in journals]
-    jobs = launching.jobs_of(processes, places, groups, lives, sources)
+    sources = [j.definitions.process.get("job_source") or "" for j in journals]
+    orphans = frozenset(index for index, journal in enumerate(journals) if journal.orphaned)
+    modified = [journal.modified_ns for journal in journals]
+    jobs = launching.jobs_of(processes, places, groups, lives, sources, orphans, modified)
     return Survey(
         paths=paths,
         journals=journals,

@@ -99,6 +99,8 @@ class Calls:
     rows: list[dict[str, Any]] = field(default_factory=list)
     index: dict[tuple[int, int], int] = field(default_factory=dict)
     """Row of a call by (process, number)."""
+    undefined: dict[int, int] = field(default_factory=dict)
+    """Calls of each process that name a group which is not defined."""
     _unknown: dict[int, int] = field(default_factory=dict)
     _completed: dict[tuple[int, int, str], int] = field(default_factory=dict)
     _signatures: dict[str, int] = field(default_factory=dict)
@@ -142,6 +144,8 @@ class Calls:
 
     def _add(self, process: int, record: Record) -> int:
         group = self.groups.get((process, record.get("group", -1)))
+        if group is None and "group" in record:
+            self.undefined[process] = self.undefined.get(process, 0) + 1
         kind = record.get("kind")
         row: dict[str, Any] = {
             "process": process,

@@ -11,7 +11,7 @@ from disttrace.journal.format import ranks_of
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal
-from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.survey import Survey, build
@@ -109,7 +109,10 @@ def _survey(states: Sequence[State]) -> Survey:
     problems = Problems()
     for state in states:
         for path, kind, sentence in state["problems"]:
-            problems.take(Problem(path=path, kind=kind, sentence=sentence))
+            if kind == CUT_OFF:
+                problems.cut_off[path] = None
+            else:
+                problems.take(Problem(path=path, kind=kind, sentence=sentence))
     journals = sorted(
         (_journal(state) for state in states),
         key=lambda j: (j.definitions.process.get("start_ns", j.modified_ns), j.id),
@@ -194,7 +197,7 @@ class _Building:
             return to_unix(clock, process.t0 + t)
 
         beat = state["beat"]
-        damage = self.survey.problems.of((state["base"], *_paths(state)))
+        files = (state["base"], *_paths(state))
         self.processes.append(
             replace(
                 process,
@@ -204,7 +207,8 @@ class _Building:
                     thread: Standing(unix(t), stack_of(journal, number))
                     for thread, t, number in state["stands"]
                 },
-                damage=damage,
+                damage=self.survey.problems.of(files),
+                losses=self.survey.problems.losses(files),
             )
         )
         calls: dict[int, int] = {}

@@ -23,7 +23,7 @@ from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
-from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.sample.sample import BUILDING
 from disttrace_viewer.states.state import ROW, VERSION, State
 
@@ -409,7 +409,10 @@ def _state(
         "beat": reading.beat,
         "last_t": max(reading.last_t, definitions.last_t, *reading.active.values()),
         "stands": [[thread, *at] for thread, at in reading.stands.items()],
-        "problems": [[p.path, p.kind, p.sentence] for p in problems.found()],
+        "problems": [
+            *([p.path, p.kind, p.sentence] for p in problems.found()),
+            *([path, CUT_OFF, ""] for path in problems.cut_off),
+        ],
     }
 
 

@@ -176,6 +176,8 @@ class Process:
     settings: Mapping[str, Any]
     damage: tuple[str, ...]
     """Sentences of the problems in this process's own files."""
+    losses: tuple[str, ...]
+    """Sentences about what is lost of its journal: what is in no record may have happened."""
     paths: tuple[str, ...]
     clock: int
     """Index into ``Trace.clocks``."""
@@ -309,6 +311,8 @@ class Job:
     """Ids of other jobs whose processes met processes of this one."""
     source: str
     """How its members were found to belong together."""
+    known: bool = True
+    """Whether a process of it is known by more than the names of its files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,19 +6,22 @@ from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.peer_addresses import words
-from disttrace_viewer.diagnosis.report import coverage, state
+from disttrace_viewer.diagnosis.report import by_rank, coverage, healthy, state
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.trace.model import Process
 from disttrace_viewer.wording import sentences
 
+CAVEATS = 8
+"""Sentences about what is missing that are shown."""
 MANY = 32
 """More processes than this are shown only where something is wrong with them."""
 
 
 def lines(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
     """The report, line by line."""
-    yield from _summaries(findings)
+    yield from _caveats(case, findings)
+    yield from _summaries(case, findings)
     yield ""
     yield from _where(case, findings)
     for number, finding in enumerate(findings, 1):
@@ -26,8 +29,30 @@ def lines(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
     yield from _coverage(case)
 
 
-def _summaries(findings: Sequence[Finding]) -> Iterator[str]:
-    if not findings:
+def _caveats(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
+    """What is missing comes first: what follows may change with it."""
+    if not case.incomplete:
+        return
+    yield (
+        "Incomplete: not every journal of the job could be read in full, so this is no verdict on"
+        " the whole of it."
+        if healthy(findings)
+        else "Not every journal of the job could be read in full; what follows holds all the same."
+    )
+    for sentence in case.incomplete[:CAVEATS]:
+        yield f"  {sentence}"
+    if len(case.incomplete) > CAVEATS:
+        yield f"  ... and {len(case.incomplete) - CAVEATS} more"
+    yield (
+        "  What to do: collect these files again (whole, from all hosts, readable), and ask again."
+    )
+    yield ""
+
+
+def _summaries(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
+    if not findings and case.incomplete:
+        yield "No fault is certain from what the other journals hold."
+    elif not findings:
         yield "Nothing is wrong: no fault was found in what the journals hold."
     for number, finding in enumerate(findings, 1):
         doubt = "" if finding.certainty == "certain" else ", likely"
@@ -37,7 +62,7 @@ def _summaries(findings: Sequence[Finding]) -> Iterator[str]:
 
 def _where(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
     trace = case.evidence.trace
-    shown = list(trace.processes)
+    shown = by_rank(trace.processes)
     if len(shown) > MANY:
         concerned = {i for f in findings for i in (*f.culprits, *f.waiting)}
         shown = [p for p in shown if p.index in concerned][:MANY]

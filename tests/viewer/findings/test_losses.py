@@ -1,0 +1,168 @@
+"""Lost, cut and unreadable files: no verdict becomes another one, and nobody is blamed for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.diagnosis.report import coverage
+from disttrace_viewer.merge.jobs import newest
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.views.terminal.diagnosis import lines
+from support.journals import MS, Journal, training, workers
+from support.losses import each_loss, outcome, wrong_verdicts
+from support.scenes import PEER_GONE, S, all_gone, beat, fail, leave, stand, steps, verdict
+
+
+def healthy(folder: Path) -> None:
+    """Nothing is wrong."""
+    training(folder, 3, 4)
+
+
+def missing(folder: Path) -> None:
+    """Rank 2 of 4 is in its loader."""
+    for journal, group in steps(folder, 4, 4):
+        if journal.rank == 2:
+            stand(journal, 5 * S, "loader.py", 8, "load")
+        else:
+            journal.begin(journal.collective(group), 300 * MS, q=5)
+        beat(journal, 30)
+
+
+def failed(folder: Path) -> None:
+    """Rank 1 raises, the others lose it."""
+    for journal, group in steps(folder, 3, 4):
+        if journal.rank == 1:
+            fail(journal, 200 * MS, "ValueError", "not a number")
+            continue
+        number = journal.begin(journal.collective(group), 190 * MS, q=5)
+        journal.end(number, 20 * MS, x=journal.string(PEER_GONE))
+        fail(journal, 215 * MS, "RuntimeError", PEER_GONE.partition(": ")[2], line=40)
+
+
+def mismatch(folder: Path) -> None:
+    """Rank 0 gathers where the others reduce."""
+    for journal, group in steps(folder, 3, 4):
+        op = "all_gather" if journal.rank == 0 else "all_reduce"
+        journal.begin(journal.collective(group, op), 300 * MS, q=5)
+        beat(journal, 30)
+
+
+def ring(folder: Path) -> None:
+    """Everybody receives before it sends."""
+    for journal, group in steps(folder, 3, 4):
+        before = ((journal.rank or 0) - 1) % 3
+        journal.begin(journal.message(group, "recv", before), 300 * MS, q=1)
+        beat(journal, 30)
+
+
+def left_early(folder: Path) -> None:
+    """Rank 1 has one batch less."""
+    for journal, group in steps(folder, 3, 4):
+        if journal.rank == 1:
+            leave(journal, 200 * MS)
+            continue
+        journal.begin(journal.collective(group), 300 * MS, q=5)
+        beat(journal, 30)
+
+
+SCENES: tuple[tuple[Callable[[Path], None], int, set[int]], ...] = (
+    (healthy, 0, set()),
+    (missing, 1, {2}),
+    (failed, 1, {1}),
+    (mismatch, 1, {0}),
+    (ring, 1, set()),
+    (left_early, 1, {1}),
+)
+
+
+@pytest.mark.parametrize(
+    ("scene", "code", "blamed"), SCENES, ids=lambda x: getattr(x, "__name__", None)
+)
+def test_losing_a_file_blames_nobody_else(
+    scene: Callable[[Path], None], code: int, blamed: set[int], tmp_path: Path
+) -> None:
+    """Every file of every journal, removed, unreadable, empty or cut."""
+    scene(tmp_path / "whole")
+    assert outcome(tmp_path / "whole", all_gone)[:2] == (code, blamed)
+    assert wrong_verdicts(tmp_path / "whole", tmp_path / "scratch", all_gone) == []
+
+
+def test_a_healthy_job_with_a_loss_is_incomplete(tmp_path: Path) -> None:
+    """Exit code 2, a sentence that names the file, and the job is still one."""
+    training(tmp_path / "whole", 2, 4)
+    for name, folder in each_loss(tmp_path / "whole", tmp_path / "scratch"):
+        code, blamed, found = outcome(folder)
+        assert (code, blamed) == (2, set()), name
+        file = name.partition(":")[0].partition(".")[0]
+        told = found["coverage"]["incomplete"]  # type: ignore[index]
+        assert any(file in sentence for sentence in told), (name, told)
+        assert {p["job"] for p in found["processes"]} == {"job"}, name  # type: ignore[attr-defined]
+
+
+def test_an_orphan_belongs_to_its_job_and_is_never_the_newest(tmp_path: Path) -> None:
+    """Also where a job of another name is beside it, and its own files were written last."""
+    training(tmp_path, 2, 2)
+    old, orphan = (Journal(tmp_path, pid=p, host="other", job="old") for p in (7, 8))
+    old.run(old.call("store.get"), MS, MS)
+    orphan.definitions.unlink()
+    lone = Journal(tmp_path, pid=9, host="other", job="lone-job", keys={"start_ns": 1 << 61})
+    lone.definitions.write_bytes(b"")
+    trace = load([str(tmp_path)])
+    assert {job.id: len(job.processes) for job in trace.jobs} == {
+        "job": 2,
+        "old": 2,
+        "lone-job": 1,
+    }
+    assert newest(trace.jobs).id in ("job", "old")
+
+
+def test_a_rank_without_a_journal_comes_first(tmp_path: Path) -> None:
+    """A healthy job of which one rank's journal was not collected is no healthy job."""
+    last = training(tmp_path, 3, 3)[2]
+    for path in (last.definitions, *last.segments):
+        path.unlink()
+    case, found = verdict(tmp_path)
+    assert found == ()
+    assert case.incomplete == (
+        "rank 2: no journal found (was it started? was its journal collected?).",
+    )
+    text = list(lines(case, found))
+    assert text[0].startswith("Incomplete: ")
+    assert "rank 2: no journal found" in text[1]
+    assert not any("Nothing is wrong" in line for line in text)
+    assert coverage(case)["missing_ranks"] == [2]
+
+
+def test_the_launcher_knows_the_rank_of_an_orphan(tmp_path: Path) -> None:
+    """By its pid, which is in the name of its files."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    journals = workers(tmp_path, 2, parent=agent.process)
+    for journal in journals:
+        agent.define("worker", t=1, pid=journal.pid, event="started", rank=journal.rank)
+        journal.run(journal.collective(journal.world()), MS, MS, q=1)
+    journals[1].definitions.unlink()
+    orphan = next(p for p in load([str(tmp_path)]).processes if p.role == "unknown")
+    assert orphan.rank == 1
+
+
+def test_the_error_of_a_clock_that_nobody_read_is_no_number(tmp_path: Path) -> None:
+    """A journal without definitions has no clock."""
+    training(tmp_path, 2, 2)[1].definitions.unlink()
+    case, _ = verdict(tmp_path)
+    assert coverage(case)["clock_error_ns"] == 100
+    assert coverage(case)["missing_ranks"] == [1]
+
+
+def test_peers_tell_that_a_journal_was_cut_between_lines(tmp_path: Path) -> None:
+    """Others completed what it has no record of."""
+    journal = training(tmp_path, 2, 6)[1]
+    kept = journal.segments[0].read_bytes().splitlines(keepends=True)[:5]
+    journal.segments[0].write_bytes(b"".join(kept))
+    case, found = verdict(tmp_path)
+    assert found == ()
+    (sentence,) = case.incomplete
+    assert sentence.startswith("rank 1: its journal ends at #2 of the default group, but others")
+    assert "completed #6 with it" in sentence

@@ -1,0 +1,116 @@
+"""What of a job is in no journal that was read: what is in no record may have happened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from disttrace_viewer.sample.sample import Sample
+from disttrace_viewer.trace.model import Process, Trace
+from disttrace_viewer.trace.operation import Op
+
+SYNCHRONIZING = (
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+)
+"""Collectives that nobody completes before all members have begun them."""
+REAL = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")
+"""Backends of which that is true; ``fake`` completes alone."""
+UNINSTALLED = "uninstalled"
+ORDERLY = ("normal", "exit")
+"""Ways to leave in which no call of the main thread is left without an end."""
+SLACK = 1
+"""Numbers by which a member may seem behind: its last record may be on its way to the disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """Which journals lack something."""
+
+    lost: Mapping[int, tuple[str, ...]]
+    """By process: sentences about what is lost of its journal."""
+    absent: tuple[int, ...]
+    """Ranks of default groups of which no journal tells."""
+    nameless: frozenset[int]
+    """Processes of which nobody knows which member of the default group they were."""
+    ranks: frozenset[int]
+    """Ranks of the processes that lack something."""
+
+
+def gaps_of(trace: Trace, sample: Sample) -> Gaps:
+    """What is missing, by the journals' own account and by that of their peers."""
+    lost = {p.index: p.losses for p in trace.processes if p.losses}
+    for process, sentence in (*_behind(trace, sample), *_unended(trace, sample)):
+        lost.setdefault(process, (sentence,))
+    members = {m.process for group in trace.groups if group.default for m in group.members}
+    named = {p.index for p in trace.processes if p.rank is not None or p.role == "agent"}
+    return Gaps(
+        lost=lost,
+        absent=missing_ranks(trace),
+        nameless=frozenset(lost) - members - named,
+        ranks=frozenset(r for p in lost if (r := trace.processes[p].rank) is not None),
+    )
+
+
+def missing_ranks(trace: Trace) -> tuple[int, ...]:
+    """Ranks of default groups of which there is no journal, or none that says whose it is."""
+    found: set[int] = set()
+    for group in trace.groups:
+        if group.default:
+            ranks = (group.global_rank(m) if group.ranks else m for m in group.missing)
+            found.update(rank for rank in ranks if rank is not None)
+    return tuple(sorted(found))
+
+
+def _behind(trace: Trace, sample: Sample) -> Iterator[tuple[int, str]]:
+    """Members that must have begun what others completed with them, but have no record of it."""
+    for (number, backend), members in sample.streams.items():
+        if number is None or backend not in REAL:
+            continue
+        group = trace.groups[number]
+        done = max(map(_completed, members.values()))
+        for member in group.members:
+            one, kept = trace.processes[member.process], members.get(member.rank or 0, ())
+            last = kept[-1].seq or 0 if kept else 0
+            if member.rank is not None and last + SLACK < done and not _silent(one):
+                name = "the default group" if group.default else f"group {group.name}"
+                what = f"its journal ends at #{last:,} of {name}, but others completed #{done:,}"
+                yield one.index, f"{one.label}: {what} with it; what it did since is not known."
+
+
+def _unended(trace: Trace, sample: Sample) -> Iterator[tuple[int, str]]:
+    """Processes that left in the ordinary way while, by their journal, the main thread was still
+    inside of a call.
+    """
+    for op in sample.pending:
+        one = trace.processes[op.process]
+        held = op.thread == 0 and op.issued_ns is None and op.call.asynchronous is not True
+        if held and one.exit is not None and one.exit.how in ORDERLY and op.call.origin != "c++":
+            what = f"its journal lacks the end of {op.call.op}, after which it left"
+            yield one.index, f"{one.label}: {what}; what it did since is not known."
+
+
+def _completed(kept: tuple[Op, ...]) -> int:
+    """The last number of a stream that a member completed when all others had to be in it."""
+    done = 0
+    for op in kept:
+        if op.pending or op.error is not None or op.seq is None:
+            break  # kept, as all are that are not over; those between are over
+        if op.call.op in SYNCHRONIZING:
+            done = op.seq
+    return done
+
+
+def _silent(process: Process) -> bool:
+    """Whether it said itself that it records no more."""
+    return process.exit is not None and process.exit.how == UNINSTALLED

@@ -1,0 +1,84 @@
+"""Which findings hold although journals are lost, and whether the verdict is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from disttrace_viewer.analysis.process_ends import CASCADE, OWN
+from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import NOTE, Finding
+
+SEEN = frozenset(
+    {
+        "op_mismatch",
+        "shape_mismatch",
+        "dtype_mismatch",
+        "reduce_op_mismatch",
+        "root_mismatch",
+        "size_mismatch",
+        "not_in_group",
+        "duplicate_rank",
+        "straggler",
+        "late_sender",
+    }
+)
+"""Kinds that rest on what is in records, and not on what is in none."""
+
+
+def judged(case: Case, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
+    """The findings that hold whatever the lost records said, and sentences about what is missing;
+    no sentence: nothing is.
+    """
+    gaps = gaps_of(case.evidence.trace, case.evidence.sample)
+    if not gaps.lost and not gaps.absent:
+        return tuple(findings), ()
+    kept = tuple(f for f in findings if f.severity == NOTE or _holds(case, gaps, f))
+    return kept, tuple(_sentences(gaps))
+
+
+def _holds(case: Case, gaps: Gaps, finding: Finding) -> bool:
+    if finding.kind in SEEN:
+        return True
+    if not gaps.lost:
+        return True  # somebody may never have been started: that is a finding and no gap
+    if any(process in gaps.lost for process in finding.culprits):
+        return False
+    if finding.kind == "process_failed":
+        return not finding.culprits or _failed_first(case, finding)
+    if finding.absent_ranks and (gaps.nameless or gaps.ranks & {*finding.absent_ranks}):
+        return False
+    if finding.kind == "rendezvous_unreachable":
+        return False  # who listens may be among them
+    if finding.cycle is not None:
+        return not any(p in gaps.lost for a, _, b in finding.cycle for p in (a, b))
+    return bool(finding.culprits or finding.absent_ranks)
+
+
+def _failed_first(case: Case, finding: Finding) -> bool:
+    """Whether a process failed by its own record, before anybody else did, and before anybody
+    noticed that somebody was gone: what is lost cannot be the cause then.
+    """
+    evidence = case.evidence
+    ended = [end.t_ns for end in evidence.ends if end.how in (OWN, CASCADE)]
+    ended += [op.end_ns for op in (*evidence.given_up, *evidence.closed) if op.end_ns is not None]
+    first = min((evidence.ends[p] for p in finding.culprits), key=lambda end: end.t_ns)
+    if first.t_ns > min(ended, default=first.t_ns):
+        return False
+    # An agent fails because one of its workers did; and what a call raised may be another's doing.
+    return first.failure is not None and not any(
+        evidence.trace.processes[p].role == "agent" or p in evidence.raised
+        for p in finding.culprits
+    )
+
+
+def _sentences(gaps: Gaps) -> Iterator[str]:
+    for found in gaps.lost.values():
+        yield from found
+    for rank in gaps.absent:
+        if rank in gaps.ranks:
+            yield f"rank {rank}: its journal does not say what it did."
+        elif len(gaps.nameless) >= len(gaps.absent):
+            yield f"rank {rank}: no journal says that it is of this rank."
+        else:
+            yield f"rank {rank}: no journal found (was it started? was its journal collected?)."
