@@ -53,6 +53,7 @@ def install(
     store_trace: "Words" = None,
     heartbeat: "bool | None" = None,
     mask: "bool | None" = None,
+    redact: "Words" = None,
     file_mode: "int | str | None" = None,
     pending: "float | None" = None,
     **unknown: "NoReturn",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from disttrace import switch
+from disttrace import redact, switch
 
 PREFIX = "DISTTRACE_"
 PRIVATE = ("DISTTRACE_PARENT",)
@@ -90,6 +90,17 @@ def _file_mode(value: object) -> str:
     if mode & 0o600 != 0o600 or mode & ~0o666:
         raise ValueError
     return f"{mode:o}"
+
+
+def _patterns(value: object) -> str:
+    text = "\n".join(value) if isinstance(value, (list, tuple)) else value
+    if not isinstance(text, str):
+        raise TypeError
+    try:
+        redact.Masker(redact.split(text))
+    except re.error:
+        raise ValueError from None
+    return text
 
 
 def _label(value: object) -> str:
@@ -191,7 +202,14 @@ SETTINGS: tuple[Setting, ...] = (
         True,
         _switch,
         "on or off",
-        "Mask values on the command line that look like secrets.",
+        "Mask what looks like a secret: command lines, errors, store keys, addresses, names.",
+    ),
+    Setting(
+        "REDACT",
+        None,
+        _patterns,
+        "a comma list of regular expressions",
+        "Further patterns to mask; a comma inside brackets or behind a backslash is the pattern's.",
     ),
     Setting(
         "FILE_MODE",
@@ -215,7 +233,8 @@ class Config:
     """The values that hold, and for each where it came from.
 
     `dir` is absolute, `slow_write`, `stall` and `pending` are seconds, `max_mb` is in units of
-    2**20 bytes, `file_mode` is octal digits. `sources` maps each attribute to "argument",
+    2**20 bytes, `file_mode` is octal digits,
+    `redact` is a list for `redact.split`. `sources` maps each attribute to "argument",
     "environment" or "default".
     """
 
@@ -229,6 +248,7 @@ class Config:
     store_trace: frozenset[str]
     heartbeat: bool
     mask: bool
+    redact: str | None
     file_mode: str
     pending: float
     sources: Mapping[str, str]

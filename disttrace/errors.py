@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
+from disttrace import redact
+
 HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 """Where our own files are: frames and exceptions of these are ours, and never the user's."""
 
@@ -31,9 +33,9 @@ def is_our_file(path: str) -> bool:
 
 
 def first_line(error: BaseException, *, limit: int = 300) -> str:
-    """``Type: first line`` of an exception, at most ``limit`` characters."""
+    """``Type: first line`` of an exception, secrets masked, at most ``limit`` characters."""
     try:
-        text = str(error).partition("\n")[0].strip()
+        text = redact.current.text(str(error).partition("\n")[0].strip())
     except Exception:
         text = "(its text cannot be read)"
     name = type(error).__name__
@@ -52,7 +54,7 @@ class Reporter:
             return False
         self._said.add(part)
         try:
-            sys.stderr.write(f"disttrace: {sentence}\n")
+            sys.stderr.write(f"disttrace: {redact.current.text(sentence)}\n")
             sys.stderr.flush()
         except (OSError, ValueError, AttributeError):
             pass  # stderr is closed or was taken away: there is nobody left to tell

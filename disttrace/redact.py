@@ -1,24 +1,361 @@
-"""Masks what looks like a secret, before it is written."""
+"""Masks what looks like a secret, before it is written anywhere.
+
+Three kinds of evidence, each a table below: the shape of a token whose issuer gave it one, the
+name that a value is given (``--api-key X``, ``hf_token=X``, ``"password": "X"``), and the place in
+a URL or header. Shapes are facts taken from what vendors document and from the rules that gitleaks
+(https://github.com/gitleaks/gitleaks, config/gitleaks.toml) and detect-secrets
+(https://github.com/Yelp/detect-secrets, plugins) publish; entropy alone is no evidence, for hashes,
+run ids and checkpoints have it too. What stays readable is listed in ``docs/privacy.md``.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-_SECRET = re.compile(r"token|key|secret|passw", re.IGNORECASE)
+MASK = "***"
+
+_LONGEST = 64 * 1024
+"""Characters of one text that are looked at, and kept."""
+
+# -- shapes ----------------------------------------------------------------------------------
+
+# Issuer and shape. No shape begins in the middle of a word; each has at least _RUN characters of
+# _RUN_OF in a row, by which most texts are passed over.
+_SHAPES: tuple[tuple[str, str], ...] = (
+    ("AWS access key id", r"A(?:3T[A-Z0-9]|KIA|SIA|BIA|CCA|GPA|IDA|ROA)[A-Z0-9]{16}\b"),
+    ("GitHub", r"gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}"),
+    (
+        "GitLab",
+        r"gl(?:pat|ptt|dt|rt|cbt|soat|ft|imt|agent|oas|ffct)-[\w-]{16,}|GR1348941[\w-]{16,}",
+    ),
+    ("OpenAI, Anthropic, OpenRouter", r"sk-(?:[a-z][a-z0-9]*-)*(?=[\w-]*\d)[\w-]{16,}"),
+    ("Stripe", r"[rs]k_(?:live|test|prod)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9]{16,}"),
+    ("Slack", r"xox[abeoprs]-[\w-]{10,}|xapp-\d-[\w-]{10,}"),
+    ("Slack and Discord webhooks", r"(?:T\w{8,10}/B\w{8,12}/|api/webhooks/\d{17,19}/)[\w-]{20,}"),
+    ("Google", r"AIza[\w-]{30,}|ya29\.[\w-]{16,}|GOCSPX-[\w-]{16,}|1//0[\w-]{30,}"),
+    ("Hugging Face", r"hf_[A-Za-z0-9]{16,}|api_org_[A-Za-z0-9]{20,}"),
+    ("Weights & Biases", r"wandb_v\d_\w{16,}"),
+    ("Groq, xAI, Replicate, Perplexity", r"gsk_\w{20,}|xai-\w{20,}|r8_\w{20,}|pplx-\w{20,}"),
+    (
+        "npm, PyPI, NuGet, RubyGems",
+        r"npm_\w{20,}|pypi-AgE[\w-]{16,}|oy2[a-z0-9]{43}|rubygems_\w{40,}",
+    ),
+    (
+        "SendGrid, Mailgun, Mailchimp",
+        r"SG\.[\w-]{16,}\.[\w-]{16,}|key-[0-9a-f]{32}|[0-9a-f]{32}-us\d+",
+    ),
+    ("Twilio", r"(?:SK|AC)[0-9a-f]{32}\b"),
+    ("Telegram, Discord bots", r"\d{8,10}:AA[\w-]{30,}|[MNO][\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}"),
+    ("Databricks", r"dapi[0-9a-f]{32}\b"),
+    ("DigitalOcean", r"do[opr]_v1_[0-9a-f]{32,}"),
+    ("HashiCorp", r"hv[sbr]\.[\w-]{16,}|s\.[A-Za-z0-9]{24}\b|[A-Za-z0-9]{14}\.atlasv1\.[\w-]{40,}"),
+    (
+        "Doppler, Pulumi, Grafana",
+        r"dp\.(?:pt|st|ct|sa|scim|audit)\.\w{40,}|pul-[0-9a-f]{40}|gl(?:sa|c)_\w{20,}",
+    ),
+    (
+        "Atlassian, Linear, Notion",
+        r"ATATT3[\w=-]{20,}|ATCTT3[\w=-]{20,}|lin_api_\w{20,}|ntn_\w{20,}",
+    ),
+    ("Shopify, Square", r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{20,}|sq0(?:atp|csp|idp)-[\w-]{16,}"),
+    (
+        "New Relic, Postman, Dynatrace",
+        r"NRAK-[A-Z0-9]{20,}|PMAK-[\w-]{30,}|dt0c01\.[A-Z0-9]{24}\.\w{20,}",
+    ),
+    (
+        "PlanetScale, Supabase, Neon",
+        r"pscale_(?:tkn|pw|oauth)_[\w.=-]{16,}|sb[ps]_\w{20,}|napi_\w{20,}",
+    ),
+    ("Docker, Artifactory, CircleCI", r"dckr_(?:pat|oat)_[\w-]{16,}|AKCp\w{20,}|CCIPAT_\w{20,}"),
+    ("Alibaba, Tencent", r"LTAI[A-Za-z0-9]{12,}\b|AKID[A-Za-z0-9]{13,}\b"),
+    (
+        "age, 1Password, Figma, Netlify",
+        r"AGE-SECRET-KEY-1\w{40,}|ops_eyJ[\w=-]{20,}|figd_[\w-]{20,}|nfp_\w{20,}",
+    ),
+    (
+        "JSON web tokens, and JSON in base64",
+        r"eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|eyJ[\w+/-]{24,}={0,2}",
+    ),
+)
+_TOKENS = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(shape for _, shape in _SHAPES)})")
+_LONG_RUN = re.compile(r"[A-Za-z0-9_\-]{13}")
+
+_PRIVATE_KEY = re.compile(r"-----BEGIN[A-Z ]* PRIVATE KEY-----.*?(?:-----END[A-Z ]*-----|\Z)", re.S)
+
+# -- places ----------------------------------------------------------------------------------
+
+_USERINFO = re.compile(r"(://)([^\s/?#\"'<>]+)@")
+_USER_AT_HOST = re.compile(
+    r"(?<![\w/.:@%-])(?!mailto:|ssh:|git:)([\w.+-]+:[^\s:/@\"']{3,})@(?!sha256:)"
+)
+_HEADER = re.compile(
+    r"((?:proxy-)?authorization|(?:set-)?cookie)(\\?[\"']?\s*[:=]\s*\\?[\"']?)([^\"'\r\n\\]+)", re.I
+)
+_SCHEME = re.compile(r"\b(bearer)\s+(?=\S*[\d._])[\w.~+/=-]{6,}|\b(basic)\s+[\w+/]{8,}={1,2}", re.I)
+_LONGEST_NAMED_USER = 15  # `git@`, but not a token in the place of a user
+
+# -- names -----------------------------------------------------------------------------------
+
+_NAMED = re.compile(
+    r"(?<![\w.\-])(?P<name>[A-Za-z_][\w.\-]*)(?P<closed>\\*[\"']?)(?P<sep>\s*[=:]\s*)"
+    r"(?:\\*(?P<quote>[\"'])(?P<quoted>(?:(?!\\*(?P=quote)).)*)|(?P<bare>[^\s\"',;&|)\]}]+))"
+)
+_WORD = re.compile(r"[sS]3|[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 
 
-def masked(argv: list[str]) -> list[str]:
-    """``argv`` with the values of arguments that look like secrets replaced by ``***``."""
-    result: list[str] = []
-    hide_next = False
-    for argument in argv:
-        name, equals, _ = argument.partition("=")
-        if hide_next and not argument.startswith("-"):
-            result.append("***")
-            hide_next = False
+def _set(words: str, *more: None) -> frozenset[str | None]:
+    return frozenset((*words.split(), *more))
+
+
+# Last words of a name whose value is secret whatever it looks like.
+_ALWAYS = _set(
+    "password passwords passwd passphrase passcode pwd secret secrets credential credentials cred "
+    "creds apikey apikeys accesskey secretkey privatekey authtoken bearer jwt cookie cookies sas "
+    "sig signature otp totp psk authorization"
+)
+_RUN_TOGETHER = (
+    "apikey",
+    "secretkey",
+    "accesskey",
+    "authtoken",
+    "password",
+    "passwd",
+    "passphrase",
+)
+
+# Last words whose value is secret after these others (None: without any), if it may be one.
+_AFTER: Mapping[str, frozenset[str | None]] = {
+    "key": _set(
+        "account access admin api app application auth aws azure client cohere comet consumer "
+        "crypto decryption deploy encryption gcp google hf hmac ingest license master mlflow "
+        "neptune openai anthropic private project read root rsa s3 secret server service "
+        "session shared sign signing ssh storage subscription wandb webhook write",
+        None,
+    ),
+    "keys": _set("access api auth private secret signing ssh"),
+    "tokens": _set("access api auth bearer hf refresh secret session"),
+    "pass": _set("admin db ftp http mysql pg redis root smtp sudo user", None),
+    "access": _set("aws blob cos gcs minio oss s3 storage"),
+}
+# ``token`` is secret except after the words of language models.
+_NO_TOKEN = _set(
+    "answer assistant audio begin blank bos boundary by chat class cls context control decoder "
+    "dist domain each empty encoder end eos eot fim first group image infill initializer instance "
+    "lang language last learnable mask max middle min modifier new next num pad per placeholder "
+    "prefix prev prompt query register role sentinel sep separator silence sos source speaker "
+    "special start stop sub suffix system target task think tool trigger unk video word"
+)
+_FLAG = _set("no enable disable ask prompt require without has use with skip")
+
+# What is no secret under any name; and under the names that are not secret always.
+_HARMLESS = re.compile(
+    r"(?:[^A-Za-z0-9]*|true|false|none|null|yes|no|on|off|auto|\*+|<.*>|\[[A-Z_]+\]|\$\{?\w+\}?"
+    r"|(?:~|\.{0,2})(?:/[\w.@+-]+)+\.\w{1,5}"
+    r"|[\w.-]+\.(?:py|pem|crt|cert|cfg|conf|ini|json|yaml|yml|toml|txt|env|key|pub))",
+    re.I,
+)
+_PLAIN = re.compile(
+    r"[-+]?\d+(?:\.\d+)?(?:e-?\d+)?[kmb]?"
+    r"|basic|digest|oauth2?|kerberos|ldap|iam|sasl|ssl|m?tls|ntlm|negotiate|jwt|default",
+    re.I,
+)
+_NUMBER = re.compile(r"\d")
+_PASSWORD = re.compile(r"pass(?:word|wd|phrase|code)|pwd|secret", re.I)
+_OPTION = re.compile(r"-{0,2}[+~]{0,2}[A-Za-z_][\w.\-/@:]*")
+_SHORT_P = re.compile(r"-p(?=.{5})(?=.*[A-Z0-9])(?![a-z][a-z_-]*(?:=|$)|\d+$).+")
+
+ALWAYS, MAYBE, NEVER = 2, 1, 0
+
+
+class Masker:
+    """Masks by the tables above and by further patterns, regular expressions of the user's."""
+
+    def __init__(self, patterns: Iterable[str] = ()) -> None:
+        """Raises re.error for a pattern that is none."""
+        self._patterns = [re.compile(pattern) for pattern in patterns]
+
+    def text(self, text: str) -> str:
+        """``text`` with what looks like a secret replaced by ``***``."""
+        if len(text) > _LONGEST:
+            text = text[:_LONGEST] + "..."
+        for pattern in self._patterns:
+            text = pattern.sub(MASK, text)
+        if _LONG_RUN.search(text) is not None:
+            text = _PRIVATE_KEY.sub(MASK, text)
+            text = _TOKENS.sub(MASK, text)
+        if "@" in text:
+            text = _USERINFO.sub(_without_user, text)
+            text = _USER_AT_HOST.sub(f"{MASK}@", text)
+        if "=" in text or ":" in text:
+            text = _HEADER.sub(rf"\1\2{MASK}", text)
+            text = _without_named(text)
+        if " " in text:
+            text = _SCHEME.sub(lambda m: f"{m[1] or m[2]} {MASK}", text)
+        return text
+
+    def argv(self, argv: list[str]) -> list[str]:
+        """A command line: an option may tell of the words that follow it."""
+        result: list[str] = []
+        level = NEVER  # of the option whose values these words may be
+        for argument in argv:
+            if level and not _is_option(argument) and not is_harmless(argument, level):
+                result.append(MASK)
+                continue
+            level = NEVER
+            if _SHORT_P.fullmatch(argument):  # as database clients take it
+                argument = f"-p{MASK}"
+            name, equals, value = argument.partition("=")
+            is_name = _OPTION.fullmatch(name) and (equals or name.startswith("-"))
+            known = level_of(name) if is_name else NEVER
+            if known and equals:
+                if not is_harmless(value, known) and (name != "key" or _is_mixed(value)):
+                    argument = f"{name}={MASK}"
+            elif known and not _is_flag(name):
+                level = known
+            result.append(self.text(argument))
+        return result
+
+    def record(self, value: Any) -> Any:
+        """``value`` with every text in its lists and dictionaries masked, names of keys aside."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {key: self._member(key, each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.record(each) for each in value]
+        return value
+
+    def _member(self, key: object, value: Any) -> Any:
+        if isinstance(value, str) and isinstance(key, str) and level_of(key) == ALWAYS:
+            return MASK
+        return self.record(value)
+
+
+class Unmasked(Masker):
+    """Leaves everything as it is: DISTTRACE_MASK is off."""
+
+    def text(self, text: str) -> str:
+        return text
+
+    def argv(self, argv: list[str]) -> list[str]:
+        return argv
+
+    def record(self, value: Any) -> Any:
+        return value
+
+
+@functools.lru_cache(maxsize=1024)
+def level_of(name: str) -> int:
+    """Whether a value of this name is secret: ALWAYS, MAYBE (unless it is harmless) or NEVER."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    while len(words) > 1 and words[-1].isdecimal():
+        words.pop()
+    if not words:
+        return NEVER
+    last, before = words[-1], words[-2] if len(words) > 1 else None
+    if last in _ALWAYS or last.endswith(_RUN_TOGETHER) or words[-3:] == ["access", "key", "id"]:
+        return ALWAYS
+    if last == "pin":
+        return ALWAYS if before in (None, "card", "sim", "user") else NEVER
+    if last == "token":
+        return NEVER if before in _NO_TOKEN else MAYBE
+    if last == "auth":
+        return MAYBE
+    return MAYBE if before in _AFTER.get(last, ()) else NEVER
+
+
+def is_harmless(value: str, level: int) -> bool:
+    """Whether ``value`` is no secret under a name of this level."""
+    if _HARMLESS.fullmatch(value):
+        return True
+    return level == MAYBE and _PLAIN.fullmatch(value) is not None
+
+
+def _without_user(found: re.Match[str]) -> str:
+    user = found[2]
+    secret = ":" in user or len(user) > _LONGEST_NAMED_USER or user == MASK
+    return f"{found[1]}{MASK}@" if secret else found[0]
+
+
+def _without_named(text: str) -> str:
+    """Mask the values in ``name=value``, ``name: value`` and ``"name": "value"``."""
+    parts: list[str] = []
+    position = 0
+    while (found := _NAMED.search(text, position)) is not None:
+        group = "quoted" if found["quoted"] is not None else "bare"
+        value = found[group]
+        level = level_of(found["name"])
+        if level and _is_given(found, level, value) and not is_harmless(value, level):
+            parts += [text[position : found.start(group)], MASK]
+            position = found.end(group)
+        else:  # the value may itself be a name and a value
+            parts.append(text[position : found.end("sep")])
+            position = found.end("sep")
+    return "".join(parts) + text[position:] if parts else text
+
+
+def _is_given(found: re.Match[str], level: int, value: str) -> bool:
+    """Whether a text gives a secret away: "invalid key: weight" and "f(key=name)" do not.
+
+    ``"name": "value"`` and ``long_name=value`` do; else it takes letters and digits mixed, or a
+    name that stands before nothing else.
+    """
+    name, assigned = found["name"], "=" in found["sep"]
+    if found["closed"].strip("\\") or _PASSWORD.search(name):
+        return True
+    if assigned and (level == ALWAYS or len(_WORD.findall(name)) > 1) and " " not in found["sep"]:
+        return True
+    return _is_mixed(value) and len(value) >= (6 if assigned else 8)
+
+
+def _is_mixed(value: str) -> bool:
+    """Whether letters and digits are mixed, in what is no path, call or number."""
+    return (
+        _NUMBER.search(value) is not None and not value.isdecimal() and not set("/.()") & set(value)
+    )
+
+
+def _is_option(argument: str) -> bool:
+    """Whether a word is the next option, and not a value that begins with a hyphen."""
+    if argument.startswith("--"):
+        return True
+    return argument.startswith("-") and (len(argument) < 4 or "=" in argument)
+
+
+def _is_flag(name: str) -> bool:
+    """Whether an option takes no value, by its name: ``--no-password``, ``--use-auth-token``."""
+    words = _WORD.findall(name)
+    return bool(words) and words[0].lower() in _FLAG
+
+
+def split(text: str) -> list[str]:
+    """The regular expressions in a list with commas or on lines of their own.
+
+    A comma inside of brackets, braces or parentheses, or behind a backslash, belongs to its
+    pattern.
+    """
+    parts, depth, escaped = [""], 0, False
+    for character in text:
+        if character in ",\n" and not depth and not escaped:
+            parts.append("")
             continue
-        secret = argument.startswith("-") and bool(_SECRET.search(name))
-        secret = secret or (bool(equals) and bool(_SECRET.search(name)))
-        result.append(f"{name}=***" if secret and equals else argument)
-        hide_next = secret and not equals
-    return result
+        if not escaped:
+            depth = max(0, depth + (character in "([{") - (character in ")]}"))
+        escaped = character == "\\" and not escaped
+        parts[-1] += character
+    return [part.strip() for part in parts if part.strip()]
+
+
+# -- of this process -------------------------------------------------------------------------
+
+current: Masker = Masker()
+"""What this process's records and sentences go through."""
+
+
+def use(masker: Masker) -> None:
+    """Mask with this from now on."""
+    global current
+    current = masker

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from disttrace import capture, errors, waiting
+from disttrace import capture, errors, redact, waiting
 from disttrace._version import __version__
 from disttrace.capture.wrapping.context import Capture
 from disttrace.config import SETTINGS, Config, resolve, to_environ, to_text
@@ -35,7 +35,6 @@ from disttrace.lifecycle.heartbeat import Live
 from disttrace.patching.import_hook import ImportHook
 from disttrace.patching.standard_library import StandardLibrary
 from disttrace.recording.recorder import Recorder
-from disttrace.redact import masked
 
 _DISTRIBUTED = "torch.distributed.distributed_c10d"
 
@@ -78,6 +77,8 @@ class Session:
 
     def start(self) -> None:
         """Hand the settings down, and open every door once torch is there."""
+        patterns = redact.split(self.config.redact or "")
+        redact.use(redact.Masker(patterns) if self.config.mask else redact.Unmasked())
         self._hand_down()
         main = threading.main_thread()  # is number 0, whoever imports torch
         self.recorder.thread_number(main.ident or 0, main.name, main.native_id)
@@ -99,6 +100,7 @@ class Session:
         self._close()
         if self._exporter is not None:
             self._exporter.stop()
+        redact.use(redact.Masker())
         for name, value in self._environment.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -139,8 +141,7 @@ class Session:
 
     def _opening(self) -> list[Mapping[str, Any]]:
         """The records a journal starts with."""
-        argv = command_line()
-        header = process_record(self.identity, masked(argv) if self.config.mask else argv)
+        header = process_record(self.identity, redact.current.argv(command_line()))
         first = {
             DEF: "process",
             "format": FORMAT,
@@ -302,7 +303,10 @@ def _in_child() -> None:
 def _changed(config: Config) -> dict[str, str]:
     """Settings that somebody chose, as text."""
     chosen = (row for row in SETTINGS if config.sources[row.keyword] != "default")
-    return {row.keyword: to_text(getattr(config, row.keyword)) for row in chosen}
+    texts = {row.keyword: to_text(getattr(config, row.keyword)) for row in chosen}
+    if "redact" in texts:
+        texts["redact"] = redact.MASK  # a pattern may be the secret itself
+    return texts
 
 
 def _backends(module: ModuleType) -> dict[str, str | None]:

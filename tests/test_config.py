@@ -30,6 +30,7 @@ def test_defaults_hold_when_nothing_is_said() -> None:
         store_trace=frozenset({"gloo"}),
         heartbeat=True,
         mask=True,
+        redact=None,
         file_mode="600",
         pending=5.0,
         slow_write=2.0,
@@ -62,6 +63,7 @@ def test_argument_beats_environment_beats_default() -> None:
         ("DISTTRACE_HEARTBEAT", "OFF", "heartbeat", False),
         ("DISTTRACE_MASK", "0", "mask", False),
         ("DISTTRACE_FILE_MODE", "0640", "file_mode", "640"),
+        ("DISTTRACE_REDACT", "acme-[0-9]{2,},x", "redact", "acme-[0-9]{2,},x"),
         ("DISTTRACE_PENDING", "0", "pending", 0.0),
     ],
 )
@@ -90,6 +92,7 @@ def test_text_becomes_a_typed_value(
         ("DISTTRACE_HEARTBEAT", "maybe"),
         ("DISTTRACE_MASK", "2"),
         ("DISTTRACE_FILE_MODE", "644x"),
+        ("DISTTRACE_REDACT", "fine,(never closed"),
         ("DISTTRACE_FILE_MODE", "755"),
         ("DISTTRACE_FILE_MODE", "040"),
         ("DISTTRACE_PENDING", "-1"),

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from disttrace import redact
 from disttrace.journal import format as fmt
 from disttrace.journal.segment import (
     PRIVATE,
@@ -91,8 +92,11 @@ class Journal:
         self._defined = 0  # bytes of definitions
 
     def define(self, record: Mapping[str, Any]) -> None:
-        """Append a definition; it is with the kernel when this returns. Raises OSError."""
-        line = encode(fmt.with_ranges(record)) + b"\n"
+        """Append a definition, its secrets masked; it is with the kernel when this returns.
+
+        Raises OSError.
+        """
+        line = encode(fmt.with_ranges(redact.current.record(record))) + b"\n"
         self._defined += len(line)
         allow(self._defined)
         write_timed(self._defs, line, self._patience)

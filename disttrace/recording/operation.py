@@ -9,9 +9,14 @@ from typing import Any
 
 import orjson
 
+from disttrace import redact
+
 # Calls of one thread that wait themselves and are under way at once: more than one only where a
 # signal handler communicates too.
 _WAITED = 16
+
+_MOST_KEYS = 4096
+_LONGEST_KEY = 256  # of a megabyte of keys at most, one is as good as another
 
 
 class Counter:
@@ -146,3 +151,23 @@ def json_text(text: Any) -> bytes:
         return orjson.dumps(text)
     except TypeError:  # lone surrogates
         return orjson.dumps(str(text).encode("utf-8", "replace").decode())
+
+
+class KeyTexts:
+    """Keys of stores as JSON values, secrets masked; those used again are looked up.
+
+    ``known(key)`` is the value or None, and one call of C.
+    """
+
+    def __init__(self) -> None:
+        self._made: dict[str, bytes] = {}
+        self.known = self._made.get
+
+    def make(self, key: Any) -> bytes:
+        """The value of a key, or of a list of them."""
+        text = json_text(redact.current.record(key))
+        if type(key) is str and len(key) <= _LONGEST_KEY:
+            if len(self._made) >= _MOST_KEYS:
+                self._made.clear()
+            self._made[key] = text
+        return text

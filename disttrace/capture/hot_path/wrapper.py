@@ -21,14 +21,12 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-import orjson
-
 from disttrace import errors
 from disttrace.capture.calls.call_site import key_source
 from disttrace.capture.hot_path.call_key import MISFIT, Key, slow_key
 from disttrace.capture.wrapping.context import Capture
 from disttrace.patching import dynamo
-from disttrace.recording.operation import Call, Operation, ThreadState, json_text
+from disttrace.recording.operation import Call, KeyTexts, Operation, ThreadState
 from disttrace.recording.recorder import END, END_SIZED
 
 # The original is called from the wrapper's own frame: pybind11 stops the recursion of a Python
@@ -187,7 +185,13 @@ def method_maker(key: Key, frames: int, **named: Function) -> Function:
 
 
 def store_maker(
-    frames: int, size: Function, *, key: bool, value: int | None, returns: bool
+    frames: int,
+    size: Function,
+    keys: KeyTexts,
+    *,
+    key: bool,
+    value: int | None,
+    returns: bool,
 ) -> Function:
     """``make`` for a method of stores.
 
@@ -198,8 +202,9 @@ def store_maker(
     if key:
         unpack.append(f"if len(args) <= {value or 0}: raise TypeError")
         unpack.append("if type(args[0]) is not str and type(args[0]) is not list: raise TypeError")
-        details = ["try:", " text = dumps(args[0])"]
-        details += ["except TypeError:", " text = json_text(args[0])"]
+        details = ["try:", " text = known(args[0])"]
+        details += ["except TypeError:", " text = None"]  # a list
+        details += ["if text is None: text = key_text(args[0])"]
         fields.append("text")
     if value:
         fields.append(f"size(args[{value}])")
@@ -212,7 +217,8 @@ def store_maker(
         "after": _OVER.replace("{end}", end).splitlines(),
         **_of(Key(tuple(unpack), (), "*args"), frames),
     }
-    return _function("make", _completed(_WRAPPER, filling), size=size)
+    text = _completed(_WRAPPER, filling)
+    return _function("make", text, size=size, known=keys.known, key_text=keys.make)
 
 
 def signature_maker(key: Key, **named: Function) -> Function:
@@ -249,10 +255,8 @@ def _function(name: str, text: str, **named: Function) -> Function:
         "END_SIZED": END_SIZED,
         "MISFIT": MISFIT,
         "clock": time.perf_counter_ns,
-        "dumps": orjson.dumps,
         "getframe": sys._getframe,
         "is_ours": errors.is_ours,
-        "json_text": json_text,
         "slow_key": slow_key,
         **named,
     }

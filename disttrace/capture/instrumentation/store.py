@@ -14,7 +14,7 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path import wrapper
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import STORE
-from disttrace.recording.operation import Call, Operation, ThreadState, json_text
+from disttrace.recording.operation import Call, KeyTexts, Operation, ThreadState
 from disttrace.recording.recorder import FLAT_BEGIN_UNCOUNTED
 
 PART = "store operations"
@@ -75,7 +75,7 @@ class Door:
         frames = capture.sites.direct_frames
         self._calls = Calls(capture.sites, frames=frames)
         self._make = wrapper.store_maker(
-            frames, size, key=row.has_key, value=row.values, returns=row.returns_value
+            frames, size, capture.keys, key=row.has_key, value=row.values, returns=row.returns_value
         )
         capture.on_fork.append(self._calls.forget)
 
@@ -97,7 +97,9 @@ class Door:
         """See ``flat.Door``."""
         entry = self._capture.stores.of(store)
         call, _ = self._calls.find(frame, (entry,), lambda stack: self._define(entry.n, stack))
-        return self._capture.recorder.begin(thread, call, key_and_size(self._row, args, kwargs))
+        return self._capture.recorder.begin(
+            thread, call, key_and_size(self._capture.keys, self._row, args, kwargs)
+        )
 
     def returned(
         self, thread: ThreadState, n: int, operation: Operation | None, result: Any
@@ -145,21 +147,21 @@ def _clone(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]
     return clone
 
 
-def key_and_size(row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+def key_and_size(keys: KeyTexts, row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """Keys of the begin record: which key, and how many bytes go there."""
     extra = b""
     if row.has_key:
         key = args[0] if args else kwargs.get("key")
-        extra = b',"k":' + json_text(key) if isinstance(key, (str, list)) else _several(key)
+        extra = b',"k":' + keys.make(key) if isinstance(key, (str, list)) else _several(keys, key)
     if row.values is not None and len(args) > row.values:
         extra += b',"n":%d' % size(args[row.values])
     return extra
 
 
-def _several(keys: Any) -> bytes:
+def _several(texts: KeyTexts, keys: Any) -> bytes:
     """Keys in another container than a list."""
     try:
-        return b',"k":' + json_text([str(key) for key in keys])
+        return b',"k":' + texts.make([str(key) for key in keys])
     except TypeError:  # no keys at all: torch will raise
         return b""
 

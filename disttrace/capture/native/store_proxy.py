@@ -197,7 +197,7 @@ def _recorded(
             )
 
         call, _ = calls.find(sys._getframe(2), (row.method, entry.n), define)
-        return recorder.begin(thread, call, key_and_size(row, args, {}))
+        return recorder.begin(thread, call, key_and_size(capture.keys, row, args, {}))
 
     def done(operation: Operation, result: Any) -> None:
         recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")

@@ -14,7 +14,7 @@ from disttrace.capture.objects.groups import Groups
 from disttrace.capture.objects.stores import Stores
 from disttrace.capture.objects.works import Works
 from disttrace.patching.patcher import Engine
-from disttrace.recording.operation import Operation, ThreadState
+from disttrace.recording.operation import KeyTexts, Operation, ThreadState
 from disttrace.recording.recorder import Recorder
 
 
@@ -29,6 +29,7 @@ class Capture:
         self.groups = Groups(recorder, self.stores)
         self.sites = CallSites(recorder, depth=stack_depth)
         self.works = Works(recorder)
+        self.keys = KeyTexts()
         self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
         self.broken: set[str] = set()  # parts taken out of service
         self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None

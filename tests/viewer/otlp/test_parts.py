@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from disttrace_viewer.load import ids
 from disttrace_viewer.otlp.follow.journal import JournalReader
 from disttrace_viewer.otlp.follow.registry import Entry, Registry
 from disttrace_viewer.otlp.follow.tail import Tail
+from disttrace_viewer.otlp.send.backends import target
+from disttrace_viewer.otlp.send.log import Errors, Log
 
 
 def test_a_tail_gives_each_line_once(tmp_path: Path) -> None:
@@ -216,6 +219,29 @@ def test_the_exporters_own_journals_are_deleted(tmp_path: Path) -> None:
     reader.close()
     reader.delete()
     assert [path.name for path in tmp_path.iterdir()] == ["y.defs.jsonl"]
+
+
+def test_the_log_keeps_the_secrets_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users in the collector's address, and headers, which OpenTelemetry quotes in its warnings."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://user:hunter2@collector:4317")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "authorization=Bearer%20hunter3,hunter4")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "x-key=hunter5")
+    path = tmp_path / "log"
+    log = Log(os.open(path, os.O_CREAT | os.O_WRONLY))
+    log.say(f"the collector at {target('TRACES').name} does not take spans")
+    errors = Errors(log.say)
+    for text in (
+        "bad: authorization=Bearer%20hunter3,hunter4",
+        "401 for Bearer hunter3",
+        "hunter5",
+    ):
+        errors.emit(logging.LogRecord("o", logging.WARNING, "f", 1, text, (), None))
+    log.say("cannot resolve http://user:hunter2@collector:4317")
+    said = path.read_text()
+    assert "hunter" not in said
+    assert "http://***@collector:4317" in said
 
 
 def test_a_process_is_its_pid_and_its_start() -> None:

@@ -40,7 +40,7 @@ def main(argv: list[str]) -> int:
         if not isinstance(getattr(error, "exit_code", None), int):
             import traceback
 
-            traceback.print_exc()
+            log.say(traceback.format_exc().rstrip())
         log.say(f"exporting ended: {type(error).__name__}: {error}")
     _remove_if_empty(os.path.splitext(path)[0] + ".log")
     # The SDK's threads may still wait for a collector that never answers.

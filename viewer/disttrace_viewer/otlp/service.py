@@ -45,10 +45,12 @@ class Service:
         emit: Emit = _discard
         if where.protocol is not None:
             name = f"the collector at {where.name}"
-            self._delivery = Delivery(span_exporter(where.protocol), name, log.say)
             logger = logging.getLogger("opentelemetry")
-            logger.addHandler(Errors(self._delivery.error))
             logger.propagate = False
+            logger.addHandler(first := Errors(log.say))  # what it says of the environment
+            self._delivery = Delivery(span_exporter(where.protocol), name, log.say)
+            logger.removeHandler(first)
+            logger.addHandler(Errors(self._delivery.error))
             emit = Tracers(self._delivery).emit
         self.pipeline = Pipeline(emit, None, pending_ns=int(order.pending_s * 1e9))
         self._metrics = SentMetrics(target("METRICS"), self.pipeline, self._delivery)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from disttrace_viewer.trace.errors import ViewerError
 
 _DEFAULTS = {"grpc": "http://localhost:4317", "http/protobuf": "http://localhost:4318"}
+
+
+_SHORTEST = 4  # of a header's value: less would mask words
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,29 @@ def target(signal: str) -> Target:
         raise ViewerError(
             f"the OTLP protocol is {protocol!r}; disttrace sends {' or '.join(_DEFAULTS)}"
         )
-    return Target(protocol, _variable(signal, "ENDPOINT") or _DEFAULTS[protocol])
+    return Target(protocol, without_secrets(_variable(signal, "ENDPOINT") or _DEFAULTS[protocol]))
+
+
+def without_secrets(text: str) -> str:
+    """``text`` without what the environment tells the exporter alone.
+
+    That is users and passwords in addresses, and the headers, which OpenTelemetry quotes where it
+    cannot read them.
+    """
+    for value in _secrets(os.environ):
+        text = text.replace(value, "***")
+    return re.sub(r"(://)[^\s/?#\"'<>]+@", r"\1***@", text)
+
+
+def _secrets(environ: Mapping[str, str]) -> list[str]:
+    """Header values as they are written and as they are sent, longest first."""
+    found = set()
+    for name, headers in environ.items():
+        if name.startswith("OTEL_EXPORTER_OTLP_") and name.endswith("HEADERS"):
+            for header in headers.split(","):
+                value = header.partition("=")[2].strip() or header.strip()
+                found |= {value, unquote(value), unquote(value).partition(" ")[2]}
+    return sorted((value for value in found if len(value) >= _SHORTEST), key=len, reverse=True)
 
 
 def span_exporter(protocol: str) -> Any:

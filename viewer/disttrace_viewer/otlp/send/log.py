@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Callable
 
+from disttrace_viewer.otlp.send.backends import without_secrets
+
 
 class Log:
     """Sentences for people, each once, in a file that is removed where it stayed empty."""
@@ -17,6 +19,7 @@ class Log:
 
     def say(self, sentence: str) -> None:
         """Append a sentence; a full disk is no reason to stop."""
+        sentence = without_secrets(sentence)
         if sentence not in self._said:
             self._said.add(sentence)
             try:
@@ -33,7 +36,7 @@ class Errors(logging.Handler):
         self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._tell(_short(record.getMessage()))
+        self._tell(without_secrets(_short(record.getMessage())))
 
 
 def _short(message: str) -> str:

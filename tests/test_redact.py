@@ -1,0 +1,233 @@
+"""Secrets are masked wherever they stand, and nothing else is."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from disttrace.redact import MASK, Masker, Unmasked, level_of, split
+
+LINES = Path(__file__).with_name("support") / "command_lines.txt"
+
+HEX = "0123456789abcdef" * 4
+B64 = "dGhpcyBpcyBub3QgYSByZWFsIHNlY3JldCBhdCBhbGw"
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTYifQ.Zm9vYmFyYmF6cXV4"
+
+# Words of a command line, and what must not be readable afterwards.
+GIVEN: list[tuple[list[str], str]] = [
+    (["--token", "-abcd"], "-abcd"),
+    (["--token=tok3n"], "tok3n"),
+    (["--api-key", "k3y"], "k3y"),
+    (["--key=abc"], "abc"),
+    (["--secret", "s3cr3t"], "s3cr3t"),
+    (["--password", "hunter2"], "hunter2"),
+    (["--password=with some spaces"], "some"),
+    (["--pwd=hunter2"], "hunter2"),
+    (["--auth=hunter2"], "hunter2"),
+    (["--basic-auth", "me:hunter2"], "hunter2"),
+    (["--credential", "hunter2"], "hunter2"),
+    (["--credentials=hunter2"], "hunter2"),
+    (["--passphrase", "correct horse"], "horse"),
+    (["--bearer", "hunter2"], "hunter2"),
+    (["--jwt=hunter2"], "hunter2"),
+    (["--cookie", "session=hunter2"], "hunter2"),
+    (["--pin", "4711"], "4711"),
+    (["--signature", "hunter2"], "hunter2"),
+    (["-pSECRET"], "SECRET"),
+    (["-phunter2"], "hunter2"),
+    (["--sas", "sig=hunter2"], "hunter2"),
+    (["https://a.blob.core.windows.net/c?sv=2022&sig=hunter2%3D"], "hunter2"),
+    (["--set", "s3.access=hunter2"], "hunter2"),
+    (["--set=s3.secret=hunter2"], "hunter2"),
+    (["+wandb.api_key=hunter2"], "hunter2"),
+    (["model.hf_token=hunter2"], "hunter2"),
+    (["postgres://user:hunter2@db/x"], "hunter2"),
+    (["https://me:hunter2@host/path"], "hunter2"),
+    (["redis://:hunter2@cache:6379/0"], "hunter2"),
+    (["amqp://u:p%40ss@mq"], "p%40ss"),
+    ([f"https://{HEX[:32]}@o1.ingest.sentry.io/2"], HEX[:32]),
+    (["Server=db;User Id=sa;Password=hunter2;"], "hunter2"),
+    ([f"DefaultEndpointsProtocol=https;AccountKey={B64}=="], B64),
+    (["-H", "Authorization: Bearer hunter2"], "hunter2"),
+    (["--header", "Proxy-Authorization: Basic bWU6aHVudGVyMg=="], "bWU6aHVudGVyMg"),
+    (["--header=Cookie: session=hunter2"], "hunter2"),
+    (["--header", "X-Api-Key: hunter22"], "hunter22"),
+    (['{"api_key": "hunter2"}'], "hunter2"),
+    (['{"db": {"password": "with \\"quotes\\"", "n": 1}}'], "with"),
+    (['{\\"token\\": \\"hunter2\\"}'], "hunter2"),
+    (["--tokens", "a1b2", "--api-keys", "first", "second"], "second"),
+    (["--secrets", "first", "second"], "second"),
+    (["env", "WANDB_API_KEY=hunter2"], "hunter2"),
+    (["AWS_SECRET_ACCESS_KEY=hunter2"], "hunter2"),
+    (["--aws-access-key-id", "hunter2"], "hunter2"),
+    (["--hubToken", "hunter2"], "hunter2"),
+    (
+        ["--slack-webhook", f"https://hooks.slack.com/services/T01234567/B01234567/{HEX[:24]}"],
+        HEX[:24],
+    ),
+    (
+        ["-----BEGIN RSA PRIVATE KEY-----\\nMIIEpAIBAAKCAQEA\\n-----END RSA PRIVATE KEY-----"],
+        "MIIE",
+    ),
+]
+
+# Tokens that are known by their shape, wherever they stand.
+TOKENS = [
+    "AKIAIOSFODNN7EXAMPLE",
+    "ASIAIOSFODNN7EXAMPLE",
+    "ghp_" + HEX[:36],
+    "gho_" + HEX[:36],
+    "github_pat_11ABCDEFG0" + HEX[:40],
+    "glpat-" + HEX[:20],
+    "sk-" + HEX[:48],
+    "sk-proj-" + HEX[:40],
+    "sk-ant-api03-" + HEX[:40],
+    "sk_live_" + HEX[:24],
+    "rk_test_" + HEX[:24],
+    "xoxb-123456789012-" + HEX[:24],
+    "AIza" + "SyA1234567890abcdefghijklmnopqrstu",
+    "ya29.a0Af" + HEX[:40],
+    "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz12345678",
+    "npm_" + HEX[:36],
+    "pypi-AgEIcHlwaS5vcmc" + HEX[:40],
+    "SG.abcdefghij0123456789AB.abcdefghij0123456789ABCDEFGHIJ",
+    "key-" + HEX[:32],
+    "SK" + HEX[:32],
+    "123456789:AAabcdefghijklmnopqrstuvwxyz0123456",
+    "dapi" + HEX[:32],
+    "dop_v1_" + HEX,
+    "hvs." + "CAESIabcdefghij0123456789",
+    "gsk_" + HEX[:52],
+    "r8_" + HEX[:37],
+    "lin_api_" + HEX[:40],
+    "ATATT3xFfGF0" + HEX[:40],
+    "shpat_" + HEX[:32],
+    "NRAK-ABCDEFGHIJKLMNOPQRSTUVWXYZ1",
+    "glsa_" + HEX[:32],
+    "pul-" + HEX[:40],
+    "dckr_pat_" + HEX[:27],
+    "LTAI5tABCDEFGHIJKLMN",
+    JWT,
+    base64.b64encode(json.dumps({"api_address": "https://x", "k": 1}).encode()).decode(),
+]
+
+
+@pytest.mark.parametrize(("argv", "secret"), GIVEN, ids=lambda value: str(value)[:40])
+def test_a_secret_on_the_command_line_is_masked(argv: list[str], secret: str) -> None:
+    """By the option before it, by its name, or by its place; the program around it stays."""
+    masked = Masker().argv(["python", "train.py", *argv, "--lr", "0.1"])
+    assert secret not in " ".join(masked)
+    assert MASK in " ".join(masked)
+    assert masked[:2] == ["python", "train.py"]
+    assert masked[-2:] == ["--lr", "0.1"]
+
+
+@pytest.mark.parametrize("token", TOKENS, ids=lambda token: token[:14])
+@pytest.mark.parametrize(
+    "text", ["{}", "--x={}", "cannot log in with {}, status 401", "run/{}/0", "tcp://h:1?t={}"]
+)
+def test_a_token_is_known_by_its_shape(text: str, token: str) -> None:
+    """Whatever it is called, in command lines, errors, keys and addresses alike."""
+    masked = Masker().text(text.format(token))
+    assert token[6:] not in masked
+    assert masked == text.format(MASK) or token is TOKENS[-1]
+
+
+def test_there_are_sixty_shapes() -> None:
+    assert len(GIVEN) + len(TOKENS) >= 60
+
+
+@pytest.mark.parametrize("line", LINES.read_text().splitlines())
+def test_ordinary_command_lines_stay_as_they_are(line: str) -> None:
+    """200 of them: launchers, trainers and tools of this field, with options like --eos-token."""
+    argv = shlex.split(line)
+    assert Masker().argv(argv) == argv
+
+
+def test_there_are_two_hundred_ordinary_lines() -> None:
+    lines = LINES.read_text().splitlines()
+    assert len(lines) == len(set(lines)) == 200
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "default_pg/0//cpu//0/1",
+        "torch.rendezvous.none.0/rank_address/3",
+        "worker/attempt_1/default_pg/0//cuda//2:3",
+        "KeyError: 'token'",
+        "RuntimeError: unexpected key: encoder.layer.0.attention.self.query.weight",
+        "ValueError: invalid signature: expected (Tensor, int)",
+        "DistStoreError: Timed out after 31 seconds waiting for clients. 1/2 clients joined.",
+        "wait timeout after 3000ms, keys: /default_pg/0//cpu//0/1",
+        "ModuleNotFoundError: No module named 'secrets_of_training'",
+        "tcp://10.0.0.1:29500",
+        "git@github.com:org/repo.git",
+        "ssh://git@github.com/org/repo",
+        "nvcr.io/nvidia/pytorch:24.01-py3@sha256:0123456789abcdef0123456789abcdef",
+        "/home/me/.venv/lib/python3.11/site-packages/sk-learn-contrib/module.py",
+        "6b1f0d3c-6f0f-4a55-9d6c-3f2f9f0c1a11",
+        "f(key=name, token=tokenizer.pad_token)",
+        "step 12: loss=0.25 lr=1e-4 tokens=4096 max_token=12",
+    ],
+)
+def test_ordinary_texts_stay_as_they_are(text: str) -> None:
+    """Keys, errors, addresses, paths."""
+    assert Masker().text(text) == text
+
+
+def test_records_are_masked_inside_and_keep_their_types() -> None:
+    """Every text in lists and dictionaries, and values under names that tell."""
+    record = {"def": "call", "n": 1, "args": {"init_method": "tcp://u:pw@h:1", "password": "x"}}
+    masked = Masker().record({**record, "async": False, "shapes": [[4], []], "v": TOKENS[2]})
+    assert masked["args"] == {"init_method": "tcp://***@h:1", "password": MASK}
+    assert (masked["n"], masked["async"], masked["shapes"], masked["v"]) == (
+        1,
+        False,
+        [[4], []],
+        MASK,
+    )
+
+
+def test_further_patterns_and_none() -> None:
+    """DISTTRACE_REDACT adds, DISTTRACE_MASK=off takes all away."""
+    assert Masker(["acme-[0-9]{3,5}"]).text("run acme-1234 of acme-x") == "run *** of acme-x"
+    assert Masker().text("run acme-1234") == "run acme-1234"
+    for argv, _ in GIVEN:
+        assert Unmasked().argv(argv) == argv
+
+
+@pytest.mark.parametrize(
+    ("text", "patterns"),
+    [
+        ("acme-[0-9]{3,5}", ["acme-[0-9]{3,5}"]),
+        ("a,b\nc,,", ["a", "b", "c"]),
+        (r"(x,y)\,z,[,]+", [r"(x,y)\,z", "[,]+"]),
+    ],
+)
+def test_patterns_are_a_list(text: str, patterns: list[str]) -> None:
+    """Split at commas that are not the pattern's own."""
+    assert split(text) == patterns
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        *(
+            (name, 0)
+            for name in ("max_tokens", "eos-token", "pad_token_id", "sort_key", "pin_memory")
+        ),
+        *(
+            (name, 0)
+            for name in ("tokenizer", "author", "keyboard", "num_keys", "signature_columns")
+        ),
+        *((name, 1) for name in ("token", "api-key", "hfToken", "key", "--auth", "S3_ACCESS")),
+        *((name, 2) for name in ("DB_PASSWORD", "APIKEY", "clientSecret", "pin", "password2")),
+    ],
+)
+def test_names_tell_by_their_last_word(name: str, level: int) -> None:
+    assert level_of(name) == level
