@@ -9,6 +9,7 @@ python tests/reliability/faults.py --jobs 3 --write docs/faults.md
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
+from faults import standin  # noqa: E402
 from faults.expectation import Row  # noqa: E402
 from faults.harness import Outcome, run_row  # noqa: E402
 from faults.table import ROWS  # noqa: E402
@@ -86,10 +88,13 @@ def page(lines: list[str]) -> str:
     return head + "\n".join(lines) + "\n"
 
 
-def run(row: Row) -> Outcome:
+def run(row: Row, backend: str, semantics: str) -> Outcome:
     """One row, in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="disttrace-faults-") as folder:
-        return run_row(row, Path(folder))
+        if backend == "gloo":
+            return run_row(row, Path(folder))
+        with standin.environment(semantics) as environ:
+            return run_row(standin.adapted(row), Path(folder), **environ)
 
 
 def main() -> int:
@@ -101,13 +106,21 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1, help="rows at once; programs mostly sleep")
     parser.add_argument("--explain", action="store_true", help="say what is wrong at once")
+    parser.add_argument("--backend", choices=["gloo", "standin"], default="gloo")
+    parser.add_argument(
+        "--semantics", choices=["2.5", "2.8", "2.13", "2.15"], default="2.13",
+        help="of which torch's NCCL the stand-in has the manners",
+    )  # fmt: skip
     parser.add_argument("--write", type=Path, help="the page to write")
     options = parser.parse_args()
     wanted = chosen(options)
     here = [row for row in wanted if able(row)]
+    if options.backend == "standin":
+        here = [row for row in here if standin.makes_sense(row)]
+    one = functools.partial(run, backend=options.backend, semantics=options.semantics)
     outcomes = []
     with ThreadPoolExecutor(options.jobs) as pool:
-        for outcome in pool.map(run, here * options.repeat):
+        for outcome in pool.map(one, here * options.repeat):
             outcomes.append(outcome)
             print(line(outcome), flush=True)
             if options.explain and not outcome.right:

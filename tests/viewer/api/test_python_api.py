@@ -114,6 +114,7 @@ def test_a_collective_is_one_row(tmp_path: Path) -> None:
         "busy_ns": 10 * MS,
         "algbw": 400_000.0,
         "busbw": 400_000.0,
+        "clock": "host",
     }
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
+from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
 from support.scenes import (
     S,
@@ -307,3 +309,32 @@ def test_an_order_that_threads_leave_to_chance_blames_nobody(
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", blamed)
     assert ("threads" in (found.hint or "")) is (not blamed)
+
+
+def test_on_nccl_a_wait_orders_streams(tmp_path: Path) -> None:
+    """It is no wait for the device: what was waited for is over when it was seen to be complete."""
+    for journal, _ in steps(tmp_path, 2):
+        number = journal.begin(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
+        journal.record(i=number, d=MS // 10)
+        journal.record(w=number, d=MS // 5)
+        journal.record(c=number, d=MS, g=MS // 2)
+        beat(journal, 20)
+    assert findings(tmp_path) == []
+    operations = load([str(tmp_path)]).operations
+    waited = operations.filter(pl.col("wait_begin_ns").is_not_null())
+    assert waited.filter(pl.col("end_ns").is_null()).is_empty()
+
+
+@pytest.mark.parametrize("more", [{}, {"o": 1}])
+def test_what_nobody_saw_complete_is_no_hang(tmp_path: Path, more: dict[str, int]) -> None:
+    """The device finished it or not: that is unknown, and nobody waits for it on record."""
+    for journal, _ in steps(tmp_path, 2):
+        if journal.rank == 0:
+            number = journal.begin(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
+            journal.record(i=number, d=MS // 10)
+            journal.record(l=number, d=MS // 5, **more)
+        else:
+            nccl(journal, [0, 1], "a")
+        beat(journal, 20)
+    assert [one.kind for one in findings(tmp_path) if one.severity != "note"] == []
+    assert [one.kind for one in findings(tmp_path)] == ([] if more else ["unwaited_work"])

@@ -35,6 +35,7 @@ NUMBERS = (
     "last_to_arrive",
     "algbw",
     "busbw",
+    "clock",
 )
 
 
@@ -59,10 +60,11 @@ class Stats:
         """One row per operation, group and line, longest ``total_ns`` first.
 
         ``op group line calls bytes total_ns median_ns p99_ns max_ns waiting_ns last_to_arrive algbw
-        busbw``: ``group`` is the id that every export has, ``line`` is ``file:line``,
+        busbw clock``: ``group`` is the id that every export has, ``line`` is ``file:line``,
         ``waiting_ns`` the part of the total before the last member arrived, ``last_to_arrive`` a
         list of structs (rank, count), most first; bandwidths are bytes per second as nccl-tests
-        define them, counted from the last arrival on, null where none is defined.
+        define them, counted from the last arrival on, null where none is defined; ``clock`` says
+        whose time that is: ``device`` where the backend measured it, else ``host``.
         """
         return self.by(KEYS)
 

@@ -80,7 +80,7 @@ class Trace:
 
         ``job group group_name group_desc backend seq op line bytes expected arrived missing
         arrivals first_ns last_ns first_rank last_rank ended end_ns errors pending alike wait_ns
-        spread_ns busy_ns algbw busbw``: ``arrivals`` is a list of structs (rank, process,
+        spread_ns busy_ns algbw busbw clock``: ``arrivals`` is a list of structs (rank, process,
         begin_ns) in their order, ``missing`` the group ranks that did not come, ``wait_ns`` what
         the members waited in sum, ``spread_ns`` the time from the first arrival to the last,
         ``busy_ns`` from the last to the end, bandwidths bytes per second as nccl-tests define them.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import orjson
 import polars as pl
 
-from disttrace.journal.format import LONGEST
+from disttrace.journal.format import LONGEST, ends_on_device
 from disttrace_viewer.load import segments
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.merge.survey import Survey
@@ -51,19 +51,27 @@ class Narrowing:
         begin = pl.col("begin_ns")
         refused = pl.col("f").fill_null(0) != 0
         waited = pl.col("wait").is_not_null()
+        # A wait for what a device ends orders streams: it is over when it was seen to be complete.
+        on_device = pl.Series(
+            [ends_on_device(row["backend"], row["device"]) for row in self.calls.rows],
+            dtype=pl.Boolean,
+        ).gather(frame["call"])
+        frame = frame.with_columns(_on_device=on_device)
+        seen = ~waited | pl.col("_on_device")
         frame = frame.with_columns(
             thread=pl.col("h").fill_null(0),
             parent=pl.col("p"),
             seq=pl.when(~refused).then(pl.coalesce("q_end", "q")),
             source=pl.col("y"),
             refused=refused,
-            lost=pl.col("lost").is_not_null() & pl.col("asked").is_null(),
+            lost=pl.col("lost").is_not_null(),
+            asked=pl.col("asked").is_not_null(),
             bytes=pl.coalesce("n_end", "n"),
             issued_ns=begin + pl.col("issued"),
             wait_begin_ns=begin + pl.col("wait"),
             complete_ns=begin
             + pl.coalesce("complete", pl.when(waited & pl.col("x").is_null()).then(pl.col("end"))),
-            end_ns=begin + pl.coalesce("end", pl.when(~waited).then(pl.col("complete"))),
+            end_ns=begin + pl.coalesce("end", pl.when(seen).then(pl.col("complete"))),
         )
         return frame.select(
             pl.col(name).cast(kind, strict=False) for name, kind in OPERATIONS.items()

@@ -13,7 +13,7 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.analysis.timing.bandwidth import with_shapes
+from disttrace_viewer.analysis.timing.bandwidth import by_device, with_shapes
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
 from disttrace_viewer.trace.model import Trace
@@ -252,11 +252,13 @@ def collectives(waits: WaitStates) -> pl.DataFrame:
     ``line`` and ``bytes`` are of the first to arrive. ``arrivals`` are in order, ``missing`` the
     group ranks that did not come. ``wait_ns`` is what all members waited, summed; ``spread_ns``
     lies between the first arrival and the last, ``busy_ns`` between the last and the newest end
-    (null while it is pending). ``algbw`` and ``busbw`` are bytes per second.
+    (null while it is pending). ``algbw`` and ``busbw`` are bytes per second, by the
+    time of ``clock``: ``device`` where the backend measured it on all members, else ``host``.
     """
     exchanges = waits.exchanges
     trace = exchanges.trace
     parts = waits.parts.lazy().filter(pl.col("kind") == "collective")
+    parts = by_device(parts, trace.completions)
     members = (
         parts.join(_processes(trace).lazy(), left_on="process", right_on="_p", how="left")
         .with_columns(
@@ -270,6 +272,7 @@ def collectives(waits: WaitStates) -> pl.DataFrame:
             pl.col("_arrival").alias("arrivals"),
             pl.col("wait_ns").sum(),
             pl.col("busy_ns").mean().alias("_busy"),
+            pl.col("clock").first(),
             pl.col("is_root").any().alias("_rooted"),
             pl.col("bytes").first(),
         )
@@ -321,6 +324,7 @@ def collectives(waits: WaitStates) -> pl.DataFrame:
             "busy_ns",
             algbw.alias("algbw"),
             (algbw * pl.col("_factor")).alias("busbw"),
+            pl.when(algbw.is_not_null()).then("clock").alias("clock"),
         )
         .collect()
     )

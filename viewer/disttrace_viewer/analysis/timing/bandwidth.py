@@ -6,6 +6,30 @@ import polars as pl
 
 from disttrace_viewer.trace.bandwidth import BUS
 
+HOST, DEVICE = "host", "device"
+"""Which clock a bandwidth comes from: begins and ends as they were seen, or the backend's own."""
+
+
+def by_device(parts: pl.LazyFrame, completions: pl.DataFrame) -> pl.LazyFrame:
+    """``parts`` of exchanges with ``busy_ns`` of the device's clock where all members have one.
+
+    A device's time of a collective includes its waiting for the others, so that of the member who
+    waited least counts: the last to come. ``clock`` says which one it is.
+    """
+    own = completions.lazy().select("process", "number", "device_ns")
+    device = pl.col("device_ns")
+    whole = device.is_not_null().all().over("kind", "exchange") & (device.min() > 0).over(
+        "kind", "exchange"
+    )
+    return (
+        parts.join(own, on=["process", "number"], how="left", maintain_order="left")
+        .with_columns(
+            busy_ns=pl.when(whole).then(device.min().over("kind", "exchange")).otherwise("busy_ns"),
+            clock=pl.when(whole).then(pl.lit(DEVICE)).otherwise(pl.lit(HOST)),
+        )
+        .drop("device_ns")
+    )
+
 
 def with_shapes(rows: pl.LazyFrame) -> pl.LazyFrame:
     """``rows`` (with ``op``, ``bytes``, ``expected``, ``is_root``) and what nccl-tests divide by

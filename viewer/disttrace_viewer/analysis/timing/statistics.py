@@ -12,7 +12,7 @@ from functools import cached_property
 
 import polars as pl
 
-from disttrace_viewer.analysis.timing.bandwidth import with_shapes
+from disttrace_viewer.analysis.timing.bandwidth import DEVICE, HOST, by_device, with_shapes
 from disttrace_viewer.analysis.timing.wait_states import (
     REMARKABLE,
     STATES,
@@ -47,7 +47,8 @@ class Statistics:
         ``calls`` and ``bytes`` of all ranks; ``total_ns``, ``median_ns``, ``p99_ns`` and ``max_ns``
         of begin to end; ``waiting_ns``; ``last_to_arrive``: (process, count) of exchanges of more
         than one that a process was the last to begin, most first; ``algbw`` and ``busbw``: bytes
-        per second from the last arrival on, over all that ended.
+        per second from the last arrival on, over all that ended; ``clock``: the one that this time
+        is of, ``device`` where the backend measured all of them, else ``host``.
         """
         keys = list(keys)
         duration = pl.col("end_ns") - pl.col("begin_ns")
@@ -66,6 +67,10 @@ class Statistics:
             pl.col("wait_ns").sum().alias("waiting_ns"),
             pl.when(seconds > 0).then(moved.sum() / seconds).alias("algbw"),
             pl.when(seconds > 0).then(bus.sum() / seconds).alias("busbw"),
+            pl.when((pl.col("clock").filter(over) == DEVICE).all())
+            .then(pl.lit(DEVICE))
+            .otherwise(pl.lit(HOST))
+            .alias("clock"),
         )
         last = (
             rows.filter(pl.col("_is_last"))
@@ -78,6 +83,7 @@ class Statistics:
         return (
             table.join(last, on=keys, how="left", nulls_equal=True, maintain_order="left")
             .with_columns(pl.col("algbw", "busbw").replace(0.0, None))
+            .with_columns(clock=pl.when(pl.col("algbw").is_not_null()).then("clock"))
             .sort("total_ns", descending=True, maintain_order=True)
             .collect()
         )
@@ -187,6 +193,7 @@ class Statistics:
     def _parts(self) -> pl.LazyFrame:
         key = ["kind", "exchange"]
         rows = self.waits.parts.lazy().join(self.lines.lazy(), on="call", how="left")
+        rows = by_device(rows, self.waits.exchanges.trace.completions)
         rows = rows.join(self._families, on="group", how="left", maintain_order="left")
         newest = pl.struct("begin_ns", "process").rank("ordinal", descending=True).over(key)
         return with_shapes(rows).with_columns(_is_last=(newest == 1) & (pl.col("arrived") > 1))

@@ -23,7 +23,8 @@ def find(case: Case) -> Iterator[Finding]:
     ).select("call")
     lost = (
         trace.operations.lazy()
-        .filter(pl.col("lost") & pl.col("error").is_null() & pl.col("wait_begin_ns").is_null())
+        .filter(pl.col("lost") & ~pl.col("asked"))
+        .filter(pl.col("error").is_null() & pl.col("wait_begin_ns").is_null())
         .join(wanted, on="call", how="semi")
         .sort("begin_ns")
         .collect()

@@ -189,4 +189,10 @@ class Exchanges:
             return
         rank = 0 if 0 in exchange.begun else min(exchange.begun)
         journal, op = exchange.begun[rank]
-        self._meters.exchanged(journal, op, exchange.last_end - exchange.last_arrival)
+        own = [each.device_ns for _, each in exchange.begun.values()]
+        device = [ns for ns in own if ns]
+        if len(device) == len(own):  # the last to come waited least, on the device too
+            self._meters.exchanged(journal, op, min(device), clock="device")
+        else:
+            took = exchange.last_end - exchange.last_arrival
+            self._meters.exchanged(journal, op, took, clock="host")

@@ -70,8 +70,13 @@ class Meters:
         if op.waited is not None and op.state is State.OK:
             self._wait.record(max(0, op.end - op.waited) / 1e9, labels)
 
-    def exchanged(self, journal: JournalReader, op: Operation, duration_ns: int) -> None:
-        """All members of a collective are through, ``duration_ns`` after the last one arrived."""
+    def exchanged(
+        self, journal: JournalReader, op: Operation, duration_ns: int, *, clock: str
+    ) -> None:
+        """All members of a collective are through, ``duration_ns`` after the last one arrived.
+
+        ``clock``: ``device`` where the backend measured it, else ``host``.
+        """
         shape = BUS.get(str(op.call.get("op")))
         group = journal.definitions.get("group", op.call.get("group")) or {}
         size = group.get("size")
@@ -80,6 +85,7 @@ class Meters:
         total, factor = shape(op.bytes, size, op.call.get("root") == group.get("rank"))
         labels = _labels(journal, op)
         labels.pop("disttrace.rank", None)
+        labels["disttrace.clock"] = clock
         self._bus.record(total / (duration_ns / 1e9) * factor, labels)
 
     def _ages(self, options: CallbackOptions) -> Iterable[Observation]:

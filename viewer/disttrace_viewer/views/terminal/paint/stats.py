@@ -96,7 +96,13 @@ def _operations(statistics: Statistics, keys: Sequence[str], out: Paper) -> None
         Column("algbw", [_rate(row["algbw"]) for row in shown], dear=7),
         Column("busbw", [_rate(row["busbw"]) for row in shown], dear=4),
     ]
-    out.heading("operations", "calls and totals of all ranks; bandwidth from the last arrival on")
+    clocks = {row["clock"] for row in shown} - {None}
+    whose = ""
+    if "device" in clocks:
+        whose = ", by the device's clock" + (" where that is known" if len(clocks) > 1 else "")
+    out.heading(
+        "operations", f"calls and totals of all ranks; bandwidth from the last arrival on{whose}"
+    )
     paint_table(columns, out)
     rest = table.slice(ROWS)
     if rest.height:

@@ -1,0 +1,49 @@
+"""The table of faults on a backend that only enqueues: which rows make sense there, and how."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from faults.expectation import Row
+
+FOLDER = Path(__file__).resolve().parents[1] / "support" / "standin"
+
+# Programs that are about gloo, or about what comes before any group is there; a receive from any
+# source, which NCCL has not; and tags, which it does not look at.
+_NOT = (
+    "any_source",
+    "nccl.py",
+    "nodes",
+    "rendezvous.py",
+    "tags_out_of_order",
+    "--missing tag",
+    "uneven_store",
+)
+
+
+def makes_sense(row: Row) -> bool:
+    """Whether the row's program says something about an enqueuing backend."""
+    return row.needs is None and not any(each in row.program for each in _NOT)
+
+
+def adapted(row: Row) -> Row:
+    """A rank that ends pulls nobody with it there: what ends on gloo may hang for ever."""
+    return replace(row, ends="either") if row.number else row
+
+
+@contextmanager
+def environment(semantics: str) -> Iterator[dict[str, str]]:
+    """Variables for the processes of one run; ``semantics``: of which torch's NCCL."""
+    with tempfile.TemporaryDirectory(prefix="standin-") as sockets:
+        path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(FOLDER))))
+        yield {
+            "STANDIN": sockets,
+            "STANDIN_TORCH": semantics,
+            "PYTHONPATH": path,
+            "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        }
