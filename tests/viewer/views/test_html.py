@@ -362,6 +362,10 @@ def test_a_hang_of_64_ranks(chromium: Browser, hang64: Path) -> None:
     assert len(view.run(lanes)) == 64
     view.press("g", "g", "1")
     assert len(view.run(lanes)) == 2
+    view.press("ArrowDown", "k")
+    assert view.run(lanes) == ["rank 61", "rank 0", "ranks 1-60, 62, 63"]
+    view.press("k")
+    assert len(view.run(lanes)) == 2
     view.point(view.operation("all_reduce #6", 0))
     assert "waiting 29.4 s for rank 61" in view.text("#tip")
     view.close()

@@ -187,6 +187,7 @@ function fillVisible() {
   const found = statistics(from, to);
   panel.replaceChildren();
   element("h2", V.span ? "In the measured " + time(to - from) : "In view, " + time(to - from), panel);
+  if (F.mask) element("p", "Of what the search finds:", panel, "dim");
   const share = found.total ? Math.round((100 * found.waiting) / found.total) : 0;
   element("p", count(found.calls, "operation") + ", " + time(found.total) + " in them over all ranks, " + share + " % of it waiting.", panel, "lead");
   const bar = element("div", undefined, panel, "bar");

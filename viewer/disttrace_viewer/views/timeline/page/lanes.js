@@ -2,7 +2,7 @@
 
 const LABEL = 204, AXIS = 26, BAR = 16, ROW = 18, PAD = 7, MANY_LANES = 12, ALIKE = 3;
 const COMMUNICATION = new Set(["collective", "message", "store", "constructor", "unknown"]);
-const L = { lanes: [], height: 0, of: [], unfolded: new Set(), fold: true, full: false };
+const L = { lanes: [], height: 0, of: [], unfolded: new Set(), pinned: new Set(), fold: true, full: false };
 
 // ---- rows: bars of one depth on one track, which never overlap
 
@@ -53,6 +53,7 @@ function rows(mask) {
 
 // Per process the times in which no operation of it was going on, and where it was sampled then.
 function outside() {
+  T.tracksOf = tracksOf();
   T.gaps = T.processes.map(() => ({ begin: [], end: [], stack: [] }));
   const until = T.processes.map(() => -1), seen = T.tracks.map(() => new Map());
   for (let op = 0; op < T.n; op += 1) {
@@ -67,9 +68,8 @@ function outside() {
     if (one.last - from > 1e6 || (one.last > from && one.samples.length)) gap(process, from, one.last);
     // Drawn where most of its communication is: on the thread that calls, if there is one.
     let best = { track: -1, depth: 0, weight: -1 };
-    T.tracks.forEach((track, index) => {
-      if (track.process !== process) return;
-      const beside = track.name === "asynchronous" ? 0 : 1e9;
+    T.tracksOf[process].forEach((index) => {
+      const beside = T.tracks[index].name === "asynchronous" ? 0 : 1e9;
       for (const [depth, calls] of [[0, 0], ...seen[index]]) {
         if (beside + calls > best.weight) best = { track: index, depth, weight: beside + calls };
       }
@@ -140,15 +140,15 @@ function layout() {
   const culprits = new Set(T.findings.flatMap((found) => found.culprit_processes));
   const order = T.processes.map((_, index) => index);
   const rank = (index) => T.processes[index].rank ?? Infinity;
-  order.sort((a, b) => culprits.has(b) - culprits.has(a) || (rank(a) === rank(b) ? a - b : rank(a) - rank(b)));
+  const weight = (index) => 2 * culprits.has(index) + L.pinned.has(index);
+  order.sort((a, b) => weight(b) - weight(a) || (rank(a) === rank(b) ? a - b : rank(a) - rank(b)));
   T.signatures ??= signatures();
   const alike = new Map();
   for (const index of order) {
-    const key = culprits.has(index) ? "culprit " + index : T.signatures[index];
+    const key = weight(index) ? "alone " + index : T.signatures[index];
     if (!alike.has(key)) alike.set(key, []);
     alike.get(key).push(index);
   }
-  T.tracksOf ??= tracksOf();
   T.slots ??= slots();
   const folding = L.fold && order.length > MANY_LANES;
   L.lanes = [];
@@ -160,7 +160,8 @@ function layout() {
         foldable: folding && all.length >= ALIKE, folded });
     }
   }
-  L.lanes.sort((a, b) => b.culprit - a.culprit || order.indexOf(a.process) - order.indexOf(b.process));
+  const place = new Map(order.map((process, number) => [process, number]));
+  L.lanes.sort((a, b) => place.get(a.process) - place.get(b.process));
   const roomy = L.lanes.length <= 24;
   let top = AXIS;
   L.lanes.forEach((lane, number) => {
@@ -202,6 +203,12 @@ function unfold(process) {
 
 function toggle(lane) {
   if (!L.unfolded.delete(lane.key)) L.unfolded.add(lane.key);
+  layout();
+}
+
+// A pinned lane stays on top, below those of culprits, and out of folds.
+function pin(process) {
+  if (!L.pinned.delete(process)) L.pinned.add(process);
   layout();
 }
 

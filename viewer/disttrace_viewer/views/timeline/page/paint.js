@@ -121,7 +121,8 @@ function drawLane(lane) {
   }
   pen.font = "600 12px " + FONT;
   pen.fillStyle = lane.culprit ? C.mark : C.text;
-  const label = lane.folded ? people(lane.processes) : one.label, times = lane.folded ? "×" + lane.processes.length : "";
+  const pinned = L.pinned.has(lane.process) ? " \u2191" : "";
+  const label = lane.folded ? people(lane.processes) : one.label + pinned, times = lane.folded ? "×" + lane.processes.length : "";
   const aside = times ? widthOf(times) + 8 : 0;
   write(label, left, first, room - left - aside + 12);
   if (times) pen.fillText(times, LABEL - 14 - widthOf(times), first);

@@ -11,6 +11,7 @@ const HELP = [
   ["X", "show only what matches"],
   ["M, Shift drag", "measure what is selected, or from one point to another"],
   ["1 … 9", "go to a finding"],
+  ["K, click on a rank", "keep the lane on top, or let it go"],
   ["G", "fold lanes that do the same, or unfold them"],
   ["R", "arrows and bands on or off"],
   ["T", "light, dark, or as the system"],
@@ -73,7 +74,7 @@ const ACTIONS = {
   f: zoomToSelection, Home: wholeTrace, 0: wholeTrace,
   "/": () => { get("query").focus(); get("query").select(); },
   n: () => match(1), p: () => match(-1), x: () => filter(!F.only), m: measureSelected,
-  g: foldAll, r: arrows, t: theme, "?": () => get("keys").showModal(),
+  k: pinSelected, g: foldAll, r: arrows, t: theme, "?": () => get("keys").showModal(),
   Escape: letGo,
 };
 
@@ -88,6 +89,14 @@ function measureSelected() {
   else if (V.op >= 0) measure(T.begin[V.op], T.end[V.op]);
   else if (V.gap) measure(V.gap.begin, V.gap.end);
   else measure(V.from + (V.to - V.from) / 4, V.to - (V.to - V.from) / 4);
+}
+
+function pinSelected() {
+  const process = V.op >= 0 ? T.process[V.op] : V.gap ? V.gap.process : -1;
+  if (process < 0) return;
+  pin(process);
+  resize();
+  get("view").scrollTop = 0;
 }
 
 function letGo() {
@@ -196,7 +205,7 @@ function pointer() {
 
 function hover(event) {
   const found = under(event.offsetX, event.offsetY), op = found.op ?? -1;
-  canvas.style.cursor = op >= 0 || found.gap || (found.label && found.lane.foldable) ? "pointer" : "default";
+  canvas.style.cursor = op >= 0 || found.gap || found.label ? "pointer" : "default";
   if (op >= 0) showTip(event, told(op));
   else if (found.gap) showTip(event, toldGap(found.gap));
   else if (found.label) showTip(event, toldLane(found.lane));
@@ -217,6 +226,9 @@ function click(event) {
   const found = under(event.offsetX, event.offsetY);
   if (found.label && found.lane.foldable) {
     toggle(found.lane);
+    resize();
+  } else if (found.label) {
+    pin(found.lane.process);
     resize();
   } else if (found.op !== undefined) choose(found.op, false);
   else if (found.gap) chooseGap(found.gap, false);

@@ -1,0 +1,72 @@
+"""How fast the page of a job is there and is drawn again, in a headless Chromium without a GPU.
+
+    python benchmarks/viewer/bench_page.py [--operations 200000] [--ranks 64] [DIR]
+
+Prints the size of the page, the time from its opening until it is ready, and the median and the
+longest of 15 redraws: of the whole trace with lanes folded and unfolded, of half of it, from near,
+and of the whole while something is searched. Without DIR journals are generated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "viewer"), str(ROOT / "tests")]
+
+from disttrace_viewer.merge.reader import load  # noqa: E402
+from disttrace_viewer.views.timeline import html  # noqa: E402
+from support.browser import PATH, browser  # noqa: E402
+from support.journals import bulk  # noqa: E402
+
+REDRAWS = """(() => {
+  const of = () => {
+    const times = [];
+    for (let n = 0; n < 15; n += 1) { draw(); times.push(timing.draw); }
+    times.sort((a, b) => a - b);
+    return [times[7], times[14]];
+  };
+  const found = {};
+  home(); found.folded = of();
+  foldAll(); found.unfolded = of();
+  zoom(0.5, middle()); found.half = of();
+  zoom(0.01, middle()); found.near = of();
+  home(); search("all_reduce"); found.searched = of();
+  return JSON.stringify(found);
+})()"""
+
+
+def main() -> None:
+    """Generate, export, open, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--operations", type=int, default=200_000)
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("dir", nargs="?", metavar="DIR")
+    chosen = parser.parse_args()
+    if PATH is None:
+        sys.exit("no Chromium here")
+    with tempfile.TemporaryDirectory() as scratch:
+        journals = Path(chosen.dir or f"{scratch}/journals")
+        if chosen.dir is None:
+            bulk(journals, chosen.operations, world_size=chosen.ranks)
+        trace = load([str(journals)])
+        page = Path(scratch) / "page.html"
+        begin = time.perf_counter()
+        page.write_bytes(b"".join(html.lines(trace)))
+        print(f"{trace.operations.height:,} operations of {len(trace.processes)} processes")
+        print(f"written in {time.perf_counter() - begin:.1f} s, {page.stat().st_size / 1e6:.1f} MB")
+        with browser(Path(scratch) / "profile") as chromium:
+            chromium.open(page.as_uri(), width=1400, height=860)
+            chromium.settle()
+            print(f"ready after {chromium.run('timing.ready'):.0f} ms")
+            for view, (median, longest) in json.loads(chromium.run(REDRAWS)).items():
+                print(f"redraw, {view:9} {median:6.1f} ms, longest {longest:6.1f} ms")
+
+
+if __name__ == "__main__":
+    main()
