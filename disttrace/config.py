@@ -103,6 +103,12 @@ def _patterns(value: object) -> str:
     return text
 
 
+def _core(value: object) -> str:
+    if value not in ("c", "python"):
+        raise ValueError
+    return str(value)
+
+
 def _label(value: object) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise ValueError
@@ -225,6 +231,14 @@ SETTINGS: tuple[Setting, ...] = (
         "a number of seconds, 0 or more",
         "Seconds after which an operation in flight is sent to the collector as a pending span.",
     ),
+    Setting(
+        "CORE",
+        None,
+        _core,
+        "c or python",
+        "Which core records: the native one (c) or the plain one (python); by default the native "
+        "one where it was built.",
+    ),
 )
 
 
@@ -251,6 +265,7 @@ class Config:
     redact: str | None
     file_mode: str
     pending: float
+    core: str | None
     sources: Mapping[str, str]
 
 

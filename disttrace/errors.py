@@ -1,13 +1,17 @@
 """Whose exception is it, and saying our own failures once.
 
-An exception is ours only if its innermost Python frame is in our files: a signal handler, a
-time-out or Ctrl-C may strike while our code runs, and those go on to the user.
+What our guards catch was raised by us, or by something of the program's that we asked: a property
+of a tensor's, say, that raises when it is read. Either way the program did not ask for it. But a
+signal handler or Ctrl-C may strike while our code runs, and those go on to the user.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import types
+from typing import Any
 
 from disttrace import redact
 
@@ -16,15 +20,36 @@ HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether ``error`` was raised by disttrace itself and may be swallowed."""
+    """Whether ``error``, which a guard of ours caught, may be swallowed."""
     if not isinstance(error, Exception):
         return False
     traceback = error.__traceback__
-    if traceback is None:
-        return True
-    while traceback.tb_next is not None:
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if not is_our_file(frame.f_code.co_filename) and _interrupted(frame):
+            return False
         traceback = traceback.tb_next
-    return traceback.tb_frame.f_code.co_filename.startswith(HOME)
+    return True
+
+
+def _interrupted(frame: types.FrameType) -> bool:
+    """Whether the interpreter called this function in the middle of another: a signal handler, a
+    debugger. It then got the frame of that other."""
+    code = frame.f_code
+    if any(code is _code_of(signal.getsignal(number)) for number in signal.valid_signals()):
+        return True
+    passed = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount + 1]]
+    several = [value for value in passed if isinstance(value, tuple)]  # *args
+    return any(isinstance(v, types.FrameType) for v in (*passed, *(v for s in several for v in s)))
+
+
+def _code_of(function: Any) -> types.CodeType | None:
+    """What runs when ``function`` is called, as far as that is Python's."""
+    function = getattr(function, "func", function)  # functools.partial
+    function = getattr(function, "__func__", function)
+    if not hasattr(function, "__code__"):
+        function = vars(type(function)).get("__call__")
+    return getattr(function, "__code__", None)
 
 
 def is_our_file(path: str) -> bool:

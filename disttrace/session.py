@@ -34,6 +34,7 @@ from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.heartbeat import Live
 from disttrace.patching.import_hook import ImportHook
 from disttrace.patching.standard_library import StandardLibrary
+from disttrace.recording import choice
 from disttrace.recording.recorder import Recorder
 
 _DISTRIBUTED = "torch.distributed.distributed_c10d"
@@ -61,6 +62,7 @@ class Session:
             open_journal=self._open_journal,
             opening=self._opening,
             on_failure=self._journal_failed,
+            core=choice.choose(config.core)[0],
         )
         self.capture = Capture(self.recorder, reporter, stack_depth=config.stack_depth)
         self.capture.on_identity = self._identified
@@ -127,6 +129,7 @@ class Session:
             max_bytes=self.config.max_mb * 2**20,
             slow_write=self.config.slow_write,
             mode=int(self.config.file_mode, 8),
+            window=self.recorder.core.new_window,
         )
         self._journal = journal
         self.live.start()  # its first turn waits for the lock under which journals are opened

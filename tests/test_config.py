@@ -34,6 +34,7 @@ def test_defaults_hold_when_nothing_is_said() -> None:
         file_mode="600",
         pending=5.0,
         slow_write=2.0,
+        core=None,
         sources={row.keyword: "default" for row in SETTINGS},
     )
 

@@ -34,7 +34,7 @@ def activate(capture: Capture) -> None:
             door.install(capture)
         except BaseException as error:
             capture.fail(door.part, error)
-    _skip_our_frames(capture)
+    _skip_our_frames()
 
 
 def deactivate() -> None:
@@ -59,10 +59,9 @@ def coverage() -> Coverage:
     return Coverage(doors, missing, devices() if doors else [])
 
 
-def _skip_our_frames(capture: Capture) -> None:
+def _skip_our_frames() -> None:
     """Keep torch.compile from compiling what runs inside a compiled region."""
     from disttrace.patching import dynamo
 
     ours = [m for name, m in sys.modules.items() if name.startswith("disttrace.") and m is not None]
     dynamo.skip_module(*ours)
-    dynamo.skip(capture.sites.key.__code__)  # made at run time, so it is in no module

@@ -55,6 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
 def collect() -> dict[str, Any]:
     """The report as plain data; the text is made from nothing else."""
     from disttrace.journal.segment import filesystem, mechanism
+    from disttrace.recording import choice
 
     config, complaints = resolve({}, os.environ)
     try:
@@ -63,6 +64,7 @@ def collect() -> dict[str, Any]:
         enabled = False
         complaints.insert(0, str(error))
     kind, reason = mechanism(config.dir)
+    name, why = choice.choose(config.core)
     capture = _capture()
     return {
         "disttrace": {"version": __version__, "folder": os.path.dirname(disttrace.__file__)},
@@ -73,6 +75,7 @@ def collect() -> dict[str, Any]:
             for name, extra in PACKAGES
         ],
         "enabled": enabled,
+        "core": {"name": name, "reason": why},
         "settings": _settings(config),
         "complaints": complaints,
         "journal": {
@@ -147,8 +150,10 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield from (f"  ! {sentence}" for sentence in report["complaints"])
     yield ""
     yield "journals"
-    journal = report["journal"]
+    journal, core = report["journal"], report["core"]
     yield f"  {journal['dir']}"
+    native = "native (c)" if core["name"] == "c" else "plain (python)"
+    yield f"  the {native} core writes them: {core['reason']}"
     yield f"  records are {journal['mechanism']}: {journal['reason']}"
     yield ""
     yield "capture"

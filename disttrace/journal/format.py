@@ -31,6 +31,16 @@ SEGMENT = "seg"
 HEARTBEAT = "hb"
 STANDS_AT = "at"
 
+# The records of operations as the recorder writes them, by either of its cores. ``%d`` is a number,
+# ``%b`` further keys as JSON, each with a comma before it. Times are nanoseconds: of a begin since
+# the clock's zero, of all others since their begin.
+BEGIN_LINE = b'{"b":%d,"t":%d,"s":%d,"q":%d%b%b}\n'
+BEGIN_UNCOUNTED_LINE = b'{"b":%d,"t":%d,"s":%d%b%b}\n'
+ISSUED_LINE = b'{"i":%d,"d":%d}\n'
+WAIT_LINE = b'{"w":%d,"d":%d}\n'
+END_LINE = b'{"e":%d,"d":%d%b}\n'
+END_SYNCHRONOUS_LINE = b'{"e":%d,"d":%d,"u":%d}\n'
+
 # Values of ``def`` in the definitions file.
 DEF = "def"
 DEFINITIONS = (

@@ -65,15 +65,65 @@ class Segment(Protocol):
         """Let go of the file without changing it: it belongs to the parent after a fork."""
 
 
+class Window(Protocol):
+    """The part of a mapped segment that lines are put into."""
+
+    put: Callable[[bytes], object]  # raises ValueError where the line does not fit
+
+    def tell(self) -> int:
+        """Where the next line goes, from the window's start."""
+
+    def seal(self) -> int:
+        """Let no further line in; returns where the content ends."""
+
+    def close(self) -> None:
+        """Let go of the mapping."""
+
+
+class PlainWindow:
+    """A window over the mapping's own ``write``: it claims its place and copies the line in one
+    call of C, so threads and signal handlers cannot come between, and no lock is needed.
+    """
+
+    def __init__(self, mapping: mmap.mmap, position: int) -> None:
+        self._mapping = mapping
+        mapping.seek(position)
+        self.put: Callable[[bytes], object] = mapping.write
+
+    def tell(self) -> int:
+        return self._mapping.tell()
+
+    def seal(self) -> int:
+        position = self._mapping.tell()
+        self._mapping.seek(0, os.SEEK_END)
+        # Another thread may have put a line between the two calls above. What follows the last
+        # line is NUL, for the window was reserved and never used before.
+        return max(position, self._mapping.rfind(b"\n", position) + 1)
+
+    def close(self) -> None:
+        """The mapping is closed by who made it."""
+
+
+# Makes the window over a mapping whose next line goes to a position.
+MakeWindow = Callable[[mmap.mmap, int], Window]
+
+
 class MappedSegment:
     """A segment in a shared mapping, extended window by window.
 
-    ``put`` is the mapping's own ``write``: it claims its place and copies the line in one call of
-    C, so threads and signal handlers cannot come between, and no lock is needed.
+    ``put`` is the window's own, of which two may never be open at a time.
     """
 
-    def __init__(self, path: str, *, limit: int, mode: int = PRIVATE) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        limit: int,
+        mode: int = PRIVATE,
+        window: MakeWindow = PlainWindow,
+    ) -> None:
         self._limit = limit
+        self._make_window = window
         self._start = 0  # offset of the window in the file
         self._sealed: int | None = None  # size of the content once no line may follow
         self._next_window = _FIRST_WINDOW
@@ -88,15 +138,17 @@ class MappedSegment:
         size = self._seal()
         if size and size + need > self._limit:
             raise SegmentFull
-        window = self._map
+        window, mapping = self._window, self._map
         self._open_window(size, need)
         window.close()
+        mapping.close()
 
     def size(self) -> int:
-        return self._start + self._map.tell() if self._sealed is None else self._sealed
+        return self._start + self._window.tell() if self._sealed is None else self._sealed
 
     def close(self) -> None:
         size = self._seal()
+        self._window.close()
         self._map.close()
         try:
             os.ftruncate(self._fd, size)
@@ -104,19 +156,14 @@ class MappedSegment:
             os.close(self._fd)
 
     def abandon(self) -> None:
+        self._window.close()
         self._map.close()
         os.close(self._fd)
 
     def _seal(self) -> int:
         """Let no further line into the window; returns the size of the file's content."""
-        if self._sealed is not None:
-            return self._sealed
-        position = self._map.tell()
-        self._map.seek(0, os.SEEK_END)
-        # Another thread may have put a line between the two calls above. What follows the last
-        # line is NUL, for the window was reserved and never used before.
-        last = self._map.rfind(b"\n", position)
-        self._sealed = self._start + max(position, last + 1)
+        if self._sealed is None:
+            self._sealed = self._start + self._window.seal()
         return self._sealed
 
     def _open_window(self, size: int, need: int) -> None:
@@ -129,11 +176,11 @@ class MappedSegment:
         self._map = mmap.mmap(self._fd, length, mmap.MAP_SHARED, offset=start)
         with contextlib.suppress(OSError):  # an older kernel
             self._map.madvise(_POPULATE_WRITE)
-        self._map.seek(size - start)
+        self._window = self._make_window(self._map, size - start)
         self._start = start
         self._sealed = None
         self._next_window = min(self._next_window * 4, _LARGEST_WINDOW)
-        self.put: Callable[[bytes], object] = self._map.write
+        self.put: Callable[[bytes], object] = self._window.put
 
 
 class WrittenSegment:
@@ -246,9 +293,14 @@ def patience_with(path: str, slow_write: float) -> Patience | None:
 
 
 def open_segment(
-    path: str, *, limit: int, patience: Patience | None = None, mode: int = PRIVATE
+    path: str,
+    *,
+    limit: int,
+    patience: Patience | None = None,
+    mode: int = PRIVATE,
+    window: MakeWindow = PlainWindow,
 ) -> Segment:
     """A new segment at ``path``, written where ``patience`` is given and mapped without."""
     if patience is None:
-        return MappedSegment(path, limit=limit, mode=mode)
+        return MappedSegment(path, limit=limit, mode=mode, window=window)
     return WrittenSegment(path, limit=limit, patience=patience, mode=mode)

@@ -18,6 +18,8 @@ from disttrace import redact
 from disttrace.journal import format as fmt
 from disttrace.journal.segment import (
     PRIVATE,
+    MakeWindow,
+    PlainWindow,
     Segment,
     SegmentFull,
     allow,
@@ -73,12 +75,14 @@ class Journal:
         max_bytes: int,
         slow_write: float = 0.0,
         mode: int = PRIVATE,
+        window: MakeWindow = PlainWindow,
     ) -> None:
         """Create the folder and both files. Raises OSError.
 
         ``slow_write`` bounds the time of writes (see Patience) where segments are written;
         ``mode`` are the files' permissions, and with search added those of a folder made here.
         """
+        self._window = window
         self._path = os.path.join(directory, base)
         self._max_bytes = max_bytes
         self._limit = max(max_bytes // _SEGMENTS, _SMALLEST_SEGMENT)
@@ -91,24 +95,38 @@ class Journal:
         self._defs = create(fmt.definitions_name(self._path), os.O_WRONLY | os.O_APPEND, mode)
         self._defined = 0  # bytes of definitions
 
-    def define(self, record: Mapping[str, Any]) -> None:
+    def define(self, record: Mapping[str, Any]) -> int:
         """Append a definition, its secrets masked; it is with the kernel when this returns.
 
-        Raises OSError.
+        Returns its size in bytes. Raises OSError.
         """
         line = encode(fmt.with_ranges(redact.current.record(record))) + b"\n"
         self._defined += len(line)
         allow(self._defined)
         write_timed(self._defs, line, self._patience)
+        return len(line)
 
-    def open_segment(self, opening: Iterable[bytes]) -> int | None:
+    def append(self, line: bytes) -> None:
+        """Put a line whatever room it takes. Raises OSError, SegmentFull."""
+        assert self._segment is not None
+        _append(self._segment, line)
+        self.put = self._segment.put
+
+    def open_segment(self, opening: Iterable[bytes], dropping: Callable[[int], object]) -> None:
         """Start the next segment with the lines ``opening``.
 
-        Returns the number of the oldest segment if it has to go for the bound: ``drop`` it once
-        that is on record. Raises OSError; the segment before stays in use then.
+        ``dropping`` is called with the number of each segment that goes for the bound, before it
+        does: a process that is killed between the two must not leave a hole that nothing explains.
+        Raises OSError; the segment before stays in use then.
         """
         path = fmt.segment_name(self._path, self._number + 1)
-        segment = open_segment(path, limit=self._limit, patience=self._patience, mode=self._mode)
+        segment = open_segment(
+            path,
+            limit=self._limit,
+            patience=self._patience,
+            mode=self._mode,
+            window=self._window,
+        )
         try:
             for line in opening:
                 _append(segment, line)
@@ -119,14 +137,16 @@ class Journal:
         if previous is not None:
             self._kept.append((self._number - 1, previous.size()))
             previous.close()
-        if sum(size for _, size in self._kept) + self._limit <= self._max_bytes:
-            return None
-        if len(self._kept) < 2:
-            return None
-        oldest, _ = self._kept.popleft()
-        return oldest
+        while self._size() > self._max_bytes and len(self._kept) > 1:
+            oldest, _ = self._kept.popleft()
+            dropping(oldest)
+            self._drop(oldest)
 
-    def drop(self, number: int) -> None:
+    def _size(self) -> int:
+        """Bytes of the whole journal once the current segment is full."""
+        return self._defined + sum(size for _, size in self._kept) + self._limit
+
+    def _drop(self, number: int) -> None:
         """Delete a segment. Its ``dropped`` record comes first: a kill between the two then leaves
         a segment too many instead of a hole that nothing explains. Raises OSError.
         """
@@ -141,6 +161,11 @@ class Journal:
     def position(self) -> tuple[int, int]:
         """(number of the segment, bytes in it): changes with every line."""
         return self._number, self._segment.size() if self._segment is not None else 0
+
+    @property
+    def most_definitions(self) -> int:
+        """Bytes from which on definitions should say nothing new: a quarter of the bound."""
+        return self._max_bytes // 4
 
     @property
     def number(self) -> int:

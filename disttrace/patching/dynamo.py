@@ -38,6 +38,12 @@ def skip(code: types.CodeType) -> None:
         mark(code)
 
 
+def skip_function(function: object) -> None:
+    """The same for a function; one of C's has no frame that dynamo could meet."""
+    if isinstance(function, types.FunctionType):
+        skip(function.__code__)
+
+
 def skip_module(*modules: types.ModuleType) -> None:
     """Mark every function and method defined in ``modules``."""
     mark = _find()
@@ -67,7 +73,9 @@ def _codes(value: object, module: str) -> list[types.CodeType]:
     if isinstance(value, types.FunctionType):
         return _nested(value.__code__) if value.__module__ == module else []
     if isinstance(value, type) and value.__module__ == module:
-        functions = [v for v in vars(value).values() if isinstance(v, types.FunctionType)]
+        found = list(vars(value).values())
+        found += [f for v in found if isinstance(v, property) for f in (v.fget, v.fset)]
+        functions = [v for v in found if isinstance(v, types.FunctionType)]
         return [code for function in functions for code in _nested(function.__code__)]
     return []
 

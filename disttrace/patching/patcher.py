@@ -45,8 +45,9 @@ class Engine:
             return False
         wrapper = make(getattr(owner, name))
         function: Any = wrapper.__func__ if isinstance(wrapper, staticmethod) else wrapper
-        _rename(function, name, owner)
-        dynamo.skip(function.__code__)
+        if isinstance(function, types.FunctionType):
+            _rename(function, name, owner)
+            dynamo.skip(function.__code__)
         setattr(owner, name, wrapper)
 
         def undo() -> None:

@@ -2,6 +2,10 @@
 
 A definition is in the journal before the first record that refers to it. The lock covers a number
 and its definition; it is taken once for each thing that is new.
+
+A program may make new things for ever: shapes, stacks of code made by ``exec``, texts of
+exceptions, threads. So there is a bound, in bytes and in number, from which on nothing new of them
+is defined: what is not known by then is recorded as far as a few last definitions say it.
 """
 
 from __future__ import annotations
@@ -11,31 +15,59 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from disttrace import redact
 from disttrace.journal import format as fmt
+from disttrace.journal.writer import encode
+from disttrace.recording.core import PlainCore
+from disttrace.recording.operation import Call, Counter, json_text
+
+MOST = 50_000
+"""Definitions that a process keeps in memory, whatever its journal may hold."""
+
+VARIANTS = 64
+"""Signatures of one operation at one place that are defined; later ones stand in begin records."""
+
+VARYING = ("name", "shapes", "dtypes", "bytes", "splits", "reduce_op", "root", "args")
+
+FURTHER = "(more than the journal may define)"
+
+Made = tuple[Call, bytes]
 
 
 class Definitions:
-    """Numbers of strings, stacks, threads and whatever else has a definition.
+    """Numbers of strings, stacks, threads, calls and whatever else has a definition.
 
     Who inherits this says how a definition is written, and whether there is a journal yet.
     """
 
+    core: PlainCore
+
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a signal handler may record while its thread records
         self.threads_seen: list[dict[str, Any]] = []  # before there was a journal
+        self.bound = 1 << 40  # bytes of definitions from which on nothing new is defined
         self._strings: dict[str, int] = {}
         self._stacks: dict[tuple[Any, ...], int] = {}
+        self._calls: dict[tuple[bytes, int], Call] = {}
+        self._variants: dict[tuple[object, ...], int] = {}
         self._numbers: dict[str, itertools.count[int]] = {}
         self._thread_numbers = itertools.count()
         self._thread_known: dict[int, tuple[int, int | None]] = {}  # ident: (number, native id)
+        self._bytes = 0
+        self._count = 0
 
     @property
     def is_open(self) -> bool:
         """Whether this process has a journal."""
         raise NotImplementedError
 
-    def write_definition(self, record: Mapping[str, Any]) -> None:
-        """Put a definition into the journal."""
+    @property
+    def full(self) -> bool:
+        """Whether nothing new should be defined."""
+        return self._bytes >= self.bound or self._count >= MOST
+
+    def write_definition(self, record: Mapping[str, Any]) -> int:
+        """Put a definition into the journal; returns its size in bytes."""
         raise NotImplementedError
 
     def define(self, kind: str, /, *, n: int | None = None, **keys: Any) -> int:
@@ -43,7 +75,8 @@ class Definitions:
         with self.lock:
             if n is None:
                 n = next(self._numbers.setdefault(kind, itertools.count(1)))
-            self.write_definition({fmt.DEF: kind, "n": n, **keys})
+            self._count += 1
+            self._bytes += self.write_definition({fmt.DEF: kind, "n": n, **keys})
         return n
 
     def string(self, text: str) -> int:
@@ -51,18 +84,56 @@ class Definitions:
         n = self._strings.get(text)
         if n is None:
             with self.lock:
+                if self.full and text != FURTHER:
+                    return self.string(FURTHER)
                 n = self._strings[text] = self.define("string", v=text)
         return n
 
     def stack(self, frames: Sequence[tuple[str, int, str]]) -> int:
-        """Number of an interned stack of (file, line, function), innermost first."""
+        """Number of an interned stack of (file, line, function), innermost first; 0: unknown."""
         key = tuple(frames)
         n = self._stacks.get(key)
         if n is None:
             with self.lock:
+                if self.full:
+                    return 0
                 numbered = [[self.string(f), line, self.string(name)] for f, line, name in frames]
                 n = self._stacks[key] = self.define("stack", frames=numbered)
         return n
+
+    def call(self, op: str, /, *, synchronous: bool, counter: Counter | None, **keys: Any) -> Made:
+        """The call that says all this, and what its begin records must add to it.
+
+        One place gets ``VARIANTS`` definitions that differ in what is ``VARYING``; from there on,
+        and once definitions are at their bound, that part goes into each begin record. Keys that
+        are None are left out.
+        """
+        known = {key: value for key, value in keys.items() if value is not None}
+        varying = {key: known.pop(key) for key in VARYING if key in known}
+        fixed = known
+        with self.lock:
+            if not fixed.get("stack"):
+                fixed.pop("stack", None)
+            whole = {**fixed, **varying}
+            call = self._known(op, synchronous, counter, whole)
+            if call is not None:
+                return call, b""
+            place = (op, fixed.get("stack"), fixed.get("group"), fixed.get("store"))
+            seen = self._variants.get(place, 0)
+            if not self.full and (seen < VARIANTS or not varying):
+                self._variants[place] = seen + 1
+                return self._made(op, synchronous, counter, whole), b""
+            if self.full:
+                fixed.pop("stack", None)
+            call = self._known(op, synchronous, counter, fixed, whole=False)
+            if call is None and self._count < 2 * MOST and self._bytes < 2 * self.bound:
+                call = self._made(op, synchronous, counter, fixed, whole=False)
+            if call is None:  # not even that: every operation has a name and a kind
+                varying = {**fixed, **varying}
+                fixed = {"kind": varying.pop("kind", None)}
+                call = self._known(op, synchronous, None, fixed, whole=False)
+                call = call or self._made(op, synchronous, None, fixed, whole=False)
+        return call, b',"a":' + json_text(redact.current.record(varying)) if varying else b""
 
     def thread_number(self, ident: int, name: str, native: int | None) -> int:
         """Number of any thread; an ident that is used again comes with another native id."""
@@ -70,11 +141,14 @@ class Definitions:
             known = self._thread_known.get(ident)
             if known is not None and (native is None or known[1] in (None, native)):
                 return known[0]
+            if self.full and ident:
+                return self.thread_number(0, FURTHER, None)
             number = next(self._thread_numbers)
             self._thread_known[ident] = number, native
             record = {fmt.DEF: "thread", "n": number, "name": name, "native": native}
+            self._count += 1
             if self.is_open:
-                self.write_definition(record)
+                self._bytes += self.write_definition(record)
             else:
                 self.threads_seen.append(record)
         return number
@@ -84,6 +158,43 @@ class Definitions:
         self.threads_seen.clear()
         self._strings.clear()
         self._stacks.clear()
+        self._calls.clear()
+        self._variants.clear()
         self._numbers.clear()
         self._thread_known.clear()
         self._thread_numbers = itertools.count()
+        self._bytes = self._count = 0
+
+    def _known(
+        self,
+        op: str,
+        synchronous: bool,
+        counter: Counter | None,
+        keys: Mapping[str, Any],
+        *,
+        whole: bool = True,
+    ) -> Call | None:
+        return self._calls.get(_identity(op, synchronous, counter, keys, whole))
+
+    def _made(
+        self,
+        op: str,
+        synchronous: bool,
+        counter: Counter | None,
+        keys: Mapping[str, Any],
+        *,
+        whole: bool = True,
+    ) -> Call:
+        call = self.core.new_call(self.define("call", op=op, **keys), op, synchronous, counter)
+        call.group, call.tag = keys.get("group"), keys.get("tag")
+        call.device_ends = fmt.ends_on_device(keys.get("backend"), keys.get("device"))
+        call.whole = whole
+        self._calls[_identity(op, synchronous, counter, keys, whole)] = call
+        return call
+
+
+def _identity(
+    op: str, synchronous: bool, counter: Counter | None, keys: Mapping[str, Any], whole: bool
+) -> tuple[bytes, int]:
+    """What two calls with one definition have in common. Counters live as long as the process."""
+    return encode([op, synchronous, keys, whole]), id(counter)

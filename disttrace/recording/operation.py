@@ -1,10 +1,14 @@
-"""What passes between the doors and the recorder: calls, operations, threads, counters."""
+"""What passes between the instrumentation and the recorder: counters, calls, operations, threads.
+
+These are the types of the plain core; the native core has types of its own with the same
+attributes (``_fast.c``).
+"""
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
@@ -13,7 +17,7 @@ from disttrace import redact
 
 # Calls of one thread that wait themselves and are under way at once: more than one only where a
 # signal handler communicates too.
-_WAITED = 16
+WAITED = 16
 
 _MOST_KEYS = 4096
 _LONGEST_KEY = 256  # of a megabyte of keys at most, one is as good as another
@@ -36,7 +40,7 @@ class Counter:
 class Call:
     """One call site with one signature: what its operations share, defined once."""
 
-    __slots__ = ("counter", "device_ends", "flat", "group", "n", "op", "synchronous", "tag")
+    __slots__ = ("counter", "device_ends", "group", "n", "op", "synchronous", "tag", "whole")
 
     def __init__(self, n: int, op: str, synchronous: bool, counter: Counter | None) -> None:
         self.n = n
@@ -44,8 +48,7 @@ class Call:
         self.synchronous = synchronous  # the public call waits itself: one end record says it all
         self.counter = counter  # of its group and backend, or of its stream of messages
         self.device_ends = False  # over when the device says so, not when a call returns
-        # The begin record with what changes left open, where one wait is all that follows.
-        self.flat: bytes | None = None
+        self.whole = True  # says all of the signature: the begin records need not add to it
         self.group: int | None = None  # its number; with the tag, for receives from any source
         self.tag: int | None = None
 
@@ -53,87 +56,51 @@ class Call:
 class Operation:
     """One operation between its begin and its end."""
 
-    __slots__ = ("begin", "call", "issued", "n", "seq", "work")
+    # Not slots: what most operations never need costs nothing as an attribute of the class.
+    issued = 0  # ns after begin, once the call has returned
+    ended = False  # its end is on record, or it was seen complete or lost
+    work = 0  # id() of its Work, while somebody holds that
+    # A weak reference to that Work, while its end is expected from there.
+    reference: Callable[[], Any] | None = None
+    more: Sequence[Operation] = ()  # the others of a coalesced group
+    held = False  # we hold its Work, until it is seen complete
+    asked = False  # the program asked for completion in another form than a wait
+    seen = 0  # when its Work was last seen incomplete
+    tensors: Sequence[int] = ()  # storages that hold the result, where C++ issued it
 
-    issued: int  # ns after begin, once the call has returned
-
-    def __init__(self, n: int, begin: int, call: Call, seq: int) -> None:
+    def __init__(
+        self, n: int, begin: int, call: Call, seq: int, tail: bytes = b"", extra: bytes = b""
+    ) -> None:
         self.n = n
         self.begin = begin
         self.call = call
         self.seq = seq
-        self.work = 0  # id() of its Work, while somebody holds that
+        self.tail = tail  # what its thread, and what its call, added to the begin record
+        self.extra = extra
 
 
 class ThreadState:
-    """What the recorder knows of one thread.
+    """What the recorder knows of one thread."""
 
-    The operation that the flat path of a door is in has no object of its own: an object costs more
-    than its record. It stands in ``line`` to ``work`` until it is over, or until something happens
-    that the flat path has no room for; then ``Recorder.unfolded`` makes the object.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "batches",
-        "begin",
-        "call",
-        "inside",
-        "issued",
-        "line",
-        "n",
-        "native",
-        "number",
-        "parents",
-        "seq",
-        "tail",
-        "waited",
-        "work",
-    )
-
-    n: int
-    begin: int
-    seq: int
-    call: Call
-    issued: int
+    __slots__ = ("batches", "inside", "native", "number", "parents", "tail", "waited")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.native = threading.get_native_id()
-        self.inside = False  # in a recorded call: what comes back through a door is the same one
-        self.line: bytes | None = None  # the begin record of the flat path's operation
-        self.work = 0  # id() of the Work that its call is about to wait for itself
-        self.waited: list[Operation] = []  # the same for operations with an object, innermost last
+        self.inside = False  # in a recorded call: what it calls in turn is part of it
+        self.waited: list[Operation] = []  # those whose own call waits for them, innermost last
         self.parents: list[int] = []  # composed operations around the current point
         self.batches: dict[int, list[Operation]] | None = None  # being coalesced, by group
         self.tail = b""
-        self.retail()
+        retail(self)
 
-    def will_wait(self, operation: Operation) -> None:
-        """The call of ``operation`` is about to wait for it itself."""
-        self.waited.append(operation)
-        if len(self.waited) > _WAITED:  # a wait that never came: an exception came between
-            del self.waited[0]
 
-    def waits_for(self, work: int) -> Operation | None:
-        """Take the operation whose call waits for the Work with this ``id()``, if there is one."""
-        for operation in reversed(self.waited):
-            if operation.work == work:
-                self.waited.remove(operation)
-                return operation
-        return None
-
-    def take_back(self, n: int) -> Operation:
-        """Take operation ``n``, which a signal handler's operation pushed off the flat path."""
-        (operation,) = [each for each in self.waited if each.n == n]
-        self.waited.remove(operation)
-        return operation
-
-    def retail(self) -> None:
-        """Prepare the part of begin records that this thread's operations share."""
-        self.tail = b',"h":%d' % self.number if self.number else b""
-        if self.parents:
-            self.tail += b',"p":%d' % self.parents[-1]
+def retail(thread: ThreadState) -> None:
+    """Prepare the part of begin records that this thread's operations share."""
+    tail = b',"h":%d' % thread.number if thread.number else b""
+    if thread.parents:
+        tail += b',"p":%d' % thread.parents[-1]
+    thread.tail = tail
 
 
 class Threads(threading.local):
@@ -141,8 +108,8 @@ class Threads(threading.local):
 
     state: ThreadState
 
-    def __init__(self, register: Callable[[], ThreadState]) -> None:
-        self.state = register()
+    def __init__(self, register: Callable[[], int]) -> None:
+        self.state = ThreadState(register())
 
 
 def json_text(text: Any) -> bytes:
@@ -160,14 +127,14 @@ class KeyTexts:
     """
 
     def __init__(self) -> None:
-        self._made: dict[str, bytes] = {}
-        self.known = self._made.get
+        self.made: dict[str, bytes] = {}
+        self.known = self.made.get
 
     def make(self, key: Any) -> bytes:
         """The value of a key, or of a list of them."""
         text = json_text(redact.current.record(key))
         if type(key) is str and len(key) <= _LONGEST_KEY:
-            if len(self._made) >= _MOST_KEYS:
-                self._made.clear()
-            self._made[key] = text
+            if len(self.made) >= _MOST_KEYS:
+                self.made.clear()
+            self.made[key] = text
         return text

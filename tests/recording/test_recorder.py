@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from disttrace.journal.writer import Journal
-from disttrace.recording.operation import Counter
 from disttrace.recording.recorder import Recorder
+from support.cores import CORES, EACH_CORE
 from support.raw import RawJournal, read_journals
 
 
 class Bench:
     """A recorder over a folder, and what it said when it failed."""
 
-    def __init__(self, folder: Path, *, max_bytes: int = 2**20) -> None:
+    def __init__(self, folder: Path, core: str, *, max_bytes: int = 2**20) -> None:
         self.folder = folder
         self.failures: list[BaseException] = []
         self.opened = 0
@@ -28,25 +28,31 @@ class Bench:
             open_journal=self._open,
             opening=lambda: [{"def": "process", "process": "p"}],
             on_failure=self.failures.append,
+            core=core,
         )
 
     def _open(self) -> Journal:
         self.opened += 1
-        return Journal(str(self.folder), f"j{self.opened}", max_bytes=self._max_bytes)
+        return Journal(
+            str(self.folder),
+            f"j{self.opened}",
+            max_bytes=self._max_bytes,
+            window=self.recorder.core.new_window,
+        )
 
     def journal(self) -> RawJournal:
         (journal,) = read_journals(self.folder)
         return journal
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path / "out")
+@pytest.fixture(params=CORES)
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
+    return Bench(tmp_path / "out", request.param)
 
 
 def call(recorder: Recorder, op: str = "all_reduce", **keys: Any) -> Any:
-    fixed: dict[str, Any] = {"synchronous": False, "counter": Counter()}
-    return recorder.call(op, **fixed | keys)
+    fixed: dict[str, Any] = {"synchronous": False, "counter": recorder.core.new_counter()}
+    return recorder.call(op, **fixed | keys)[0]
 
 
 def test_writes_nothing_before_the_first_record(bench: Bench) -> None:
@@ -109,18 +115,19 @@ def test_a_call_that_raises_on_issue_takes_no_number(bench: Bench) -> None:
     assert [(r["x"], r["f"]) for r in journal.records if "x" in r] == [(1, 1)]
 
 
-def test_a_gap_stays_where_another_number_was_taken() -> None:
+def test_a_gap_stays_where_another_number_was_taken(bench: Bench) -> None:
     """Giving back what is no longer the newest must not repeat a number."""
-    counter = Counter()
+    counter = bench.recorder.core.new_counter()
     first = counter.next()
     counter.next()
     counter.give_back(first)
     assert counter.next() == 3
 
 
-def test_the_bound_holds_and_what_is_in_flight_survives(tmp_path: Path) -> None:
+@EACH_CORE
+def test_the_bound_holds_and_what_is_in_flight_survives(tmp_path: Path, core: str) -> None:
     """Old segments go, the drop is recorded, and every segment opens with the pending begins."""
-    bench = Bench(tmp_path, max_bytes=8 * 65_536)
+    bench = Bench(tmp_path, core, max_bytes=8 * 65_536)
     recorder = bench.recorder
     thread = recorder.threads.state
     made = call(recorder, synchronous=True)
@@ -215,7 +222,7 @@ def test_files_have_the_permissions_asked_for(tmp_path: Path, mode: int, folder:
     before = os.umask(0o022 if mode == 0o600 else 0o077)
     try:
         journal = Journal(str(tmp_path / "out"), "j", max_bytes=2**20, mode=mode)
-        journal.open_segment([b"{}\n"])
+        journal.open_segment([b"{}\n"], lambda number: None)
     finally:
         os.umask(before)
     journal.close()

@@ -14,7 +14,7 @@ from disttrace.capture.native.device_completion import DeviceOperations
 from disttrace.capture.native.flight_recorder import Answer, Question, answer, record
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.recording.operation import Counter, Operation
+from disttrace.recording.operation import Operation
 from disttrace.recording.recorder import Recorder
 
 Entry = dict[str, Any]
@@ -24,16 +24,18 @@ class Journal:
     """Keeps lines in memory, as far as the recorder needs a journal."""
 
     number = 0
+    most_definitions = 2**20
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
         self.definitions: list[dict[str, Any]] = []
         self.put = self.lines.append
 
-    def define(self, record: dict[str, Any]) -> None:
+    def define(self, record: dict[str, Any]) -> int:
         self.definitions.append(record)
+        return 1
 
-    def open_segment(self, lines: list[bytes]) -> None:
+    def open_segment(self, lines: list[bytes], dropping: object) -> None:
         self.lines += lines
 
 
@@ -88,12 +90,12 @@ class Device:
             number: recorder.call(
                 "all_reduce",
                 synchronous=True,
-                counter=Counter(),
+                counter=recorder.core.new_counter(),
                 kind="collective",
                 group=number,
                 backend=backend,
                 device="cuda",
-            )
+            )[0]
             for number in (1, 2)
         }
 

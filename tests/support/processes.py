@@ -49,7 +49,9 @@ def clean_environ(**variables: str) -> dict[str, str]:
         if not name.startswith(("DISTTRACE", "TORCHELASTIC_", "GROUP_")) and name not in launcher
     }
     path = os.pathsep.join((str(ROOT), str(ROOT / "viewer")))
-    return {**kept, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", **variables}
+    core = os.environ.get("TEST_CORE")  # `make test-cores` runs everything on the one named
+    chosen = {"DISTTRACE_CORE": core} if core else {}
+    return {**kept, "PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", **chosen, **variables}
 
 
 def run_program(

@@ -1,7 +1,8 @@
 """Where a call comes from: a cheap key on every call, file and line once per key.
 
-The key is made of code objects and instruction offsets of the frames that the recorded stack
-shows, so two calls with one key have one stack. Frames are never kept.
+The key, a place, is made of code objects and instruction offsets of the frames from the call down
+to the last that the recorded stack shows, so two calls with one place have one stack. Frames are
+never kept, and code objects only as long as places may be compared.
 """
 
 from __future__ import annotations
@@ -9,64 +10,70 @@ from __future__ import annotations
 import contextlib
 import os
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from disttrace.errors import HOME
-from disttrace.patching import dynamo
+from disttrace.recording.choice import PLAIN
 from disttrace.recording.recorder import Recorder
 
-# The public functions of torch.distributed stand in two frames: the function and its decorator.
-_TORCH_FRAMES = 2
 _DEEPEST = 100
-
-Key = tuple[int, ...]
+_CODES = 8192  # code objects kept alive: programs may make new ones for ever
 _CONTEXTLIB = contextlib.__file__  # between torch's context managers and the user's code
 
 
 class CallSites:
-    """Keys and stacks of call sites."""
+    """Places and stacks of calls."""
 
     def __init__(self, recorder: Recorder, *, depth: int) -> None:
         """``depth`` is the number of frames a recorded stack has, from the user's frame on."""
         self._recorder = recorder
         self._depth = depth
-        self._deep: dict[int, Callable[[Any], Key]] = {}  # by number of frames
         self._torch = os.sep * 2  # no file stands there: torch is not known yet
-        self._codes: dict[int, types.CodeType] = {}  # a key holds ids: keep these alive
-        # Those a key covers where the user calls a method, or a public function.
-        self.direct_frames = depth or 1
-        self.frames = depth + _TORCH_FRAMES if depth else 1
-        self.key: Callable[[Any], Key] = _unrolled(self.frames)
+        self._codes: dict[int, tuple[types.CodeType, bool]] = {}  # by id(): and whether the user's
+        self._generation = 0
+        core: Any = recorder.core
+        self.place: Callable[[types.FrameType], Hashable] = self._place
+        if core.name != PLAIN:
+            core.places(depth, self._is_users)
+            self.place = core.place
+
+    def _place(self, frame: types.FrameType | None) -> Hashable:
+        """What tells the place of a call at ``frame`` from others."""
+        codes = self._codes
+        if len(codes) > _CODES:
+            self.forget()
+        parts = [self._generation]
+        left = 0
+        for _ in range(_DEEPEST):
+            if frame is None:
+                break
+            code = frame.f_code
+            key = id(code)
+            parts += (key, frame.f_lasti)
+            if left:
+                left -= 1
+            else:
+                known = codes.get(key)
+                if known is None:
+                    known = codes[key] = code, self._is_users(code)
+                if known[1]:
+                    left = self._depth or 1
+            if left == 1:
+                break
+            frame = frame.f_back
+        return tuple(parts)
 
     def torch_home(self, folder: str) -> None:
         """Where torch's own Python files are."""
         self._torch = folder.rstrip(os.sep) + os.sep
+        self.forget()
 
-    def user_depth(self, frame: types.FrameType) -> int:
-        """How many frames a key needs here to reach down to the end of the recorded stack."""
-        return self._skip(frame)[1] + self._depth if self._depth else 1
-
-    def deep_key(self, frame: types.FrameType, needed: int) -> Key:
-        """A key of ``needed`` frames, for calls from deep inside torch (FSDP, pipelining)."""
-        key = self._deep.get(needed)
-        if key is None:
-            key = self._deep[needed] = _unrolled(needed)
-            dynamo.skip(key.__code__)
-        return key(frame)
-
-    def stack(self, frame: types.FrameType, *, pin: int = 0) -> int | None:
-        """Number of the stack at ``frame``; ``pin`` code objects are kept alive for the key."""
-        current: types.FrameType | None = frame
-        for _ in range(max(pin, self.frames)):
-            if current is None:
-                break
-            self._codes[id(current.f_code)] = current.f_code
-            current = current.f_back
+    def stack(self, frame: types.FrameType) -> int | None:
+        """Number of the stack at ``frame``."""
         if not self._depth:
             return None
-        start, _ = self._skip(frame)
-        return self._recorder.stack(frames(start, self._depth))
+        return self._recorder.stack(frames(self._skip(frame), self._depth))
 
     def is_torch(self, frame: types.FrameType) -> bool:
         """Whether the frame runs torch's own Python code."""
@@ -77,19 +84,26 @@ class CallSites:
         return file.startswith(self._torch)
 
     def forget(self) -> None:
-        """Let go of every code object; the keys made so far must be dropped too."""
+        """Let go of every code object: places made so far equal none that is made from now on."""
         self._codes.clear()
+        self._generation += 1
+        core: Any = self._recorder.core
+        if core.name != PLAIN:
+            core.forget_calls()
 
-    def _skip(self, frame: types.FrameType) -> tuple[types.FrameType, int]:
-        """The first frame that is neither torch's nor ours (else ``frame``), and its distance."""
+    def _is_users(self, code: types.CodeType) -> bool:
+        return not code.co_filename.startswith((self._torch, HOME, _CONTEXTLIB))
+
+    def _skip(self, frame: types.FrameType) -> types.FrameType:
+        """The first frame that is neither torch's nor ours, else ``frame``."""
         current: types.FrameType | None = frame
-        distance = 0
-        while current is not None and distance < _DEEPEST:
-            if not current.f_code.co_filename.startswith((self._torch, HOME, _CONTEXTLIB)):
-                return current, distance
+        for _ in range(_DEEPEST):
+            if current is None:
+                break
+            if self._is_users(current.f_code):
+                return current
             current = current.f_back
-            distance += 1
-        return frame, 0
+        return frame
 
 
 def frames(frame: types.FrameType | None, depth: int) -> list[tuple[str, int, str]]:
@@ -101,32 +115,3 @@ def frames(frame: types.FrameType | None, depth: int) -> list[tuple[str, int, st
             result.append((code.co_filename, frame.f_lineno or 0, code.co_name))
         frame = frame.f_back
     return result
-
-
-def key_source(count: int, before: str = "") -> list[str]:
-    """Statements that set ``key`` to the key of the ``count`` frames from ``f0`` on.
-
-    ``before`` are expressions that come first in it, each with a comma behind. A loop over the
-    frames would cost twice as much.
-    """
-    lines: list[str] = []
-    parts: list[str] = []
-    for n in range(count):
-        indent = " " * n
-        parts += [f"id(f{n}.f_code)", f"f{n}.f_lasti"]
-        made = f"key = ({before}{', '.join(parts)})"
-        if n + 1 == count:
-            lines.append(indent + made)
-        else:
-            lines.append(f"{indent}f{n + 1} = f{n}.f_back")
-            lines.append(f"{indent}if f{n + 1} is None: {made}")
-            lines.append(f"{indent}else:")
-    return lines
-
-
-def _unrolled(count: int) -> Callable[[Any], Key]:
-    source = "\n ".join(["def key(f0):", *key_source(count), "return key"])
-    namespace: dict[str, Any] = {}
-    exec(source, namespace)
-    key: Callable[[Any], Key] = namespace["key"]
-    return key

@@ -1,16 +1,15 @@
 """What tells one call from another, read on every call.
 
-For what the public API passes there is a key per layout of arguments, as source text that
-``flat.py`` writes into the wrapper of each method. Everything else (another overload, several
-tensors, lists of lists) is frozen as a whole, which is slower. Two calls with one key have the
-same fields, as ``arguments.read`` reads them.
+The plain core has a function for each layout of arguments that the public API passes; everything
+else (another overload, several tensors, lists of lists) is frozen as a whole, which is slower. The
+native core reads any arguments by itself, and learns here only which types are what. Two calls with
+one key have the same fields, as ``arguments.read`` reads them.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -20,77 +19,77 @@ from disttrace.capture.calls.operations import DATA, NOTHING, OUT_IN, PEER, ROOT
 # What the options objects of torch hold that tells calls apart (``asyncOp`` from torch 2.6 on).
 _OPTION_FIELDS = ("reduceOp", "rootRank", "rootTensor", "asyncOp", "device", "device_ids")
 
-# What unpacking raises where a call is not of the public API's form.
+# What reading a key raises where a call is not of the public API's form.
 MISFIT = (ValueError, TypeError, AttributeError)
 
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """How the key of a method's calls is made: source text over ``args``, ``kwargs`` and ``f0``.
-
-    ``unpack`` are statements that raise one of ``MISFIT`` where a call has another form than usual;
-    ``parts`` are the expressions of the key; ``passed`` are the arguments as the method gets them.
-    """
-
-    unpack: tuple[str, ...]
-    parts: tuple[str, ...]
-    passed: str
+ReadKey = Callable[[tuple[Any, ...], Mapping[str, Any]], Hashable]
 
 
 # A device is asked only where it is not the usual one: the object is made anew on each reading.
-_TENSOR = ("tensor.shape", "tensor.dtype", "tensor.is_cpu or tensor.device")
-_NO_KEYWORDS = "if kwargs: raise TypeError"
+# Comparing two ReduceOps costs more than everything else here; their hashes differ.
+def _reduced(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    if kwargs:
+        raise TypeError
+    (tensor,), options = args
+    where = tensor.is_cpu or tensor.device
+    return tensor.shape, tensor.dtype, where, options.asyncOp, hash(options.reduceOp)
 
-_LAYOUTS: Mapping[tuple[str, ...], Key] = {
-    DATA: Key((_NO_KEYWORDS, "data, options = args", "(tensor,) = data"), _TENSOR, "data, options"),
-    ROOTED: Key(
-        (_NO_KEYWORDS, "data, options = args", "(tensor,) = data"),
-        (*_TENSOR, "options.rootRank"),
-        "data, options",
-    ),
-    OUT_IN: Key(
-        (_NO_KEYWORDS, "output, tensor, options = args"),
-        ("output.shape", *_TENSOR),
-        "output, tensor, options",
-    ),
-    PEER: Key(
-        (_NO_KEYWORDS, "data, peer, tag = args", "(tensor,) = data"),
-        (*_TENSOR, "peer", "tag"),
-        "data, peer, tag",
-    ),
-    NOTHING: Key(
-        ("(options,) = kwargs.values() if kwargs else args",),  # barrier passes it by name
-        ("tuple(options.device_ids)", "options.device"),
-        "*args, **kwargs",
-    ),
+
+def _rooted(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    if kwargs:
+        raise TypeError
+    (tensor,), options = args
+    where = tensor.is_cpu or tensor.device
+    return tensor.shape, tensor.dtype, where, options.asyncOp, options.rootRank
+
+
+def _reduced_to_root(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    return _rooted(args, kwargs), hash(args[1].reduceOp)
+
+
+def _out_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    if kwargs:
+        raise TypeError
+    output, tensor, options = args
+    where = tensor.is_cpu or tensor.device
+    return output.shape, tensor.shape, tensor.dtype, where, options.asyncOp
+
+
+def _reduced_out_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    return _out_in(args, kwargs), hash(args[2].reduceOp)
+
+
+def _peer(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    if kwargs:
+        raise TypeError
+    (tensor,), peer, tag = args
+    return tensor.shape, tensor.dtype, tensor.is_cpu or tensor.device, peer, tag
+
+
+def _nothing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+    (options,) = kwargs.values() if kwargs else args  # barrier passes it by name
+    return tuple(options.device_ids), options.device, options.asyncOp
+
+
+# By layout, and whether the operation reduces.
+_USUAL: Mapping[tuple[tuple[str, ...], bool], ReadKey] = {
+    (DATA, True): _reduced,
+    (ROOTED, False): _rooted,
+    (ROOTED, True): _reduced_to_root,
+    (OUT_IN, False): _out_in,
+    (OUT_IN, True): _reduced_out_in,
+    (PEER, False): _peer,
+    (NOTHING, False): _nothing,
 }
 
 
-# Where there is no usual form, and for calls that have another.
-_ANY = Key(("frozen = slow_key(args, kwargs)",), ("frozen",), "*args, **kwargs")
+def key_of(row: Row) -> ReadKey:
+    """What makes the key of calls of ``row`` in their usual form; it raises one of ``MISFIT``
+    where a call has another."""
+    return any_key if row.lists else _USUAL.get((row.layout, "reduce" in row.op), any_key)
 
 
-def key_of(row: Row, *, options_tell: bool, usual: bool = True) -> Key:
-    """How to make the key of calls of ``row``: in their usual form or in any.
-
-    ``options_tell``: whether the options objects of this torch say who waits (``asyncOp``); else
-    the calling function is asked.
-    """
-    key = _LAYOUTS.get(row.layout, _ANY) if usual and not row.lists else _ANY
-    further: list[str] = []
-    if key is not _ANY and "options" in row.layout:
-        if "reduce" in row.op:
-            # Comparing two ReduceOps costs more than everything else here; their hashes differ.
-            # The calling function's own variable would do too, and is hardly cheaper to read.
-            further.append("hash(options.reduceOp)")
-        if options_tell:
-            further.append("options.asyncOp")
-    if not options_tell:
-        further.append("asynchronous(f0)")
-    return Key(key.unpack, (*key.parts, *further), key.passed)
-
-
-def slow_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+def any_key(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     """What tells any call from another of the same method."""
     return (
         tuple([freeze(value) for value in args]),  # a generator costs several times as much
@@ -112,3 +111,17 @@ def freeze(value: Any) -> Hashable:
     if isinstance(value, datetime.timedelta):
         return "timeout"
     return value if isinstance(value, Hashable) and not callable(value) else type(value).__name__
+
+
+def kinds() -> tuple[dict[type, tuple[str, ...]], dict[type, bool]]:
+    """What the native core must know of types: the attributes of options objects that tell calls
+    apart, and types whose hashes do."""
+    import torch._C._distributed_c10d as c10d
+
+    fields = {
+        kind: tuple(name for name in _OPTION_FIELDS if hasattr(kind, name))
+        for name, kind in vars(c10d).items()
+        if name.endswith("Options") and isinstance(kind, type)
+    }
+    hashed = (c10d.ReduceOp, c10d.ReduceOp.RedOpType, torch.device, datetime.timedelta)
+    return fields, dict.fromkeys(hashed, True)

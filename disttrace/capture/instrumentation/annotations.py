@@ -36,17 +36,22 @@ class Annotated(contextlib.ContextDecorator):
             return
         try:
             thread = capture.recorder.threads.state
-            call = capture.recorder.call(
-                "annotate",
-                synchronous=True,
-                counter=None,
-                kind=COMPOSED,
-                name=self._name,
-                stack=capture.sites.stack(_user(sys._getframe(1))),
-                origin="python",
-                **{"async": False},
+            frame, name = _user(sys._getframe(1)), self._name
+            call, extra = capture.annotated.find(
+                frame,
+                (name,),
+                lambda stack: capture.recorder.call(
+                    "annotate",
+                    synchronous=True,
+                    counter=None,
+                    kind=COMPOSED,
+                    name=name,
+                    stack=stack,
+                    origin="python",
+                    **{"async": False},
+                ),
             )
-            self._operation = capture.recorder.begin(thread, call)
+            self._operation = capture.recorder.begin(thread, call, extra)
             enter(thread, self._operation)
         except BaseException as error:
             capture.fail(PART, error)

@@ -28,7 +28,7 @@ def install(capture: Capture) -> None:
     works = capture.works
     works.is_completed = Work.is_completed
     works.wait = Work.wait
-    works.wake = capture.wake
+    capture.recorder.core.wake = capture.wake
     capture.pollers.append(works.poll)
     capture.engine.on_undo(PART, "the poller", lambda: _stop(capture))
     atexit.register(_last_look, capture)
@@ -66,11 +66,11 @@ def _door(capture: Capture, name: str, original: Callable[..., Any]) -> Callable
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         try:
-            reference = get(id(self))
-            if reference is not None and reference() is self and not threads.state.inside:
-                works.asked(reference, name)
+            operation = get(self)
+            if operation is not None and not threads.state.inside:
+                works.asked(operation, name)
                 if tells:
-                    works.observed(reference, complete=bool(result))
+                    works.observed(operation, complete=bool(result))
                 elif outlives:
                     works.keep(self)
         except BaseException as error:

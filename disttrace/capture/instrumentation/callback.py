@@ -25,7 +25,7 @@ def called_back(
     exception ends that operation, for an operation that raises gets no post-hook.
     """
     recorded = door(original)
-    dynamo.skip(recorded.__code__)
+    dynamo.skip_function(recorded)
     threads, issuing, ident = capture.recorder.threads, capture.issuing, threading.get_ident
 
     def begun(backend: Any) -> Operation | None:

@@ -12,7 +12,8 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.functions import enter, leave
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recording.operation import Call, Operation, ThreadState
+from disttrace.recording.interning import Made
+from disttrace.recording.operation import Operation, ThreadState
 
 PART = "coalesced operations"
 _OP = "coalescing_manager"
@@ -45,7 +46,7 @@ class Batches:
             thread.batches = {}
         thread.batches[entry.n] = []
 
-        def define(stack: int | None) -> Call:
+        def define(stack: int | None) -> Made:
             return self._capture.recorder.call(
                 _OP,
                 synchronous=True,
@@ -57,8 +58,8 @@ class Batches:
                 origin="python",
             )
 
-        call, _ = self._calls.find(frame, (_OP, entry.n), define)
-        operation = self._capture.recorder.begin(thread, call)
+        call, extra = self._calls.find(frame, (_OP, entry.n), define)
+        operation = self._capture.recorder.begin(thread, call, extra)
         self._around[thread.number, entry.n] = operation
         enter(thread, operation)
 

@@ -16,7 +16,8 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.objects.stores import StoreEntry, adopted_keys
 from disttrace.capture.wrapping.context import Capture, wrap
 from disttrace.journal.format import CONSTRUCTOR
-from disttrace.recording.operation import Call, Operation, ThreadState
+from disttrace.recording.interning import Made
+from disttrace.recording.operation import Operation, ThreadState
 
 PART = "constructors"
 
@@ -146,7 +147,7 @@ def _begin(
     *,
     store: int | None,
 ) -> Operation:
-    def define(stack: int | None) -> Call:
+    def define(stack: int | None) -> Made:
         return capture.recorder.call(
             op,
             synchronous=True,
@@ -160,8 +161,8 @@ def _begin(
         )
 
     frame = sys._getframe(3)
-    call, _ = calls.find(frame, (op, store, tuple(sorted(map(str, given.items())))), define)
-    return capture.recorder.begin(thread, call)
+    call, extra = calls.find(frame, (op, store, tuple(sorted(map(str, given.items())))), define)
+    return capture.recorder.begin(thread, call, extra)
 
 
 def _prefix(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,8 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.constructors import plain_value
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recording.operation import Call, Operation, ThreadState
+from disttrace.recording.interning import Made
+from disttrace.recording.operation import Operation, ThreadState, retail
 
 PART = "composed operations"
 
@@ -148,7 +149,7 @@ def _begin(
         _claim(capture, given)
     group = entry.n if entry is not None else None
 
-    def define(stack: int | None) -> Call:
+    def define(stack: int | None) -> Made:
         return capture.recorder.call(
             op,
             synchronous=True,
@@ -162,14 +163,14 @@ def _begin(
             **{"async": False},
         )
 
-    call, _ = calls.find(frame, (op, group, str(given)), define)
-    return capture.recorder.begin(thread, call)
+    call, extra = calls.find(frame, (op, group, str(given)), define)
+    return capture.recorder.begin(thread, call, extra)
 
 
 def enter(thread: ThreadState, operation: Operation) -> None:
     """From here on the thread's operations are children of ``operation``."""
     thread.parents.append(operation.n)
-    thread.retail()
+    retail(thread)
 
 
 def leave(capture: Capture, operation: Operation, error: BaseException | None) -> None:
@@ -178,7 +179,7 @@ def leave(capture: Capture, operation: Operation, error: BaseException | None) -
         thread = capture.recorder.threads.state
         if operation.n in thread.parents:
             del thread.parents[thread.parents.index(operation.n) :]
-            thread.retail()
+            retail(thread)
         if error is None:
             capture.recorder.end(operation)
         else:

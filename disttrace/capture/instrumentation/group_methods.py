@@ -15,7 +15,8 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.functions import enter, leave
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recording.operation import Call, Operation
+from disttrace.recording.interning import Made
+from disttrace.recording.operation import Operation
 
 PART = "groups made out of groups"
 
@@ -51,7 +52,7 @@ def _door(
             return None
         entry = capture.groups.of(group)
 
-        def define(stack: int | None) -> Call:
+        def define(stack: int | None) -> Made:
             return capture.recorder.call(
                 op,
                 synchronous=True,
@@ -63,8 +64,8 @@ def _door(
                 origin="python",
             )
 
-        call, _ = calls.find(frame, (op, entry.n), define)
-        operation = capture.recorder.begin(thread, call)
+        call, extra = calls.find(frame, (op, entry.n), define)
+        operation = capture.recorder.begin(thread, call, extra)
         enter(thread, operation)
         return operation
 

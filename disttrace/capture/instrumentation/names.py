@@ -13,7 +13,8 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.functions import enter, leave
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recording.operation import Call, Operation
+from disttrace.recording.interning import Made
+from disttrace.recording.operation import Operation
 
 PART = "names of communication"
 _OP = "record_comm"
@@ -35,7 +36,7 @@ def _door(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Calla
     capture.on_fork += [calls.forget, around.clear]
 
     def begin(name: str, frame: Any) -> Operation:
-        def define(stack: int | None) -> Call:
+        def define(stack: int | None) -> Made:
             return capture.recorder.call(
                 _OP,
                 synchronous=True,
@@ -46,9 +47,9 @@ def _door(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Calla
                 origin="python",
             )
 
-        call, _ = calls.find(frame, (_OP, name), define)
+        call, extra = calls.find(frame, (_OP, name), define)
         thread = capture.recorder.threads.state
-        operation = capture.recorder.begin(thread, call)
+        operation = capture.recorder.begin(thread, call, extra)
         enter(thread, operation)
         return operation
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import Any
 
-from disttrace import errors
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.calls.operations import ROWS, Row
 from disttrace.capture.hot_path import call_key, wrapper
 from disttrace.capture.instrumentation.callback import called_back
-from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.call_definition import Described
 from disttrace.capture.wrapping.context import Capture
-from disttrace.recording.operation import Call, Operation, ThreadState
+from disttrace.recording.operation import Operation, ThreadState
 
 PART = "collectives and messages"
 
@@ -29,14 +27,14 @@ def install(capture: Capture) -> None:
     from torch._C._distributed_c10d import Backend, ProcessGroup
 
     tell = _options_tell()
-    doors = [(row, Door(capture, row, options_tell=tell)) for row in ROWS]
+    parts = [(row, Part(capture, row, options_tell=tell)) for row in ROWS]
 
     def adopt(owner: type) -> None:
         if issubclass(owner, (ProcessGroup, Backend)):
-            for row, door in doors:
-                wrapper = door.wrapper
+            for row, part in parts:
+                wrapper = functools.partial(part.wrapper, owner)
                 if owner is not Backend and issubclass(owner, Backend):
-                    wrapper = functools.partial(called_back, capture, PART, row, door.wrapper)
+                    wrapper = functools.partial(called_back, capture, PART, row, wrapper)
                 capture.engine.attribute(PART, owner, row.method, wrapper)
 
     capture.adopters.append(adopt)
@@ -44,25 +42,28 @@ def install(capture: Capture) -> None:
         adopt(owner)
 
 
-class Door:
-    """The door of one method: its wrapper, and what that leaves to ordinary functions."""
+class Part:
+    """One method: its wrapper, and what that leaves to ordinary functions (see ``plain.Part``)."""
 
     def __init__(self, capture: Capture, row: Row, *, options_tell: bool) -> None:
         self._capture = capture
         self._row = row
         self._calls = Calls(capture.sites)
-        usual = call_key.key_of(row, options_tell=options_tell)
-        any_form = call_key.key_of(row, options_tell=options_tell, usual=False)
-        self._make = wrapper.method_maker(usual, capture.sites.frames, asynchronous=_async_local)
-        self._usual = wrapper.signature_maker(usual, asynchronous=_async_local)
-        self._any = wrapper.signature_maker(any_form, asynchronous=_async_local)
+        self._read_key = call_key.key_of(row) if options_tell else call_key.any_key
+        self._async_local = None if options_tell else _async_local
         capture.on_fork.append(self._calls.forget)
 
-    def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands in the place of ``original``."""
-        capture = self._capture
-        return wrapper.wrapped(
-            self._make, original, self, capture, PART, capture.groups.get, self._calls.get
+    def wrapper(self, owner: type, original: Callable[..., Any]) -> Any:
+        """What stands in the place of ``original`` on ``owner``."""
+        return wrapper.issuing(
+            original,
+            self,
+            self._capture,
+            self._calls,
+            self._read_key,
+            asynchronous=self._async_local,
+            owner=owner,
+            name=self._row.method,
         )
 
     def begin(
@@ -73,47 +74,17 @@ class Door:
         kwargs: dict[str, Any],
         frame: Any,
     ) -> Operation:
-        """See ``flat.Door``."""
-        capture, row, sites = self._capture, self._row, self._capture.sites
+        capture, row = self._capture, self._row
         entry = capture.groups.of(group)
-        signature = self._signature(entry, args, kwargs, frame)
-        call = self._calls.get(signature + sites.key(frame))
-        if isinstance(call, int):
-            call = self._calls.get(signature + sites.deep_key(frame, call))
-        if isinstance(call, Call):
-            return capture.recorder.begin(thread, call)
         read = arguments.read(row, args, kwargs)
         asynchronous = _asynchronous(capture, read, frame)
         described = Described(capture, row, group, entry, read, asynchronous, "python")
-        call, extra = self._calls.find(frame, signature, described.define, described.overflow)
+        call, extra = described.define(capture.sites.stack(frame))
         return capture.recorder.begin(thread, call, extra)
 
-    def _signature(
-        self, entry: GroupEntry, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
-    ) -> tuple[Hashable, ...]:
-        try:
-            usual: tuple[Hashable, ...] = self._usual(entry, args, kwargs, frame)
-        except call_key.MISFIT as error:
-            if not errors.is_ours(error):
-                raise
-        else:
-            return usual
-        any_form: tuple[Hashable, ...] = self._any(entry, args, kwargs, frame)
-        return any_form
-
-    def returned(self, thread: ThreadState, n: int, operation: Operation | None, work: Any) -> None:
-        """The call returned, and the flat path has no room for what comes now."""
+    def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
         recorder, works = self._capture.recorder, self._capture.works
-        if operation is None:
-            operation = recorder.unfolded(thread, n)
-        if work is not None and operation.call.synchronous:
-            if operation.call.device_ends:
-                recorder.issued(operation)  # its wait orders streams, and the device goes on
-            else:
-                operation.issued = recorder.since(operation)
-            operation.work = id(work)
-            thread.will_wait(operation)
-        elif thread.batches is not None and operation.call.group in thread.batches:
+        if thread.batches is not None and operation.call.group in thread.batches:
             recorder.issued(operation)
             thread.batches[operation.call.group].append(operation)
         elif work is not None:
@@ -126,11 +97,11 @@ class Door:
         else:
             recorder.end(operation)
 
-    def failed(
-        self, thread: ThreadState, n: int, operation: Operation | None, error: BaseException
-    ) -> None:
-        """See ``flat.Door``."""
-        self._capture.failed_flat(PART, thread, n, operation, error)
+    def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
+        self._capture.recorder.failed(operation, error, on_issue=True)
+
+    def fail(self, error: BaseException) -> None:
+        self._capture.fail(PART, error)
 
 
 def _asynchronous(capture: Capture, signature: arguments.Signature, frame: Any) -> bool | None:

@@ -18,7 +18,7 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COLLECTIVE, MESSAGE
-from disttrace.recording.operation import Call
+from disttrace.recording.interning import Made
 
 PART = "calls refused by torch"
 _REPORT = "_get_msg_dict"
@@ -109,7 +109,7 @@ class Refusals:
         op = _FUNCTIONS[name]
         ranks = {key: given[key] for key in _RANKS if isinstance(given.get(key), int)}
 
-        def define(stack: int | None) -> Call:
+        def define(stack: int | None) -> Made:
             return capture.recorder.call(
                 op,
                 synchronous=True,
@@ -122,8 +122,8 @@ class Refusals:
                 args=ranks or None,
             )
 
-        call, _ = self._calls.find(frame, (op, entry.n, *ranks.items()), define)
-        operation = capture.recorder.begin(thread, call)
+        call, extra = self._calls.find(frame, (op, entry.n, *ranks.items()), define)
+        operation = capture.recorder.begin(thread, call, extra)
         capture.recorder.failed(operation, error, on_issue=True)
 
 

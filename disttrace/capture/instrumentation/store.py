@@ -14,8 +14,7 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path import wrapper
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import STORE
-from disttrace.recording.operation import Call, KeyTexts, Operation, ThreadState
-from disttrace.recording.recorder import FLAT_BEGIN_UNCOUNTED
+from disttrace.recording.operation import KeyTexts, Operation, ThreadState
 
 PART = "store operations"
 
@@ -54,36 +53,46 @@ def install(capture: Capture) -> None:
     """Patch every method in Store; subclasses.py does it in those that define their own."""
     from torch._C._distributed_c10d import Store
 
-    doors = [(row, Door(capture, row)) for row in ROWS]
+    parts = [(row, Part(capture, row)) for row in ROWS]
 
     def adopt(owner: type) -> None:
         if issubclass(owner, Store):
-            for row, door in doors:
-                capture.engine.attribute(PART, owner, row.method, door.wrapper)
+            for row, part in parts:
+                wrapper = functools.partial(part.wrapper, owner)
+                capture.engine.attribute(PART, owner, row.method, wrapper)
             capture.engine.attribute(PART, owner, "clone", functools.partial(_clone, capture))
 
     capture.adopters.append(adopt)
     adopt(Store)
 
 
-class Door:
-    """The door of one method: its wrapper, and what that leaves to ordinary functions."""
+class Part:
+    """One method: its wrapper, and what that leaves to ordinary functions (see ``plain.Part``)."""
 
     def __init__(self, capture: Capture, row: Row) -> None:
         self._capture = capture
         self._row = row
-        frames = capture.sites.direct_frames
-        self._calls = Calls(capture.sites, frames=frames)
-        self._make = wrapper.store_maker(
-            frames, size, capture.keys, key=row.has_key, value=row.values, returns=row.returns_value
-        )
+        self._calls = Calls(capture.sites)
+        self._describe = functools.partial(key_and_size, capture.keys, row)
         capture.on_fork.append(self._calls.forget)
 
-    def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands in the place of ``original``."""
-        capture = self._capture
-        return wrapper.wrapped(
-            self._make, original, self, capture, PART, capture.stores.get, self._calls.get
+    def wrapper(self, owner: type, original: Callable[..., Any]) -> Any:
+        """What stands in the place of ``original`` on ``owner``."""
+        row = self._row
+        form = {
+            "keys": self._capture.keys.made if row.has_key else None,
+            "value": row.values or 0,
+            "returns_value": row.returns_value,
+        }
+        return wrapper.storing(
+            original,
+            self,
+            self._capture,
+            self._calls,
+            self._describe,
+            form=form,
+            owner=owner,
+            name=row.method,
         )
 
     def begin(
@@ -94,43 +103,28 @@ class Door:
         kwargs: dict[str, Any],
         frame: Any,
     ) -> Operation:
-        """See ``flat.Door``."""
-        entry = self._capture.stores.of(store)
-        call, _ = self._calls.find(frame, (entry,), lambda stack: self._define(entry.n, stack))
-        return self._capture.recorder.begin(
-            thread, call, key_and_size(self._capture.keys, self._row, args, kwargs)
-        )
-
-    def returned(
-        self, thread: ThreadState, n: int, operation: Operation | None, result: Any
-    ) -> None:
-        """The call returned, and its begin was not on the flat path, or is no longer there."""
-        recorder = self._capture.recorder
-        extra = b',"n":%d' % size(result) if self._row.returns_value else b""
-        recorder.end(operation or recorder.unfolded(thread, n), extra)
-
-    def failed(
-        self, thread: ThreadState, n: int, operation: Operation | None, error: BaseException
-    ) -> None:
-        """See ``flat.Door``."""
-        self._capture.failed_flat(PART, thread, n, operation, error)
-
-    def _define(self, store: int, stack: int | None) -> Call:
-        row = self._row
-        call = self._capture.recorder.call(
-            f"store.{row.method}",
+        capture = self._capture
+        call, extra = capture.recorder.call(
+            f"store.{self._row.method}",
             synchronous=True,
             counter=None,
             kind=STORE,
-            store=store,
-            stack=stack,
+            store=capture.stores.of(store).n,
+            stack=capture.sites.stack(frame),
             origin="python",
             **{"async": False},
         )
-        key = b',"k":%%b' if row.has_key else b""
-        value = b',"n":%%d' if row.values else b""
-        call.flat = (FLAT_BEGIN_UNCOUNTED + key + value + b"}\n") % call.n
-        return call
+        return capture.recorder.begin(thread, call, extra + self._describe(args, kwargs))
+
+    def returned(self, thread: ThreadState, operation: Operation, result: Any) -> None:
+        extra = b',"n":%d' % size(result) if self._row.returns_value else b""
+        self._capture.recorder.end(operation, extra)
+
+    def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
+        self._capture.recorder.failed(operation, error, on_issue=True)
+
+    def fail(self, error: BaseException) -> None:
+        self._capture.fail(PART, error)
 
 
 def _clone(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,7 +146,10 @@ def key_and_size(keys: KeyTexts, row: Row, args: tuple[Any, ...], kwargs: dict[s
     extra = b""
     if row.has_key:
         key = args[0] if args else kwargs.get("key")
-        extra = b',"k":' + keys.make(key) if isinstance(key, (str, list)) else _several(keys, key)
+        if type(key) is str:
+            extra = b',"k":' + (keys.known(key) or keys.make(key))
+        else:
+            extra = b',"k":' + keys.make(key) if isinstance(key, list) else _several(keys, key)
     if row.values is not None and len(args) > row.values:
         extra += b',"n":%d' % size(args[row.values])
     return extra

@@ -219,7 +219,7 @@ def _operation(
         given = {key: value for key, value in given.items() if value is not None}
         recorder = capture.recorder
         thread = recorder.threads.state
-        call = recorder.call(
+        call, extra = recorder.call(
             op,
             synchronous=True,
             counter=None,
@@ -229,7 +229,7 @@ def _operation(
             args=given,
             **{"async": False},
         )
-        operation = recorder.begin(thread, call)
+        operation = recorder.begin(thread, call, extra)
         enter(thread, operation)
         return operation, given
 

@@ -164,7 +164,7 @@ class DeviceOperations:
 
     def add(self, operation: Operation, call: tuple[int, int] | None, work: Any) -> None:
         """``operation`` was issued, by ``call`` (begin and end, absolute) too if not by its own."""
-        if operation.n not in self._recorder.in_flight or operation.n in self._open:
+        if operation.ended or operation.n in self._open:
             return
         if self.captures.here():
             self._recorder.end(operation)  # it runs when the graph is replayed, and is not recorded
@@ -188,7 +188,7 @@ class DeviceOperations:
 
     def waited(self, operation: Operation, work: Any) -> None:
         """A wait for ``operation`` returned: that says something only where it blocks the host."""
-        in_flight = operation.n in self._recorder.in_flight
+        in_flight = not operation.ended
         if in_flight and self._blocking and self._recorder_of(operation) == NATIVE:
             self._waiting.pop(operation.n, None)
             self._recorder.end(operation)
@@ -321,7 +321,7 @@ class DeviceOperations:
         by_key = {each.key: each for each in answer.records}
         claimed = {key for each in self._open.values() for key in each.entries}
         for each in sorted(asked, key=lambda one: one.operation.begin):
-            if each.operation.n not in self._recorder.in_flight:
+            if each.operation.ended:
                 self._open.pop(each.operation.n, None)  # a wait that raised has ended it
             elif answer.full:
                 self._judge(channel, each, answer, by_key, claimed)
@@ -419,7 +419,7 @@ class DeviceOperations:
 
     def _unknown(self, operation: Operation) -> None:
         """When it is over cannot be known; it need not be a hang."""
-        if operation.n in self._recorder.in_flight:
+        if not operation.ended:
             self._recorder.lost(operation, asked=True)
 
     def _dropped(self, operation: Operation, _: weakref.ref[Any]) -> None:
@@ -450,9 +450,7 @@ class DeviceOperations:
         for n, (operation, work, seen) in list(self._works.items()):
             now = _clock()
             try:
-                complete = n not in self._recorder.in_flight or self._capture.works.is_completed(
-                    work
-                )
+                complete = operation.ended or self._capture.works.is_completed(work)
             except Exception:  # the backend cannot say it
                 del self._works[n]
                 self._unknown(operation)
@@ -461,7 +459,7 @@ class DeviceOperations:
                 self._works[n] = (operation, work, now)
                 continue
             del self._works[n]
-            if n in self._recorder.in_flight:
+            if not operation.ended:
                 self._recorder.completed(operation, gap=max(0, now - seen))
 
     # -- which recorder ----------------------------------------------------------------------

@@ -17,7 +17,7 @@ from disttrace.capture.calls.operations import Native
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.call_definition import Described
 from disttrace.capture.wrapping.context import Capture
-from disttrace.recording.operation import Call, Operation, ThreadState
+from disttrace.recording.operation import Operation, ThreadState
 
 ORIGIN = "c++"
 
@@ -28,8 +28,6 @@ class NativeOperations:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._calls = Calls(capture.sites)
-        self._site = capture.sites.key
-        self._get = self._calls.get
         capture.on_fork.append(self._calls.forget)
 
     def begin(
@@ -44,14 +42,8 @@ class NativeOperations:
         ``frame`` is ours: the issuer's Python frame, if it has one, lies outside it.
         """
         outside = frame.f_back or frame
-        call = self._get(key + self._site(outside))
-        if type(call) is int:
-            call = self._get(key + self._capture.sites.deep_key(outside, call))
-        if type(call) is Call:
-            return self._capture.recorder.begin(thread, call)
-        described = describe()
-        found, extra = self._calls.find(outside, key, described.define, described.overflow)
-        return self._capture.recorder.begin(thread, found, extra)
+        call, extra = self._calls.find(outside, key, lambda stack: describe().define(stack))
+        return self._capture.recorder.begin(thread, call, extra)
 
     def described(
         self, row: Native, group: Any, entry: GroupEntry, signature: Signature

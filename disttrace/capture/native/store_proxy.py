@@ -18,7 +18,8 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.store import ROWS, Row, key_and_size, size
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import STORE
-from disttrace.recording.operation import Call, Operation, ThreadState
+from disttrace.recording.interning import Made
+from disttrace.recording.operation import Operation, ThreadState
 
 PART = "store traffic from C++"
 
@@ -184,7 +185,7 @@ def _recorded(
     def begin(thread: ThreadState, self: Any, args: tuple[Any, ...]) -> Operation:
         entry = self._entry
 
-        def define(stack: int | None) -> Call:
+        def define(stack: int | None) -> Made:
             return recorder.call(
                 op,
                 synchronous=True,
@@ -196,8 +197,8 @@ def _recorded(
                 **{"async": False},
             )
 
-        call, _ = calls.find(sys._getframe(2), (row.method, entry.n), define)
-        return recorder.begin(thread, call, key_and_size(capture.keys, row, args, {}))
+        call, extra = calls.find(sys._getframe(2), (row.method, entry.n), define)
+        return recorder.begin(thread, call, extra + key_and_size(capture.keys, row, args, {}))
 
     def done(operation: Operation, result: Any) -> None:
         recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")

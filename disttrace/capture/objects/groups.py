@@ -24,6 +24,7 @@ class GroupEntry:
     collectives: dict[str | None, Counter] = field(default_factory=dict)
     streams: dict[tuple[str, int, int | None], Counter] = field(default_factory=dict)
     reference: weakref.ref[Any] | None = None
+    new_counter: Callable[[], Counter] = Counter  # the core's own
 
     def backend(self, device: str | None) -> str | None:
         """The backend that runs operations on tensors of this device type."""
@@ -41,14 +42,18 @@ class GroupEntry:
 
     def collective_counter(self, backend: str | None) -> Counter:
         """Counts collectives of one backend: two backends may legally order theirs differently."""
-        return self.collectives.setdefault(backend, Counter())
+        return self._counter(self.collectives, backend)
 
     def stream_counter(
         self, direction: str, peer: int, tag: int | None, backend: str | None
     ) -> Counter:
         """Counts messages to or from ``peer`` (group rank)."""
         key = (direction, peer, None if backend in fmt.ON_DEVICE else tag)
-        return self.streams.setdefault(key, Counter())
+        return self._counter(self.streams, key)
+
+    def _counter(self, counters: dict[Any, Counter], key: Any) -> Counter:
+        known = counters.get(key)
+        return known if known is not None else counters.setdefault(key, self.new_counter())
 
 
 class Groups:
@@ -61,7 +66,7 @@ class Groups:
         self._unclaimed: Registry[dict[str, Any]] = Registry()  # backends in no ProcessGroup yet
         self._definitions: dict[int, GroupEntry] = {}
         self._made: dict[tuple[str, str], int] = {}  # groups made so far, by meeting place
-        self.get = self._registry.get
+        self.get, self.entries = self._registry.get, self._registry.entries
         # Called with each object that becomes known as a group or as a backend used directly.
         self.on_new: list[Callable[[Any, GroupEntry], None]] = []
 
@@ -73,7 +78,7 @@ class Groups:
     def group_made(self, group: Any, store: Any, rank: int | None, size: int | None) -> GroupEntry:
         """A ProcessGroup was constructed over ``store``."""
         keys = self._meeting(group, store, rank, size)
-        return self._add(group, GroupEntry(len(self._definitions) + 1, keys))
+        return self._add(group, self._new_entry(keys))
 
     def backend_made(self, backend: Any, store: Any, rank: int | None, size: int | None) -> None:
         """A Backend was constructed: a group by itself if it is used before one claims it."""
@@ -139,6 +144,10 @@ class Groups:
             tell(group, entry)
         return entry
 
+    def _new_entry(self, keys: dict[str, Any]) -> GroupEntry:
+        n = len(self._definitions) + 1
+        return GroupEntry(n, keys, new_counter=self._recorder.core.new_counter)
+
     def _adopt(self, group: Any) -> GroupEntry:
         """A group made before tracing started, by C++, or whose Python wrapper was made anew."""
         unclaimed = self._unclaimed.get(id(group))
@@ -148,7 +157,7 @@ class Groups:
             if gone and keys.get("name") and _same(entry.keys, keys):
                 entry.reference = weakref.ref(group)
                 return self._registry.add(group, entry)
-        entry = GroupEntry(len(self._definitions) + 1, keys)
+        entry = self._new_entry(keys)
         entry.backends.update(keys.get("backends") or {})
         return self._add(group, entry)
 

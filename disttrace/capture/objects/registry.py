@@ -18,14 +18,14 @@ class Registry(Generic[Entry]):
     """Entries by the identity of live objects. ``get(id(object))`` is the hot path's look-up."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, Entry] = {}
+        self.entries: dict[int, Entry] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
-        self.get: Callable[[int], Entry | None] = self._entries.get
+        self.get: Callable[[int], Entry | None] = self.entries.get
 
     def add(self, thing: Any, entry: Entry) -> Entry:
         """Remember ``entry`` for as long as ``thing`` lives."""
         key = id(thing)
-        entries, references = self._entries, self._references
+        entries, references = self.entries, self._references
 
         def forget(reference: weakref.ref[Any]) -> None:
             if references.get(key) is reference:
@@ -38,4 +38,4 @@ class Registry(Generic[Entry]):
 
     def values(self) -> list[Entry]:
         """Entries of the objects alive now."""
-        return list(self._entries.values())
+        return list(self.entries.values())

@@ -37,7 +37,7 @@ class Stores:
         self._recorder = recorder
         self._registry: Registry[StoreEntry] = Registry()
         self._definitions: dict[int, dict[str, Any]] = {}
-        self.get = self._registry.get
+        self.get, self.entries = self._registry.get, self._registry.entries
 
     def of(self, store: Any) -> StoreEntry:
         """The entry of ``store``, adopted if it was never seen."""

@@ -8,7 +8,6 @@ seen to be complete, and no longer.
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,58 +25,40 @@ _TURN = 256
 OnDevice = Callable[[Operation, "tuple[int, int] | None", Any], None]
 
 
-class _Reference(weakref.ref[Any]):
-    """A weak reference that knows the operations its Work ends."""
-
-    __slots__ = ("asked", "more", "operation", "seen", "tensors")
-
-    operation: Operation
-    more: Sequence[Operation]  # the others of a coalesced group
-    asked: bool  # the program asked for completion in another form than a wait
-    seen: int  # when it was last seen incomplete
-    tensors: Sequence[int]  # storages that hold the result, where C++ issued it
-
-
 class Works:
     """Asynchronous operations by their Work, for as long as somebody holds it."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self._references: dict[int, _Reference] = {}
-        self._open: dict[int, _Reference] = {}  # those not seen complete yet
+        self._core = recorder.core
+        self._core.dropped = self._dropped
+        self.get = self._core.followed
+        self._open = self._core.open  # those not seen complete yet
         self._held: dict[int, Any] = {}  # works of C++-issued operations, until then
-        self._results: dict[int, _Reference] = {}  # by the storage of a result
+        self._results: dict[int, Operation] = {}  # by the storage of a result
         self._leaked: list[Any] = []  # a parent's works, in a forked child
         self._turn = 0
-        self.get: Callable[[int], _Reference | None] = self._references.get
-        self.wake: Callable[[], None] = lambda: None
-        # The original methods; the door of waits sets them before it patches the class.
+        # The original methods; the instrumentation of waits sets them before it patches the class.
         self.is_completed: Callable[[Any], bool] = lambda work: bool(work.is_completed())
         self.wait: Callable[[Any], Any] | None = None
-        # Operations that a device ends; the door that watches the device takes them.
+        # Operations that a device ends; who watches the device takes them.
         self.on_device: OnDevice = self.ends_here
         # The same after a wait for it returned, which need not mean that the device is done.
         self.waited_on_device: Callable[[Operation, Any], None] = self.waited_here
 
     def add(self, work: Any, operation: Operation, more: Sequence[Operation] = ()) -> None:
         """``work`` is the handle of ``operation``, and of ``more`` where they were coalesced."""
-        key = operation.work = id(work)
         try:
-            reference = _Reference(work, self._dropped)
+            self._core.follow(operation, work)
         except TypeError:  # a Python subclass without weak references: it cannot be followed
             self._recorder.lost(operation)
             return
-        reference.operation = operation
-        reference.more = more
-        reference.asked = False
-        reference.seen = 0
-        reference.tensors = ()
-        self._references[key] = reference
+        operation.more = more
         if operation.call.device_ends:
             self.on_device(operation, None, work)
         else:
-            self._open[key] = reference
-            self.wake()
+            self._open[operation.work] = operation
+            self._core.wake()
 
     def hold(self, work: Any, operation: Operation, results: Sequence[int] = ()) -> None:
         """``work`` is that of an operation that C++ issued; nobody else can be asked.
@@ -85,16 +66,19 @@ class Works:
         ``results`` are the storages that hold its result.
         """
         self.add(work, operation)
-        key = operation.work
-        self._held[key] = work
-        reference = self._references[key]
-        reference.tensors = results
-        for number in reference.tensors:
-            self._results[number] = reference
+        if operation.reference is None:
+            return
+        operation.held = True
+        self._held[operation.work] = work
+        operation.tensors = results
+        for number in results:
+            self._results[number] = operation
 
     def keep(self, work: Any) -> None:
         """The program holds on to completion in another way (a future): see it to the end."""
-        if id(work) in self._open:
+        operation = self._open.get(id(work))
+        if operation is not None:
+            operation.held = True
             self._held[id(work)] = work
 
     def over(self, operation: Operation) -> Sequence[Operation]:
@@ -102,51 +86,48 @@ class Works:
 
         Returns the operations that end with it.
         """
-        reference = self._references.get(operation.work)
-        if reference is None or reference.operation is not operation:
+        if operation.reference is None:
             return ()
-        del self._references[operation.work]
-        self._close(operation.work, reference)
-        return [other for other in reference.more if other.n in self._recorder.in_flight]
+        self._close(operation)
+        self._core.unfollow(operation)
+        return [other for other in operation.more if not other.ended]
 
     def of_result(self, tensor: Any) -> Operation | None:
         """The C++-issued operation whose result ``tensor`` holds, if it is not over."""
-        reference = self._results.get(storage(tensor))
-        return reference.operation if reference is not None else None
+        return self._results.get(storage(tensor))
 
-    def asked(self, reference: _Reference, how: str) -> None:
+    def asked(self, operation: Operation, how: str) -> None:
         """The program asked for completion by ``how``; the first time counts."""
-        if not reference.asked:
-            reference.asked = True
-            self._recorder.asked(reference.operation, how)
+        if not operation.asked:
+            operation.asked = True
+            self._recorder.asked(operation, how)
 
-    def observed(self, reference: _Reference, *, complete: bool) -> None:
-        """Somebody who does not wait for ``reference``'s Work saw whether it is complete."""
+    def observed(self, operation: Operation, *, complete: bool) -> None:
+        """Somebody who does not wait for an operation's Work saw whether it is complete."""
         now = _clock()
-        operation = reference.operation
         if not complete:
-            reference.seen = now
-        elif self._open.get(operation.work) is reference:
-            gap = max(0, now - max(reference.seen, operation.begin + operation.issued))
-            for each in (operation, *reference.more):
-                if each.n in self._recorder.in_flight:
+            operation.seen = now
+        elif self._open.get(operation.work) is operation:
+            gap = max(0, now - max(operation.seen, operation.begin + operation.issued))
+            for each in (operation, *operation.more):
+                if not each.ended:
                     self._recorder.completed(each, gap=gap)
-            self._close(operation.work, reference)
+            self._close(operation)
 
     def poll(self, *, everything: bool = False) -> bool:
         """Look for works that are complete; whether others remain."""
-        references = list(self._open.values())
-        if len(references) > _TURN and not everything:
-            self._turn %= len(references)
-            references = (references + references)[self._turn : self._turn + _TURN]
+        operations = list(self._open.values())
+        if len(operations) > _TURN and not everything:
+            self._turn %= len(operations)
+            operations = (operations + operations)[self._turn : self._turn + _TURN]
             self._turn += _TURN
-        for reference in references:
-            self._look(reference)
+        for operation in operations:
+            self._look(operation)
         return bool(self._open)
 
     def ends_here(self, operation: Operation, call: tuple[int, int] | None, work: Any) -> None:
         """Nobody watches the device: when the operation is over is not known."""
-        if operation.n in self._recorder.in_flight:
+        if not operation.ended:
             self._recorder.lost(operation, asked=True)
 
     def waited_here(self, operation: Operation, work: Any) -> None:
@@ -161,16 +142,14 @@ class Works:
 
     def forget(self) -> None:
         """After fork, in the child: what is in flight is the parent's."""
-        self._references.clear()
         # Destroying a parent's Work here could wait for threads that this process does not have.
         self._leaked = list(self._held.values())
         self.release()
 
-    def _look(self, reference: _Reference) -> None:
-        work = reference()
+    def _look(self, operation: Operation) -> None:
+        work = operation.reference() if operation.reference is not None else None
         if work is None:
             return
-        operation = reference.operation
         try:
             complete = self.is_completed(work)
         except Exception:  # a Python subclass that cannot say it
@@ -178,10 +157,10 @@ class Works:
             return
         error = self._error(work) if complete and operation.work in self._held else None
         if error is None:
-            self.observed(reference, complete=complete)
-        elif self._open.get(operation.work) is reference:
+            self.observed(operation, complete=complete)
+        elif self._open.get(operation.work) is operation:
             self._recorder.failed(operation, error, on_issue=False)
-            self._close(operation.work, reference)
+            self._close(operation)
 
     def _error(self, work: Any) -> BaseException | None:
         """What a complete Work of C++ failed with: its wait returns at once and raises it."""
@@ -193,24 +172,25 @@ class Works:
             return error
         return None
 
-    def _close(self, key: int, reference: _Reference) -> None:
-        """It is complete: it needs no polling, and nobody needs to hold it."""
-        self._open.pop(key, None)
-        for number in reference.tensors:
-            if self._results.get(number) is reference:
+    def _close(self, operation: Operation) -> None:
+        """It is complete: it needs no polling, and nobody needs to hold its Work."""
+        if self._open.get(operation.work) is operation:
+            del self._open[operation.work]
+        for number in operation.tensors:
+            if self._results.get(number) is operation:
                 del self._results[number]
-        self._held.pop(key, None)
+        if operation.held:
+            operation.held = False
+            self._held.pop(operation.work, None)
 
-    def _dropped(self, reference: weakref.ref[Any]) -> None:
+    def _dropped(self, operation: Operation) -> None:
         """Nobody can wait for it any more. Runs in whatever thread drops the last reference."""
-        assert isinstance(reference, _Reference)
-        key = reference.operation.work
-        if self._references.get(key) is reference:
-            del self._references[key]
-            if self._open.pop(key, None) is not None:
-                for operation in (reference.operation, *reference.more):
-                    if operation.n in self._recorder.in_flight:
-                        self._recorder.lost(operation, asked=reference.asked)
+        was_open = self._open.get(operation.work) is operation
+        self._core.unfollow(operation)
+        if was_open:
+            for each in (operation, *operation.more):
+                if not each.ended:
+                    self._recorder.lost(each, asked=operation.asked)
 
 
 def storage(tensor: Any) -> int:

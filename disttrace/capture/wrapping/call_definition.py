@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from disttrace.capture.calls.arguments import Signature
-from disttrace.capture.calls.call_table import Made, changed
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import MESSAGE, ON_DEVICE
-from disttrace.recording.operation import Call, Counter, json_text
+from disttrace.recording.interning import Made
+from disttrace.recording.operation import Counter
 
-_VARIABLE = ("shapes", "dtypes", "bytes", "splits", "reduce_op", "root")
 ANYWHERE = "*"  # a backend used directly serves whatever device it is given
 
 
@@ -56,35 +55,26 @@ class Described:
             "backend": backend,
             "device": device if device != ANYWHERE else None,
             "async": asynchronous,
+            "peer": signature.peer,
+            "tag": signature.tag,
+            "origin": origin,
             "shapes": signature.shapes,
             "dtypes": signature.dtypes,
             "bytes": signature.bytes,
             "splits": signature.splits,
             "reduce_op": signature.reduce_op if "reduce" in row.op else None,
             "root": signature.root,
-            "peer": signature.peer,
-            "tag": signature.tag,
-            "origin": origin,
             "args": signature.args,
         }
 
-    def define(self, stack: int | None) -> Call:
-        """The call with its whole signature."""
-        return self._make(self._keys, stack)
-
-    def overflow(self, stack: int | None) -> Made:
-        """The call without what varies, and what varies for the begin record."""
-        fixed = {k: v for k, v in self._keys.items() if k not in (*_VARIABLE, "args")}
-        call = self._make(fixed, stack)
-        return call, b',"a":' + json_text(changed(self._keys, _VARIABLE))
-
-    def _make(self, keys: dict[str, Any], stack: int | None) -> Call:
+    def define(self, stack: int | None) -> Made:
+        """The call with its signature, or without what varies, and that for the begin record."""
         return self._capture.recorder.call(
             self._op,
             synchronous=self._asynchronous is False,
             counter=self._counter,
             stack=stack,
-            **keys,
+            **self._keys,
         )
 
 

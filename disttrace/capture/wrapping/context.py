@@ -10,6 +10,7 @@ from typing import Any
 
 from disttrace import errors
 from disttrace.capture.calls.call_site import CallSites
+from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.objects.groups import Groups
 from disttrace.capture.objects.stores import Stores
 from disttrace.capture.objects.works import Works
@@ -30,6 +31,8 @@ class Capture:
         self.sites = CallSites(recorder, depth=stack_depth)
         self.works = Works(recorder)
         self.keys = KeyTexts()
+        self.annotated = Calls(self.sites)
+        self.reads = False  # the native core was told how to read arguments
         self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
         self.broken: set[str] = set()  # parts taken out of service
         self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
@@ -42,7 +45,11 @@ class Capture:
         self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
         # Each patches what a Python subclass of torch's classes overrides, if that concerns it.
         self.adopters: list[Callable[[type], None]] = []
-        self.on_fork: list[Callable[[], None]] = [self.works.forget]  # caches of numbers
+        self.on_fork: list[Callable[[], None]] = [  # caches of numbers
+            self.works.forget,
+            self.sites.forget,
+            self.annotated.forget,
+        ]
 
     def fail(self, part: str, error: BaseException) -> None:
         """A door of ``part`` raised ``error``: say so once and take the part out of service.
@@ -69,22 +76,6 @@ class Capture:
             self.recorder.failed(operation, error, on_issue=on_issue)
         except BaseException as ours:
             self.fail(part, ours)
-
-    def failed_flat(
-        self,
-        part: str,
-        thread: ThreadState,
-        n: int,
-        operation: Operation | None,
-        error: BaseException,
-    ) -> None:
-        """The same for an operation ``n`` that may have no object: it began on a flat path."""
-        try:
-            operation = operation or self.recorder.unfolded(thread, n)
-        except BaseException as ours:
-            self.fail(part, ours)
-        else:
-            self.failed(part, operation, error)
 
     def identified(self, **keys: Any) -> None:
         """This process claims a rank, a world size."""

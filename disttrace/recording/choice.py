@@ -1,0 +1,29 @@
+"""Which of the two cores a process gets; needs nothing but the standard library."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+NATIVE, PLAIN = "c", "python"
+NAMES = (NATIVE, PLAIN)
+
+_MODULE = "disttrace.recording._fast"
+
+
+def native() -> Any:
+    """The module of the native core. Raises ImportError where it was not built, or not for this
+    interpreter."""
+    return importlib.import_module(_MODULE)
+
+
+def choose(name: str | None) -> tuple[str, str]:
+    """Which core a process gets that asks for ``name`` (None: the faster), and why."""
+    if name == PLAIN:
+        return PLAIN, "asked for"
+    try:
+        native()
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        return PLAIN, "the native one was not built" if missing else f"it cannot be loaded: {error}"
+    return NATIVE, "asked for" if name == NATIVE else "built"

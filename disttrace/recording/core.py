@@ -1,0 +1,207 @@
+"""The two cores: what numbers an operation and puts its records into the journal.
+
+The plain one is the reference, in ordinary functions. The native one (``_fast.c``) does the same,
+byte for byte, and the wrappers' work too. A process has one of them, chosen when tracing starts.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.journal import format as fmt
+from disttrace.journal.segment import MakeWindow, PlainWindow
+from disttrace.recording.choice import PLAIN, native
+from disttrace.recording.operation import WAITED, Call, Counter, Operation, Threads, ThreadState
+
+
+class _Reference(weakref.ref[Any]):
+    """A weak reference that knows the operation its Work ends."""
+
+    __slots__ = ("operation",)
+
+    operation: Operation
+
+
+class PlainCore:
+    """Begins and ends of operations.
+
+    ``recover(error, line)`` is called where ``put(line)`` raises ValueError or OSError, and
+    ``register`` gives the number of a thread that is seen for the first time.
+    """
+
+    name = PLAIN
+    new_counter = Counter
+    new_call = Call
+    new_thread = ThreadState
+    new_window: MakeWindow = PlainWindow
+
+    def __init__(
+        self,
+        *,
+        recover: Callable[[BaseException, bytes], None],
+        register: Callable[[], int],
+    ) -> None:
+        self.t0 = 0
+        self.clock: Callable[[], int] = time.perf_counter_ns
+        self.put: Callable[[bytes], object] = discard
+        self.ambient: Callable[[], bytes] | None = None  # further keys of every begin
+        self.off = False  # every call passes as it is
+        self.works: dict[int, Operation] = {}  # by id() of the Work that ends them
+        self.open: dict[int, Operation] = {}  # those of them not seen complete yet
+        self.wake: Callable[[], None] = _nothing  # something is open from now on
+        self.dropped: Callable[[Operation], None] = _ignore  # nobody holds its Work any more
+        self._in_flight: dict[int, Operation] = {}
+        self._next_number = itertools.count(1).__next__
+        self._recover = recover
+        self._register = register
+        self.threads = Threads(register)
+
+    def begin(self, thread: ThreadState, call: Call, extra: bytes = b"") -> Operation:
+        """Put the begin of one operation of ``call`` on record.
+
+        ``extra`` holds further keys as JSON, each with a comma before it.
+        """
+        if self.ambient is not None:
+            extra += self.ambient()
+        n = self._next_number()
+        counter = call.counter
+        seq = 0 if counter is None else counter.next()
+        operation = Operation(n, self.clock(), call, seq, thread.tail, extra)
+        self._in_flight[n] = operation
+        line = self._begin_line(operation)
+        try:
+            self.put(line)
+        except (ValueError, OSError) as error:
+            self._recover(error, line)
+        return operation
+
+    def issued(self, operation: Operation) -> None:
+        """The call returned and the work goes on."""
+        operation.issued = elapsed = self.clock() - operation.begin
+        self.record(fmt.ISSUED_LINE % (operation.n, elapsed))
+
+    def wait_begins(self, operation: Operation) -> None:
+        """A wait for asynchronous work is about to enter C++."""
+        self.record(fmt.WAIT_LINE % (operation.n, self.clock() - operation.begin))
+
+    def end(self, operation: Operation, extra: bytes = b"") -> None:
+        """The operation is over for this process."""
+        self.over(operation)
+        self.record(fmt.END_LINE % (operation.n, self.clock() - operation.begin, extra))
+
+    def end_synchronous(self, operation: Operation) -> None:
+        """The wait that the public call did itself is over."""
+        self.over(operation)
+        times = operation.n, self.clock() - operation.begin, operation.issued
+        self.record(fmt.END_SYNCHRONOUS_LINE % times)
+
+    def over(self, operation: Operation) -> None:
+        """From here on new segments do not repeat its begin."""
+        operation.ended = True
+        self._in_flight.pop(operation.n, None)
+
+    def record(self, line: bytes) -> None:
+        """Put any line."""
+        try:
+            self.put(line)
+        except (ValueError, OSError) as error:
+            self._recover(error, line)
+
+    def begins_in_flight(self) -> list[bytes]:
+        """The begin records of all operations that are not over."""
+        return [self._begin_line(operation) for operation in list(self._in_flight.values())]
+
+    def will_wait(self, thread: ThreadState, operation: Operation, work: Any) -> None:
+        """The call of ``operation`` is about to wait for ``work`` itself."""
+        operation.work = id(work)
+        thread.waited.append(operation)
+        if len(thread.waited) > WAITED:  # a wait that never came: an exception came between
+            del thread.waited[0]
+
+    def waits_for(self, thread: ThreadState, work: Any) -> Operation | None:
+        """Take the operation whose call waits for ``work``, if there is one."""
+        for operation in reversed(thread.waited):
+            if operation.work == id(work):
+                thread.waited.remove(operation)
+                return operation
+        return None
+
+    def follow(self, operation: Operation, work: Any) -> None:
+        """``work`` ends ``operation``, whoever waits for it. Raises TypeError where it cannot be
+        referred to weakly."""
+        reference = _Reference(work, self._gone)
+        reference.operation = operation
+        operation.reference = reference
+        operation.work = id(work)
+        self.works[operation.work] = operation
+
+    def followed(self, work: Any) -> Operation | None:
+        """The operation that ``work`` ends, if it is not over."""
+        operation = self.works.get(id(work))
+        if operation is None or operation.reference is None or operation.reference() is not work:
+            return None
+        return operation
+
+    def unfollow(self, operation: Operation) -> None:
+        """Nothing more is expected of its Work."""
+        operation.reference = None
+        if self.works.get(operation.work) is operation:
+            del self.works[operation.work]
+        if self.open.get(operation.work) is operation:
+            del self.open[operation.work]
+
+    def forget(self) -> None:
+        """After fork, in the child: threads, and what is in flight, are the parent's."""
+        self._in_flight.clear()
+        self.works.clear()
+        self.open.clear()
+        self.threads.state = ThreadState(self._register())
+
+    def _gone(self, reference: weakref.ref[Any]) -> None:
+        assert isinstance(reference, _Reference)
+        operation = reference.operation
+        if operation.reference is reference:
+            self.dropped(operation)
+
+    def _begin_line(self, operation: Operation) -> bytes:
+        o, call = operation, operation.call
+        begin = o.begin - self.t0
+        if call.counter is None:
+            return fmt.BEGIN_UNCOUNTED_LINE % (o.n, begin, call.n, o.tail, o.extra)
+        return fmt.BEGIN_LINE % (o.n, begin, call.n, o.seq, o.tail, o.extra)
+
+
+def discard(line: bytes) -> None:
+    """Where records go when tracing is off."""
+
+
+def _nothing() -> None:
+    """Nobody waits to be woken."""
+
+
+def _ignore(operation: Operation) -> None:
+    """Nobody follows works."""
+
+
+def make(
+    name: str,
+    recover: Callable[[BaseException, bytes], None],
+    register: Callable[[], int],
+) -> PlainCore:
+    """A core of either kind: the native one has the same attributes, and others besides."""
+    if name == PLAIN:
+        return PlainCore(recover=recover, register=register)
+    templates = (
+        fmt.BEGIN_LINE,
+        fmt.BEGIN_UNCOUNTED_LINE,
+        fmt.ISSUED_LINE,
+        fmt.WAIT_LINE,
+        fmt.END_LINE,
+        fmt.END_SYNCHRONOUS_LINE,
+    )
+    core: PlainCore = native().Core(recover, register, discard, templates)
+    return core

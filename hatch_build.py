@@ -1,0 +1,88 @@
+"""Compiles the native core where a wheel is built, or an editable install made.
+
+Without a C compiler, or with one that fails, the wheel is the pure one: the plain core records
+then, and `disttrace info` says so. `DISTTRACE_COMPILED=0` asks for that wheel. As a program it
+compiles the core in place: `python hatch_build.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":  # where nobody builds a wheel, hatchling need not be there
+    Interface: Any = object
+else:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface as Interface
+
+SOURCE = Path("disttrace", "recording", "_fast.c")
+_OFF = frozenset({"0", "off", "false", "no"})
+_SECONDS = 300
+
+
+class CustomBuildHook(Interface):
+    """Adds the compiled core to the wheel, which then bears this interpreter's tag."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Called by hatchling before the wheel is put together."""
+        if self.target_name != "wheel":
+            return
+        made, why = compiled(Path(self.root))
+        if made is None:
+            self.app.display_info(f"disttrace: without the native core, {why}")
+            return
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+        build_data["artifacts"].append(f"/{made.relative_to(self.root).as_posix()}")
+
+
+def compiled(root: Path) -> tuple[Path | None, str]:
+    """The compiled core below ``root``, or None and the reason."""
+    made = root / SOURCE.with_name("_fast" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
+    made.unlink(missing_ok=True)  # one of another source, or another compiler
+    reason = _refused()
+    if reason is not None:
+        return None, reason
+    command = [
+        *shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"),
+        *("-O3", "-fPIC", "-fwrapv", "-DNDEBUG", "-Wall", "-Wextra", "-shared"),
+        *("-Wno-missing-field-initializers", "-Wno-cast-function-type"),
+        *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()),
+        f"-I{sysconfig.get_path('include')}",
+        *shlex.split(os.environ.get("CFLAGS", "")),
+        str(root / SOURCE),
+        *("-o", str(made)),
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        return None, f"there is no C compiler ({type(error).__name__}: {error})"
+    if done.returncode != 0:
+        made.unlink(missing_ok=True)
+        return None, f"{command[0]} fails: {done.stderr.strip()[-400:]}"
+    return made, "built"
+
+
+def _refused() -> str | None:
+    """Why this interpreter gets none, without asking a compiler."""
+    if os.environ.get("DISTTRACE_COMPILED", "").lower() in _OFF:
+        return "asked for by DISTTRACE_COMPILED"
+    if platform.python_implementation() != "CPython":
+        return f"it is for CPython, not for {platform.python_implementation()}"
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return "it is not for an interpreter without the GIL"
+    if sys.platform == "win32":
+        return "disttrace does not run on Windows"
+    return None
+
+
+if __name__ == "__main__":
+    found, said = compiled(Path(__file__).resolve().parent)
+    print(f"{found} is built" if found else f"no native core: {said}")  # noqa: T201 - a program
+    raise SystemExit(found is None)

@@ -1,0 +1,16 @@
+"""The cores that can be tested here, as parameters."""
+
+from __future__ import annotations
+
+import pytest
+
+from disttrace.recording import choice
+
+CORES = [
+    pytest.param(
+        name,
+        marks=pytest.mark.skipif(choice.choose(name)[0] != name, reason="the core was not built"),
+    )
+    for name in choice.NAMES
+]
+EACH_CORE = pytest.mark.parametrize("core", CORES)
