@@ -54,6 +54,12 @@ def _backends(value: object) -> frozenset[str]:
     return frozenset(items)
 
 
+def _command(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or "\0" in value:
+        raise ValueError
+    return value.strip()
+
+
 def _whole(lowest: int, highest: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, (int, str)):
@@ -176,6 +182,21 @@ SETTINGS: tuple[Setting, ...] = (
         "Seconds after which an operation in flight counts as stalled.",
     ),
     Setting(
+        "ON_STALL",
+        None,
+        _command,
+        "a command, or abort",
+        "Command that gets the report of a stall on its standard input; `abort` ends a job that "
+        "is still stalled after a second limit, with exit code 75.",
+    ),
+    Setting(
+        "QUIET",
+        False,
+        _switch,
+        "on or off",
+        "`1`: no line at the end of a job that says where its journals are.",
+    ),
+    Setting(
         "STACK_DEPTH",
         4,
         _whole(0, 64),
@@ -257,6 +278,8 @@ class Config:
     max_mb: int
     slow_write: float
     stall: float
+    on_stall: str | None
+    quiet: bool
     stack_depth: int
     job: str | None
     store_trace: frozenset[str]

@@ -29,9 +29,11 @@ from disttrace.journal.format import DEF, FORMAT
 from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.writer import Journal
-from disttrace.lifecycle import exporter_process
+from disttrace.lifecycle import companion
+from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.heartbeat import Live
+from disttrace.lifecycle.voice import Voice
 from disttrace.patching.import_hook import ImportHook
 from disttrace.patching.standard_library import StandardLibrary
 from disttrace.recording import choice
@@ -67,15 +69,18 @@ class Session:
         self.capture = Capture(self.recorder, reporter, stack_depth=config.stack_depth)
         self.capture.on_identity = self._identified
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
-        self.live = Live(self.capture, beats=config.heartbeat)
+        self._companion = Companion(config, reporter.say)
+        self._voice = (
+            Voice(self._companion, config.stall, self.recorder.progress, os._exit)
+            if config.heartbeat
+            else None
+        )
+        self.live = Live(self.capture, beats=config.heartbeat, voice=self._voice)
         self.capture.wake = self.live.wake
         self.capture.store_trace = config.store_trace
         self.capture.when_imported = self._hook.when_imported
         self._ending = Ending(self.capture, self._close)
         self._environment: dict[str, str | None] = {}
-        self._exporter = (
-            exporter_process.Exporter(config, reporter.say) if "otlp" in config.export else None
-        )
 
     def start(self) -> None:
         """Hand the settings down, and open every door once torch is there."""
@@ -85,10 +90,8 @@ class Session:
         main = threading.main_thread()  # is number 0, whoever imports torch
         self.recorder.thread_number(main.ident or 0, main.name, main.native_id)
         self._ending.install(self._hook)
-        if self._exporter is not None or exporter_process.spans_wanted:
-            self._hook.when_imported(
-                "opentelemetry.trace", exporter_process.note_spans(self.recorder)
-            )
+        if self._companion.exports or companion.spans_wanted:
+            self._hook.when_imported("opentelemetry.trace", companion.note_spans(self.recorder))
         self._hook.when_imported(_DISTRIBUTED, self._torch_arrived)
         if self.role in (AGENT, WORKER):
             self.recorder.open()
@@ -100,8 +103,7 @@ class Session:
         self.capture.engine.undo()
         capture.deactivate()
         self._close()
-        if self._exporter is not None:
-            self._exporter.stop()
+        self._companion.stop()
         redact.use(redact.Masker())
         for name, value in self._environment.items():
             if value is None:
@@ -115,8 +117,7 @@ class Session:
         self.role = self.identity.role
         self.recorder.after_fork(t0=self.identity.clock.mono_ns)
         self.live.in_child()
-        if self._exporter is not None:
-            self._exporter.forked()
+        self._companion.forked()
         for forget in self.capture.on_fork:
             forget()
         self._ending.forked()
@@ -132,9 +133,11 @@ class Session:
             window=self.recorder.core.new_window,
         )
         self._journal = journal
+        if self._voice is not None:
+            self._voice.start(self.identity)
         self.live.start()  # its first turn waits for the lock under which journals are opened
-        if self._exporter is not None:
-            self._exporter.start(self.identity)
+        if self._companion.exports:
+            self._companion.start(self.identity)
         return journal
 
     def _close(self) -> None:
@@ -217,8 +220,8 @@ class Session:
             **to_environ(self.config, os.environ),
             PARENT_VARIABLE: handed_down(self.identity, self.role),
         }
-        if self._exporter is not None:
-            handed |= exporter_process.hand_down(self.identity, os.environ)
+        if self._companion.exports:
+            handed |= companion.hand_down(self.identity, os.environ)
         for name, value in handed.items():
             self._environment[name] = os.environ.get(name)
             os.environ[name] = value

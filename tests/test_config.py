@@ -25,6 +25,8 @@ def test_defaults_hold_when_nothing_is_said() -> None:
         export=frozenset({"json"}),
         max_mb=256,
         stall=10.0,
+        on_stall=None,
+        quiet=False,
         stack_depth=4,
         job=None,
         store_trace=frozenset({"gloo"}),

@@ -63,6 +63,7 @@ VIEWER_ROOMS = (
     "otlp/send",
     "otlp",
     "api",
+    "companion",
     "commands",
 )
 KNOWS_TORCH = ("capture", "session", "patching")

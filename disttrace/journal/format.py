@@ -298,6 +298,9 @@ LONGEST = {"id": 64, "name": 300, "text": 4_000, "key": 1_000}
 """Characters of a string; what is longer is read shortened."""
 
 
+ANNOUNCEMENTS_SUFFIX = ".say"
+"""Of the file in which the companion of a job asks one of its processes to speak."""
+
 EXPORTER_LINE = b"exporter\n"
 """In the registry of an exporter: whoever locks the file says by it that it starts one."""
 

@@ -14,6 +14,8 @@ from disttrace.capture.wrapping.context import Capture
 from disttrace.identity import read_clock
 from disttrace.journal.format import HEARTBEAT_NS
 from disttrace.lifecycle.stack_sampler import Stacks
+from disttrace.lifecycle.voice import LOOK_NS as VOICE_NS
+from disttrace.lifecycle.voice import Voice
 
 PART = "heartbeats and stacks"
 NAME = "disttrace-live"
@@ -34,8 +36,9 @@ _clock = time.perf_counter_ns
 class Live:
     """The thread and its timetable. ``beats`` is off where only the pollers need it."""
 
-    def __init__(self, capture: Capture, *, beats: bool) -> None:
+    def __init__(self, capture: Capture, *, beats: bool, voice: Voice | None = None) -> None:
         self._capture = capture
+        self._voice = voice
         self._beats = beats
         self._thread: threading.Thread | None = None
         self._paused = False
@@ -97,7 +100,7 @@ class Live:
         self._stopping = False
         self._paused = False
         self._idle = True
-        self._beat_due = self._look_due = 0
+        self._beat_due = self._look_due = self._voice_due = 0
         self._anchor_due = _clock() + _ANCHOR_NS  # the journal's first line holds one
         self._stacks = Stacks(self._capture)
 
@@ -131,9 +134,14 @@ class Live:
         if self._beats and now >= self._beat_due:
             self._beat_due = now + HEARTBEAT_NS
             self._beat(now)
+        if self._voice is not None and now >= self._voice_due:
+            self._voice_due = now + VOICE_NS
+            self._speak()
         if pending:
             return _POLL_NS
         due = min(self._look_due, self._beat_due)
+        if self._voice is not None:
+            due = min(due, self._voice_due)
         rest = max(due - now, 0) if self._beats else _UNTIL_WOKEN_NS
         return min(rest, _IDLE_NS) if self._capture.pollers else rest
 
@@ -146,6 +154,14 @@ class Live:
                 self._capture.pollers.remove(poll)
                 self._capture.fail(f"{PART} ({getattr(poll, '__qualname__', 'a poller')})", error)
         return pending
+
+    def _speak(self) -> None:
+        try:
+            assert self._voice is not None
+            self._voice.look()
+        except BaseException as error:
+            self._voice = None
+            self._capture.fail("telling of stalls", error)
 
     def _beat(self, now: int) -> None:
         recorder = self._capture.recorder

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.companion.registry import Entry, Registry
 from disttrace_viewer.load import ids
 from disttrace_viewer.otlp.follow.journal import JournalReader
-from disttrace_viewer.otlp.follow.registry import Entry, Registry
 from disttrace_viewer.otlp.follow.tail import Tail
 from disttrace_viewer.otlp.send.backends import target
 from disttrace_viewer.otlp.send.log import Errors, Log

@@ -1,9 +1,11 @@
-"""Starts the process that sends journals to an OpenTelemetry collector; imports nothing of it.
+"""Starts the process beside the job, which exports and watches; imports nothing of it.
 
-gRPC in a traced process and a forking DataLoader end in a segmentation fault, and a dead collector
-delays exit by seconds, so exporting happens in a process of its own: one per job and host, started
-by the first process that has a journal. It is detached: a session of its own, no pipe of the
-program, and no child of it that a ``waitpid(-1)`` could find.
+gRPC in a traced process and a forking DataLoader end in a segmentation fault, a dead collector
+delays exit by seconds, and a verdict takes memory and time that are the program's: so all of this
+happens in a process of its own, one per job and host. Where something is exported, the first
+process that has a journal starts it; else the first one in which nothing has moved for a while. It
+is detached: a session of its own, no pipe of the program, and no child of it that a ``waitpid(-1)``
+could find.
 
 Its lock and its log have names that anybody can foretell, in a folder where others may be able to
 write: see ``open_own``.
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import fcntl
+import json
 import os
 import signal
 import sys
@@ -22,6 +25,7 @@ from typing import Any
 from disttrace.config import Config
 from disttrace.identity import AGENT, PARENT_VARIABLE, Identity, file_part
 from disttrace.journal.format import (
+    ANNOUNCEMENTS_SUFFIX,
     EXPORTER_LINE,
     definitions_name,
     job_trace_id,
@@ -37,7 +41,7 @@ _AUTO_INSTRUMENTATION = os.path.join("opentelemetry", "instrumentation", "auto_i
 # Without the current directory, where a module of the program may be called grpc.
 _START = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; "
-    "from disttrace_viewer.otlp.__main__ import main; main(sys.argv[1:])"
+    "from disttrace_viewer.companion.__main__ import main; main(sys.argv[1:])"
 )
 _LONGEST_WORDS = 4000
 _TRIES = 5
@@ -48,8 +52,8 @@ spans_wanted = False
 Say = Callable[[str, str], bool]
 
 
-class Exporter:
-    """This process's part in exporting: it registers its journal and starts the process once."""
+class Companion:
+    """This process's part in it: it registers its journal, and starts the companion once."""
 
     def __init__(self, config: Config, say: Say) -> None:
         """``say`` (part, sentence) tells people once."""
@@ -59,10 +63,20 @@ class Exporter:
         self._held: str | None = None  # a lock that may be held by somebody else than an exporter
         self._owner = 0
 
-    def start(self, identity: Identity) -> None:
-        """Register the journal of ``identity``; start the exporter unless there is one.
+    @property
+    def exports(self) -> bool:
+        """Whether it is needed from the first record on."""
+        return "otlp" in self._config.export
 
-        Nothing here raises for what is ours: without an exporter the program goes on.
+    def announcements(self, identity: Identity) -> str:
+        """The file in which the companion asks a process of the job to speak for it."""
+        return os.path.join(self._config.dir, f"{_group_of(identity)}{ANNOUNCEMENTS_SUFFIX}")
+
+    def start(self, identity: Identity, *, quiet_since: int | None = None) -> None:
+        """Register the journal of ``identity``; start the companion unless there is one.
+
+        ``quiet_since``: nothing has moved here since (``time.monotonic_ns``). Nothing here raises
+        for what is ours: without a companion the program goes on.
         """
         base = identity.base_name()
         path = os.path.join(self._config.dir, f"{_group_of(identity)}.otlp")
@@ -76,11 +90,12 @@ class Exporter:
                 atexit.register(self._tell)
                 return
             try:
-                self._spawn(path, descriptor)
+                self._spawn(path, descriptor, identity.job, quiet_since)
             finally:
                 os.close(descriptor)
         except (OSError, ValueError, RuntimeError) as error:
-            self._say("otlp", f"nothing is exported by otlp: {error}; the program goes on")
+            lost = "nothing is exported by otlp" if self.exports else "nobody watches for stalls"
+            self._say("companion", f"{lost}: {error}; the program goes on")
 
     def stop(self) -> None:
         """Forget to tell what the exporter said."""
@@ -91,13 +106,23 @@ class Exporter:
         """In a forked child: the parent tells."""
         self.stop()
 
-    def _spawn(self, path: str, descriptor: int) -> None:
+    def _spawn(self, path: str, descriptor: int, job: str, quiet_since: int | None) -> None:
         if not sys.executable:
             raise RuntimeError("this interpreter does not know its own path")
         log = f"{path[: -len('.otlp')]}.log"
-        keep = "keep" if "json" in self._config.export else "delete"
         command = [sys.executable, "-c", _START]
-        command += [self._config.dir, path, repr(self._config.pending), keep]
+        order = {
+            "directory": self._config.dir,
+            "registry": path,
+            "job": job,
+            "exports": self.exports,
+            "pending_s": self._config.pending,
+            "keep": "json" in self._config.export,
+            "watches": self._config.heartbeat,
+            "stall_s": self._config.stall,
+            "quiet_since": quiet_since,
+        }
+        command.append(json.dumps(order))
         logged = open_own(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, self._owner)
         # The shell ends at once and leaves the exporter to init. SIGCHLD is held back until it is
         # reaped: a handler of the program then finds no child that it does not know.

@@ -15,8 +15,8 @@ import pytest
 from disttrace.config import resolve
 from disttrace.identity import identify
 from disttrace.journal.format import EXPORTER_LINE, definitions_name
-from disttrace.lifecycle import exporter_process
-from disttrace.lifecycle.exporter_process import Exporter
+from disttrace.lifecycle import companion
+from disttrace.lifecycle.companion import Companion
 
 PRECIOUS = "alias ll='ls -l'\n"
 
@@ -31,8 +31,8 @@ class Bench:
         self.identity = identify({}, job="j")
         folder.mkdir()
         Path(definitions_name(str(folder / self.identity.base_name()))).touch()
-        self.exporter = Exporter(config, self._say)
-        stem = exporter_process._group_of(self.identity)
+        self.exporter = Companion(config, self._say)
+        stem = companion._group_of(self.identity)
         self.log, self.registry = folder / f"{stem}.log", folder / f"{stem}.otlp"
 
     def _say(self, part: str, sentence: str) -> bool:

@@ -1,44 +1,29 @@
-"""The exporter's life: follow the journals of a job on this host, end soon after its processes."""
+"""The companion's duty of exporting: follow the journals of a job, and send them as OTLP."""
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from disttrace_viewer.companion.log import Log
+from disttrace_viewer.companion.service import Order
 from disttrace_viewer.otlp.build.pipeline import Pipeline
 from disttrace_viewer.otlp.build.spans import Emit
-from disttrace_viewer.otlp.follow.registry import Registry
 from disttrace_viewer.otlp.send.backends import span_exporter, target
 from disttrace_viewer.otlp.send.delivery import Delivery
-from disttrace_viewer.otlp.send.log import Errors, Log
+from disttrace_viewer.otlp.send.log import Errors
 from disttrace_viewer.otlp.send.metrics import SentMetrics
 
-POLL_S = 0.25
-LINGER_S = 1.0
-"""A job whose last process went may go on with the next one (a restart, a shell loop)."""
 
+class Export:
+    """The duty of sending: everything between the journals and the collector."""
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the first traced process asked for."""
-
-    directory: str
-    pending_s: float
-    keep: bool
-    """Keep the journals (json) instead of deleting what was delivered or given up."""
-
-
-class Service:
-    """Everything between the registry and the collector."""
-
-    def __init__(self, order: Order, registry: Registry, log: Log) -> None:
+    def __init__(self, order: Order, log: Log, *, owner: int) -> None:
         """Raises ViewerError for settings that cannot be followed."""
         from disttrace_viewer.otlp.send.tracers import Tracers
 
         self._order = order
-        self._registry = registry
+        self._owner = owner
         self._log = log
         where = target("TRACES")
         self._delivery: Delivery | None = None
@@ -55,29 +40,23 @@ class Service:
         self.pipeline = Pipeline(emit, None, pending_ns=int(order.pending_s * 1e9))
         self._metrics = SentMetrics(target("METRICS"), self.pipeline, self._delivery)
 
-    def run(self) -> None:
-        """Until the last process of the job is gone and what it left was delivered or given up."""
-        last_alive = time.monotonic()
-        while True:
-            for entry in self._registry.poll():
-                self.pipeline.follow(self._order.directory, entry.base, owner=self._registry.owner)
-            for name in self._registry.refused:
-                self._log.say(f"{name[:80]!r} is no journal of this user here; it is not read")
-            gone = [e for e in self._registry.entries if not e.alive()]
-            self.pipeline.poll()
-            for entry in gone:
-                self.pipeline.ended(entry.base)
-            if len(gone) < len(self._registry.entries):
-                last_alive = time.monotonic()
-            elif time.monotonic() - last_alive > LINGER_S and self._registry.release():
-                break
-            self._warn_of_hosts()
-            self._metrics.named()
-            time.sleep(POLL_S)
-        self.pipeline.finish()
-        self._finish()
+    def follow(self, base: str) -> None:
+        """Read the journal of a process that registered."""
+        self.pipeline.follow(self._order.directory, base, owner=self._owner)
 
-    def _finish(self) -> None:
+    def turn(self) -> None:
+        """Send what is new."""
+        self.pipeline.poll()
+        self._warn_of_hosts()
+        self._metrics.named()
+
+    def ended(self, base: str) -> None:
+        """Read the last words of a process that is gone."""
+        self.pipeline.ended(base)
+
+    def finish(self) -> None:
+        """Deliver what the job left, or give it up."""
+        self.pipeline.finish()
         self._warn_of_unread()
         self._metrics.begin_shutdown()
         if self._delivery is not None:

@@ -1,0 +1,123 @@
+"""Prints what the companion asks this process to say, and starts the companion when all is quiet.
+
+The companion holds none of the program's pipes, so it asks one process of the job at a time, by a
+file. The background thread looks at it; a look is one ``stat``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.identity import Identity
+from disttrace.journal.format import open_own
+from disttrace.lifecycle.companion import Companion
+
+LOOK_NS = 500_000_000
+"""How often the background thread looks."""
+
+_START_AT = 0.4
+"""Of the limit: so long nothing has moved when the companion is started; it is ready in time."""
+_MOST_STARTS = 3  # one that was killed is replaced, but not for ever
+_LONGEST = 64 << 10
+
+
+class Voice:
+    """This process's part in telling of stalls."""
+
+    def __init__(
+        self,
+        companion: Companion,
+        stall_s: float,
+        progress: Callable[[], object],
+        end: Callable[[int], None],
+    ) -> None:
+        """``progress`` changes whenever an operation begins or ends; ``end`` ends the process."""
+        self._companion = companion
+        self._start_after = int(stall_s * _START_AT * 1e9)
+        self._progress = progress
+        self._end = end
+        self._identity: Identity | None = None
+        self._path = ""
+        self._position = 0
+        self._seen: object = None
+        self._since = 0
+        self._asked = 0
+        self._ask_at = 0
+
+    def start(self, identity: Identity) -> None:
+        """There is a journal from now on."""
+        self._identity = identity
+        self._path = self._companion.announcements(identity)
+        self._position = self._asked = self._ask_at = 0
+        self._seen = None
+
+    def look(self) -> None:
+        """Twice a second, from the background thread."""
+        if self._identity is None:
+            return
+        now = time.monotonic_ns()
+        progress = self._progress()
+        if progress != self._seen:
+            self._seen, self._since = progress, now
+            self._asked = self._ask_at = 0
+        elif now - self._since >= self._start_after and now >= self._ask_at:
+            self._ask_at = now + 8 * self._start_after  # it may have been killed meanwhile
+            if self._asked < _MOST_STARTS:
+                self._asked += 1
+                self._companion.start(self._identity, quiet_since=self._since)
+        self._read()
+
+    def _read(self) -> None:
+        try:
+            size = os.stat(self._path).st_size
+        except OSError:
+            self._position = 0
+            return
+        if size <= self._position:
+            return
+        fd = open_own(self._path, os.O_RDWR | os.O_APPEND)
+        try:
+            data = os.pread(fd, _LONGEST, self._position)
+            end = data.rfind(b"\n") + 1
+            self._position += end
+            records = [_record(line) for line in data[:end].splitlines()]
+            said = {record.get("said") for record in records}
+            for record in records:
+                if record.get("voice") == self._me and record.get("n") not in said:
+                    os.write(fd, b'{"said": %d}\n' % int(record.get("n", 0)))
+                    _print(record.get("lines"))
+        finally:
+            os.close(fd)
+        code = next((r["abort"] for r in records if isinstance(r.get("abort"), int)), None)
+        if code is not None:
+            _print(["ended by DISTTRACE_ON_STALL=abort: it was stalled for twice the limit"])
+            self._end(code)
+
+    @property
+    def _me(self) -> str | None:
+        return None if self._identity is None else self._identity.process
+
+
+def _record(line: bytes) -> dict[str, Any]:
+    """A line of the file; one that is not of ours says nothing."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _print(lines: object) -> None:
+    """In one write, so that lines of other processes do not come between."""
+    if not isinstance(lines, list):
+        return
+    text = "".join(f"disttrace: {line}\n" for line in lines)
+    try:
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode("utf-8", "replace"))
+    except (OSError, ValueError):
+        pass  # stderr is closed: there is nobody to tell

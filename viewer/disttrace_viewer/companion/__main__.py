@@ -1,0 +1,84 @@
+"""The companion process: ``python -m disttrace_viewer.companion ORDER``, with ORDER as JSON.
+
+A traced process of the job starts it with the locked registry as standard output and its log as
+standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from disttrace_viewer.companion.log import Log
+
+
+def main(argv: list[str]) -> int:
+    """Run until the job is over."""
+    wanted = json.loads(argv[0])
+    path = wanted["registry"]
+    descriptor = os.dup(1)
+    log_descriptor = os.dup(2)
+    quiet = os.open(os.devnull, os.O_RDWR)
+    os.dup2(quiet, 0)
+    os.dup2(quiet, 1)
+    # Pipes of the program (`3> >(tee)`) must not stay open because we live a second longer.
+    os.closerange(max(descriptor, log_descriptor, quiet) + 1, 65536)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)  # sent to the program; we end after it
+    os.nice(19)  # training comes first
+
+    from disttrace_viewer.companion.log import Log
+    from disttrace_viewer.companion.registry import Registry
+    from disttrace_viewer.companion.service import Duty, Order, serve
+
+    log = Log(log_descriptor)
+    order = Order(**wanted)
+    registry = Registry(path, descriptor)
+    duties: list[Duty] = []
+    if order.exports:
+        try:
+            from disttrace_viewer.companion.export import Export
+
+            duties.append(Export(order, log, owner=registry.owner))
+        except ModuleNotFoundError as error:
+            log.say(f"nothing is exported: {error.name} is missing; pip install 'disttrace[otlp]'")
+        except Exception as error:
+            _unexpected(error, log)
+            log.say(f"nothing is exported: {type(error).__name__}: {error}")
+    if order.watches:
+        from disttrace_viewer.companion.watch import Watch
+
+        duties.append(Watch(order, log))
+    try:
+        serve(duties, registry, log)
+    except Exception as error:
+        _unexpected(error, log)
+        log.say(f"the companion of this job ended: {type(error).__name__}: {error}")
+    _remove_if_empty(os.path.splitext(path)[0] + ".log")
+    # The SDK's threads may still wait for a collector that never answers.
+    os._exit(0)
+
+
+def _unexpected(error: Exception, log: Log) -> None:
+    if not isinstance(getattr(error, "exit_code", None), int):
+        import traceback
+
+        log.say("".join(traceback.format_exception(error)).rstrip())
+
+
+def _remove_if_empty(path: str) -> None:
+    from disttrace.journal.format import is_own
+
+    try:
+        if is_own(path) and os.path.getsize(path) == 0:
+            os.unlink(path)
+    except OSError:
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

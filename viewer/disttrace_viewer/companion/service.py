@@ -1,0 +1,78 @@
+"""The companion's life: its duties take turns until the processes of the job on this host end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from disttrace_viewer.companion.log import Log
+from disttrace_viewer.companion.registry import Registry
+
+POLL_S = 0.25
+LINGER_S = 1.0
+"""A job whose last process went may go on with the next one (a restart, a shell loop)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the process that started the companion asked for."""
+
+    directory: str
+    registry: str
+    job: str
+    exports: bool
+    pending_s: float
+    keep: bool
+    """Keep the journals (json) instead of deleting what was delivered or given up."""
+    watches: bool
+    stall_s: float
+    quiet_since: int | None
+    """``time.monotonic_ns`` since when nothing moved in that process; None: it has just begun."""
+
+
+class Duty(Protocol):
+    """One thing that the companion does."""
+
+    def follow(self, base: str) -> None:
+        """A process registered its journal."""
+
+    def turn(self) -> None:
+        """Four times a second."""
+
+    def ended(self, base: str) -> None:
+        """The process of a journal is gone; said again at each turn."""
+
+    def finish(self) -> None:
+        """The job is over on this host."""
+
+
+def serve(duties: Sequence[Duty], registry: Registry, log: Log) -> None:
+    """Until the last process of the job is gone; a duty that fails ends, the others go on."""
+    working = list(duties)
+
+    def each(do: Callable[[Duty], None]) -> None:
+        for duty in list(working):
+            try:
+                do(duty)
+            except Exception as error:
+                working.remove(duty)
+                log.say(f"{type(duty).__name__.lower()} ended: {type(error).__name__}: {error}")
+
+    last_alive = time.monotonic()
+    while working:
+        for entry in registry.poll():
+            each(lambda duty, base=entry.base: duty.follow(base))  # type: ignore[misc]
+        for name in registry.refused:
+            log.say(f"{name[:80]!r} is no journal of this user here; it is not read")
+        gone = [entry for entry in registry.entries if not entry.alive()]
+        each(lambda duty: duty.turn())
+        for entry in gone:
+            each(lambda duty, base=entry.base: duty.ended(base))  # type: ignore[misc]
+        if len(gone) < len(registry.entries):
+            last_alive = time.monotonic()
+        elif time.monotonic() - last_alive > LINGER_S and registry.release():
+            break
+        time.sleep(POLL_S)
+    each(lambda duty: duty.finish())

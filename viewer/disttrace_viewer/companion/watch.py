@@ -1,0 +1,243 @@
+"""The companion's duty of watching: when a job stands still, have one of its processes say why.
+
+It holds none of the program's pipes, so it never speaks itself: it writes into a file of its own
+what is to be said and by whom, and the process that is named prints it from its background thread
+(``disttrace/lifecycle/voice.py``) and says so in the file. The verdict is worked out by a child
+(``verdict.py``), by the rules of ``diagnose``: what it needs of memory is gone with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+import disttrace.journal.format as fmt
+from disttrace_viewer.companion.log import Log
+from disttrace_viewer.companion.pulse import Pulse
+from disttrace_viewer.companion.service import Order
+from disttrace_viewer.otlp.follow.tail import Tail
+
+_SOON_S = 1.0
+_LATEST_S = 60.0
+"""Between two looks at a picture that does not change."""
+_LOOK_S = 0.5
+_ANSWER_S = 2.0
+"""So long a process has to print what it was asked to; then the next one is asked."""
+_WITHIN_S = 120.0
+ABORTED = 75
+"""Exit code of a job that ``DISTTRACE_ON_STALL=abort`` ended (EX_TEMPFAIL of sysexits.h)."""
+
+
+class Watch:
+    """What is known of the stall, and who was asked to say it."""
+
+    def __init__(self, order: Order, log: Log) -> None:
+        self._order = order
+        self._log = log
+        self._on_stall = os.environ.get("DISTTRACE_ON_STALL", "").strip()
+        self._path = os.path.splitext(order.registry)[0] + fmt.ANNOUNCEMENTS_SUFFIX
+        self._file: int | None = None
+        self._tail: Tail | None = None
+        self._verdicts: subprocess.Popen[bytes] | None = None
+        self._answer = b""
+        self._asked_at = 0.0
+        self._pause = _SOON_S
+        self._pulses: dict[str, Pulse] = {}
+        self._since = time.monotonic() if order.quiet_since is None else order.quiet_since / 1e9
+        self._look_due = self._due = 0.0
+        self._limit_s = order.stall_s
+        self._signature: list[Any] | None = None
+        self._stalled_since = 0.0
+        self._saying: _Announcement | None = None
+        self._number = 0
+        self._told_command = False
+
+    def follow(self, base: str) -> None:
+        """A process in which nothing has moved for a while; with an exporter, any."""
+        if base not in self._pulses:
+            self._pulses[base] = Pulse(self._order.directory, base, self._since)
+            self._since = time.monotonic()  # only of the first it is known since when it is quiet
+
+    def ended(self, base: str) -> None:
+        """Who is gone cannot be quiet."""
+        self._pulses.pop(base, None)
+
+    def turn(self) -> None:
+        """Have a verdict worked out when one is due, and see that it is said."""
+        now = time.monotonic()
+        self._hear()
+        if self._verdicts is not None and self._asked_at:
+            self._read_verdict()
+        elif now >= self._look_due:
+            self._look_due = now + _LOOK_S
+            moved = [pulse.look(now) for pulse in self._pulses.values()]
+            if self._signature and any(moved):
+                self._due = min(self._due, now)  # it may go on
+            quiet = max((now - p.quiet_since for p in self._pulses.values()), default=0.0)
+            if now >= self._due and (quiet >= self._limit_s or self._signature):
+                self._ask()
+            elif self._verdicts is None and quiet >= self._limit_s / 2:
+                self._verdicts = _start(self._order)  # it imports while there is time
+
+    def finish(self) -> None:
+        """Leave nothing behind."""
+        if self._verdicts is not None:
+            self._verdicts.kill()
+            self._verdicts.wait()
+        if self._file is not None:
+            os.close(self._file)
+            try:
+                if fmt.is_own(self._path):
+                    os.unlink(self._path)
+            except OSError:
+                pass  # the folder is gone
+
+    # -- verdicts ----------------------------------------------------------------------------
+
+    def _ask(self) -> None:
+        if self._verdicts is None:
+            self._verdicts = _start(self._order)
+        assert self._verdicts.stdin is not None
+        try:
+            self._verdicts.stdin.write(b"\n")
+            self._verdicts.stdin.flush()
+        except OSError:
+            self._over("it ended")
+            return
+        self._asked_at = time.monotonic()
+
+    def _read_verdict(self) -> None:
+        assert self._verdicts is not None
+        assert self._verdicts.stdout is not None
+        try:
+            self._answer += os.read(self._verdicts.stdout.fileno(), 1 << 20)
+        except BlockingIOError:
+            pass
+        line, newline, _ = self._answer.partition(b"\n")
+        if newline:
+            self._asked_at, self._answer = 0.0, b""
+            self._judge(json.loads(line))
+        elif self._verdicts.poll() is not None:
+            self._over(f"exit code {self._verdicts.returncode}")
+        elif time.monotonic() - self._asked_at > _WITHIN_S:
+            self._verdicts.kill()
+            self._over(f"it took longer than {_WITHIN_S:g} s")
+
+    def _over(self, why: str) -> None:
+        """The child is of no use: say so once, and try again much later."""
+        assert self._verdicts is not None
+        self._verdicts.wait()
+        self._verdicts, self._asked_at = None, 0.0
+        self._due = time.monotonic() + _LATEST_S
+        self._log.say(f"no verdict on a stall could be worked out ({why})")
+
+    def _judge(self, verdict: dict[str, Any]) -> None:
+        now = time.monotonic()
+        signature = verdict["signature"]
+        changed = signature != self._signature
+        if changed and signature:
+            if not self._signature:
+                self._stalled_since = now
+            self._say(verdict["lines"], verdict["voices"])
+            self._tell_command(verdict["text"])
+        elif changed and self._signature is not None and not verdict["waiting"]:
+            self._say([f"going on: {verdict['going_on']}"], verdict["voices"])
+        if signature or not verdict["waiting"]:
+            self._signature = signature or None
+        # Reading everything again is dear: seldom, unless something moves (``turn``) or somebody
+        # who is quiet is about to have waited for the limit.
+        self._pause = _SOON_S if changed else min(self._pause * 2, _LATEST_S)
+        soon = verdict["next_s"] if verdict["waiting"] and not signature else self._pause
+        self._due = now + min(self._pause, soon)
+        abort = self._on_stall == "abort" and bool(signature)
+        if abort and now - self._stalled_since >= self._order.stall_s:
+            self._write({"abort": ABORTED})
+
+    def _tell_command(self, text: str) -> None:
+        """Hand the report to the command of DISTTRACE_ON_STALL, once per picture."""
+        if not self._on_stall or self._on_stall == "abort":
+            return
+        try:
+            command = subprocess.Popen(
+                ["/bin/sh", "-c", self._on_stall],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            assert command.stdin is not None
+            os.set_blocking(command.stdin.fileno(), False)
+            command.stdin.write(text.encode("utf-8", "replace")[:60_000])
+            command.stdin.close()
+        except OSError as error:
+            self._log.say(f"DISTTRACE_ON_STALL could not be run: {error}")
+
+    # -- speaking ----------------------------------------------------------------------------
+
+    def _say(self, lines: list[str], voices: list[str]) -> None:
+        if voices:
+            self._number += 1
+            self._saying = _Announcement(self._number, lines, voices)
+            self._ask_next()
+
+    def _ask_next(self) -> None:
+        """Ask the next process to say it; nobody left means that nobody answers."""
+        saying = self._saying
+        assert saying is not None
+        if not saying.voices:
+            self._saying = None
+            return
+        voice = saying.voices.pop(0)
+        saying.asked_at = time.monotonic()
+        self._write({"n": saying.number, "voice": voice, "lines": saying.lines})
+
+    def _hear(self) -> None:
+        """Whether it was said; a process that holds the GIL does not answer."""
+        if self._saying is None:
+            return
+        if self._tail is None:
+            try:
+                self._tail = Tail(self._path)
+            except OSError:
+                return
+        for line in self._tail.lines():
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(said, dict) and said.get("said") == self._saying.number:
+                self._saying = None
+                return
+        if time.monotonic() - self._saying.asked_at > _ANSWER_S:
+            self._ask_next()
+
+    def _write(self, record: dict[str, Any]) -> None:
+        if self._file is None:
+            self._file = fmt.open_own(self._path, os.O_CREAT | os.O_RDWR | os.O_APPEND)
+        os.write(self._file, json.dumps(record).encode() + b"\n")
+
+
+class _Announcement:
+    """Lines on their way to somebody's stderr."""
+
+    def __init__(self, number: int, lines: list[str], voices: list[str]) -> None:
+        self.number = number
+        self.lines = lines
+        self.voices = list(voices)
+        self.asked_at = 0.0
+
+
+def _start(order: Order) -> subprocess.Popen[bytes]:
+    """The child that works out verdicts: it answers each line with one."""
+    command = [sys.executable, "-m", "disttrace_viewer.companion.verdict"]
+    command += [order.directory, order.job, repr(order.stall_s)]
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert child.stdout is not None
+    os.set_blocking(child.stdout.fileno(), False)
+    return child

@@ -1,0 +1,1 @@
+"""Operations as OpenTelemetry spans, events and metrics."""
