@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.registry import Entry, Registry
 from disttrace_viewer.load import ids
 from disttrace_viewer.otlp.follow.journal import JournalReader
 from disttrace_viewer.otlp.follow.tail import Tail
 from disttrace_viewer.otlp.send.backends import target
-from disttrace_viewer.otlp.send.log import Errors, Log
+from disttrace_viewer.otlp.send.log import Errors
 
 
 def test_a_tail_gives_each_line_once(tmp_path: Path) -> None:
