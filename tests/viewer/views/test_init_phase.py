@@ -49,7 +49,7 @@ def test_a_line_per_phase(tmp_path: Path) -> None:
     assert launch.what == "agent 3999 serves tcp://localhost:4711, starts 2 workers"
     assert (group.name, group.at_ns, group.took_ns) == ("default group", 10 * MS, 12 * MS)
     assert group.what == (
-        "ranks 0,1 by init_process_group, env:// in tcp://localhost:4711 of agent 3999"
+        "ranks 0, 1 by init_process_group, env:// in tcp://localhost:4711 of agent 3999"
     )
 
 
@@ -61,7 +61,7 @@ def test_who_serves_and_who_comes(tmp_path: Path) -> None:
     assert meeting.server is not None
     assert found.names.process(meeting.server) == "agent 3999"
     (client,) = meeting.clients
-    assert found.names.processes(client.processes) == "ranks 0,1"
+    assert found.names.processes(client.processes) == "ranks 0, 1"
     assert client.address == "localhost:4711 (127.0.0.1:4711)"
     assert (client.at_ns, client.took_ns) == (11 * MS, 3 * MS)
 

@@ -150,7 +150,7 @@ def test_every_operation_is_one_slice(job: Path) -> None:
     assert step["cat"] == "composed"
     (reduce, _) = [e for e in made.values() if e["name"] == "all_reduce #1"]
     assert (reduce["args"]["group"], reduce["args"]["reduce_op"]) == ("0", "SUM")
-    assert reduce["args"]["group_ranks"] == "0,1"
+    assert reduce["args"]["group_ranks"] == "0, 1"
     assert reduce["args"]["stack"] == ["train.py:10 main"]
 
 

@@ -106,9 +106,9 @@ def test_what_is_in_flight_stands_out_with_age_and_line(tmp_path: Path) -> None:
     assert row.flights == (flight,)
     lines = painted(found)
     assert " +0.030000  ◐──◐──○  #2 all_reduce SUM float32[4]; 0, 1 +2.00 µs" in lines
-    assert "            │  │  │  not come: rank 2" in lines
+    assert "            │  │  │  missing: rank 2" in lines
     assert (
-        lines[-2] == "     5.00 s  ranks 0,1 in all_reduce #2 in default group at train.py:10 main"
+        lines[-2] == "     5.00 s  ranks 0, 1 in all_reduce #2 in default group at train.py:10 main"
     )
 
 
@@ -160,6 +160,108 @@ def test_iterations_are_folded_but_not_what_is_unusual(tmp_path: Path) -> None:
     assert kinds[:5] == [CollectiveRow, FoldRow, CollectiveRow, CollectiveRow, FoldRow]
 
 
+def stepped(folder: Path, world_size: int = 3) -> list[tuple[Journal, int]]:
+    """Each journal with its default group."""
+    return [(journal, journal.world()) for journal in workers(folder, world_size)]
+
+
+def run_steps(jobs: list[tuple[Journal, int]], other: dict[int, dict[str, Any]]) -> None:
+    """40 all_reduces, of which #20 is called otherwise by some ranks (None: not at all)."""
+    for journal, group in jobs:
+        usual = journal.collective(group)
+        rank = journal.rank or 0
+        for step in range(1, 41):
+            call = usual
+            if step == 20 and rank in other:
+                call = journal.collective(group, **other[rank])
+            late = 6 * MS if (step + rank) % 3 == 0 else 0
+            journal.run(call, t=(100 + 20 * step) * MS + late, d=8 * MS - late, q=step)
+        journal.define("exit", t=2000 * MS, how="normal", code=0)
+
+
+def test_a_fold_says_how_long_and_who_arrived_last(tmp_path: Path) -> None:
+    """Count, median, maximum, and how often each was the last."""
+    run_steps(stepped(tmp_path), {})
+    first, fold = report(tmp_path).story.rows
+    assert isinstance(first, CollectiveRow)
+    assert isinstance(fold, FoldRow)
+    (folded,) = fold.folded
+    assert (folded.what, folded.times) == ("all_reduce", 39)
+    assert (folded.median_ns, folded.max_ns) == (8 * MS, 8 * MS)
+    found = report(tmp_path)
+    counts = {ranks(found, [process])[0]: times for process, times in folded.last}
+    assert counts == {0: 13, 1: 13, 2: 13}
+    (line,) = [text for text in painted(found, width=120) if " more like " in text]
+    assert "x 39 more like this until +0.908000: median 8.00 ms, max 8.00 ms; last: " in line
+    assert {part.split()[1] for part in line.rpartition("last: ")[2].split(", ")} == {"x13"}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {1: {"shapes": [[8]], "bytes": 32}},
+        {0: {"stack": 99}, 2: {"stack": 99}},
+        {0: {"reduce_op": "MAX"}, 1: {"reduce_op": "MAX"}, 2: {"reduce_op": "MAX"}},
+    ],
+    ids=["shape", "line", "arguments"],
+)
+def test_what_differs_is_in_no_fold(tmp_path: Path, other: dict[int, dict[str, Any]]) -> None:
+    """One call with another shape, from another line or with another operator stands by itself."""
+    jobs = stepped(tmp_path)
+    for journal, _ in jobs:
+        if "stack" in other.get(journal.rank or 0, {}):
+            other[journal.rank or 0]["stack"] = journal.stack(("other.py", 5, "branch"))
+    run_steps(jobs, other)
+    found = report(tmp_path)
+    rows = found.story.rows
+    assert [getattr(row, "seq", None) for row in rows] == [1, None, 20, 21, None]
+    odd = rows[2]
+    assert isinstance(odd, CollectiveRow)
+    by_place = {where: ranks(found, who) for where, who in odd.places}
+    if "stack" in other.get(0, {}):
+        assert {place: sorted(who) for place, who in by_place.items()} == {  # type: ignore[type-var]
+            "other.py:5 branch": [0, 2],
+            "train.py:10 main": [1],
+        }
+    else:
+        assert by_place == {}
+
+
+def test_a_missing_rank_is_in_no_fold(tmp_path: Path) -> None:
+    """Rank 2 never joined #20; nobody noticed, since gloo's members went on."""
+    for journal, group in stepped(tmp_path):
+        call = journal.collective(group)
+        for step in range(1, 41):
+            if (step, journal.rank) != (40, 2):
+                journal.run(call, t=(100 + 20 * step) * MS, d=8 * MS, q=step)
+        journal.define("exit", t=2000 * MS, how="normal", code=0)
+    found = report(tmp_path)
+    last = found.story.rows[-1]
+    assert isinstance(last, CollectiveRow)
+    assert (last.seq, last.missing) == (40, ("rank 2",))
+
+
+def test_each_kind_of_an_iteration_has_its_line(tmp_path: Path) -> None:
+    """Steps of an all_reduce and a barrier fold together, and are told apart."""
+    for journal, group in stepped(tmp_path, world_size=2):
+        calls = [journal.collective(group), journal.collective(group, "barrier", shapes=None)]
+        for step in range(60):
+            long = 9 * MS if step % 2 == 0 else MS
+            journal.run(calls[step % 2], t=(100 + 10 * step) * MS, d=long, q=step + 1)
+        journal.define("exit", t=2000 * MS, how="normal", code=0)
+    found = report(tmp_path)
+    fold = found.story.rows[2]
+    assert isinstance(fold, FoldRow)
+    assert [(one.what, one.times, one.median_ns) for one in fold.folded] == [
+        ("all_reduce", 29, 9 * MS),
+        ("barrier", 29, MS),
+    ]
+    lines = painted(found)
+    start = next(i for i, line in enumerate(lines) if "more like these 2" in line)
+    assert "all_reduce: median 9.00 ms, max 9.00 ms; last: " in lines[start + 1]
+    assert "barrier: median 1.00 ms, max 1.00 ms; last: " in lines[start + 2]
+
+
 def test_a_long_job_shows_its_beginning_and_its_end(tmp_path: Path) -> None:
     """Between them stands how much is left out, and --last and --around choose."""
     for journal in workers(tmp_path, 2):
@@ -193,7 +295,7 @@ def test_filters_choose_rows(tmp_path: Path) -> None:
     assert len(report(tmp_path, Filters(ranks=frozenset({1}))).story.rows) == 1
     with pytest.raises(ViewerError, match="no such operation here; there are all_reduce, broad"):
         report(tmp_path, Filters(ops=("barrier",)))
-    with pytest.raises(ViewerError, match="no such rank here; there are 0,1"):
+    with pytest.raises(ViewerError, match="no such rank here; there are 0, 1"):
         report(tmp_path, Filters(ranks=frozenset({9})))
     with pytest.raises(ViewerError, match="no such group here"):
         report(tmp_path, Filters(groups=("9",)))

@@ -102,7 +102,7 @@ def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path) -> N
     )
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[1].startswith("  ranks 0,1 wait for rank 2 in all_reduce #2 in default group")
+    assert lines[1].startswith("  ranks 0, 1 wait for rank 2 in all_reduce #2 in default group")
     assert max(len(line) for line in lines) <= 80
     assert "\x1b" not in done.stdout
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.journals import training
+from support.journals import MS, training, workers
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 120
@@ -70,6 +70,52 @@ def test_colour_is_for_terminals_and_can_be_refused(tmp_path: Path) -> None:
     assert yellow not in on_terminal(tmp_path, "--no-color")
 
 
+def test_colour_can_be_asked_for(tmp_path: Path) -> None:
+    """FORCE_COLOR colours a pipe, for a pager that shows it."""
+    training(tmp_path)
+    assert "\x1b[33m" in view(str(tmp_path), FORCE_COLOR="1").stdout
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
+    """`disttrace view | head -1`: code 0, which no finding has, and no word."""
+    training(tmp_path, world_size=64, steps=40)
+    command = (
+        f"{sys.executable} -m disttrace view --all {tmp_path} | head -1; exit ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "train.py\n"
+
+
+def test_what_is_not_captured_is_told_when_asked(tmp_path: Path) -> None:
+    """It is the same for every job with one torch, so it is no news."""
+    for journal in workers(tmp_path, 2):
+        journal.define("versions", t=1, torch="2.13.0", not_captured=["One-sided windows."])
+    assert "One-sided" not in view(str(tmp_path)).stdout
+    assert "  not captured  One-sided windows." in view(str(tmp_path), "--verbose").stdout
+
+
+def test_64_ranks_fit_80_columns(tmp_path: Path) -> None:
+    """Lanes are shared, lines wrap between words, and a quantity keeps its unit."""
+    for journal in workers(tmp_path, 64):
+        call = journal.collective(journal.world())
+        for step in range(1, 31):
+            late = 9 * MS if journal.rank == 61 else (journal.rank or 0) * 1000
+            journal.run(call, t=(100 + 20 * step) * MS + late, d=10 * MS - late, q=step)
+        if journal.rank != 61:
+            journal.begin(call, t=900 * MS, q=31)
+        journal.record(hb=20_000 * MS)
+    lines = view(str(tmp_path)).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    assert text.index("findings") < text.index("what happened")
+    assert "last: 61 x29" in text
+    assert "missing: rank 61" in text
+    assert not [line for line in lines if line.split()[-1:] and line.split()[-1] in ("+", "x")]
+
+
 def test_nothing_to_read_is_code_2(tmp_path: Path) -> None:
     """And so is a filter that is none, with a sentence and no traceback."""
     done = view(str(tmp_path))
@@ -112,7 +158,7 @@ def test_a_real_run_under_torchrun(tmp_path: Path) -> None:
     assert told == [*rounds, *sums, "destroy_process_group"]
     drawn = view(str(tmp_path), "--phase", "init").stdout
     assert "    server  agent " in drawn
-    assert "    clients ranks 0,1 by localhost:" in drawn
+    assert "    clients ranks 0, 1 by localhost:" in drawn
     prefix = next(line for line in drawn.splitlines() if line.startswith("    prefix  "))
     torchrun = "/worker/attempt_0 → "  # put before it by the torchrun of older torches
     assert prefix.split("  ")[-1].removeprefix(torchrun) == "default_pg → 0/ → cpu/"

@@ -38,7 +38,7 @@ def test_small_words() -> None:
     assert [size(n) for n in (16, 4_096, 25_200_000)] == ["16 B", "4.10 kB", "25.2 MB"]
     assert number(1, "worker") == "1 worker"
     assert number(12_000, "child", "children") == "12,000 children"
-    assert spans([7, 0, 1, 2, 3, 9, 10]) == "0-3, 7, 9,10"
+    assert spans([7, 0, 1, 2, 3, 9, 10]) == "0-3, 7, 9, 10"
     assert few(["a", "b", "c"], 2) == "a, b and 1 more"
     assert tensors(["float32"], [[2, 3]]) == "float32[2,3]"
     assert tensors(["int64", "int64"], [[4], [4]]) == "int64[4] x 2"

@@ -43,7 +43,7 @@ class Names:
         return f"{lead}{process.role} {process.pid or process.id[:8]}"
 
     def processes(self, indices: Iterable[int]) -> str:
-        """``ranks 0-3, 7``, ``agent 4711``, ``A ranks 0,1; B rank 1``."""
+        """``ranks 0-3, 7``, ``agent 4711``, ``A ranks 0, 1; B rank 1``."""
         ranks: dict[str, list[int]] = {}
         others: list[str] = []
         for index in indices:

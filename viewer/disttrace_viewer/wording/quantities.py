@@ -61,7 +61,7 @@ def spans(numbers: Iterable[int]) -> str:
             runs[-1][1] = value
         else:
             runs.append([value, value])
-    return ", ".join(str(a) if a == b else f"{a}{',' if b == a + 1 else '-'}{b}" for a, b in runs)
+    return ", ".join(str(a) if a == b else f"{a}{', ' if b == a + 1 else '-'}{b}" for a, b in runs)
 
 
 def few(items: Sequence[str], limit: int = 8) -> str:

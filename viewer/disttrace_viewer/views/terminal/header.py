@@ -50,7 +50,7 @@ class GroupHead:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """All that stands above the first line of the story."""
+    """All that stands above the first line of the sequence."""
 
     jobs: tuple[JobHead, ...]
     groups: tuple[GroupHead, ...]

@@ -67,7 +67,7 @@ def _boot_ns() -> int:
 
 def state(process: Process) -> str:
     """``ended``, ``failed``, ``running``, ``stopped`` (its launcher told it to end), or ``silent``:
-    it ended without a word.
+    it ended without an exit record.
     """
     told = process.told
     if process.exit is not None or (told is not None and told.event != KILLED):
@@ -120,7 +120,11 @@ def _how(process: Process, how: str) -> tuple[str, str | None, int]:
         where = None if own is None or not own.stack else user_place(own.stack)
         when = process.last_ns if own is None else own.t_ns
         return f"ended with code {code}{called}", where, when
-    return "ended without a word (killed, or the host went away)", None, process.last_ns
+    return (
+        "ended without an exit record (SIGKILL, out of memory, or a native crash)",
+        None,
+        process.last_ns,
+    )
 
 
 def flights_of(trace: Trace, names: Names, *, limit: int = 200) -> tuple[Flight, ...]:

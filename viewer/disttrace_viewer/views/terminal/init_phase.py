@@ -1,4 +1,4 @@
-"""The way in: launch, meeting places, chains of prefixes, keys, until each group is ready."""
+"""Initialization: launch, meeting places, chains of prefixes, keys, until each group is ready."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAKERS = ("init_process_group", "new_group", "new_subgroups", "split_group", "sh
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One line of the folded way in."""
+    """One line of the folded initialization."""
 
     name: str
     what: str

@@ -1,4 +1,4 @@
-"""Which operations belong to the way in: until groups are ready, and the agents' own."""
+"""Which operations belong to initialization: until groups are ready, and the agents' own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The way in step by step: every operation in order, and every key with who touched it."""
+"""Initialization step by step: every operation in order, and every key with who touched it."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _unrepeated(trace: Trace, agents: Sequence[int], operations: pl.DataFrame) -
 def keys_of(
     trace: Trace, exchanges: Exchanges, operations: pl.DataFrame, origin_ns: int
 ) -> tuple[KeyUse, ...]:
-    """Keys touched on the way in, by first touch."""
+    """Keys touched during initialization, by first touch."""
     inside = operations.select("process", "number")
     events = exchanges.key_events.join(inside, on=["process", "number"], how="semi")
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}

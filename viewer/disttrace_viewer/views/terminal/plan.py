@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.views.terminal.filters import Filters
@@ -21,6 +22,8 @@ UNEVEN = frozenset(
 SLOW_TIMES = 10
 SLOW_NS = 100_000_000
 """A row this many times slower than its like, and by this much, is never folded away."""
+_ROOM = 1 << 20
+"""Sums of so many members' numbers stay below 2**64."""
 
 PLAN = {
     "kind": pl.UInt8(),
@@ -44,7 +47,7 @@ class Plan:
 
 
 def plan_of(trace: Trace, exchanges: Exchanges, filters: Filters, way_in: pl.DataFrame) -> Plan:
-    """``way_in``: (process, number) of what belongs to the way in and is told elsewhere."""
+    """``way_in``: (process, number) of what belongs to initialization and is told elsewhere."""
     local = _locals(trace, filters, way_in)
     parts = [_collectives(trace, exchanges, filters), _messages(trace, exchanges, filters)]
     parts.append(_steps(local))
@@ -98,6 +101,7 @@ def _of_calls(trace: Trace, *names: str) -> pl.LazyFrame:
 def _collectives(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.DataFrame:
     unseen, dropped = _tolerance(trace)
     names = [op for op in trace.calls["op"].unique().to_list() if wanted_op(op, filters)]
+    looks = _looks(trace, exchanges)
     uneven = pl.col("op").is_in(list(UNEVEN)) | pl.col("op").str.ends_with("_coalesced")
     absent = pl.col("arrived") + pl.col("_unseen") < pl.col("expected")
     return (
@@ -106,12 +110,13 @@ def _collectives(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.Dat
         .join(_of_calls(trace, "op", "signature"), on="call", how="left", maintain_order="left")
         .filter(pl.col("op").is_in(names))
         .join(unseen.lazy(), on="group", how="left", maintain_order="left")
+        .join(looks, on="exchange", how="left", maintain_order="left")
         .with_columns(
             kind=pl.lit(COLLECTIVE),
             item="exchange",
             end_ns=pl.when(~pl.col("pending")).then("end_ns"),
-            signature=pl.struct("group", "op", "signature").hash(),
-            family=pl.struct("op", "signature").hash(),
+            signature=pl.struct("group", "op", "_look", "arrived").hash(),
+            family=pl.struct("op", "_look").hash(),
             unusual=(
                 pl.col("pending")
                 | (pl.col("errors") > 0)
@@ -120,6 +125,37 @@ def _collectives(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.Dat
             ),
         )
         .collect()
+    )
+
+
+def _sites(trace: Trace) -> pl.LazyFrame:
+    """``call`` and ``site``: a number for the user's line that it was called from."""
+    numbers: dict[tuple[str, int] | None, int] = {}
+    of_stack = []
+    for stack in trace.stacks:
+        where = innermost(stack)
+        line = None if where is None else (where.file, where.line)
+        of_stack.append(numbers.setdefault(line, len(numbers)))
+    table = pl.LazyFrame(
+        {"stack": range(len(of_stack)), "site": of_stack},
+        schema={"stack": pl.UInt32, "site": pl.UInt32},
+    )
+    calls = _of_calls(trace, "stack")
+    return calls.join(table, on="stack", how="left", maintain_order="left").drop("stack")
+
+
+def _looks(trace: Trace, exchanges: Exchanges) -> pl.LazyFrame:
+    """Per collective a number that is equal where all members came alike: each from the same line,
+    with the same arguments, as in the other one.
+    """
+    member = pl.struct("group_rank", "site", "signature").hash() // _ROOM
+    return (
+        exchanges.collective_operations()
+        .join(_sites(trace), on="call", how="left", maintain_order="left")
+        .group_by("_exchange", maintain_order=True)  # the order of the table of collectives
+        .agg(member.sum().alias("_look"))
+        .with_row_index("exchange")
+        .select("exchange", "_look")
     )
 
 
@@ -172,12 +208,26 @@ def _messages(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.DataFr
             right_on="_call",
             how="left",
         )
+        .join(
+            _sites(trace).rename({"call": "_s", "site": "_send_site"}),
+            left_on="send_call",
+            right_on="_s",
+            how="left",
+        )
+        .join(
+            _sites(trace).rename({"call": "_r", "site": "_recv_site"}),
+            left_on="recv_call",
+            right_on="_r",
+            how="left",
+        )
         .with_columns(
             kind=pl.lit(MESSAGE),
             item="message",
             end_ns=pl.max_horizontal("send_end_ns", "recv_end_ns"),
-            signature=pl.struct("group", "source", "destination", "tag", "signature").hash(),
-            family=pl.struct("tag", "signature").hash(),
+            signature=pl.struct(
+                "group", "source", "destination", "tag", "signature", "_send_site", "_recv_site"
+            ).hash(),
+            family=pl.struct("tag", "signature", "_send_site", "_recv_site").hash(),
             unusual=alone | failed | ~(over[0] & over[1]),
         )
         .collect()

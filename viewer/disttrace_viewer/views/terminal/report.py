@@ -59,7 +59,7 @@ def report_of(
     findings: Sequence[Finding] = (),
     init: bool = False,
 ) -> Report:
-    """Compute the report; ``init`` draws the way in and nothing else.
+    """Compute the report; ``init`` draws initialization and nothing else.
 
     Raises ``ViewerError`` for filters that fit nothing in this trace, and says what would.
     """
@@ -98,7 +98,7 @@ def report_of(
 
 
 def _quiet(trace: Trace, inside: pl.DataFrame) -> pl.DataFrame:
-    """What of the way in the story leaves out: all but what is stuck or failed."""
+    """What of initialization the sequence leaves out: all but what is stuck or failed."""
     loud = trace.operations.filter(
         (IN_FLIGHT & ~pl.col("lost")) | pl.col("error").is_not_null()
     ).select("process", "number")

@@ -7,20 +7,20 @@ from enum import Enum
 
 
 class Mark(Enum):
-    """What stands on a lane."""
+    """What is drawn on a lane."""
 
     DONE = "done"
     LAST = "last"
-    """The one that came last."""
+    """The one that arrived last."""
     FLYING = "flying"
     """Begun and not over."""
     MISSING = "missing"
-    """Expected and not come."""
+    """Expected, and did not arrive."""
     FAILED = "failed"
     UNKNOWN = "unknown"
     """Begun; nobody saw it complete."""
     PART = "part"
-    """A lane of several, of which some came."""
+    """A lane of several, of which some arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Arrival:
 
     process: int
     offset_ns: int
-    """After the first one came."""
+    """After the first one arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveRow(Row):
-    """One collective with all who came."""
+    """One collective with all who arrived."""
 
     op: str
     seq: int
@@ -82,10 +82,12 @@ class CollectiveRow(Row):
     took_ns: int | None
     """From the first begin to the last end; None while somebody is in it."""
     differs: bool
-    """Not all came with the same arguments."""
+    """Not all arrived with the same arguments."""
     within: str | None
     """The composed operation that issued it."""
     place: str | None
+    places: tuple[tuple[str, tuple[int, ...]], ...]
+    """Where its members called it from, each with its processes; empty where all did alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +129,30 @@ class LocalRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
+class Folded:
+    """What is folded of rows of one look."""
+
+    what: str
+    """``all_reduce``, ``messages``, ``store.set``."""
+    times: int
+    median_ns: int
+    max_ns: int
+    """From the first begin to the last end."""
+    last: tuple[tuple[int, int], ...]
+    """(process, how often it arrived last), most first; empty where nobody waits for the last."""
+
+
+@dataclass(frozen=True, slots=True)
 class FoldRow(Row):
-    """The rows before it came again, all alike."""
+    """The rows before it came again, all alike: from the same lines, with the same arguments."""
 
     rows: int
     times: int
     until_ns: int
     each_ns: int
     """From one to the next, on average."""
+    folded: tuple[Folded, ...]
+    """By look, what took longest first."""
 
 
 @dataclass(frozen=True, slots=True)

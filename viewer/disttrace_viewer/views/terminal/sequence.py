@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -14,7 +14,7 @@ from disttrace_viewer.views.terminal.filters import Filters, parse_time
 from disttrace_viewer.views.terminal.folding import Span, fold
 from disttrace_viewer.views.terminal.in_flight import Ending
 from disttrace_viewer.views.terminal.plan import COLLECTIVE, LOCAL, MESSAGE, Plan, plan_of
-from disttrace_viewer.views.terminal.rows import EndRow, FoldRow, GapRow, Mark, Row
+from disttrace_viewer.views.terminal.rows import EndRow, Folded, FoldRow, GapRow, Mark, Row
 from disttrace_viewer.wording.names import Lane, Names, lanes_of
 
 HEAD, TAIL = 12, 48
@@ -53,7 +53,7 @@ def story_of(
             stop = piece.start + piece.period if piece.period else piece.stop
             rows.extend(shown.row(i) for i in range(piece.start, stop))
             if piece.period:
-                rows.append(_folded(plan.rows, piece, origin_ns))
+                rows.append(_folded(trace, exchanges, plan, piece, origin_ns))
         else:
             rows.append(_gap(plan.rows, piece, origin_ns))
     ends = [_end_row(ending, origin_ns, lanes) for ending in endings if not filters.narrow]
@@ -190,10 +190,12 @@ def _actors(trace: Trace, plan: Plan, filters: Filters) -> list[int]:
     return found
 
 
-def _folded(rows: pl.DataFrame, span: Span, origin_ns: int) -> FoldRow:
+def _folded(trace: Trace, exchanges: Exchanges, plan: Plan, span: Span, origin_ns: int) -> FoldRow:
+    rows = plan.rows
     first, last = rows["first_ns"][span.start], rows["first_ns"][span.stop - span.period]
     ends = rows["end_ns"].slice(span.start, span.stop - span.start).max()
     until = ends if isinstance(ends, int) else last
+    hidden = rows.slice(span.start + span.period, span.stop - span.start - span.period)
     return FoldRow(
         at_ns=rows["first_ns"][span.start + span.period] - origin_ns,
         marks=(),
@@ -203,7 +205,46 @@ def _folded(rows: pl.DataFrame, span: Span, origin_ns: int) -> FoldRow:
         times=span.repeats - 1,
         until_ns=until - origin_ns,
         each_ns=(last - first) // max(1, span.repeats - 1),
+        folded=tuple(_looks_of(trace, exchanges, plan, hidden)),
     )
+
+
+def _looks_of(
+    trace: Trace, exchanges: Exchanges, plan: Plan, rows: pl.DataFrame
+) -> Iterator[Folded]:
+    """What was folded, by look: names of one kind of messages are one."""
+    took = pl.col("end_ns") - pl.col("first_ns")
+    last = exchanges.collectives.select(
+        pl.lit(COLLECTIVE, pl.UInt8).alias("kind"),
+        pl.col("exchange").alias("item"),
+        pl.when(pl.col("arrived") > 1).then("last_process").alias("last"),
+        "call",
+    )
+    table = (
+        rows.lazy()
+        .join(last.lazy(), on=["kind", "item"], how="left", maintain_order="left")
+        .group_by("kind", "family", maintain_order=True)
+        .agg(
+            pl.col("item").first(),
+            pl.col("call").first(),
+            pl.len().alias("times"),
+            took.median().round().cast(pl.Int64).alias("median"),
+            took.max().alias("max"),
+            took.sum().alias("sum"),
+            pl.col("last").drop_nulls().value_counts(sort=True).alias("last"),
+        )
+        .sort("sum", descending=True, maintain_order=True)
+        .collect()
+    )
+    for row in table.iter_rows(named=True):
+        if row["kind"] == COLLECTIVE:
+            what = trace.call(row["call"]).op
+        elif row["kind"] == MESSAGE:
+            what = "messages"
+        else:
+            what = plan.locals.filter(pl.col("item") == row["item"])["op"][0]
+        last_ones = tuple((one["last"], one["count"]) for one in row["last"])
+        yield Folded(what, row["times"], row["median"] or 0, row["max"] or 0, last_ones)
 
 
 def _gap(rows: pl.DataFrame, gap: range, origin_ns: int) -> GapRow:

@@ -88,7 +88,17 @@ class Maker:
             differs=not row["alike"],
             within=self._within(came[0], within),
             place=place(self.trace.stack(row["call"])),
+            places=self._places(came),
         )
+
+    def _places(self, came: Sequence[Operation]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        found: dict[str, list[int]] = {}
+        for one in came:
+            where = place(self.trace.stack(one["call"])) or "an unknown line"
+            found.setdefault(where, []).append(one["process"])
+        if len(found) < 2:
+            return ()
+        return tuple((where, tuple(processes)) for where, processes in found.items())
 
     def messages(self, exchanges: Exchanges, items: pl.Series) -> dict[int, MessageRow]:
         """Rows by message."""

@@ -14,7 +14,7 @@ from rich.text import Text
 _PLAIN = str.maketrans("│─●◆◐○✗◌◍▶◀…→µ╎", "|-o@%.x?c><~>u:")
 
 _QUANTITY = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|min|h|B|kB|MB|GB)\b)")
-_HOLD = "\ue000"
+HOLD = "\ue000"
 """Stands between a number and its unit while a text is wrapped, so that they stay together."""
 
 DIM, BAD, WAIT, GOOD, HEAD, NUMBER = "dim", "bold red", "yellow", "green", "bold", "cyan"
@@ -46,9 +46,9 @@ class Paper:
         """``text`` in the room beside a margin, which is ``first`` and then ``rest``."""
         room = max(24, self.width - max(first.cell_len, rest.cell_len))
         held = text.copy()
-        held.plain = _QUANTITY.sub(_HOLD, held.plain)
+        held.plain = _QUANTITY.sub(HOLD, held.plain)
         for number, line in enumerate(held.wrap(self.console, room) or [Text()]):
-            line.plain = line.plain.replace(_HOLD, " ")
+            line.plain = line.plain.replace(HOLD, " ")
             self._put(Text.assemble(first if number == 0 else rest, line))
 
     def heading(self, title: str, note: str = "") -> None:

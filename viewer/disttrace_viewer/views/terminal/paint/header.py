@@ -8,7 +8,7 @@ from disttrace_viewer.views.terminal.header import ROLES, GroupHead, Header, Job
 from disttrace_viewer.views.terminal.paint.console import BAD, DIM, GOOD, HEAD, WAIT, Paper
 from disttrace_viewer.wording.quantities import clock_time, duration, few, number, spans
 
-LABEL = 13
+LABEL = 14
 GROUPS, SENTENCES = 8, 6
 """Groups and sentences shown before the rest is counted."""
 _STATE_STYLES = {
@@ -21,7 +21,7 @@ _STATE_STYLES = {
 _STATE_WORDS = {
     "ended": "ended well",
     "failed": "failed",
-    "silent": "ended without a word",
+    "silent": "ended without an exit record",
     "stopped": "stopped by the launcher",
     "running": "running",
 }

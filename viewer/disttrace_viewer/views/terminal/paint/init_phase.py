@@ -1,4 +1,4 @@
-"""Paints the way in: a line per phase, or everything."""
+"""Paints initialization: a line per phase, or everything."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def paint_folded(way: WayIn, out: Paper) -> None:
     """A line per phase."""
     if not way.phases:
         return
-    out.heading("way in", "--phase init draws it in full")
+    out.heading("initialization", "--phase init draws it in full")
     stuck = [phase for phase in way.phases if phase.took_ns is None]
     shown = [p for p in way.phases if p.took_ns is not None][: max(0, PHASES - len(stuck))]
     for phase in [p for p in way.phases if p in stuck[:PHASES] or p in shown]:
@@ -93,7 +93,7 @@ def _made(made: Made, names: Names, out: Paper, *, timeless: bool) -> None:
         text = Text.assemble(names.process(one.process))
         if one.rank is not None and names.trace.processes[one.process].rank != one.rank:
             text.append(f" as {one.rank}")
-        text.append("" if timeless else f"  came +{duration(one.at_ns - first)}", DIM)
+        text.append("" if timeless else f"  arrived +{duration(one.at_ns - first)}", DIM)
         if one.ready_ns is None:
             text.append("  not ready", BAD)
         elif not timeless:

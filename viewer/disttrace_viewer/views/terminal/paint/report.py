@@ -1,4 +1,4 @@
-"""Paints a report: head, findings, way in, story, and what is in flight at the end."""
+"""Paints a report: head, findings, initialization, story, and what is in flight at the end."""
 
 from __future__ import annotations
 

@@ -7,13 +7,14 @@ from functools import singledispatchmethod
 
 from rich.text import Text
 
-from disttrace_viewer.views.terminal.paint.console import BAD, DIM, NUMBER, WAIT, Paper
+from disttrace_viewer.views.terminal.paint.console import BAD, DIM, HOLD, NUMBER, WAIT, Paper
 from disttrace_viewer.views.terminal.rows import (
     Arrival,
     CollectiveRow,
     EndRow,
     Failed,
     Flight,
+    Folded,
     FoldRow,
     GapRow,
     LocalRow,
@@ -34,16 +35,20 @@ SIGNS = {
     Mark.PART: ("◍", WAIT),
 }
 LEGEND = (
-    (Mark.DONE, "came"),
-    (Mark.LAST, "came last"),
+    (Mark.DONE, "arrived"),
+    (Mark.LAST, "arrived last"),
     (Mark.FLYING, "in flight"),
-    (Mark.MISSING, "not come"),
-    (Mark.PART, "not all came"),
+    (Mark.MISSING, "missing"),
+    (Mark.PART, "some missing"),
     (Mark.FAILED, "failed"),
     (Mark.UNKNOWN, "end not seen"),
 )
 ARRIVALS = 6
 """Arrivals shown one by one; of more, the first and the last ones."""
+FOLDED = 4
+"""Kinds of rows told of one fold: those that took longest."""
+LAST = 3
+"""Processes named that arrived last in folded rows."""
 NOTABLE_NS = 1_000
 """A shorter wait is none."""
 
@@ -80,7 +85,7 @@ class StoryPainter:
         legend = Text(style=DIM)
         for mark, word in LEGEND:
             if mark in used and (mark is not Mark.DONE or len(used) > 1):
-                legend.append(f"{SIGNS[mark][0]} {word}  ")
+                legend.append(f"{SIGNS[mark][0]}{HOLD}{word.replace(' ', HOLD)}  ")
         unit = "step" if self.timeless else "seconds"
         margin = Text.assemble((f"{unit:>10}  ", DIM), (labels, "bold"))
         self.out.wrapped(legend, margin, Text(" " * margin.cell_len))
@@ -108,8 +113,10 @@ class StoryPainter:
         if len(row.arrivals) > 1:
             text.append_text(self._arrivals(row.arrivals, len(row.missing)))
         self._put(row, text)
+        for where, processes in row.places:
+            self._more(Text.assemble((f"{self.names.processes(processes)} at {where}", WAIT)))
         if row.missing:
-            self._more(Text.assemble(("not come: ", BAD), few(row.missing, 6)))
+            self._more(Text.assemble(("missing: ", BAD), few(row.missing, 6)))
 
     @paint.register
     def _(self, row: MessageRow) -> None:
@@ -145,12 +152,32 @@ class StoryPainter:
 
     @paint.register
     def _(self, row: FoldRow) -> None:
-        what = "this" if row.rows == 1 else f"these {row.rows}"
-        text = Text.assemble(
-            (f"x {row.times:,} more like {what}", NUMBER),
-            (f", until {offset(row.until_ns)}, one in {duration(row.each_ns)}", DIM),
-        )
-        self._between(text)
+        one = row.folded[0] if len(row.folded) == 1 else None
+        like = "this" if row.rows == 1 else f"these {row.rows}"
+        text = Text.assemble((f"x {row.times:,} more like {like}", NUMBER))
+        text.append(f" until {offset(row.until_ns)}", DIM)
+        if one is None:
+            text.append(f", one in {duration(row.each_ns)}", DIM)
+            self._between(text)
+            for folded in row.folded[:FOLDED]:
+                self._between(Text.assemble(f"  {folded.what}", self._spread(folded)))
+            if len(row.folded) > FOLDED:
+                rest = number(len(row.folded) - FOLDED, "quicker kind")
+                self._between(Text(f"  and {rest}", style=DIM))
+        else:
+            text.append_text(self._spread(one))
+            self._between(text)
+
+    def _spread(self, folded: Folded) -> Text:
+        """``: median 12 ms, max 253 ms; last: 2 x22, 0 x18``."""
+        median, most = duration(folded.median_ns), duration(folded.max_ns)
+        text = Text.assemble((f": median {median}, max {most}", DIM))
+        if folded.last:
+            names = [f"{self.names.short[p]}{HOLD}x{count:,}" for p, count in folded.last[:LAST]]
+            others = sum(count for _, count in folded.last[LAST:])
+            names += [f"others{HOLD}x{others:,}"] if others else []
+            text.append(f"; last: {', '.join(names)}", WAIT)
+        return text
 
     @paint.register
     def _(self, row: GapRow) -> None:
@@ -181,7 +208,7 @@ class StoryPainter:
             text.append(f", {len(arrivals) - 2:,} others", DIM)
         for one in shown:
             late = one is last and not missing
-            text.append(f", {self.names.short[one.process]} ", WAIT if late else DIM)
+            text.append(f", {self.names.short[one.process]}{HOLD}", WAIT if late else DIM)
             text.append(f"+{duration(one.offset_ns)}", WAIT if late else DIM)
             text.append(" last" if late else "", WAIT)
         return text
