@@ -175,7 +175,10 @@ def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
         rows = (
             late.group_by("process", by)
             .agg(
-                (pl.col("call") if by == "stack" else pl.col("stack")).first(),
+                # The earliest, whatever order rows come in: one trace gives one sentence.
+                (pl.col("call") if by == "stack" else pl.col("stack"))
+                .sort_by("first_ns", "call")
+                .first(),
                 pl.col("first_ns").min(),
                 pl.len().alias("times"),
                 pl.col("delay").median().alias("median"),

@@ -29,7 +29,7 @@ function size(bytes) {
   for (const [unit, scale] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
     if (bytes >= scale) return (bytes / scale).toFixed(digits(bytes / scale)) + " " + unit;
   }
-  return bytes + " B";
+  return (Number.isInteger(bytes) ? bytes : bytes.toFixed(digits(bytes))) + " B";
 }
 
 const count = (number, noun) => number.toLocaleString("en") + " " + noun + (number === 1 ? "" : "s");
