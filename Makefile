@@ -9,6 +9,7 @@ TORCH ?= 2.13.0
 NPROC ?= 2
 OUT ?= build/demo
 BACKEND ?= gloo
+CASES ?= 20000
 N ?= 200
 SEED ?= 1
 
@@ -21,7 +22,7 @@ BESIDE = -n 2 --dist loadfile
 CHECKED = disttrace viewer tests examples benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check docs-site coverage test-torch test-gpu torch-suite faults bench docs clean
+.PHONY: help setup demo test fuzz test-all check docs-site coverage test-torch test-gpu torch-suite faults bench docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -75,6 +76,9 @@ test-gpu: $(STAMP) ## the tests that need a CUDA device
 
 faults: $(STAMP) ## the whole matrix of faults, and the page that shows it; BACKEND=standin: as on NCCL
 	$(BIN)/python tests/reliability/faults.py --backend $(BACKEND) $(if $(filter gloo,$(BACKEND)),--write docs/faults.md)
+
+fuzz: $(STAMP) ## wrong journals against every command and reader: make fuzz CASES=20000
+	PYTHONPATH=.:viewer:tests $(BIN)/python -m fuzz --cases $(CASES)
 
 faults-random: $(STAMP) ## programs and faults drawn from a seed: make faults-random N=200 SEED=1
 	PYTHONPATH=tests $(BIN)/python -m faults.drawn --number $(N) --seed $(SEED) --jobs 4

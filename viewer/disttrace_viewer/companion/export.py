@@ -37,7 +37,7 @@ class Export:
             logger.removeHandler(first)
             logger.addHandler(Errors(self._delivery.error))
             emit = Tracers(self._delivery).emit
-        self.pipeline = Pipeline(emit, None, pending_ns=int(order.pending_s * 1e9))
+        self.pipeline = Pipeline(emit, None, pending_ns=int(order.pending_s * 1e9), say=log.say)
         self._metrics = SentMetrics(target("METRICS"), self.pipeline, self._delivery)
 
     def follow(self, base: str) -> None:

@@ -71,6 +71,14 @@ class Exchanges:
             exchange.ended.add(part.rank)
             exchange.last_end = max(exchange.last_end, begin + op.end)
 
+    def without(self, journal: JournalReader) -> None:
+        """Forget the members of a journal that cannot be used."""
+        for key, exchange in list(self._open.items()):
+            if any(of is journal for of, _ in exchange.begun.values()):
+                exchange.begun = {r: m for r, m in exchange.begun.items() if m[0] is not journal}
+                if not exchange.begun:
+                    del self._open[key]
+
     def left(self, op: Operation) -> None:
         """A call raised on issue: it was no part of the exchange that it seemed to begin."""
         for key, exchange in list(self._open.items()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from disttrace_viewer.otlp.build import processes
 from disttrace_viewer.otlp.build.exchanges import Exchanges
 from disttrace_viewer.otlp.build.spans import Builder, Emit, Exchanged, exchanged
 from disttrace_viewer.otlp.follow.journal import JournalReader, Operation
+from disttrace_viewer.trace.plain_text import plain
 
 if TYPE_CHECKING:
     from disttrace_viewer.otlp.build.metrics import Meters
@@ -22,13 +23,23 @@ _ROOT_AFTER_NS = 2_000_000_000
 class Pipeline:
     """The journals of one host and job (or of a folder), turned into spans as they grow."""
 
-    def __init__(self, emit: Emit, meters: Meters | None, *, pending_ns: int) -> None:
+    def __init__(
+        self,
+        emit: Emit,
+        meters: Meters | None,
+        *,
+        pending_ns: int,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """``say`` gets a sentence about each journal of which something, or all, is left out."""
         self.journals: dict[str, JournalReader] = {}
         self.operations = 0
         """Operations whose final span was emitted."""
         self._emit = emit
         self._meters = meters
         self._pending_ns = pending_ns
+        self._say = say
+        self._told: set[str] = set()
         self._builder = Builder()
         self._exchanges = Exchanges(self._builder, meters)
         self._rooted: set[str] = set()
@@ -55,15 +66,21 @@ class Pipeline:
         self._read_all()
         now = time.time_ns()
         for journal, operation in before:
-            self._over(journal, operation, now)
+            try:
+                self._over(journal, operation, now)
+            except Exception as error:
+                self._give_up(journal, error)
         self._send_exchanges(now)
         self._send_pending(now)
 
     def ended(self, base: str) -> None:
         """The process of a journal is gone: read its last words, and say how it ended."""
         self._read_all()
-        for _ in self.replay(base):
-            pass
+        try:
+            for _ in self.replay(base):
+                pass
+        except Exception as error:
+            self._give_up(self.journals[base], error)
 
     def replay(self, base: str, *, running_after: int | None = None) -> Iterator[None]:
         """Read a journal to its end, and yield between spans.
@@ -94,8 +111,16 @@ class Pipeline:
             self._root(journal)
             if not running:
                 self._emit(processes.end(self._builder, journal))
+        self._tell(journal)
         journal.close()
         yield
+
+    def _tell(self, journal: JournalReader) -> None:
+        if self._say is None or journal.base in self._told:
+            return
+        self._told.add(journal.base)
+        for _, what in journal.definitions.checker.sentences():
+            self._say(f"{plain(journal.base)[:200]}: {what}")
 
     def finish(self) -> None:
         """Everything was read: what is still open will not be completed."""
@@ -116,7 +141,20 @@ class Pipeline:
     def _read_all(self) -> None:
         for journal in list(self.journals.values()):
             if not journal.gone:
-                self._read(journal)
+                try:
+                    self._read(journal)
+                except Exception as error:
+                    self._give_up(journal, error)
+
+    def _give_up(self, journal: JournalReader, error: Exception) -> None:
+        """What one journal holds must not end the export of the others: it may be a stranger's."""
+        journal.in_flight.clear()
+        self._ended = [(of, operation) for of, operation in self._ended if of is not journal]
+        self._exchanges.without(journal)
+        journal.close()
+        if self._say is not None:
+            what = plain(f"{type(error).__name__}: {error}")[:200]
+            self._say(f"the journal {plain(journal.base)[:200]} is not sent any further: {what}")
 
     def _read(self, journal: JournalReader) -> None:
         now = time.time_ns()
