@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.operation import Op, ops
-from disttrace_viewer.sample.sample import STAND_IN
 from disttrace_viewer.trace.model import Call
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ def differences(evidence: Evidence) -> Iterator[Difference]:
     the rest: only a reduce op does not.
     """
     done: set[Hashable] = set()
-    found_in = _of_table(evidence) if evidence.columnar else _in_flight(evidence)
+    found_in = _of_table(evidence) if evidence.columnar else _known(evidence)
     for exchange in (*found_in, *_raised(evidence)):
         stream = (exchange.group, exchange.backend)
         if stream in done:
@@ -109,18 +108,18 @@ def _of_table(evidence: Evidence) -> Iterator[_Exchange]:
         yield _Exchange(group, backend, seq, times, members)
 
 
-def _in_flight(evidence: Evidence) -> Iterator[_Exchange]:
-    """Collectives that somebody is in, or failed in: of others only the newest are known."""
+def _known(evidence: Evidence) -> Iterator[_Exchange]:
+    """Collectives of which several members are known: those in flight, and the newest."""
     for (group, backend), members in evidence.sample.streams.items():
         if group is None:
             continue
-        open_now = {
-            op.seq or 0 for kept in members.values() for op in kept if op.pending or op.error
-        }
-        for seq in sorted(open_now):
-            here = evidence.sample.members((group, backend), seq)
-            kept = {rank: op for rank, op in here.items() if op.number != STAND_IN}
-            yield _Exchange(group, backend, seq, 1, lambda kept=kept: kept)  # type: ignore[misc]
+        here: dict[int, dict[int, Op]] = {}
+        for rank, kept in members.items():
+            for op in kept:
+                here.setdefault(op.seq or 0, {})[rank] = op
+        for seq in sorted(here):
+            if len(here[seq]) > 1:
+                yield _Exchange(group, backend, seq, 1, here[seq].copy)
 
 
 def _raised(evidence: Evidence) -> Iterator[_Exchange]:

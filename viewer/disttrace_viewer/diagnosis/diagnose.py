@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from disttrace_viewer.analysis.evidence import STALL_NS, Evidence
-from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.diagnosis import consequences, doubt
 from disttrace_viewer.findings.case import Case
@@ -20,7 +19,13 @@ def diagnose(
     Where journals are lost, findings that these might contradict are left out, and
     ``Case.incomplete`` says what is missing.
     """
-    evidence = Evidence(trace, Exchanges(trace), stall_ns=stall_ns, look=look)
+    from disttrace_viewer.analysis.exchanges import Exchanges  # needs Polars
+
+    return judge(Evidence(trace, Exchanges(trace), stall_ns=stall_ns, look=look))
+
+
+def judge(evidence: Evidence) -> tuple[Case, tuple[Finding, ...]]:
+    """As ``diagnose``, of any evidence."""
     case = Case(evidence)
     for rule in RULES:
         for finding in rule(case):

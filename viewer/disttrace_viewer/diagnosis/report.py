@@ -14,6 +14,10 @@ from disttrace_viewer.merge.clock import UNKNOWN_NS
 from disttrace_viewer.trace.model import Location, Process
 
 FORMAT = 1
+NO_HISTORY = (
+    "Only where processes are was read, and not all that they did: stragglers, late senders, work"
+    " that nobody waited for, and arguments in calls that are over were not looked at."
+)
 
 
 def healthy(findings: Sequence[Finding]) -> bool:
@@ -141,6 +145,8 @@ def coverage(case: Case) -> dict[str, Any]:
     for one in trace.processes:
         sentences.update(dict.fromkeys(one.versions.get("not_captured") or ()))
         sentences.update(dict.fromkeys(note.text for note in one.notes))
+    if not case.evidence.columnar:
+        sentences[NO_HISTORY] = None
     counts = case.evidence.sample.counts
     return {
         "journals": [

@@ -49,6 +49,10 @@ class Sample:
     """When each thread (process, number) last began, went on with or ended anything, unix ns."""
     refused: Mapping[tuple[int, int], int] = field(default_factory=dict)
     """Sequence numbers that collectives would have taken which raised in their call."""
+    courses: Mapping[tuple[int, Stream], tuple[int, int, int]] = field(default_factory=dict)
+    """By process and stream the newest number, and a hash of the call sites of all collectives up
+    to it and up to the one before; only with states, which hold no history.
+    """
     queues: Mapping[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     """Pushes and finished pops by process, store and key without prefixes."""
 

@@ -16,7 +16,7 @@ from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.survey import Survey, build
 from disttrace_viewer.merge.tables import KINDS
-from disttrace_viewer.sample.sample import Sample
+from disttrace_viewer.sample.sample import Sample, Stream
 from disttrace_viewer.states.state import ROW, State
 from disttrace_viewer.trace.model import Call, Key, Problem, Process, Stack, Standing, Trace
 from disttrace_viewer.trace.operation import Op
@@ -164,6 +164,7 @@ class _Building:
     longest: dict[tuple[int, int], int] = field(default_factory=dict)
     active: dict[tuple[int, int], int] = field(default_factory=dict)
     refused: dict[tuple[int, int], int] = field(default_factory=dict)
+    courses: dict[tuple[int, Stream], tuple[int, int, int]] = field(default_factory=dict)
     queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     _stores: dict[tuple[int, int], int] = field(default_factory=dict)
     _own_rank: dict[tuple[int, int], int | None] = field(default_factory=dict)
@@ -187,6 +188,7 @@ class _Building:
             longest=self.longest,
             active=self.active,
             refused=self.refused,
+            courses=self.courses,
             queues=self.queues,
         )
 
@@ -226,6 +228,11 @@ class _Building:
                 self.longest[index, calls[call]] = ns
         for thread, t in state["active"]:
             self.active[index, thread] = unix(t)
+        for number, backend, *course in state["courses"]:
+            group = self.survey.group_index.get((index, number))
+            if group is not None:
+                newest, up_to, before = course
+                self.courses[index, (group, backend)] = (newest, up_to, before)
         for store, key, pushed, popped in state["queues"]:
             if (index, store) in self._stores:
                 self.queues[index, self._stores[index, store], key] = (pushed, popped)

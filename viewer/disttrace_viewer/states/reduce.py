@@ -12,6 +12,7 @@ the begins stand that were in flight when it was opened.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,11 +128,16 @@ class _Reading:
     stores: dict[int, Record] = field(default_factory=dict)
     """The first operation in a store inside of each composed one."""
     sourced: dict[tuple[int, int], Record] = field(default_factory=dict)
+    courses: dict[tuple[int, str | None], list[int]] = field(default_factory=dict)
+    """By stream of collectives: newest number, hash of all call sites up to it and before it, and
+    whether none was left out.
+    """
     bad: int = 0
     _kept_whole: set[int] = field(default_factory=set)
     """Calls of which every operation is kept."""
     _known: set[int] = field(default_factory=set)
     _in_store: dict[int, int] = field(default_factory=dict)
+    _on_course: dict[int, tuple[list[int], int]] = field(default_factory=dict)
 
     def take(self, data: bytes) -> None:
         """Whole lines of a segment."""
@@ -192,10 +198,17 @@ class _Reading:
         self.newest[thread, call] = record
         if t > self.active.get(thread, 0):
             self.active[thread] = t
-        if "q" in record:
-            self.latest[call] = record
         if call not in self._known:
             self._learn(call)
+        if "q" in record:
+            self.latest[call] = record
+            if call in self._on_course:
+                course, site = self._on_course[call]
+                if record["q"] == course[0] + 1:
+                    course[2] = course[1]
+                    course[0], course[1] = record["q"], (course[1] * 1_000_003 + site) & _HASH
+                else:
+                    course[3] = 0
         if call in self._kept_whole:
             self.built[number] = record
         if "p" in record and call in self._in_store:
@@ -211,6 +224,11 @@ class _Reading:
             self._kept_whole.add(call)
         if "store" in found:
             self._in_store[call] = found["store"]
+        if kind == fmt.COLLECTIVE and "group" in found:
+            stream = (found["group"], found.get("backend"))
+            course = self.courses.setdefault(stream, [0, 0, 0, 1])
+            site = repr((op, self.definitions.frames(found.get("stack"))))
+            self._on_course[call] = (course, zlib.crc32(site.encode()))
 
     def _key(self, record: Record, call: int) -> None:
         keys = record["k"] if isinstance(record["k"], list) else [record["k"]]
@@ -250,6 +268,12 @@ class _Reading:
             thread = begin.get("h", 0)
             if at > self.active.get(thread, 0):
                 self.active[thread] = at
+        if "f" in record and call in self._on_course:
+            course = self._on_course[call][0]  # it gives its number back
+            if begin.get("q") == course[0]:
+                course[0], course[1] = course[0] - 1, course[2]
+            else:
+                course[3] = 0
         if "x" in record:
             found = self.failed.setdefault((call, record["x"]), [begin])
             found[1:] = [begin]
@@ -292,6 +316,9 @@ class _Reading:
 
 
 _MARKS = (("i", "issued"), ("w", "wait"), ("c", "complete"), ("l", "lost"))
+
+
+_HASH = (1 << 61) - 1
 
 
 def _over(record: Record) -> bool:
@@ -406,6 +433,7 @@ def _state(
         "longest": [[call, ns] for call, ns in reading.longest.items() if call in waiting],
         "active": list(reading.active.items()),
         "queues": [[store, key, *counts] for (store, key), counts in reading.queues.items()],
+        "courses": [[*key, *course[:3]] for key, course in reading.courses.items() if course[3]],
         "beat": reading.beat,
         "last_t": max(reading.last_t, definitions.last_t, *reading.active.values()),
         "stands": [[thread, *at] for thread, at in reading.stands.items()],

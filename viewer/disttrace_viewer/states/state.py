@@ -10,7 +10,9 @@ A state is a dictionary, so that it can be sent, stored and merged without anyth
   which something kept refers; ranks of groups as ranges
 * ``ops``: kept operations, each ``ROW`` without trailing nulls; times as in the journal
 * ``count``: operations begun; ``longest`` [call, ns], ``active`` [thread, t], ``queues``
-  [store, key, pushes, finished pops], ``beat``, ``last_t``, ``stands`` [thread, t, stack]
+  [store, key, pushes, finished pops], ``courses`` [group, backend, newest number, hash of the call
+  sites of all collectives up to it, and up to the one before], ``beat``, ``last_t``, ``stands``
+  [thread, t, stack]
 * ``problems``: [path, kind, sentence]
 
 Which operations are kept is said in ``disttrace_viewer.states.reduce``.

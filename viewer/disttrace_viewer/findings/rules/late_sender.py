@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.analysis import delays
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.rules.straggler import finding_of, worth_telling
@@ -12,8 +11,10 @@ from disttrace_viewer.findings.rules.straggler import finding_of, worth_telling
 
 def find(case: Case) -> Iterator[Finding]:
     """One warning per process and line; only where nothing is broken."""
-    if any(finding.severity == ERROR for finding in case.findings):
+    if not case.evidence.columnar or any(f.severity == ERROR for f in case.findings):
         return
+    from disttrace_viewer.analysis import delays  # needs Polars
+
     for delay in delays.late_senders(case.evidence.exchanges):
         if worth_telling(case, delay):
             yield finding_of(case, delay, "late_sender")

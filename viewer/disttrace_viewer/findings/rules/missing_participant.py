@@ -53,6 +53,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
     unsure = any(w.op.call.origin == "c++" for w in inside) or bool(_mute(case, sinks))
+    unsure = unsure or _not_compared(case, wait, sinks)
     return Finding(
         kind="missing_participant",
         summary=_summary(case, wait, sinks, inside, extra)
@@ -197,6 +198,22 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Extra | None:
     seq, call = course[differ]
     over = {"issued_ns": None, "wait_begin_ns": None, "end_ns": wait.op.begin_ns, "error": None}
     return Extra(replace(wait.op, number=STAND_IN, seq=seq, call=trace.call(call), **over))  # type: ignore[arg-type]
+
+
+def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
+    """Whether it is not known if leaving out one call makes both sides equal."""
+    evidence = case.evidence
+    if evidence.columnar or wait.kind != COLLECTIVE or wait.stream is None or not sinks:
+        return False
+    courses = evidence.sample.courses
+    mine = courses.get((wait.process, wait.stream))
+    for sink in sinks:
+        theirs = courses.get((sink, wait.stream), (0, 0, 0))
+        if theirs[0] + 1 != wait.op.seq:
+            return False
+        if mine is not None and mine[0] == wait.op.seq and mine[2] == theirs[1]:
+            return False  # all before was equal
+    return evidence.course(wait.process, wait.stream) is None
 
 
 def _sites(case: Case, course: Course) -> list[tuple[str, int | None]]:

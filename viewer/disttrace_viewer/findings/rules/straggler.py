@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import polars as pl
-
-from disttrace_viewer.analysis import delays
-from disttrace_viewer.analysis.delays import SHARE_OF_SPAN, WARN_NS, Delay
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding
 from disttrace_viewer.trace.model import Location
 from disttrace_viewer.wording import sentences
 
+if TYPE_CHECKING:
+    from disttrace_viewer.analysis.delays import Delay
+
 
 def find(case: Case) -> Iterator[Finding]:
     """One warning per process and line; only where nothing is broken."""
-    if any(finding.severity == ERROR for finding in case.findings):
+    if not case.evidence.columnar or any(f.severity == ERROR for f in case.findings):
         return
+    from disttrace_viewer.analysis import delays  # needs Polars
+
     for delay in delays.stragglers(case.evidence.exchanges):
         if worth_telling(case, delay):
             yield finding_of(case, delay, "straggler")
@@ -26,6 +28,8 @@ def find(case: Case) -> Iterator[Finding]:
 
 def worth_telling(case: Case, delay: Delay) -> bool:
     """From 5 % of the span and 10 ms on, and above what the clocks leave open."""
+    from disttrace_viewer.analysis.delays import SHARE_OF_SPAN, WARN_NS
+
     trace = case.evidence.trace
     clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}
     error = sum(trace.clocks[c].error_ns for c in clocks) if len(clocks) > 1 else 0
@@ -36,6 +40,8 @@ def worth_telling(case: Case, delay: Delay) -> bool:
 
 def span_ns(case: Case) -> int:
     """From the first to the last collective or message of the trace."""
+    import polars as pl
+
     found = case.evidence.trace.operations.filter(pl.col("seq").is_not_null())
     first, last = found["begin_ns"].min(), found["end_ns"].max()
     return int(last) - int(first) if isinstance(first, int) and isinstance(last, int) else 0

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import polars as pl
-
 from disttrace_viewer.analysis.operation import frame, ops
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
@@ -14,6 +12,10 @@ from disttrace_viewer.wording import sentences
 
 def find(case: Case) -> Iterator[Finding]:
     """One note per call site. A send that is not waited for is a habit and no fault."""
+    if not case.evidence.columnar:
+        return
+    import polars as pl
+
     trace = case.evidence.trace
     calls = trace.calls.lazy().with_row_index("call")
     wanted = calls.filter(

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.peer_addresses import words
-from disttrace_viewer.diagnosis.report import by_rank, coverage, healthy, state
+from disttrace_viewer.diagnosis.report import NO_HISTORY, by_rank, coverage, healthy, state
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.trace.model import Process
@@ -125,6 +125,8 @@ def _coverage(case: Case) -> Iterator[str]:
         yield f"No journal of {sentences.ranks(found['missing_ranks'])}."
     if found["dropped"]:
         yield f"{found['dropped']:,} old operations were dropped (DISTTRACE_MAX_MB)."
+    if not case.evidence.columnar:
+        yield NO_HISTORY
     yield from found["problems"]
     if found["other_jobs"]:
         yield f"Other jobs here: {', '.join(found['other_jobs'][:5])} (--job ID reads one)."

@@ -1,0 +1,134 @@
+"""States of processes: what they are, how they merge, and what they need.
+
+That the rules say of states what they say of journals is asked in ``support.scenes.verdict``, of
+every scene of the tests of findings.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.load.discover import discover
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.states import StateError, merge, pack, reduce, unpack, verdict
+from support.journals import MS, Journal
+from support.processes import python
+from support.scenes import S, beat, nobody_knows, stand, steps
+
+
+def hang(folder: Path, size: int = 4, count: int = 3) -> list[Journal]:
+    """The last rank stays in its loader; the others are in the next all_reduce."""
+    journals = []
+    for journal, group in steps(folder, size, count):
+        if journal.rank == size - 1:
+            stand(journal, 2 * S, "loader.py", 9, "load")
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=count + 1)
+        beat(journal, 30)
+        journals.append(journal)
+    return journals
+
+
+def states(folder: Path, window: int | None = None) -> list[dict[str, object]]:
+    """The states of all journals in a folder."""
+    found = discover([str(folder)], Problems())
+    return [s for files in found if (s := reduce(files, window=window)) is not None]
+
+
+def test_a_verdict_needs_no_polars(tmp_path: Path) -> None:
+    """From journals to the report, in a training image without extras."""
+    hang(tmp_path)
+    code = (
+        "import sys\n"
+        "for name in ('polars', 'rich', 'duckdb', 'numpy'): sys.modules[name] = None\n"
+        "from disttrace_viewer.load.discover import discover\n"
+        "from disttrace_viewer.load.problems import Problems\n"
+        "from disttrace_viewer.states import merge, pack, reduce, unpack, verdict\n"
+        "found = discover([sys.argv[1]], Problems())\n"
+        "merged = merge(unpack(pack(reduce(files))) for files in found)\n"
+        "judged = verdict(merged)\n"
+        "print('\\n'.join(judged.lines()))\n"
+        "print(sorted(judged.to_dict()))"
+    )
+    told = python("-c", code, str(tmp_path)).check().stdout
+    assert told.startswith("1. ERROR missing_participant: Rank 3 never joined all_reduce #4")
+    assert "loader.py:9 in load" in told
+    assert "stragglers, late senders" in told
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_any_grouping_merges_to_the_same(tmp_path: Path, seed: int) -> None:
+    """In any order, in any tree, with states twice and with older ones of the same process."""
+    hang(tmp_path, size=6)
+    whole, tails = states(tmp_path), states(tmp_path, window=200)
+    wanted = merge(whole)
+    drawn = random.Random(seed)
+    parts = [merge([state]) for state in (*whole, *tails, *whole[:2])]
+    while len(parts) > 1:
+        drawn.shuffle(parts)
+        count = drawn.randint(2, 4)
+        parts = [merge(parts[:count]), *parts[count:]]
+    assert parts[0] == wanted
+    assert (
+        verdict(parts[0], look=nobody_knows).findings == verdict(wanted, look=nobody_knows).findings
+    )
+
+
+def test_a_tail_is_enough_to_be_likely(tmp_path: Path) -> None:
+    """What happened before the window could change who is to blame."""
+    hang(tmp_path, count=200)
+    (whole,) = verdict(merge(states(tmp_path)), look=nobody_knows).findings
+    (tail,) = verdict(merge(states(tmp_path, window=2_000)), look=nobody_knows).findings
+    assert (whole.certainty, tail.certainty) == ("certain", "likely")
+    assert (whole.kind, whole.culprits, whole.seq) == (tail.kind, tail.culprits, tail.seq)
+
+
+def test_begins_in_flight_are_at_the_head_of_a_segment(tmp_path: Path) -> None:
+    """An operation begun in an earlier segment is known by the newest one, and its head."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            call = journal.collective(group)
+            number = journal.begin(call, 200 * MS, q=3)
+            journal.segment(300 * MS, pending=[{"b": number, "t": 200 * MS, "s": call, "q": 3}])
+        beat(journal, 600)
+    (found,) = verdict(merge(states(tmp_path, window=1_000)), look=nobody_knows).findings
+    assert (found.kind, found.seq) == ("missing_participant", 3)
+
+
+def test_a_state_is_about_a_kilobyte(tmp_path: Path) -> None:
+    """Whatever the number of operations; and equal journals give equal bytes."""
+    small, large = hang(tmp_path / "a", count=10), hang(tmp_path / "b", count=3_000)
+    assert len(small) == len(large)
+    sizes = [[len(pack(s)) for s in states(tmp_path / name)] for name in "ab"]
+    assert max(sizes[1]) < 1_500
+    assert max(sizes[1]) - max(sizes[0]) < 200
+    assert [pack(s) for s in states(tmp_path / "a")] == [pack(s) for s in states(tmp_path / "a")]
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "is no state"),
+        (b"{}", "is no state"),
+        (pack({"id": "x", "state": 99}), "version 99"),
+        (pack({"state": 1}), "is no state"),
+    ],
+)
+def test_what_is_no_state_is_refused(data: bytes, says: str) -> None:
+    """With the end of a sentence."""
+    with pytest.raises(StateError, match=says):
+        unpack(data)
+
+
+def test_unreadable_lines_are_named(tmp_path: Path) -> None:
+    """What they said might contradict whatever is found."""
+    for journal in hang(tmp_path):
+        with journal.segments[0].open("ab") as file:
+            file.write(b'{"b":"x","t":1}\nnoise\n')
+    merged = merge(states(tmp_path))
+    found = verdict(merged, look=nobody_knows)
+    assert (found.findings, len(found.case.incomplete)) == ((), 4)
+    assert all("not readable" in str(s["problems"]) for s in merged.states.values())

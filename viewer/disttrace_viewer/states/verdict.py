@@ -1,0 +1,70 @@
+"""The verdict from merged states: by the rules that read journals, from what the states hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from disttrace_viewer.analysis.evidence import STALL_NS, Evidence
+from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.diagnosis.diagnose import judge
+from disttrace_viewer.diagnosis.report import healthy, report
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.sample.sample import Course, Stream
+from disttrace_viewer.states.merged import Merged, trace_of
+
+if TYPE_CHECKING:
+    from disttrace_viewer.analysis.exchanges import Exchanges
+
+Fetch = Callable[[int, Stream], Course | None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Findings, errors first, and what they were found in."""
+
+    case: Case
+    findings: tuple[Finding, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there is neither an error nor a warning."""
+        return healthy(self.findings)
+
+    def lines(self) -> list[str]:
+        """The report for a terminal."""
+        from disttrace_viewer.views.terminal.diagnosis import lines
+
+        return list(lines(self.case, self.findings))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report of ``diagnose --json``."""
+        return report(self.case, self.findings)
+
+
+def verdict(
+    merged: Merged,
+    *,
+    jobs: Iterable[str] | None = None,
+    stall_ns: int = STALL_NS,
+    look: Look = look,
+    fetch: Fetch | None = None,
+) -> Verdict:
+    """What is wrong, as far as states tell: rules about hangs find what they find in journals.
+
+    What needs history is left out, and the report says so. A finding is certain only if the
+    journals of those concerned were read in full for their states.
+    """
+    trace, sample = trace_of(merged, jobs=jobs)
+    partial = frozenset(
+        index
+        for index, process in enumerate(trace.processes)
+        if merged.states[process.id]["read"] < merged.states[process.id]["size"]
+    )
+    none = cast("Exchanges", None)
+    evidence = Evidence(
+        trace, none, stall_ns=stall_ns, look=look, given=sample, partial=partial, fetch=fetch
+    )
+    return Verdict(*judge(evidence))
