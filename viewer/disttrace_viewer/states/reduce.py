@@ -303,15 +303,14 @@ class _Reading:
                 if begin is None:
                     return
                 begin.setdefault(name, record["d"])
-                if kind == "l" and "o" in record:
-                    begin["asked"] = 1
                 thread = begin.get("h", 0)
                 at = begin["t"] + record["d"]
                 if kind in ("i", "w"):
                     self.active[thread] = max(at, self.active.get(thread, 0))
                 self.last_t = max(self.last_t, at)
-                if kind == "c" and "wait" not in begin:
-                    self._done(begin, begin.get("s", 0), record["d"])
+                call = begin.get("s", 0)
+                if kind == "c" and _over(begin, self.definitions.numbered["call"].get(call) or {}):
+                    self._done(begin, call, record["d"])
                 return
 
 
@@ -321,8 +320,11 @@ _MARKS = (("i", "issued"), ("w", "wait"), ("c", "complete"), ("l", "lost"))
 _HASH = (1 << 61) - 1
 
 
-def _over(record: Record) -> bool:
-    return "end" in record or ("complete" in record and "wait" not in record)
+def _over(record: Record, call: Record) -> bool:
+    """Whether it has ended; a wait for what a device ends is over when that was seen complete."""
+    if "end" in record or "complete" not in record:
+        return "end" in record
+    return "wait" not in record or fmt.ends_on_device(call.get("backend"), call.get("device"))
 
 
 def _chosen(reading: _Reading) -> list[Record]:
@@ -353,7 +355,9 @@ def _chosen(reading: _Reading) -> list[Record]:
             if kept is reading.done and (kind == fmt.COLLECTIVE or call.get("op") == "recv"):
                 newest("met", record, by="t")
     pending = [
-        r for r in reading.open.values() if not _over(r) and "lost" not in r and "x" not in r
+        r
+        for r in reading.open.values()
+        if not ("lost" in r or "x" in r or _over(r, calls.get(r.get("s", 0)) or {}))
     ]
     half = MOST_PENDING // 2
     built = [reading.built[n] for n in sorted(reading.built)]
@@ -396,7 +400,7 @@ def _state(
             call = number
         else:
             used.add(call)
-        rows.append(_row(record, call))
+        rows.append(_row(record, call, own.get(call) or calls.get(call) or {}))
     if len(reading.keys) > MOST_KEYS:
         problems.add(
             journal.files.paths[0],
@@ -453,10 +457,10 @@ _PROCESS = frozenset(
 _VERSIONS = frozenset(("torch", "not_captured"))
 
 
-def _row(record: Record, call: int) -> list[Any]:
+def _row(record: Record, call: int, keys: Record) -> list[Any]:
     completed_at = record.get("complete")
     end = record.get("end")
-    if end is None and completed_at is not None and "wait" not in record:
+    if end is None and _over(record, keys):
         end = completed_at
     if completed_at is None and "wait" in record and "x" not in record:
         completed_at = record.get("end")
@@ -475,7 +479,7 @@ def _row(record: Record, call: int) -> list[Any]:
         record.get("y"),
         record.get("x"),
         record.get("f"),
-        1 if "lost" in record and "asked" not in record else None,
+        1 if "lost" in record else None,
     ]
     for place, value in enumerate(row):
         if value is not None and type(value) is not int and place != ROW.index("key"):
