@@ -209,3 +209,20 @@ def test_info_as_text_fits_the_data() -> None:
     assert (code, stderr) == (0, "")
     for expected in ("disttrace ", "orjson ", "DISTTRACE_STORE_TRACE ", "records are "):
         assert f"  {expected}" in stdout
+
+
+@pytest.mark.parametrize(
+    ("value", "enabled", "told"),
+    [
+        ("off", False, ""),
+        ("No", False, ""),
+        ("on", True, ""),
+        ("yess", False, "DISTTRACE is 'yess'; allowed is 1 or 0; not tracing."),
+    ],
+)
+def test_info_and_start_up_agree_on_what_is_on(value: str, enabled: bool, told: str) -> None:
+    """One function reads DISTTRACE for both."""
+    _, stdout, _ = disttrace("info", "--json", DISTTRACE=value)
+    report = json.loads(stdout)
+    assert report["enabled"] is enabled
+    assert report["complaints"] == ([told] if told else [])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from disttrace.config import PRIVATE, SETTINGS, Config, resolve, to_environ, to_text
+from support.processes import ROOT
 
 
 def test_every_row_is_an_attribute_of_the_config() -> None:
@@ -171,3 +173,20 @@ def test_children_resolve_to_the_same_values() -> None:
     assert [getattr(child, row.keyword) for row in SETTINGS] == [
         getattr(config, row.keyword) for row in SETTINGS
     ]
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    """A row that nobody asks for is a promise that nobody keeps."""
+    packages = (ROOT / "disttrace", ROOT / "viewer" / "disttrace_viewer")
+    sources = [
+        path.read_text()
+        for package in packages
+        for path in package.rglob("*.py")
+        if path != ROOT / "disttrace" / "config.py"
+    ]
+    to_come = ("QUIET",)  # the line at the end of a job
+    for row in SETTINGS:
+        if row.name in to_come:
+            continue
+        read = re.compile(rf"(?:config|settings)\.{row.keyword}\b|[\"']{row.variable}[\"']")
+        assert any(read.search(text) for text in sources), f"{row.variable} is never read"

@@ -157,3 +157,34 @@ assert codes == [0] * 20, codes
         numbers = [record["b"] for record in journal.records if "b" in record]
         assert len(numbers) == len(set(numbers))
         assert journal.of("exit"), journal.name
+
+
+LATE = """
+import multiprocessing, sys
+def child(path):
+    GLOO
+    one(path)
+    if path.endswith("1"): raise ValueError("no")
+if __name__ == "__main__":
+    import disttrace.startup; disttrace.startup.main()
+    context = multiprocessing.get_context("METHOD")
+    children = [context.Process(target=child, args=(f"{sys.argv[1]}{n}",)) for n in range(2)]
+    for c in children: c.start()
+    for c in children: c.join()
+    assert [c.exitcode for c in children] == [0, 1]
+    assert "torch" not in sys.modules
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_a_child_that_imports_torch_itself_is_traced_to_its_end(
+    tmp_path: Path, method: str
+) -> None:
+    """Its parent knows no torch; multiprocessing's own `os._exit` is no sudden end."""
+    program = LATE.replace("GLOO", GLOO.replace("\n", "\n    ")).replace("METHOD", method)
+    journals = run(tmp_path, program, DISTTRACE="1")
+    ends = sorted((j.only("exit")["how"], j.only("exit")["code"]) for j in journals)
+    assert ends == [("exception", 1), ("exit", 0)]
+    parents = {journal.only("process")["parent"] for journal in journals}
+    assert len(parents) == 1 + (method == "forkserver") or None not in parents
+    assert [failure["type"] for j in journals for failure in j.of("failure")] == ["ValueError"]
