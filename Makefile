@@ -22,7 +22,7 @@ BESIDE = -n 2 --dist loadfile
 CHECKED = disttrace viewer tests examples benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-all check docs-site coverage test-torch test-gpu torch-suite faults bench docs clean
+.PHONY: help setup demo test fuzz test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench docs clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -70,6 +70,9 @@ test-all: test ## also what is too long for every run
 test-torch: ## the tests on another torch: make test-torch TORCH=2.15.0
 	$(MAKE) VENV=.venv-$(TORCH) TORCH=$(TORCH) setup
 	.venv-$(TORCH)/bin/python -m pytest $(BESIDE)
+
+prove-gpu: $(STAMP) ## 20 scenarios on NCCL with one CUDA device, and their table of checks
+	$(BIN)/python tests/gpu/proof/prove.py --out build/proof
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu

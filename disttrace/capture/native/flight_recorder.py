@@ -45,7 +45,8 @@ _BY_NAME: Mapping[str, str] = {
 QUERIED = frozenset({NATIVE, "xccl"})
 """Recorders that query a device when they are asked."""
 
-_SEPARATOR = b'},{"collective_seq_id":'
+_OPENING = b'{"collective_seq_id":'
+_FIRST, _SEPARATOR = b'"entries":[' + _OPENING, b"}," + _OPENING
 _STEP = 64  # entries between two moments at which other threads may go on
 
 
@@ -235,7 +236,7 @@ def _from_json(dump: Callable[[bool], bytes], question: Question) -> _Told:
     text = dump(question.active)
     answered = time.perf_counter_ns()
     entries = _entries(text)
-    found = _newest(entries, lambda entry: record(orjson.loads(entry)), question)
+    found = _newest(entries, _parsed, question)
     return _Told(found, answered, not entries)
 
 
@@ -256,14 +257,17 @@ def _newest(
 
 
 def _entries(text: bytes) -> list[bytes]:
-    """The objects of a dump's ``entries``, as text: keys are sorted, so each begins alike."""
-    begin = text.find(b'"entries":[{')
+    """The objects of a dump's ``entries``, as text without the first key's name and the brace
+    after them: keys are sorted, so each begins alike.
+    """
+    begin = text.find(_FIRST)
     if begin < 0:
         return []
-    end = text.rfind(b"}],")
-    parts = text[begin + len(b'"entries":[{') : end].split(_SEPARATOR)
-    head = _SEPARATOR[len(b"},") :]
-    return [(b"{" if n == 0 else head) + part + b"}" for n, part in enumerate(parts)]
+    return text[begin + len(_FIRST) : text.rfind(b"}],")].split(_SEPARATOR)
+
+
+def _parsed(entry: bytes) -> Record:
+    return record(orjson.loads(_OPENING + entry + b"}"))
 
 
 def record(entry: Mapping[str, Any]) -> Record:

@@ -17,6 +17,7 @@ import pickle
 import queue
 import socket
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -290,6 +291,8 @@ class StandInWork(Work):
 
     def wait(self, timeout: Any = None) -> bool:
         STREAMS.order(self._operation)
+        if _read_by_cxx(sys._getframe(1)):
+            self._operation.done.wait()
         return True
 
     def is_completed(self) -> bool:
@@ -307,6 +310,17 @@ class StandInWork(Work):
 
     def result(self) -> Any:
         return self._tensors
+
+
+def _read_by_cxx(frame: Any) -> bool:
+    """Whether C++ waits, of which DDP reads the result on the host: torch called it, and not by
+    the functions of ``torch.distributed`` that wait for a synchronous call.
+    """
+    while frame is not None and "disttrace" in frame.f_code.co_filename:
+        frame = frame.f_back
+    home = os.path.dirname(torch.__file__)
+    file = frame.f_code.co_filename if frame is not None else ""
+    return file.startswith(home) and not file.endswith("distributed_c10d.py")
 
 
 REDUCE = {

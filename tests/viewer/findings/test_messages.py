@@ -145,3 +145,18 @@ def test_a_long_cycle_needs_no_recursion() -> None:
     """Five thousand ranks in one ring."""
     size = 5000
     assert cycles({n: ((n + 1) % size,) for n in range(size)}) == [tuple(range(size))]
+
+
+def test_on_nccl_a_ring_that_receives_first(tmp_path: Path) -> None:
+    """Each has issued its send too, but the device has not come to it: a deadlock."""
+    for journal, group in steps(tmp_path, 3):
+        rank = journal.rank or 0
+        for place, (op, peer) in enumerate((("recv", (rank - 1) % 3), ("send", (rank + 1) % 3))):
+            call = journal.message(group, op, peer, backend="nccl", device="cuda")
+            number = journal.begin(call, 200 * MS + place * MS, q=1)
+            journal.record(i=number, d=MS // 10)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("deadlock", ())
+    assert found.cycle is not None
+    assert len(found.cycle) == 3

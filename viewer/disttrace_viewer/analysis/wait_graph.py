@@ -264,6 +264,7 @@ def _resolve(evidence: Evidence, group: int, missing: Sequence[int]) -> Resolved
 
 
 def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
+    held = _held_back(evidence)
     for op in chosen:
         group = op.call.group
         if group is None:
@@ -294,6 +295,8 @@ def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
             )
         elif mine > LATE_NS:
             yield Wait(op, MESSAGE, key, arrived=(other,), late_ns=mine)
+        elif partner.id in held:
+            yield Wait(op, MESSAGE, key, (other,), arrived=(op.process,))
         else:
             yield Wait(op, MESSAGE, key, arrived=(op.process, other))
 

@@ -1,0 +1,105 @@
+"""How long other Python threads stand still while torch's flight recorder is asked.
+
+    python benchmarks/recorder/asking_devices.py [--rounds 7]
+
+Fills a real recorder, gloo's (its code is that of NCCL's), to its 2,000 entries. A second thread
+sleeps half a millisecond at a time and keeps its longest stop: beside nothing, beside disttrace's
+way of asking (C++ without the GIL, parsed in steps), and beside torch's own binding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+
+from disttrace.capture.native import flight_recorder, gil_free
+from disttrace.capture.native.flight_recorder import Question
+
+ENTRIES = 2_000
+TICK_S = 0.0005
+
+
+def longest_stop(beside: Callable[[], object]) -> tuple[float, float]:
+    """Milliseconds that a Python thread stood still at most, and that one call took."""
+    stops: list[float] = []
+    over = threading.Event()
+
+    def tick() -> None:
+        last = time.perf_counter()
+        while not over.is_set():
+            time.sleep(TICK_S)
+            now = time.perf_counter()
+            stops.append(now - last)
+            last = now
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    time.sleep(0.02)
+    stops.clear()
+    begin = time.perf_counter()
+    beside()
+    took = time.perf_counter() - begin
+    over.set()
+    thread.join()
+    return max(stops, default=0.0) * 1e3, took * 1e3
+
+
+def measured(rounds: int) -> dict[str, tuple[float, float]]:
+    """(longest stop, duration) in milliseconds, medians over rounds, by what was done beside."""
+    fill()
+    everything, newest = Question(False, 0, 0), Question(True, 1 << 62, 1 << 62)
+    free = gil_free.gloo_json()
+    ways: dict[str, Callable[[], object]] = {"nothing": lambda: time.sleep(0.05)}
+    if free is not None:
+        ask = functools.partial(flight_recorder._from_json, free)
+        ways["disttrace, all entries"] = lambda: ask(everything)
+        ways["disttrace, what is new"] = lambda: ask(newest)
+    ways["torch's binding"] = lambda: pickle.loads(
+        _dump_fr_trace(includeCollectives=True, includeStackTraces=False, onlyActive=False)
+    )
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            found[name].append(longest_stop(way))
+    return {
+        name: (median(stop for stop, _ in each), median(took for _, took in each))
+        for name, each in found.items()
+    }
+
+
+def fill() -> None:
+    """As many operations as the recorder holds, and more."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    x = torch.ones(4)
+    for _ in range(ENTRIES + 100):
+        dist.all_reduce(x)
+
+
+def table(figures: dict[str, tuple[float, float]]) -> str:
+    """In Markdown."""
+    rows = [
+        "| beside | longest stop of another thread, ms | one call, ms |",
+        "| ------ | ---------------------------------: | -----------: |",
+    ]
+    rows += [f"| {name} | {stop:.1f} | {took:.1f} |" for name, (stop, took) in figures.items()]
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    print(table(measured(parser.parse_args().rounds)))
+
+
+if __name__ == "__main__":
+    main()
