@@ -305,7 +305,7 @@ def test_a_straggler(chromium: Browser, straggler: Path) -> None:
     view = Page(chromium, straggler)
     view.click("#findings button")
     assert view.text("#detail h2").startswith("all_reduce #")
-    assert view.text("#detail .lead") == "Arrived last of 4."
+    assert view.text("#detail .lead") == "Arrived last of 4, 3 others waited up to 40.0 ms for it."
     chosen = view.run("T.processes[T.process[V.op]].rank")
     size = view.run("V.to - V.from")
     assert (chosen, 42 * MS <= size <= 100 * MS) == (2, True)

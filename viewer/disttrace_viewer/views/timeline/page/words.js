@@ -108,13 +108,17 @@ function absent(x) {
   return (ranks.length === 1 ? "rank " : "ranks ") + spans(ranks);
 }
 
-// arrived 7th of 8
+// arrived 7th of 8; arrived last of 8, 7 others waited up to 149 ms for it
 function arrival(op) {
   const x = T.ex[op];
   if (x === NONE) return "";
   const order = members(x), nth = order.indexOf(op) + 1;
   const of = T.ex_expected[x] === NONE ? order.length : T.ex_expected[x];
-  if (nth === of && of > 1) return "arrived last of " + of;
+  if (nth === of && of > 1) {
+    const held = order.filter((other) => T.for[other] === T.process[op] && T.wait[other] > 0);
+    const longest = time(Math.max(...held.map((other) => T.wait[other])));
+    return "arrived last of " + of + (held.length ? ", " + count(held.length, "other") + " waited up to " + longest + " for it" : "");
+  }
   return nth === 1 && of > 1 ? "arrived first of " + of : "arrived " + ordinal(nth) + " of " + of;
 }
 
