@@ -48,6 +48,8 @@ def install(
     max_mb: "int | None" = None,
     slow_write: "float | None" = None,
     stall: "float | None" = None,
+    on_stall: "str | None" = None,
+    quiet: "bool | None" = None,
     stack_depth: "int | None" = None,
     job: "str | None" = None,
     store_trace: "Words" = None,
@@ -56,6 +58,7 @@ def install(
     redact: "Words" = None,
     file_mode: "int | str | None" = None,
     pending: "float | None" = None,
+    core: "str | None" = None,
     **unknown: "NoReturn",
 ) -> None:
     """Trace this process, and the processes that it starts from now on.

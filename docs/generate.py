@@ -1,7 +1,7 @@
 """Writes docs/init-flow.md from real runs of the examples; `make docs` calls it.
 
 Ports, process ids, host names, run ids, folders and times differ from run to run, so they are
-taken out or numbered in the order in which they appear: the page changes only when the way in does.
+taken out or numbered in the order in which they appear: the page changes with initialization only.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ FLOWS = (
     ),
 )
 
-HEAD = """# The way in
+HEAD = """# Initialization
 
 How processes become a group: who listens and who connects, on which address, under which prefixes,
 and by which keys, until the group is ready. Every drawing below is `disttrace view --phase init` of
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def section(flow: Flow) -> str:
-    """One flow: run it traced, and draw its way in."""
+    """One flow: run it traced, and draw its initialization."""
     with tempfile.TemporaryDirectory() as folder:
         raw, clean = Path(folder, "raw"), Path(folder, "clean")
         environ = {**os.environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(raw)}
@@ -128,7 +128,7 @@ def section(flow: Flow) -> str:
 
 
 def draw(folder: Path) -> str:
-    """The way in without times, in program order."""
+    """Initialization without times, in program order."""
     report = report_of(load([str(folder)]), init=True)
     file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     paint_full(ordered(report.way_in), report.names, paper(file, width=WIDTH), timeless=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from dataclasses import fields
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import disttrace
 from disttrace.config import PRIVATE, SETTINGS, Config, resolve, to_environ, to_text
 from support.processes import ROOT
 
@@ -190,3 +192,10 @@ def test_every_setting_is_read_somewhere() -> None:
             continue
         read = re.compile(rf"(?:config|settings)\.{row.keyword}\b|[\"']{row.variable}[\"']")
         assert any(read.search(text) for text in sources), f"{row.variable} is never read"
+
+
+def test_the_keywords_of_install_are_the_settings() -> None:
+    """A new setting is a keyword too."""
+    given = inspect.signature(disttrace.install).parameters
+    names = [name for name, one in given.items() if one.kind is one.KEYWORD_ONLY]
+    assert names == [row.keyword for row in SETTINGS]

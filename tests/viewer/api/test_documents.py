@@ -94,3 +94,6 @@ def test_an_empty_folder_is_an_error_of_ours(tmp_path: Path) -> None:
     """Documented as ``ViewerError``, with what to do."""
     with pytest.raises(ViewerError, match="no journals in"):
         diagnose(tmp_path)
+    (tmp_path / "notes.txt").write_text("no journal")
+    with pytest.raises(ViewerError, match=r"notes.txt is a file and no journal: give the direct"):
+        diagnose(tmp_path / "notes.txt")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import polars as pl
 import pytest
 
 import disttrace
-from disttrace.config import SETTINGS
 from disttrace_viewer.api import Finding, Location, ViewerError
 from disttrace_viewer.views import jsonl
 from support.journals import MS, UNIX_NS, Journal, training, workers
@@ -204,13 +202,6 @@ def test_without_the_extra_its_name_is_told(name: str) -> None:
         r" get it by pip install 'disttrace\[viewer\]'\n",
         told,
     )
-
-
-def test_the_keywords_of_install_are_the_settings() -> None:
-    """A new setting is a keyword too."""
-    given = inspect.signature(disttrace.install).parameters
-    names = [name for name, one in given.items() if one.kind is one.KEYWORD_ONLY]
-    assert names == [row.keyword for row in SETTINGS]
 
 
 def test_frames_are_polars(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_straggler_is_named_with_its_line_and_what_it_costs(tmp_path: Path) ->
         "busbw": pytest.approx(6e6),
     }
     assert stats.text(width=80).splitlines()[:3] == [
-        "4 ranks, 620 ms each in communication, 97% of it waiting for the last to arrive.",
+        "4 ranks, 620 ms each communicating, 97% of it waiting for the last to arrive.",
         "Rank 2 made others wait 2.40 s, 40.0 ms before train.py:10 in 20 of 20 calls.",
         "",
     ]
@@ -248,6 +248,9 @@ def test_who_never_came_is_waited_for_to_the_end(tmp_path: Path) -> None:
     assert waited(stats) == [5000, 0]
     assert stats.ranks["made_others_wait_ns"].to_list() == [0, 0]
     assert stats.operations["algbw"].to_list() == [None]
+    assert str(stats).splitlines()[1] == (
+        "5.00 s of waiting is for what never arrived; `disttrace diagnose` tells more."
+    )
 
 
 def test_a_window_cuts_times_and_lives(tmp_path: Path) -> None:

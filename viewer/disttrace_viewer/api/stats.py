@@ -159,7 +159,7 @@ class Stats:
             "wall_ns": self.wall_ns,
             "communicating_ns": self.communicating_ns,
             "waiting_ns": self.waiting_ns,
-            "operations": self.by(KEYS if by is None else _keys(by)).to_dicts(),
+            "operations": self.by(KEYS if by is None else _keys(by)).drop("clock").to_dicts(),
             "ranks": self.ranks.to_dicts(),
             "origins": self.origins.to_dicts(),
         }

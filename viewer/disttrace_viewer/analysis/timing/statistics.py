@@ -174,6 +174,12 @@ class Statistics:
             orient="row",
         )
 
+    @cached_property
+    def never_arrived_ns(self) -> int:
+        """What was waited for members that had not come when the picture stops."""
+        parts = self.waits.parts
+        return int(parts.filter(pl.col("in_flight") & pl.col("by").is_null())["wait_ns"].sum())
+
     @property
     def _inside(self) -> pl.Expr:
         """Begun within the window: what reaches into it counts with its time only."""

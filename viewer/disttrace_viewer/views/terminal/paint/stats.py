@@ -17,6 +17,8 @@ ROWS, RANKS, ORIGINS = 20, 12, 5
 """Rows shown before the rest is counted."""
 STANDS_OUT = 0.1
 """Part of all waiting from which on its origin is named as the one to look at."""
+MOST = 0.5
+"""Part of all waiting from which on those who never arrived are what there is to say."""
 LOUD = 0.5
 """A share of waiting from here on is marked."""
 _KEYS = {"line": ("line",), "group": (FAMILY,), "op": ("op",), "rank": ("op",)}
@@ -46,9 +48,13 @@ def sentences(statistics: Statistics) -> tuple[str, str]:
     each = duration(sums["communicating_ns"] // count) + (" each" if count > 1 else "")
     share = sums["waiting_ns"] / sums["communicating_ns"]
     first = (
-        f"{number(count, 'rank')}, {each} in communication,"
+        f"{number(count, 'rank')}, {each} communicating,"
         f" {share:.0%} of it waiting for the last to arrive."
     )
+    open_ns = statistics.never_arrived_ns
+    if open_ns >= MOST * sums["waiting_ns"]:
+        waited = f"{duration(open_ns)} of waiting is for what never arrived"
+        return first, f"{waited}; `disttrace diagnose` tells more."
     origins = statistics.origins
     if not origins.height:
         return first, "Nobody made others wait by being late."
