@@ -12,6 +12,7 @@ import orjson
 from hypothesis import strategies as st
 
 from disttrace.journal.format import FIELDS
+from disttrace_viewer.load.schema import json_object
 from support.journals import MS, Journal, training
 
 HURT = 0
@@ -85,9 +86,9 @@ class Change:
         elif self.how == "raw":
             lines[place] = _json(self.value)
         else:
-            record = orjson.loads(lines[place]) if lines[place].startswith(b'{"') else {}
-            if not isinstance(record, dict):
-                return
+            record = json_object(lines[place])
+            if record is None:
+                return  # changed before into what is no record
             keys = list(record)
             if self.how == "own" and keys:
                 # A field that is there, or one inside of it.

@@ -13,6 +13,7 @@ import pytest
 
 from disttrace.journal.format import BOUNDS, DEFINITIONS, FIELDS, LONGEST, MOST_MEMBERS, NEEDED
 from disttrace_viewer.load import files
+from disttrace_viewer.load.definitions import MOST_OF_A_KIND, Definitions
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.load.schema import Checker
 from disttrace_viewer.load.text import LONGEST_LINE, read
@@ -308,3 +309,17 @@ def test_both_readers_skip_the_same_records(tmp_path: Path) -> None:
     assert trace.operations["number"].to_list() == [1]
     assert sorted(p.kind for p in trace.problems) == ["noise", "wrong values"]
     assert reader.definitions.checker.wrong == 4
+
+
+def test_ranges_and_definitions_are_bounded() -> None:
+    """Sixty bytes may stand for a million ranks, and twenty for a record of a kilobyte."""
+    found = Definitions()
+    for number in range(10):
+        ranks = [{"from": number, "to": 1_000_000}]
+        assert found.add({"def": "group", "n": number, "ranks": ranks})
+    known = [g for g in found.numbered["group"].values() if g["ranks"] is not None]
+    assert len(known) == 4
+    for number in range(MOST_OF_A_KIND + 1):
+        found.add({"def": "thread", "n": number})
+    assert len(found.numbered["thread"]) == MOST_OF_A_KIND
+    assert found.checker.cut == 6 + 1

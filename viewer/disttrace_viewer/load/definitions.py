@@ -20,6 +20,8 @@ from disttrace_viewer.load.text import Text
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
 LISTED = ("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous")
+MOST_OF_A_KIND = 1 << 18
+"""Definitions of one kind in one journal: each costs up to a hundred times its line in memory."""
 ROLES = ("agent", "worker", "child", "main")
 
 
@@ -67,6 +69,10 @@ class Definitions:
         if found is None:
             return True
         self.last_t = max(self.last_t, found.get("t") or 0)
+        table = self.numbered[kind] if kind in NUMBERED else self.listed.get(kind, ())
+        if len(table) >= MOST_OF_A_KIND and found.get("n") not in table:
+            self.checker.limited(f"more than {MOST_OF_A_KIND:,} {kind} records")
+            return True
         if kind in NUMBERED:
             self._complete(kind, found)
         elif kind in LISTED:

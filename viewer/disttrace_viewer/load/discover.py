@@ -88,7 +88,7 @@ def _walk(paths: Sequence[str], problems: Problems) -> Iterator[str]:
         if os.path.isdir(path):
             yield from _below(path, tuple(map(os.path.realpath, paths)), problems)
         elif os.path.exists(path):
-            yield from _siblings(path)
+            yield from _siblings(path, problems)
         else:
             problems.add(
                 path, "missing", "does not exist; give the folder that DISTTRACE_DIR named."
@@ -127,12 +127,14 @@ def _below(top: str, roots: Sequence[str], problems: Problems) -> Iterator[str]:
             yield os.path.join(folder, name)
 
 
-def _siblings(path: str) -> Iterator[str]:
+def _siblings(path: str, problems: Problems) -> Iterator[str]:
     """A single file stands for its whole journal."""
     name = os.path.basename(path)
     match = _SEGMENT.match(name)
     base = match["base"] if match else name.removesuffix(DEFS_SUFFIX)
     if not match and base == name:
+        if not name.endswith(_OURS):
+            problems.add(path, "foreign", "is a file, and none of a journal; give its folder.")
         yield path
         return
     folder = os.path.dirname(path)

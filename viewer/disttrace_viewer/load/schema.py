@@ -19,6 +19,8 @@ Check = Callable[["Checker", Any], Any]
 
 LONGEST_ODD = 1 << 20
 """Bytes of a line that is worth a second look."""
+MOST_RANKS = 1 << 22
+"""Ranks that the ranges of one journal stand for, all together."""
 DEEPEST = 8
 """Levels of a value that may hold any JSON."""
 
@@ -33,7 +35,7 @@ class Checker:
     """Checks the records of one journal, and counts what had to be left out or cut."""
 
     def __init__(self) -> None:
-        self.wrong = self.cut = 0
+        self.wrong = self.cut = self.members = 0
         self.first_wrong = self.first_cut = ""
         self._where = ""
 
@@ -148,8 +150,13 @@ def _maybe(inner: Check) -> Check:
     return lambda checker, value: None if value is None else inner(checker, value)
 
 
-def _ranks(_checker: Checker, value: Any) -> tuple[int, ...]:
+def _ranks(checker: Checker, value: Any) -> tuple[int, ...] | None:
     """The ranks that numbers and ranges stand for; equal lists are one object."""
+    if type(value) is list:
+        checker.members += sum(_length(part) for part in value if type(part) is dict)
+        if checker.members > MOST_RANKS:
+            checker.limited(f"ranges of more than {MOST_RANKS:,} ranks in one journal")
+            return None
     ranks = ranks_of(value)
     if ranks is None:
         raise Wrong
@@ -164,6 +171,16 @@ def _numbers(_checker: Checker, value: Any) -> list[int]:
         raise Wrong
     found: list[int] = value
     return found
+
+
+def _length(part: dict[str, Any]) -> int:
+    """About how many ranks a range stands for: sixty bytes may mean a million."""
+    first: Any = part.get("from")
+    last: Any = part.get("to")
+    step: Any = part.get("step", 1)
+    if not type(first) is type(last) is type(step) is int:
+        raise Wrong
+    return abs(last - first) // max(1, abs(step))
 
 
 def _map(checker: Checker, value: Any) -> dict[str, str]:
