@@ -15,7 +15,7 @@ from importlib import resources
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.timeline.content import document
 
-SCRIPTS = ("data", "words", "lanes", "find", "paint", "inspect", "move", "start")
+SCRIPTS = ("data", "words", "lanes", "find", "paint", "bands", "map", "inspect", "move", "start")
 """The page's program, in the order in which it stands there."""
 
 
