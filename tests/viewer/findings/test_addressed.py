@@ -102,4 +102,4 @@ def test_a_call_that_raises_under_detail_has_begun(tmp_path: Path) -> None:
     found = only(findings(tmp_path))
     assert (found.kind, found.seq) == ("op_mismatch", 3)
     assert ranks(tmp_path, found.culprits) == [0]
-    assert found.consequences[0].startswith("Ranks 1 and 2 failed with RuntimeError")
+    assert found.consequences[0].startswith("Ranks 1, 2 failed with RuntimeError")

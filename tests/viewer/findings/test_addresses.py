@@ -40,7 +40,7 @@ def test_in_a_larger_group_the_text_stays_as_it_is(tmp_path: Path) -> None:
             echo(journal, journal.collective(group))
     found = only(findings(tmp_path, look=all_gone))
     assert (
-        "Ranks 0 and 2 failed with RuntimeError: Connection closed by peer [127.0.0.1]:4711."
+        "Ranks 0, 2 failed with RuntimeError: Connection closed by peer [127.0.0.1]:4711."
         in found.consequences
     )
 

@@ -125,7 +125,7 @@ def test_who_arrives_after_the_time_out_is_missing(tmp_path: Path, then: str) ->
     assert ranks(tmp_path, found.culprits) == [1]
     assert found.summary == (
         "Rank 1 arrived at all_reduce #3 of the default group 7.8 s after the others had given up:"
-        " ranks 0 and 2 waited for it at train.py:10 for 6.0 s."
+        " ranks 0, 2 waited for it at train.py:10 for 6.0 s."
     )
 
 

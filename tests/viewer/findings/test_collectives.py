@@ -36,7 +36,7 @@ def test_a_rank_outside_communication_is_missing(tmp_path: Path) -> None:
     assert ranks(tmp_path, found.culprits) == [2]
     assert ranks(tmp_path, found.waiting) == [0, 1]
     assert found.summary == (
-        "Rank 2 never joined all_reduce #3 of the default group: ranks 0 and 1 have been waiting at"
+        "Rank 2 never joined all_reduce #3 of the default group: ranks 0, 1 have been waiting at"
         " train.py:10 for 19.8 s; rank 2 is at loader.py:9 in load, not in any collective."
     )
     assert (found.locations[0].file, found.locations[0].line) == ("/src/loader.py", 9)

@@ -57,7 +57,7 @@ def test_the_next_key_of_a_series_closes_a_cycle(tmp_path: Path) -> None:
     assert found.key == "app/step/3"
     assert ranks(tmp_path, found.waiting) == [0, 1]
     for sentence in (
-        "Ranks 0 and 1 wait for one another: ",
+        "Ranks 0, 1 wait for one another: ",
         "rank 0 is in barrier #3 of the default group (train.py:10) and waits for rank 1",
         "rank 1 is in store.get of 'app/step/3' (train.py:50) and waits for rank 0, which alone",
     ):

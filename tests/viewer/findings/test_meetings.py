@@ -43,7 +43,7 @@ def test_a_rank_that_was_never_started_is_named(tmp_path: Path) -> None:
     assert (found.kind, found.certainty) == ("rendezvous_incomplete", "likely")
     assert (found.culprits, found.absent_ranks) == ((), (2,))
     assert ranks(tmp_path, found.waiting) == [0, 1]
-    assert "2 of 3 have arrived (ranks 0 and 1); no journal of rank 2 was found" in found.summary
+    assert "2 of 3 have arrived (ranks 0, 1); no journal of rank 2 was found" in found.summary
 
 
 def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_claims_of_another_world_size_are_a_group_mismatch(tmp_path: Path) -> No
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("group_mismatch", [1])
-    assert "rank 1 claims 4 and ranks 0 and 2 claim 3" in found.summary
+    assert "rank 1 claims 4 and ranks 0, 2 claim 3" in found.summary
 
 
 def test_who_could_not_listen_is_not_absent(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_group_mismatch_that_harmed_nobody_is_a_warning(tmp_path: Path) -> Non
 
 
 def test_members_only_with_nothing_after_it_is_legal(tmp_path: Path) -> None:
-    """Ranks 2 and 3 do not call, and nobody misses them."""
+    """Ranks 2, 3 do not call, and nobody misses them."""
     for journal, _ in steps(tmp_path, 4):
         if (journal.rank or 0) < 2:
             create(journal, 200 * MS, [0, 1], wait=False)

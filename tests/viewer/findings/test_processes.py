@@ -159,7 +159,7 @@ def test_a_rank_that_is_no_member_explains_the_exception(tmp_path: Path) -> None
             beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("not_in_group", [2, 3])
-    assert found.summary == "Ranks 2 and 3 name rank 0 (train.py:25), no member of [2, 3]."
+    assert found.summary == "Ranks 2, 3 name rank 0 (train.py:25), no member of [2, 3]."
     assert ranks(tmp_path, found.waiting) == [0, 1]
 
 
@@ -251,7 +251,7 @@ def test_sys_exit_with_a_code_is_a_failure(tmp_path: Path) -> None:
     assert (found.kind, found.certainty) == ("process_failed", "certain")
     assert ranks(tmp_path, found.culprits) == [1, 2]
     assert found.summary.startswith(
-        "Ranks 1 and 2 ended with exit code 3 at train.py:55 in main, after all_reduce #2"
+        "Ranks 1, 2 ended with exit code 3 at train.py:55 in main, after all_reduce #2"
     )
     assert [one.line for one in found.locations] == [55, 55]
 

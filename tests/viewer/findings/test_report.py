@@ -85,17 +85,100 @@ def test_nothing_to_read_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_text_leads_with_the_finding_and_shows_everybody(tmp_path: Path) -> None:
-    """One sentence first, then a line per process, then what to do."""
+    """One sentence first, what to do, then where the ranks are, culprits first."""
     hang(tmp_path)
     case, found = verdict(tmp_path)
     text = list(lines(case, found))
     assert text[0].startswith("1. ERROR missing_participant: Rank 1 never joined all_reduce #3")
-    where = text.index("Where everybody is:")
-    shown = {line.split()[1]: line for line in text[where + 1 : where + 3]}
-    assert "in all_reduce #3 of the default group for 19.8 s at train.py:10 in main" in shown["0"]
-    assert "outside communication, at loader.py:9 in load" in shown["1"]
-    assert any(line.startswith("   What to do: ") for line in text)
+    assert text[1].startswith("   What to do: ")
+    where = text.index("Where the ranks are:")
+    first, second = text[where + 1 : where + 3]
+    assert re.match("▶ rank 1 +running +not in any collective .*at loader.py:9 in load$", first)
+    assert re.match("  rank 0 +running +in all_reduce #3 of the default group for 19.8 s", second)
+    assert second.endswith("at train.py:10 in main")
     assert text[-1].startswith("Read: 2 journals, 5 operations of 1 job.")
+
+
+def test_a_large_job_fits_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Equal positions are folded, culprits stand first, and lines are wrapped by words."""
+    for journal, group in steps(tmp_path, 64, count=1):
+        if journal.rank == 61:
+            stand(journal, 3000 * MS, "/src/loader.py", 9, "load")
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=2)
+        beat(journal, 20)
+    assert main(["diagnose", str(tmp_path), "--width", "80"]) == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) < 20
+    assert max(map(len, shown)) <= 80
+    assert shown[0].startswith("1. ERROR missing_participant: Rank 61 never joined all_reduce #2")
+    (where,) = (n for n, line in enumerate(shown) if line == "Where the ranks are:")
+    assert shown[where + 1].startswith("▶ rank 61 ")
+    assert shown[where + 2].startswith("  ranks 0-60, 62, 63 ")
+
+
+def test_before_the_stall_limit_it_says_who_waits_for_whom(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That is no fault yet, and the exit code says so."""
+    for journal, group in steps(tmp_path, 4):
+        if journal.rank != 1:
+            journal.begin(journal.collective(group), 3400 * MS, q=3)
+        beat(journal, 10)
+    assert main(["diagnose", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == (
+        "No fault yet: ranks 0, 2, 3 have been waiting 6.6 s for rank 1 in all_reduce #3 of the"
+        " default group (counts as stalled after 10 s; --stall 5 judges earlier)."
+    )
+    assert main(["diagnose", str(tmp_path), "--stall", "5"]) == 1
+
+
+def test_the_variable_sets_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The option wins over it."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 3400 * MS, q=3)
+        beat(journal, 10)
+    monkeypatch.setenv("DISTTRACE_STALL", "5")
+    assert main(["diagnose", str(tmp_path)]) == 1
+    assert main(["diagnose", str(tmp_path), "--stall", "20"]) == 0
+
+
+def test_stacks_of_whoever_is_stuck(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All recorded frames, each stack once."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            frames = (("/usr/lib/python3.12/queue.py", 171, "get"), ("/src/loader.py", 9, "load"))
+            journal.record(at=9000 * MS, h=0, k=journal.stack(*frames))
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    assert main(["diagnose", str(tmp_path), "--stacks"]) == 1
+    shown = capsys.readouterr().out
+    assert "rank 1 is at loader.py:9 in load (in queue.py:171 get), not in any collective" in shown
+    stacks = shown.split("Stacks, innermost frame first:\n")[1].split("\n\n")[0]
+    assert stacks.splitlines() == [
+        "  rank 1",
+        "    /usr/lib/python3.12/queue.py:171 in get",
+        "    /src/loader.py:9 in load",
+        "  ranks 0, 2",
+        "    train.py:10 in main",
+    ]
+
+
+@pytest.mark.parametrize(("color", "expected"), [("FORCE_COLOR", True), ("NO_COLOR", False)])
+def test_colour_is_asked_for_by_variables(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    color: str,
+    expected: bool,
+) -> None:
+    """Into a pipe only where somebody wants it."""
+    hang(tmp_path)
+    monkeypatch.setenv(color, "1")
+    main(["diagnose", str(tmp_path)])
+    assert ("\x1b[" in capsys.readouterr().out) is expected
 
 
 def test_what_is_read_and_what_is_missing_is_said(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_straggler_is_found_with_its_delay_and_its_line(tmp_path: Path) -> Non
     assert ranks(tmp_path, found.waiting) == [0, 2]
     assert found.summary == (
         "Rank 1 comes late to all_reduce by 40 ms in 20 of 22 cases before train.py:10 in main;"
-        " ranks 0 and 2 waited 1.6 s for it in total."
+        " ranks 0, 2 waited 1.6 s for it in total."
     )
 
 

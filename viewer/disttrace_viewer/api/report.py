@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,8 @@ from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis.diagnose import diagnose as apply_rules
 from disttrace_viewer.trace import model
 
+_WHOLE = 100_000
+"""Columns that no line of a report fills."""
 STALL_VARIABLE = "DISTTRACE_STALL"
 
 
@@ -144,6 +147,20 @@ class Report:
         from disttrace_viewer.views.terminal.diagnosis import lines
 
         return "\n".join(lines(self._case, self._found))
+
+    def print(
+        self, *, stacks: bool = False, width: int | None = None, color: bool | None = None
+    ) -> None:
+        """Print the report, wrapped at ``width`` columns (default: the terminal's; elsewhere lines
+        stay whole). ``stacks`` adds the recorded frames of whoever is stuck.
+        """
+        from disttrace_viewer.views.terminal.diagnosis import page
+        from disttrace_viewer.views.terminal.paint.console import paper
+        from disttrace_viewer.views.terminal.paint.diagnosis import paint
+
+        whole = width is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
+        out = paper(width=_WHOLE if whole else width, color=color)
+        paint(out, page(self._case, self._found, stacks=stacks))
 
     def __repr__(self) -> str:
         kinds = ", ".join(found.kind for found in self._found) or "nothing found"

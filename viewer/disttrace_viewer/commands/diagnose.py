@@ -18,7 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stall",
         type=common.seconds,
         metavar="SECONDS",
-        help="while processes live, waiting is a fault from here on (default: 10)",
+        help="while processes live, waiting is a fault from here on (default: DISTTRACE_STALL, or"
+        " 10)",
+    )
+    look = common.add_look(parser)
+    look.add_argument(
+        "--stacks", action="store_true", help="the recorded frames of whoever is stuck"
     )
 
 
@@ -32,7 +37,7 @@ def execute(args: argparse.Namespace) -> int:
 
         common.write(orjson.dumps(report.to_dict(), option=orjson.OPT_INDENT_2) + b"\n")
     else:
-        common.write(f"{report}\n".encode())
+        report.print(stacks=args.stacks, width=args.width, color=common.color(args))
     if not report.healthy:
         return 1
     return INCOMPLETE if report.incomplete else 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from disttrace_viewer.analysis.liveness import DISK, STOPPED
 from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.peer_addresses import words
+from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.diagnosis.report import state
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
@@ -67,14 +69,26 @@ def _doing(case: Case, index: int) -> tuple[str, str, int]:
         at = "" if where is None else sentences.standing(where)
         return f"in {sentences.operation(trace, op)}", at, evidence.age_ns(op)
     end = evidence.ends[index]
-    if end.over:
+    if end.over and end.how != SILENT:
         return words(evidence, index), "", 0
     sample = evidence.stands(index)
+    if end.held is not None or sample is not None or end.over:
+        since = 0
+        last = evidence.last.get(index)
+        if sample is not None and last is not None and not end.over:
+            since = max(0, evidence.cut_ns - (last.end_ns or last.begin_ns))
+        at = "" if sample is None else sentences.standing(sample, evidence.inside(index))
+        silent = words(evidence, index) if end.over and sample is None else NOWHERE
+        return _HELD.get(end.held or "", silent), at, since
     last = evidence.last.get(index)
-    if sample is not None:
-        since = 0 if last is None else max(0, evidence.cut_ns - (last.end_ns or last.begin_ns))
-        return "not in any collective", sentences.standing(sample), since
     if last is None:
         return "no operation yet", "", 0
     done = "in" if last.pending else "last"
     return f"{done} {sentences.operation(trace, last)}", sentences.place(frame(trace, last)), 0
+
+
+NOWHERE = "not in any collective"
+_HELD = {
+    STOPPED: "stopped (SIGSTOP, or a debugger)",
+    DISK: "in uninterruptible sleep (disk, NFS or a driver)",
+}

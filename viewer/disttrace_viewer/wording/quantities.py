@@ -54,7 +54,7 @@ def clock_time(ns: int) -> str:
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """``0-3, 7`` for 0, 1, 2, 3, 7."""
+    """``0-3, 7`` for 0, 1, 2, 3, 7; ``0, 1`` for two neighbours."""
     runs: list[list[int]] = []
     for value in sorted(set(numbers)):
         if runs and value == runs[-1][1] + 1:

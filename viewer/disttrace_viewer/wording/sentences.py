@@ -20,13 +20,24 @@ def listed(items: Sequence[str]) -> str:
 
 
 def ranks(numbers: Iterable[int]) -> str:
-    """``rank 2``, ``ranks 0 and 1``, ``ranks 0-6``."""
+    """``rank 2``, ``ranks 0, 1``, ``ranks 0-60, 62, 63``: the spelling of every view."""
     found = sorted(set(numbers))
     if not found:
         return "nobody"
     if len(found) == 1:
         return f"rank {found[0]}"
-    return "ranks " + listed(_runs(found))
+    runs = _runs(found)
+    if len(runs) > MANY:
+        return f"ranks {', '.join(runs[:MANY])} and {len(runs) - MANY} more"
+    return f"ranks {', '.join(runs)}"
+
+
+def members(trace: Trace, indices: Iterable[int], absent: Iterable[int] = ()) -> str:
+    """Processes, and ranks of which there is no journal, in one list."""
+    chosen = [trace.processes[i] for i in dict.fromkeys(indices)]
+    known = [p.rank for p in chosen if p.rank is not None]
+    words = [ranks([*known, *absent])] if known or absent else []
+    return listed(words + [p.label for p in chosen if p.rank is None]) or "nobody"
 
 
 def _runs(numbers: Sequence[int]) -> list[str]:
@@ -39,21 +50,12 @@ def _runs(numbers: Sequence[int]) -> list[str]:
     words: list[str] = []
     for run in runs:
         words += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(n) for n in run]
-    if len(words) > MANY:
-        rest = len(words) - MANY
-        return [*words[:MANY], f"{rest} more"]
     return words
 
 
 def processes(trace: Trace, indices: Iterable[int]) -> str:
     """Processes by rank where they have one, else by role and pid."""
-    chosen = [trace.processes[i] for i in dict.fromkeys(indices)]
-    words = []
-    numbers = [p.rank for p in chosen if p.rank is not None]
-    if numbers:
-        words.append(ranks(numbers))
-    words += [p.label for p in chosen if p.rank is None]
-    return listed(words) or "nobody"
+    return members(trace, indices)
 
 
 def capital(text: str) -> str:
@@ -86,8 +88,10 @@ def group(value: Group | None, trace: Trace | None = None) -> str:
         return "a group that is not known"
     if value.default:
         return "the default group"
-    members = None if value.ranks is None else _runs(value.ranks)
-    text = f"group [{', '.join(members)}]" if members else f"group {value.name!r}"
+    shown = None if value.ranks is None else _runs(value.ranks)
+    if shown and len(shown) > MANY:
+        shown = [*shown[:MANY], f"{len(shown) - MANY} more"]
+    text = f"group [{', '.join(shown)}]" if shown else f"group {value.name!r}"
     if value.desc and value.desc not in ("undefined", "default_pg") and "0x" not in value.desc:
         text += f" ({value.desc})"
     elif trace is not None and sum(g.ranks == value.ranks for g in trace.groups) > 1:

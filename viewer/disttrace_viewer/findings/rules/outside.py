@@ -20,8 +20,8 @@ def where(case: Case, processes: Iterable[int], *, named: bool = False) -> str:
     """
     texts: dict[tuple[str, str], list[int]] = {}
     for process in processes:
-        texts.setdefault((_doing(case, process, many=False), _doing(case, process, many=True)), [])
-        texts[_doing(case, process, many=False), _doing(case, process, many=True)].append(process)
+        texts.setdefault((doing(case, process, many=False), doing(case, process, many=True)), [])
+        texts[doing(case, process, many=False), doing(case, process, many=True)].append(process)
     clauses = []
     for (one, many), who in texts.items():
         subject = sentences.processes(case.evidence.trace, who)
@@ -31,7 +31,7 @@ def where(case: Case, processes: Iterable[int], *, named: bool = False) -> str:
     return "; " + ", ".join(clauses) if clauses else ""
 
 
-def _doing(case: Case, process: int, *, many: bool) -> str:
+def doing(case: Case, process: int, *, many: bool) -> str:
     """What a process is at that takes no part, to follow it as a subject."""
     evidence = case.evidence
     end, are = evidence.ends[process], "are" if many else "is"

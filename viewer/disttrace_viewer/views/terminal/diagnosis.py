@@ -1,132 +1,236 @@
-"""The report for a terminal: findings first, then where everybody is, then details."""
+"""The report of `diagnose`, line by line as values: what is wrong, what to do, where the ranks are.
+
+Processes at the same place share a line, culprits stand first, so that a report on a thousand ranks
+fits one screen; ``paint.diagnosis`` wraps and colours it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.analysis.peer_addresses import words
-from disttrace_viewer.diagnosis.report import NO_HISTORY, by_rank, coverage, healthy, state
+from disttrace_viewer.diagnosis.positions import Place, places
+from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, Finding
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
+from disttrace_viewer.trace.model import Stack
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.quantities import number
 
+ROWS = 24
+"""More places than this are counted; those of culprits and of who waits come first."""
+FOLLOWING = 6
+"""More consequences of one finding than this are counted."""
 CAVEATS = 8
 """Sentences about what is missing that are shown."""
-MANY = 32
-"""More processes than this are shown only where something is wrong with them."""
+STACKS = 8
+"""So many different stacks are shown."""
+
+PLAIN, HEAD, BAD, WAIT, GOOD, DIM = "plain", "head", "bad", "wait", "good", "dim"
+"""What a line is: its style."""
 
 
-def lines(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
-    """The report, line by line."""
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line before it is wrapped: ``lead`` stands in front, later lines are indented as far."""
+
+    text: str
+    lead: str = ""
+    style: str = PLAIN
+    """Of the lead, or of the text where there is none."""
+    whole: bool = False
+    """Not to be wrapped: a path to be copied."""
+
+    def __str__(self) -> str:
+        return f"{self.lead}{self.text}"
+
+
+def lines(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> Iterator[str]:
+    """The report, not wrapped."""
+    return (str(line).rstrip() for line in page(case, findings, stacks=stacks))
+
+
+def page(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> Iterator[Line]:
+    """The report; ``stacks`` adds the recorded frames of whoever is stuck."""
     yield from _caveats(case, findings)
-    yield from _summaries(case, findings)
-    yield ""
+    if not findings or all(finding.severity == NOTE for finding in findings):
+        yield _verdict_of_health(case)
+    for place, finding in enumerate(findings, 1):
+        yield from _finding(place, finding)
     yield from _where(case, findings)
-    for number, finding in enumerate(findings, 1):
-        yield from _details(number, finding)
+    for place, finding in enumerate(findings, 1):
+        yield from _following(place if len(findings) > 1 else None, finding)
+    if stacks:
+        yield from _stacks(case, findings)
     yield from _coverage(case)
 
 
-def _caveats(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
+# -- what is wrong ---------------------------------------------------------------------------
+
+
+def _caveats(case: Case, findings: Sequence[Finding]) -> Iterator[Line]:
     """What is missing comes first: what follows may change with it."""
     if not case.incomplete:
         return
-    yield (
+    yield Line(
         "Incomplete: not every journal of the job could be read in full, so this is no verdict on"
         " the whole of it."
         if healthy(findings)
-        else "Not every journal of the job could be read in full; what follows holds all the same."
+        else "Not every journal of the job could be read in full; what follows holds all the same.",
+        style=WAIT,
     )
     for sentence in case.incomplete[:CAVEATS]:
-        yield f"  {sentence}"
+        yield Line(sentence, "  ")
     if len(case.incomplete) > CAVEATS:
-        yield f"  ... and {len(case.incomplete) - CAVEATS} more"
-    yield (
-        "  What to do: collect these files again (whole, from all hosts, readable), and ask again."
+        yield Line(f"... and {len(case.incomplete) - CAVEATS} more", "  ")
+    yield Line(
+        "collect these files again (whole, from all hosts, readable), and ask again.",
+        "  What to do: ",
+        HEAD,
     )
-    yield ""
+    yield Line("")
 
 
-def _summaries(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
-    if not findings and case.incomplete:
-        yield "No fault is certain from what the other journals hold."
-    elif not findings:
-        yield "Nothing is wrong: no fault was found in what the journals hold."
-    for number, finding in enumerate(findings, 1):
-        doubt = "" if finding.certainty == "certain" else ", likely"
-        mark = finding.severity if finding.severity != ERROR else "ERROR"
-        yield f"{number}. {mark} {finding.kind}{doubt}: {finding.summary}"
+def _verdict_of_health(case: Case) -> Line:
+    early = not_yet(case)
+    if early is not None:
+        return Line(early, style=WAIT)
+    if case.incomplete:
+        return Line("No fault is certain from what the other journals hold.", style=WAIT)
+    return Line("Nothing is wrong: no fault was found in what the journals hold.", style=GOOD)
 
 
-def _where(case: Case, findings: Sequence[Finding]) -> Iterator[str]:
-    trace = case.evidence.trace
-    shown = by_rank(trace.processes)
-    if len(shown) > MANY:
-        concerned = {i for f in findings for i in (*f.culprits, *f.waiting)}
-        shown = [p for p in shown if p.index in concerned][:MANY]
-    if shown:
-        yield "Where everybody is:"
-    for process in shown:
-        yield f"  {process.label:<12} {state(case, process.index):<8} {_doing(case, process)}"
-    left = len(trace.processes) - len(shown)
-    if left:
-        yield f"  and {left} more processes"
-
-
-def _doing(case: Case, process: Process) -> str:
+def not_yet(case: Case) -> str | None:
+    """Who has been waiting for whom, where that lasts too short a time to be a fault."""
     evidence, trace = case.evidence, case.evidence.trace
-    waits = case.of_process.get(process.index)
-    if waits:
-        op = waits[0].op
-        where = frame(trace, op)
-        at = "" if where is None else f" at {sentences.standing(where)}"
-        age = sentences.span(evidence.age_ns(op))
-        return f"in {sentences.operation(trace, op)} for {age}{at}"
-    end = evidence.ends[process.index]
-    if end.over:
-        return words(evidence, process.index)
-    standing = evidence.stands(process.index)
-    if standing is not None:
-        return f"outside communication, at {sentences.standing(standing)}"
-    last = evidence.last.get(process.index)
-    if last is None:
-        return "no operation yet"
-    done = "in" if last.pending else "last"
-    return f"{done} {sentences.operation(trace, last)}{sentences.aside(frame(trace, last))}"
+    if not evidence.live:
+        return None
+    for wait in case.oldest():
+        if case.old(wait) or not (wait.targets or wait.absent):
+            continue
+        inside = [w for w in case.open() if w.exchange == wait.exchange and w.late_ns is None]
+        who = [w.process for w in inside]
+        age_s = max(evidence.age_ns(w.op) for w in inside) / 1e9
+        missing = sentences.members(trace, wait.targets, wait.absent)
+        judges = max(1, int(age_s * 0.8))
+        return (
+            f"No fault yet: {sentences.processes(trace, who)} {sentences.have(len(who))} been"
+            f" waiting {sentences.span(age_s * 1e9)} for {missing} in"
+            f" {sentences.operation(trace, wait.op)} (counts as stalled after"
+            f" {evidence.stall_ns / 1e9:g} s; --stall {judges} judges earlier)."
+        )
+    return None
 
 
-def _details(number: int, finding: Finding) -> Iterator[str]:
-    if finding.hint is None and not finding.consequences and not finding.settles:
-        return
-    yield ""
-    yield f"{number}. {finding.kind}"
+def _finding(place: int, finding: Finding) -> Iterator[Line]:
+    doubt = "" if finding.certainty == "certain" else ", likely"
+    mark = finding.severity if finding.severity != ERROR else "ERROR"
+    style = BAD if finding.severity == ERROR else WAIT if finding.severity != NOTE else DIM
+    yield Line(finding.summary, f"{place}. {mark} {finding.kind}{doubt}: ", style)
     if finding.hint is not None:
-        yield f"   What to do: {finding.hint}"
+        yield Line(finding.hint, "   What to do: ", HEAD)
     if finding.settles:
-        yield f"   To confirm: {sentences.listed(finding.settles)}"
-    if finding.consequences:
-        yield "   What follows from it:"
-    for sentence in finding.consequences:
-        yield f"   - {sentence}"
+        yield Line(f"{sentences.listed(finding.settles)}.", "   To confirm: ", HEAD)
 
 
-def _coverage(case: Case) -> Iterator[str]:
+def _following(place: int | None, finding: Finding) -> Iterator[Line]:
+    if not finding.consequences:
+        return
+    yield Line("")
+    of = "" if place is None else f" from {place}"
+    yield Line(f"What follows{of or ' from it'}:", style=HEAD)
+    for sentence in finding.consequences[:FOLLOWING]:
+        yield Line(sentence, "  - ", DIM)
+    left = len(finding.consequences) - FOLLOWING
+    if left > 0:
+        yield Line(f"and {left} more (--json has all)", "  - ", DIM)
+
+
+# -- where the ranks are ---------------------------------------------------------------------
+
+
+def _where(case: Case, findings: Sequence[Finding]) -> Iterator[Line]:
+    trace = case.evidence.trace
+    serious = [f for f in findings if f.severity != NOTE]
+    found = places(case, serious)
+    if not found:
+        return
+    waiting = {p for f in serious for p in f.waiting}
+    yield Line("")
+    yield Line("Where the ranks are:", style=HEAD)
+    labels = [sentences.processes(trace, place.processes) for place in found[:ROWS]]
+    room = min(28, max(map(len, labels)))
+    for place, label in zip(found, labels, strict=False):
+        waits = bool(waiting & set(place.processes))
+        yield Line(
+            _doing(place),
+            f"{'▶' if place.culprit else ' '} {label:<{room}}  {place.state:<7}  ",
+            BAD if place.culprit else WAIT if waits else PLAIN,
+        )
+    rest = sum(len(place.processes) for place in found[ROWS:])
+    if rest:
+        yield Line(f"and {number(rest, 'process', 'processes')} at {len(found) - ROWS} more places")
+
+
+def _doing(place: Place) -> str:
+    """What processes at one place do, for how long, and where."""
+    age = f" for {sentences.span(place.longest_ns)}" if place.longest_ns else ""
+    return f"{place.doing}{age}{f' at {place.at}' if place.at else ''}"
+
+
+# -- stacks ----------------------------------------------------------------------------------
+
+
+def _stacks(case: Case, findings: Sequence[Finding]) -> Iterator[Line]:
+    """Recorded frames, innermost first, of culprits, then of those who wait, each stack once."""
+    trace = case.evidence.trace
+    guilty = [p for f in findings for p in f.culprits]
+    waiting = [w.process for w in case.oldest()] + [p for f in findings for p in f.waiting]
+    shown: dict[Stack, list[int]] = {}
+    for process in dict.fromkeys([*guilty, *waiting]):
+        stack = _stack(case, process)
+        if stack:
+            shown.setdefault(stack, []).append(process)
+    yield Line("")
+    yield Line("Stacks, innermost frame first:" if shown else "No stack was recorded.", style=HEAD)
+    for stack, who in list(shown.items())[:STACKS]:
+        yield Line(sentences.processes(trace, who), "  ", WAIT)
+        for one in stack:
+            inside = "" if one.function == "<module>" else f" in {one.function}"
+            yield Line(f"{one.file}:{one.line}{inside}", "    ", DIM, whole=True)
+    if len(shown) > STACKS:
+        yield Line(f"and {len(shown) - STACKS} more stacks", "  ", DIM)
+
+
+def _stack(case: Case, process: int) -> Stack:
+    """Where it was sampled last, where it failed, or the call that it is in."""
+    end = case.evidence.ends[process]
+    if end.failure is not None:
+        return end.failure.stack
+    sampled = case.evidence.stack(process)
+    if sampled or process not in case.of_process:
+        return sampled
+    return case.evidence.trace.stack(case.of_process[process][0].op.call.index)
+
+
+# -- what was read ---------------------------------------------------------------------------
+
+
+def _coverage(case: Case) -> Iterator[Line]:
     found = coverage(case)
     trace = case.evidence.trace
     count = sum(case.evidence.sample.counts.values())
-    yield ""
-    yield (
-        f"Read: {len(trace.processes)} journals, {count:,} operations of"
-        f" {len(trace.jobs)} job{'s' if len(trace.jobs) != 1 else ''}."
-    )
+    journals, jobs = len(trace.processes), len(trace.jobs)
+    yield Line("")
+    read = f"{number(journals, 'journal')}, {number(count, 'operation')} of {number(jobs, 'job')}"
+    yield Line(f"Read: {read}.", style=DIM)
     if found["missing_ranks"]:
-        yield f"No journal of {sentences.ranks(found['missing_ranks'])}."
+        yield Line(f"No journal of {sentences.ranks(found['missing_ranks'])}.", style=WAIT)
     if found["dropped"]:
-        yield f"{found['dropped']:,} old operations were dropped (DISTTRACE_MAX_MB)."
+        yield Line(f"{found['dropped']:,} old operations were dropped (DISTTRACE_MAX_MB).")
     if not case.evidence.columnar:
-        yield NO_HISTORY
-    yield from found["problems"]
+        yield Line(NO_HISTORY, style=DIM)
+    for problem in found["problems"]:
+        yield Line(problem, style=WAIT)
     if found["other_jobs"]:
-        yield f"Other jobs here: {', '.join(found['other_jobs'][:5])} (--job ID reads one)."
+        yield Line(f"Other jobs here: {', '.join(found['other_jobs'][:5])} (--job ID reads one).")

@@ -1,0 +1,43 @@
+"""Writes the report of `diagnose`: wrapped by words at the width, with colour on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rich.text import Text
+
+from disttrace_viewer.views.terminal import diagnosis
+from disttrace_viewer.views.terminal.diagnosis import Line
+from disttrace_viewer.views.terminal.paint import console
+from disttrace_viewer.views.terminal.paint.console import Paper
+
+_STYLES = {
+    diagnosis.PLAIN: "",
+    diagnosis.HEAD: console.HEAD,
+    diagnosis.BAD: console.BAD,
+    diagnosis.WAIT: console.WAIT,
+    diagnosis.GOOD: console.GOOD,
+    diagnosis.DIM: console.DIM,
+}
+_DEEPEST = 44
+"""A lead that takes more columns than this stands above its text."""
+
+
+def paint(out: Paper, lines: Iterable[Line]) -> None:
+    """All lines of a report."""
+    for line in lines:
+        style = _STYLES[line.style]
+        if not line.text:
+            out.blank()
+            continue
+        lead = Text(line.lead, style)
+        indent = len(line.lead) if len(line.lead) <= min(_DEEPEST, out.width // 2) else 3
+        if line.whole:
+            out.line(lead, line.text)
+        elif line.lead and line.lead[0].isdigit():
+            # "1. ERROR kind: " is the beginning of the sentence, and what follows hangs under it.
+            text = Text.assemble(lead, line.text)
+            out.wrapped(text, Text(""), Text("   "))
+        else:
+            text = Text(line.text, "" if line.lead else style)
+            out.wrapped(text, lead, Text(" " * indent))
