@@ -33,6 +33,7 @@ from disttrace.lifecycle import companion
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.heartbeat import Live
+from disttrace.lifecycle.summary import Summary
 from disttrace.lifecycle.voice import Voice
 from disttrace.patching.import_hook import ImportHook
 from disttrace.patching.standard_library import StandardLibrary
@@ -71,10 +72,13 @@ class Session:
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
         self._companion = Companion(config, reporter.say)
         self._voice = (
-            Voice(self._companion, config.stall, self.recorder.progress, os._exit)
+            Voice(self._companion, config.stall, self._standing_still, os._exit)
             if config.heartbeat
             else None
         )
+        if self._voice is not None:
+            self.capture.on_stopping = self._voice.ask_for_stacks
+        self._summary = Summary(config, lambda: self._journal is not None)
         self.live = Live(self.capture, beats=config.heartbeat, voice=self._voice)
         self.capture.wake = self.live.wake
         self.capture.store_trace = config.store_trace
@@ -89,6 +93,7 @@ class Session:
         self._hand_down()
         main = threading.main_thread()  # is number 0, whoever imports torch
         self.recorder.thread_number(main.ident or 0, main.name, main.native_id)
+        self._summary.install(self.identity)
         self._ending.install(self._hook)
         if self._companion.exports or companion.spans_wanted:
             self._hook.when_imported("opentelemetry.trace", companion.note_spans(self.recorder))
@@ -104,6 +109,7 @@ class Session:
         capture.deactivate()
         self._close()
         self._companion.stop()
+        self._summary.remove()
         redact.use(redact.Masker())
         for name, value in self._environment.items():
             if value is None:
@@ -118,6 +124,7 @@ class Session:
         self.recorder.after_fork(t0=self.identity.clock.mono_ns)
         self.live.in_child()
         self._companion.forked()
+        self._summary.remove()
         for forget in self.capture.on_fork:
             forget()
         self._ending.forked()
@@ -181,6 +188,9 @@ class Session:
                 self.recorder.note("versions", **self._versions)
         except BaseException as error:
             self.capture.fail("torch.distributed", error)
+
+    def _standing_still(self) -> object:
+        return self.recorder.standing_still(launcher=self.role == AGENT)
 
     def _identified(self, keys: Mapping[str, Any]) -> None:
         """The process claims a rank towards others, or launches those who do."""

@@ -103,6 +103,8 @@ class Live:
         self._beat_due = self._look_due = self._voice_due = 0
         self._anchor_due = _clock() + _ANCHOR_NS  # the journal's first line holds one
         self._stacks = Stacks(self._capture)
+        if self._voice is not None:
+            self._voice.sample = self._stacks.take
 
     def _run(self) -> None:
         try:

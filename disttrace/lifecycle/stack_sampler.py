@@ -54,13 +54,14 @@ class Stacks:
                 self._look_at_main()
         elif now >= self._due and self._may_write(now):
             self._due = now + min(max((now - self._since) // 2, _SOONEST_NS), _LATEST_NS)
-            self._take()
+            self.take()
 
     def _may_write(self, now: int) -> bool:
         most = 2 * _MOST if now - self._since >= _LONG_NS else _MOST
         return self._written < most
 
-    def _take(self) -> None:
+    def take(self) -> None:
+        """Note where every thread is, now."""
         for thread, lines in self._threads():
             self._note(thread, lines)
 

@@ -6,6 +6,7 @@ file. The background thread looks at it; a look is one ``stat``.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.identity import Identity
-from disttrace.journal.format import open_own
+from disttrace.journal.format import is_own, open_own
 from disttrace.lifecycle.companion import Companion
 
 LOOK_NS = 500_000_000
@@ -24,6 +25,7 @@ _START_AT = 0.4
 """Of the limit: so long nothing has moved when the companion is started; it is ready in time."""
 _MOST_STARTS = 3  # one that was killed is replaced, but not for ever
 _LONGEST = 64 << 10
+_NOTED_WITHIN_S = 0.8
 
 
 class Voice:
@@ -33,14 +35,17 @@ class Voice:
         self,
         companion: Companion,
         stall_s: float,
-        progress: Callable[[], object],
+        standing_still: Callable[[], object],
         end: Callable[[int], None],
     ) -> None:
-        """``progress`` changes whenever an operation begins or ends; ``end`` ends the process."""
+        """``standing_still`` is equal while nothing moves; ``end`` ends the process."""
         self._companion = companion
         self._start_after = int(stall_s * _START_AT * 1e9)
-        self._progress = progress
+        self._standing_still = standing_still
         self._end = end
+        self.sample: Callable[[], None] = _nothing
+        """Notes where every thread of this process is."""
+        self._made: str | None = None
         self._identity: Identity | None = None
         self._path = ""
         self._position = 0
@@ -56,14 +61,40 @@ class Voice:
         self._position = self._asked = self._ask_at = 0
         self._seen = None
 
+    def ask_for_stacks(self) -> None:
+        """A launcher is about to stop its workers: have each note where it is, within a second.
+
+        Afterwards nobody can say any more what those did who did not fail.
+        """
+        if self._identity is None:
+            return
+        new = not os.path.exists(self._path)
+        fd = open_own(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        try:
+            os.write(fd, b'{"stacks": 1}\n')
+        finally:
+            os.close(fd)
+        if new:
+            self._made = self._path
+            atexit.register(self._remove)
+        time.sleep(_NOTED_WITHIN_S)
+
+    def _remove(self) -> None:
+        """The file that we made ourselves is of no use any more."""
+        try:
+            if self._made is not None and is_own(self._made):
+                os.unlink(self._made)
+        except OSError:
+            pass  # a companion took it over
+
     def look(self) -> None:
         """Twice a second, from the background thread."""
         if self._identity is None:
             return
         now = time.monotonic_ns()
-        progress = self._progress()
-        if progress != self._seen:
-            self._seen, self._since = progress, now
+        place = self._standing_still()
+        if place != self._seen:
+            self._seen, self._since = place, now
             self._asked = self._ask_at = 0
         elif now - self._since >= self._start_after and now >= self._ask_at:
             self._ask_at = now + 8 * self._start_after  # it may have been killed meanwhile
@@ -93,6 +124,8 @@ class Voice:
                     _print(record.get("lines"))
         finally:
             os.close(fd)
+        if any("stacks" in record for record in records):
+            self.sample()
         code = next((r["abort"] for r in records if isinstance(r.get("abort"), int)), None)
         if code is not None:
             _print(["ended by DISTTRACE_ON_STALL=abort: it was stalled for twice the limit"])
@@ -101,6 +134,10 @@ class Voice:
     @property
     def _me(self) -> str | None:
         return None if self._identity is None else self._identity.process
+
+
+def _nothing() -> None:
+    """Before there is a journal."""
 
 
 def _record(line: bytes) -> dict[str, Any]:

@@ -135,6 +135,18 @@ class Recorder(Definitions):
         """Zero of the journal's clock, in nanoseconds of ``perf_counter_ns``."""
         return self.core.t0
 
+    def standing_still(self, *, launcher: bool = False) -> object:
+        """Equal at two moments between which the main thread began nothing and ended nothing.
+
+        It is told by the operation that the main thread is in, so that threads beside it may go
+        on; else by the whole journal's progress. A ``launcher`` asks its store all the time, and
+        stands still in the outermost of its operations or not at all.
+        """
+        main = [line for line in self.core.begins_in_flight() if b'"h":' not in line]
+        if launcher:
+            return main[0].partition(b",")[0] if main else object()
+        return main[-1].partition(b",")[0] if main else self.progress()
+
     def since(self, operation: Operation) -> int:
         """Nanoseconds since its begin."""
         return self.clock() - operation.begin

@@ -133,6 +133,7 @@ def _processes(capture: Capture, workers: Workers, context: type) -> None:
         workers.look(processes, now=True)
         if not workers.told(processes):
             return None
+        capture.on_stopping()
         return {"signal": getattr(death_sig, "name", "SIGTERM"), "timeout": timeout}
 
     def started(processes: Any) -> None:

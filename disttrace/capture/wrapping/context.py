@@ -35,6 +35,7 @@ class Capture:
         self.reads = False  # the native core was told how to read arguments
         self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
         self.broken: set[str] = set()  # parts taken out of service
+        self.on_stopping: Callable[[], None] = lambda: None  # a launcher stops its workers
         self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
         # Called by the live thread; each says whether it waits for something.
         self.pollers: list[Callable[[], bool]] = []

@@ -1,4 +1,4 @@
-"""Whether a traced process has done anything since the last look, from the end of its journal.
+"""Whether the main thread of a process has begun anything since the last look, by its journal.
 
 A look reads at most half a megabyte, however much was written meanwhile: what a job that is well
 writes is nobody's business here.
@@ -12,7 +12,11 @@ import disttrace.journal.format as fmt
 
 _END = 512 << 10
 """Beyond what a mapped segment is longer than what was written into it."""
-_BACKGROUND = tuple(b'{"%s":' % kind.encode() for kind in (fmt.HEARTBEAT, fmt.STANDS_AT))
+_BEGIN = b'{"%s":' % fmt.BEGIN.encode()
+_BESIDE = b'"h":'
+"""In the begins of threads beside the main one: they may go on while it stands still."""
+_LAUNCHER = b'"role":"agent"'
+_FIRST_LINE = 16 << 10
 
 
 class Pulse:
@@ -23,9 +27,14 @@ class Pulse:
         self._path = os.path.join(directory, base)
         self._segment = 1
         self._newest: tuple[int, int] | None = None
+        self.launcher = self._is_launcher()
+        """Whether it is torchrun's agent: it asks its store all the time, and says itself when it
+        stands still."""
 
     def look(self, now: float) -> bool:
-        """Whether something other than a sign of life was written since the last look."""
+        """Whether the main thread began something since the last look."""
+        if self.launcher:
+            return False
         newest = self._position()
         moved = newest is not None and self._newest is not None and newest != self._newest
         if newest is not None:
@@ -35,7 +44,7 @@ class Pulse:
         return moved
 
     def _position(self) -> tuple[int, int] | None:
-        """Segment and byte at which the newest record that is no sign of life ends."""
+        """Segment and byte at which the newest begin of the main thread stands; None: not found."""
         while os.path.exists(fmt.segment_name(self._path, self._segment + 1)):
             self._segment += 1
         try:
@@ -49,9 +58,18 @@ class Pulse:
         finally:
             os.close(fd)
         end = len(data)
-        while end > 0:
-            begin = data.rfind(b"\n", 0, end - 1) + 1
-            if not data.startswith(_BACKGROUND, begin) and data[begin:end].strip():
-                return self._segment, start + end
+        while (begin := data.rfind(_BEGIN, 0, end)) >= 0:
+            if _BESIDE not in data[begin : data.find(b"\n", begin)]:
+                return self._segment, start + begin
             end = begin
-        return self._segment, 0
+        return None
+
+    def _is_launcher(self) -> bool:
+        try:
+            fd = fmt.open_own(fmt.definitions_name(self._path), os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            return _LAUNCHER in os.pread(fd, _FIRST_LINE, 0)
+        finally:
+            os.close(fd)

@@ -25,6 +25,7 @@ _SOON_S = 1.0
 _LATEST_S = 60.0
 """Between two looks at a picture that does not change."""
 _LOOK_S = 0.5
+_TOGETHER_S = 0.7
 _ANSWER_S = 2.0
 """So long a process has to print what it was asked to; then the next one is asked."""
 _WITHIN_S = 120.0
@@ -54,7 +55,7 @@ class Watch:
         self._stalled_since = 0.0
         self._saying: _Announcement | None = None
         self._number = 0
-        self._told_command = False
+        self._held_back = False
 
     def follow(self, base: str) -> None:
         """A process in which nothing has moved for a while; with an exporter, any."""
@@ -139,6 +140,12 @@ class Watch:
         now = time.monotonic()
         signature = verdict["signature"]
         changed = signature != self._signature
+        if changed and signature and verdict["next_s"] <= _TOGETHER_S and not self._held_back:
+            # Others are about to reach the limit as well: one picture and not two.
+            self._held_back = True
+            self._due = now + verdict["next_s"]
+            return
+        self._held_back = False
         if changed and signature:
             if not self._signature:
                 self._stalled_since = now
@@ -148,6 +155,9 @@ class Watch:
             self._say([f"going on: {verdict['going_on']}"], verdict["voices"])
         if signature or not verdict["waiting"]:
             self._signature = signature or None
+        if not signature and not verdict["waiting"]:
+            # An agent whose rendezvous came about waits for its workers: that is its work.
+            self._pulses = {b: p for b, p in self._pulses.items() if not p.launcher}
         # Reading everything again is dear: seldom, unless something moves (``turn``) or somebody
         # who is quiet is about to have waited for the limit.
         self._pause = _SOON_S if changed else min(self._pause * 2, _LATEST_S)

@@ -1,0 +1,61 @@
+"""One line at the end of a traced job, on the stderr of whoever launched it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+
+from disttrace.config import Config
+from disttrace.identity import AGENT, Identity, file_part
+from disttrace.journal.format import DEFS_SUFFIX
+
+
+class Summary:
+    """Says how many journals there are, where, and what to do with them."""
+
+    def __init__(self, config: Config, is_open: Callable[[], bool]) -> None:
+        """``is_open``: whether this process has a journal."""
+        self._config = config
+        self._is_open = is_open
+        self._identity: Identity | None = None
+
+    def install(self, identity: Identity) -> None:
+        """Say it at the end of this process, if it launched the job."""
+        if not self._config.quiet and "json" in self._config.export:
+            self._identity = identity
+            atexit.register(self._say)
+
+    def remove(self) -> None:
+        """Say nothing: tracing ended before the process, or this is a forked child."""
+        self._identity = None
+        atexit.unregister(self._say)
+
+    def _say(self) -> None:
+        identity = self._identity
+        if identity is None or not self._is_open() or not _launched(identity):
+            return
+        folder = self._config.dir
+        beginning = f"{file_part(identity.job)}-"
+        try:
+            names = os.listdir(folder)
+            count = sum(n.startswith(beginning) and n.endswith(DEFS_SUFFIX) for n in names)
+            shown = os.path.relpath(folder)
+            shown = folder if shown.startswith("..") else shown
+            noun = "journal" if count == 1 else "journals"
+            sys.stderr.write(
+                f"disttrace: {count} {noun} in {shown}; what happened: disttrace view {shown}; "
+                f"what is wrong: disttrace diagnose {shown}\n"
+            )
+        except (OSError, ValueError, AttributeError):
+            pass  # the folder is gone, or nobody listens
+
+
+def _launched(identity: Identity) -> bool:
+    """Whether this process is where the job began, as far as it can know by itself: torchrun's
+    agent, a process that no traced one started, and of several such ranks the first.
+    """
+    if identity.role == AGENT:
+        return True
+    return identity.parent is None and identity.rank in (None, 0)
