@@ -114,7 +114,7 @@ def test_a_large_job_fits_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture
     assert shown[0].startswith("1. ERROR missing_participant: Rank 61 never joined all_reduce #2")
     (where,) = (n for n, line in enumerate(shown) if line == "Where the ranks are:")
     assert shown[where + 1].startswith("▶ rank 61 ")
-    assert shown[where + 2].startswith("  ranks 0-60, 62, 63 ")
+    assert any(line.startswith("  ranks 0-60, 62, 63 ") for line in shown[where + 2 : where + 4])
 
 
 def test_before_the_stall_limit_it_says_who_waits_for_whom(

@@ -217,7 +217,7 @@ def judge(members: Members, size: int) -> tuple[str, frozenset[int], Mapping[int
             return (kind, *found)
     odd = _sizes(members, size)
     if odd is not None:
-        return ("shape_mismatch", odd, {r: _shape_words(op) for r, op in members.items()})
+        return ("shape_mismatch", odd, {r: _size_words(op, size) for r, op in members.items()})
     kind, read = _SIMPLE[3]
     found = _unequal(members, read, size)
     return None if found is None else (kind, *found)
@@ -390,6 +390,18 @@ def _splits(op: Op, size: int) -> tuple[list[int] | None, list[int] | None]:
         else:
             sides.append(None)
     return sides[0], sides[1]
+
+
+def _size_words(op: Op, size: int) -> str:
+    """The sizes that have to fit; of an exchange of all with all the rows for and from each."""
+    if op.call.op == "all_to_all_single":
+        sent, taken = _splits(op, size)
+        return f"rows {sent or '?'} to send and {taken or '?'} to receive, by rank"
+    if op.call.op == "all_to_all":
+        return (
+            f"{list(_counts(op) or ())} elements to send and {list(_outputs(op) or ())} to receive"
+        )
+    return _shape_words(op)
 
 
 def _shape_words(op: Op) -> str:

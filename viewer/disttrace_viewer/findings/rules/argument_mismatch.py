@@ -9,6 +9,8 @@ from disttrace_viewer.analysis.mismatches import Difference
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.rules import one_call
+from disttrace_viewer.findings.rules.one_call import OneCall
 from disttrace_viewer.wording import sentences
 
 WHAT: Mapping[str, tuple[str, str]] = {
@@ -50,8 +52,11 @@ def _finding(case: Case, found: Difference) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     group = trace.groups[found.group]
     what, hint = WHAT[found.kind]
+    one = None if found.raced else _one_call(case, found)
     if found.raced:
         hint = RACED
+    elif one is not None:
+        hint = one.hint(case)
     first = found.members[min(found.members)]
     stream = (found.group, found.backend)
     members = frozenset(op.process for op in found.members.values())
@@ -69,7 +74,7 @@ def _finding(case: Case, found: Difference) -> Finding:
     return Finding(
         kind=found.kind,
         summary=(
-            f"The members of {sentences.group(group, trace)} met in collective {number} {what}:"
+            f"The members of {sentences.group(group, trace)} joined collective {number} {what}:"
             f" {_sides(case, found)}{again}."
         ),
         certainty=CERTAIN if whole and blame_sure else LIKELY,
@@ -88,6 +93,25 @@ def _finding(case: Case, found: Difference) -> Finding:
         ),
         at_ns=min(op.begin_ns for op in found.members.values()),
         scope=scope,
+    )
+
+
+def _one_call(case: Case, found: Difference) -> OneCall | None:
+    """Whether one side skipped a call or made one more, instead of passing other arguments."""
+    trace = case.evidence.trace
+    sides: dict[object, list[int]] = {}
+    for rank in sorted(found.members):
+        sides.setdefault(frame(trace, found.members[rank]), []).append(rank)
+    if len(sides) != 2:
+        return None
+    ones, twos = sides.values()
+    members = found.members
+    return one_call.find(
+        case,
+        members[ones[0]],
+        members[twos[0]],
+        ones=[members[r].process for r in ones],
+        twos=[members[r].process for r in twos],
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.analysis.wait_graph import KEY, MESSAGE, Wait
+from disttrace_viewer.analysis.wait_graph import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, unmatched
@@ -146,6 +146,9 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
         other = crossed.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
             return sentences.capital(crossed.question(case, wait, other))
+    apart = next((w for w in waits if w.kind == MESSAGE and w.op.seq is not None), None)
+    if apart is not None and any(w.kind == COLLECTIVE for w in waits) and apart.targets:
+        return _counted(case, apart)
     if any(w.kind == KEY for w in waits):
         return "Set the key before the call in which its setter waits, or wait for it after that."
     if all(w.kind == MESSAGE for w in waits):
@@ -156,3 +159,17 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     if groups > 1:
         return "Use the groups in one order on all ranks."
     return "Bring the calls of these ranks into one order."
+
+
+def _counted(case: Case, wait: Wait) -> str:
+    """One side of a message went on to a collective: how often each of them has called."""
+    trace = case.evidence.trace
+    count = wait.op.seq or 1
+    mine, theirs = ("receive", "sent") if wait.op.call.op == "recv" else ("send", "received")
+    one = sentences.capital(trace.processes[wait.process].label)
+    two = sentences.processes(trace, wait.targets)
+    done = "none" if count == 1 else f"only {count - 1:,}"
+    return (
+        f"{one} is at {mine} #{count:,} with {two}, which has {theirs} {done} and went on to a"
+        " collective: make both sides call equally often, and before it."
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from disttrace_viewer.analysis.evidence import Course
 from disttrace_viewer.analysis.operation import Op, frame
-from disttrace_viewer.analysis.process_ends import SILENT
+from disttrace_viewer.analysis.process_ends import CLEAN, SILENT
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MEETING, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
@@ -156,6 +156,11 @@ def _skipped(case: Case, extra: Extra) -> str:
 
 
 def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
+    ends = [case.evidence.ends[s] for s in sinks]
+    if sinks and all(end.how == CLEAN and end.asked_at for end in ends):
+        return (
+            "Find who asks for the end there (os._exit, sys.exit): the others were still at work."
+        )
     if wait.op.call.origin == "c++" or all(case.clean(s) for s in sinks):
         return (
             "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier; use"

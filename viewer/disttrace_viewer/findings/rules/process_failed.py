@@ -5,8 +5,10 @@ What passes on that communication broke is told apart in ``analysis.process_ends
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Set
 
+from disttrace_viewer.analysis.mismatches import minority
 from disttrace_viewer.analysis.operation import Op, innermost
 from disttrace_viewer.analysis.peer_addresses import words
 from disttrace_viewer.analysis.process_ends import (
@@ -27,7 +29,7 @@ def find(case: Case) -> Iterator[Finding]:
 
     Others that fail by themselves later are findings of their own unless they followed from this.
     """
-    left = [p for p in case.own_failures() if _counts(case, p)]
+    left = [p for p in case.own_failures() if counts(case, p)]
     order = sorted(left + _gone(case), key=lambda p: case.evidence.ends[p].t_ns)
     while order:
         first = order[0]
@@ -36,7 +38,7 @@ def find(case: Case) -> Iterator[Finding]:
         order = [p for p in order if p not in alike and p not in case.ends]
 
 
-def _counts(case: Case, process: int) -> bool:
+def counts(case: Case, process: int) -> bool:
     """An agent fails because its workers did, a parent because its children did."""
     trace = case.evidence.trace
     mine = trace.processes[process]
@@ -207,6 +209,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
         before = ""
     sure = end.how != SILENT or end.code is not None or noticed(case, first, set(alike))
     sure = sure or (evidence.alive_here and end.known_dead)
+    odd = _odd_models(case, alike)
     many = len(alike) > 1
     on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
     who = sentences.capital(sentences.processes(trace, alike))
@@ -215,12 +218,33 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
         summary=f"{who} {words(evidence, first, many=many)}{at}{before}{on}.",
         certainty=CERTAIN if sure else LIKELY,
         hint=_hint(case, first),
-        culprits=tuple(alike),
+        culprits=tuple(alike) if odd is None else odd,
         op=None if last is None else last.call.op,
         locations=tuple(place for p in alike if (place := evidence.whereabouts(p)) is not None),
         at_ns=end.t_ns,
         scope=Scope(roots=frozenset(alike), members=_launchers(case, alike) | _after(case, alike)),
     )
+
+
+_PARAMETERS = re.compile(
+    r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params"
+)
+
+
+def _odd_models(case: Case, alike: list[int]) -> tuple[int, ...] | None:
+    """Where DDP finds models that differ, it raises on all ranks, and the texts tell each rank's
+    number of parameters: those outside a strict majority. None for other failures.
+    """
+    counts: dict[int, int] = {}
+    for process in alike:
+        failure = case.evidence.ends[process].failure
+        found = None if failure is None else _PARAMETERS.search(failure.text)
+        if found is None:
+            return None
+        one, has, two, other = map(int, found.groups())
+        counts |= {one: has, two: other}
+    odd = minority(counts, len(counts))
+    return tuple(p for p in alike if case.evidence.trace.processes[p].rank in odd)
 
 
 def _after(case: Case, processes: list[int]) -> frozenset[int]:

@@ -12,6 +12,7 @@ from disttrace_viewer.analysis.peer_addresses import words
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding, Scope
+from disttrace_viewer.findings.rules import process_failed
 from disttrace_viewer.wording import sentences
 
 
@@ -29,7 +30,9 @@ def find(case: Case) -> Iterator[Finding]:
     left: dict[int | None, list[int]] = {}
     for process, end in enumerate(case.evidence.ends):
         attempt = trace.processes[process].attempt
-        if end.how in (OWN, CASCADE) and process not in case.ends and attempt not in told:
+        if end.how not in (OWN, CASCADE) or process in case.ends or attempt in told:
+            continue
+        if process_failed.counts(case, process):  # and does not only report its children's end
             left.setdefault(attempt, []).append(process)
     for failed in left.values():
         yield _finding(case, sorted(failed, key=lambda p: case.evidence.ends[p].t_ns))

@@ -66,7 +66,8 @@ def _facing(case: Case, wait: Wait, other: Op) -> Finding:
             f" with tag {receive.call.tag} ({sentences.place(frame(trace, receive))}): the two"
             f" never meet."
         ),
-        hint="Give both ends one tag.",
+        hint="Give both ends one tag; where both tags are used, post them in one order on both"
+        " ends.",
         waiting=tuple(sorted({wait.process} | ({other.process} if other.id in blocked else set()))),
         op=wait.op.call.op,
         group=_group(case, wait.op),

@@ -1,0 +1,109 @@
+"""Differing calls that were not meant for one another, and sentences that say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.journals import MS
+from support.scenes import S, beat, fail, findings, only, ranks, steps
+
+
+def test_a_skipped_call_is_told_and_not_uneven_batches(tmp_path: Path) -> None:
+    """Every step reduces at two lines; in the third one rank 1 leaves out the first of them."""
+    for journal, group in steps(tmp_path, 4, count=0):
+        small = journal.collective(group, shapes=[[1]], stack=journal.stack(("hang.py", 6, "norm")))
+        large = journal.collective(
+            group, shapes=[[1000]], stack=journal.stack(("hang.py", 14, "step"))
+        )
+        calls = [small, large, small, large, large if journal.rank == 1 else small]
+        for number, call in enumerate(calls, 1):
+            t = (100 + number) * MS
+            if number == len(calls):
+                journal.begin(call, t, q=number)
+            else:
+                journal.run(call, t=t, d=MS // 2, q=number)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("shape_mismatch", [1])
+    assert (found.hint or "").startswith("Rank 1 skipped the call at hang.py:6")
+
+
+def test_one_more_call_of_another_kind_is_told(tmp_path: Path) -> None:
+    """Rank 0 evaluates in between."""
+    for journal, group in steps(tmp_path, 3, count=3):
+        call = journal.collective(group)
+        if journal.rank == 0:
+            where = journal.stack(("train.py", 77, "evaluate"))
+            call = journal.collective(group, "all_gather", stack=where)
+        journal.begin(call, 200 * MS, q=4)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [0])
+    assert (found.hint or "").startswith("Rank 0 made one more call, at train.py:77")
+
+
+def test_splits_are_printed(tmp_path: Path) -> None:
+    """Who sends how many rows to whom."""
+    for journal, group in steps(tmp_path, 3):
+        rows = [2, 2, 3 if journal.rank == 1 else 2]
+        call = journal.collective(
+            group,
+            "all_to_all_single",
+            shapes=[[sum(rows)]],
+            splits=[rows, [2, 2, 2]],
+            args={"output_shapes": [[6]]},
+        )
+        journal.begin(call, 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "shape_mismatch"
+    assert "rows [2, 2, 3] to send and [2, 2, 2] to receive" in found.summary
+
+
+def test_four_sends_and_five_receives(tmp_path: Path) -> None:
+    """Rank 0 went on to a collective, rank 1 waits for one more message."""
+    for journal, group in steps(tmp_path, 2):
+        sends = journal.rank == 0
+        call = journal.message(group, "send" if sends else "recv", 1 if sends else 0)
+        for number in range(1, 5):
+            journal.run(call, t=(200 + number) * MS, d=MS // 2, q=number)
+        last = (journal.collective(group), 3) if sends else (call, 5)
+        journal.begin(last[0], 300 * MS, q=last[1])
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "deadlock"
+    assert found.hint == (
+        "Rank 1 is at receive #5 with rank 0, which has sent only 4 and went on to a collective:"
+        " make both sides call equally often, and before it."
+    )
+
+
+def test_an_exit_that_was_asked_for_is_no_uneven_input(tmp_path: Path) -> None:
+    """Rank 1 left by os._exit(0) in the middle."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+        else:
+            stack = journal.stack(("train.py", 9, "stop"))
+            journal.define("exit", t=210 * MS, how="os._exit", code=0, stack=stack)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    assert "os._exit" in (found.hint or "")
+
+
+def test_ddp_says_whose_model_differs(tmp_path: Path) -> None:
+    """It raises on all ranks; the counts are in the texts."""
+    for journal, _ in steps(tmp_path, 3):
+        rank = journal.rank or 0
+        mine, other = (3, 4) if rank == 1 else (4, 3)
+        fail(
+            journal,
+            1 * S,
+            "RuntimeError",
+            "DDP expects same model across all ranks, but"
+            f" Rank {rank} has {mine} params, while rank {0 if rank == 1 else 1} has inconsistent"
+            f" {other} params.",
+        )
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])

@@ -1,0 +1,78 @@
+"""Part of findings about differing calls: whether one side skipped a call, or made one more.
+
+Two calls that differ may not have been meant for one another. What all members did before tells:
+after the same call, one side did what always came next, and the other one did something else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.wording import sentences
+
+Site = tuple[str, int | None]
+"""Operation and stack of a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneCall:
+    """``who`` left out the call ``op`` of the others (``skipped``), or made it beyond theirs."""
+
+    who: tuple[int, ...]
+    op: Op
+    skipped: bool
+
+    def hint(self, case: Case) -> str:
+        """What to look for."""
+        trace = case.evidence.trace
+        who = sentences.capital(sentences.processes(trace, self.who))
+        at = sentences.place(frame(trace, self.op))
+        if self.skipped:
+            return (
+                f"{who} skipped the call at {at}, after which all calls of both sides are the same"
+                " again: look for a branch, a `continue` or an empty batch before it."
+            )
+        return (
+            f"{who} made one more call, at {at}; apart from it both sides made the same calls: look"
+            " for a collective inside `if rank ...`, or under a condition on the data."
+        )
+
+
+def find(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> OneCall | None:
+    """Which side left the usual order, if their calls come from different lines.
+
+    ``one`` and ``two`` are the calls of two members under one number; ``ones`` and ``twos`` the
+    processes that called like them.
+    """
+    stream = (one.call.group, one.call.backend)
+    mine = case.evidence.course(one.process, stream)
+    theirs = case.evidence.course(two.process, stream)
+    if one.seq is None or mine is None or theirs is None:
+        return None
+    before = [[_site(case, call) for seq, call in c if seq < one.seq] for c in (mine, theirs)]
+    here, there = _site(case, one.call.index), _site(case, two.call.index)
+    if here == there or before[0] != before[1] or not before[0]:
+        return None
+    usual = _after(before[0], before[0][-1])
+    # Who is where the others would be after their call has left that one out.
+    if usual == here and _after(before[0], here) == there:
+        return OneCall(tuple(twos), one, skipped=True)
+    if usual == there and _after(before[0], there) == here:
+        return OneCall(tuple(ones), two, skipped=True)
+    if usual == there and here not in before[0]:
+        return OneCall(tuple(ones), one, skipped=False)
+    if usual == here and there not in before[0]:
+        return OneCall(tuple(twos), two, skipped=False)
+    return None
+
+
+def _site(case: Case, call: int) -> Site:
+    value = case.evidence.trace.call(call)
+    return (value.op, value.stack)
+
+
+def _after(course: list[Site], site: Site) -> Site | None:
+    """What followed a call the last time that something did."""
+    return next((b for a, b in zip(course[-2::-1], course[:0:-1], strict=True) if a == site), None)
