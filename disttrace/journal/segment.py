@@ -55,6 +55,9 @@ class Segment(Protocol):
     def extend(self, need: int) -> None:
         """Make room for ``need`` bytes. Raises SegmentFull at the limit, OSError."""
 
+    def stretch(self, need: int) -> None:
+        """Let the limit be where ``need`` bytes more have room."""
+
     def size(self) -> int:
         """Bytes put so far."""
 
@@ -143,6 +146,9 @@ class MappedSegment:
         window.close()
         mapping.close()
 
+    def stretch(self, need: int) -> None:
+        self._limit = max(self._limit, self._seal() + need)
+
     def size(self) -> int:
         return self._start + self._window.tell() if self._sealed is None else self._sealed
 
@@ -211,6 +217,9 @@ class WrittenSegment:
     def extend(self, need: int) -> None:
         if self._size and self._size + need > self._limit:
             raise SegmentFull
+
+    def stretch(self, need: int) -> None:
+        self._limit = max(self._limit, self._size + need)
 
     def size(self) -> int:
         return self._size

@@ -107,10 +107,15 @@ class Journal:
         return len(line)
 
     def append(self, line: bytes) -> None:
-        """Put a line whatever room it takes. Raises OSError, SegmentFull."""
-        assert self._segment is not None
-        _append(self._segment, line)
-        self.put = self._segment.put
+        """Put a line whatever room it takes. Raises OSError."""
+        segment = self._segment
+        assert segment is not None
+        try:
+            _append(segment, line)
+        except SegmentFull:  # a new one is half full of copies, and this line is a long one
+            segment.stretch(len(line))
+            _append(segment, line)
+        self.put = segment.put
 
     def open_segment(self, opening: Iterable[bytes], dropping: Callable[[int], object]) -> None:
         """Start the next segment with the lines ``opening``.
@@ -127,11 +132,10 @@ class Journal:
             mode=self._mode,
             window=self._window,
         )
-        try:
-            for line in opening:
-                _append(segment, line)
-        except SegmentFull:
-            pass  # thousands in flight: the newest do not fit, and stand in the segment before
+        for line in opening:
+            if segment.size() + len(line) > self._limit // 2:
+                break  # thousands in flight: the newest do not fit, and stand in the segment before
+            _append(segment, line)
         previous, self._segment, self.put = self._segment, segment, segment.put
         self._number += 1
         if previous is not None:

@@ -1,0 +1,178 @@
+"""Both cores write the same bytes, keep every line, and keep their journal within its bound."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace.journal.writer import Journal
+from disttrace.recording import choice
+from disttrace.recording.recorder import Recorder
+from support.cores import EACH_CORE
+from support.processes import python
+from support.raw import read_journals
+
+PROGRAM = """
+import itertools, sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2], heartbeat=False)
+from disttrace import session
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+recorder = session._session.recorder
+ticks = itertools.count(recorder.t0, 1000)
+recorder.clock = recorder.core.clock = lambda: next(ticks)
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+tensor, wide = torch.ones(4), torch.ones(8)
+all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+store = dist.HashStore()
+for turn in range(3):
+    dist.all_reduce(tensor)
+    dist.all_reduce(torch.ones(turn + 1), dist.ReduceOp.MAX)
+    dist.all_reduce(tensor, async_op=True).wait()
+    dist.broadcast(tensor, 0)
+    dist.reduce(tensor, 0)
+    dist.barrier()
+    all_gather(wide, tensor)
+    dist.all_gather([tensor, tensor], tensor)
+    dist.send(tensor, 1, tag=turn)
+    dist.recv(tensor, 1)
+    dist.isend(tensor, 1).wait()
+    dropped = dist.all_reduce(tensor, async_op=True)
+    del dropped
+    store.set("plain", "v" * turn)
+    store.set('q"' + chr(233), b"bytes")
+    store.get("plain")
+    store.add("n", 1)
+    store.multi_set(["a", "b"], ["1", "2"])
+    store.multi_get(["a", "b"])
+    try:
+        store.get(None)
+    except TypeError:
+        pass
+    with disttrace.annotate("step"):
+        dist.all_reduce(tensor)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(choice.choose(None)[0] == choice.PLAIN, reason="the core was not built")
+def test_both_write_the_same_records(tmp_path: Path) -> None:
+    """Record by record, on a clock that ticks a microsecond each time it is read."""
+    written: dict[str, list[bytes]] = {}
+    for name in choice.NAMES:
+        folder = tmp_path / name
+        python("-c", PROGRAM, str(folder), name).check()
+        (segment,) = folder.glob("*.ops.jsonl")
+        written[name] = segment.read_bytes().split(b"\n")[1:]  # the first says which process
+    assert len(written[choice.PLAIN]) > 120
+    assert written[choice.NATIVE] == written[choice.PLAIN]
+
+
+def recorder(folder: Path, core: str, failures: list[BaseException], *, mb: int = 1) -> Recorder:
+    def journal() -> Journal:
+        return Journal(str(folder), "j", max_bytes=mb << 20, window=made.core.new_window)
+
+    made = Recorder(
+        t0=0,
+        process=lambda: "p",
+        open_journal=journal,
+        opening=list,
+        on_failure=failures.append,
+        core=core,
+    )
+    return made
+
+
+@EACH_CORE
+def test_several_threads_fill_one_journal(tmp_path: Path, core: str) -> None:
+    """Whoever fills the new window first, the line that made it necessary is in it already."""
+    failures: list[BaseException] = []
+    made = recorder(tmp_path, core, failures)
+    call, _ = made.call("store.set", synchronous=True, counter=None, kind="store")
+    extra = b',"k":"%b"' % (b"x" * 30_000)  # two lines fill a first window
+
+    def work() -> None:
+        for _ in range(150):
+            made.end(made.begin(made.threads.state, call, extra))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    made.close()
+    assert failures == []
+    (journal,) = read_journals(tmp_path)
+    begun = {r["b"] for r in journal.records if "b" in r}
+    ended = {r["e"] for r in journal.records if "e" in r}
+    assert max(begun) == max(ended) == 8 * 150
+
+
+def test_a_window_that_others_fill_at_once_is_no_failure(tmp_path: Path) -> None:
+    """The moment between a new window and the line that needs it, taken by another thread."""
+    failures: list[BaseException] = []
+    made = recorder(tmp_path, choice.PLAIN, failures)
+    call, _ = made.call("store.set", synchronous=True, counter=None, kind="store")
+    made.open()
+    filling = b"x" * 1000
+
+    class Greedy(type(made.core)):  # type: ignore[misc]
+        """Fills whatever is published before anybody else can put."""
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            super().__setattr__(name, value)
+            if name == "put" and getattr(value, "__name__", "") == "write":
+                for _ in itertools.count():
+                    try:
+                        value(b'{"hb":"%b"}\n' % filling)
+                    except ValueError:
+                        return
+
+    made.core.__class__ = Greedy
+    for _ in range(400):
+        made.end(made.begin(made.threads.state, call, b',"k":"%b"' % filling))
+    made.close()
+    assert failures == []
+
+
+@EACH_CORE
+def test_definitions_stay_within_the_bound(tmp_path: Path, core: str) -> None:
+    """Shapes, names, stacks, strings and threads that never repeat: all of it in one megabyte."""
+    failures: list[BaseException] = []
+    made = recorder(tmp_path, core, failures)
+    thread, counter = made.threads.state, made.core.new_counter()
+    for turn in range(20_000):
+        stack = made.stack([(f"generated-{turn}.py", 1, "step")])
+        call, extra = made.call(
+            "all_reduce",
+            synchronous=True,
+            counter=counter,
+            kind="collective",
+            group=turn % 300,
+            stack=stack,
+            shapes=[[turn]],
+            tag=turn,
+        )
+        operation = made.begin(thread, call, extra)
+        if turn % 2:
+            made.failed(operation, ValueError(f"text {turn}"), on_issue=False)
+        else:
+            made.end(operation)
+        made.thread_number(10_000 + turn, f"thread {turn}", turn)
+    made.close()
+    assert failures == []
+    files = list(tmp_path.iterdir())
+    assert sum(file.stat().st_size for file in files) <= 2**20
+    newest = max(tmp_path.glob("*.ops.jsonl")).read_bytes().splitlines()
+    begins = [json.loads(line) for line in newest if line.startswith(b'{"b"')]
+    assert begins[-1]["a"]["shapes"] == [[19_999]]
+    (journal,) = read_journals(tmp_path)
+    assert {b["s"] for b in begins} <= journal.calls().keys()
