@@ -19,10 +19,11 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.stamp
 # Two files of tests at a time: most of a test is the start of a process or its sleep.
 BESIDE = -n 2 --dist loadfile
-CHECKED = disttrace viewer tests examples benchmarks
+CHECKED = disttrace viewer tests examples benchmarks hatch_build.py
+ON_CORES = tests/recording tests/capture tests/robustness/test_uninstall.py tests/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench docs clean
+.PHONY: help setup demo test fuzz test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench docs clean sanitize test-cores native
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -85,6 +86,24 @@ fuzz: $(STAMP) ## wrong journals against every command and reader: make fuzz CAS
 
 faults-random: $(STAMP) ## programs and faults drawn from a seed: make faults-random N=200 SEED=1
 	PYTHONPATH=tests $(BIN)/python -m faults.drawn --number $(N) --seed $(SEED) --jobs 4
+
+native: $(STAMP) ## the native core, compiled in place (an editable install does it too)
+	$(BIN)/python hatch_build.py
+
+test-cores: $(STAMP) ## the tests of recorder and capture on each core
+	TEST_CORE=c $(BIN)/python -m pytest $(BESIDE) $(ON_CORES)
+	TEST_CORE=python $(BIN)/python -m pytest $(BESIDE) $(ON_CORES)
+
+SANITIZED = LD_PRELOAD=$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so):$$($(CC) -print-file-name=libstdc++.so.6) \
+  ASAN_OPTIONS=detect_leaks=0
+sanitize: $(STAMP) ## recorder's tests and a stress program on a core with ASan and UBSan
+	CFLAGS="-fsanitize=address,undefined -fno-sanitize-recover=undefined -g -O1" \
+	  $(BIN)/python hatch_build.py
+	rm -rf build/stress
+	$(SANITIZED) $(BIN)/python -m pytest tests/recording || touch build/.failed
+	PYTHONPATH=. $(SANITIZED) $(BIN)/python -W ignore tests/reliability/stress.py build/stress c 20
+	$(BIN)/python hatch_build.py
+	@if [ -e build/.failed ]; then rm build/.failed; exit 1; fi
 
 torch-suite: $(STAMP) ## all of PyTorch's own distributed tests, plain and traced, compared
 	cd tests && PYTHONPATH=. ../$(BIN)/python -m torch_suite.compare

@@ -6,15 +6,17 @@ Nothing here touches a tensor's values or synchronises a device.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
+from disttrace import errors
 from disttrace.capture.calls.operations import Row
 
 _Tensor = torch.Tensor
+_T = TypeVar("_T")
 
 # Keyword names of the overloads, by what they mean.
 _KEYWORDS: Mapping[str, str] = {
@@ -98,12 +100,15 @@ def signature(
 ) -> Signature:
     """A signature over tensors passed in, or filled where nothing is; ``device`` where none is."""
     told = sent or received
+    dtypes = _told(lambda tensor: str(tensor.dtype).removeprefix("torch."), told)
+    sizes = _told(_bytes, told)
+    devices = _told(lambda tensor: str(tensor.device.type), told[:1])
     return Signature(
-        device=told[0].device.type if told else device,
+        device=devices[0] if devices else device,
         asynchronous=asynchronous,
-        shapes=[list(tensor.shape) for tensor in told] if told else None,
-        dtypes=[str(tensor.dtype).removeprefix("torch.") for tensor in told] if told else None,
-        bytes=sum(_bytes(tensor) for tensor in told) if told else None,
+        shapes=_told(_shape, told),
+        dtypes=dtypes,
+        bytes=sum(sizes) if sizes else None,
         splits=splits,
         reduce_op=reduce_op,
         root=root,
@@ -111,6 +116,20 @@ def signature(
         tag=tag,
         args=args,
     )
+
+
+def _told(question: Callable[[Any], _T], tensors: list[Any]) -> list[_T] | None:
+    """An answer for each tensor; None without any, or where a subclass's own property raises."""
+    try:
+        return [question(tensor) for tensor in tensors] or None
+    except Exception as error:
+        if not errors.is_ours(error):
+            raise
+        return None
+
+
+def _shape(tensor: Any) -> list[int]:
+    return [int(length) for length in tensor.shape]
 
 
 def reduce_op_name(op: Any) -> str | None:
@@ -185,7 +204,7 @@ def _splits(named: Mapping[str, Any]) -> list[list[int]] | None:
 def _rest(named: Mapping[str, Any], sent: list[Any], received: list[Any]) -> dict[str, Any] | None:
     rest: dict[str, Any] = {}
     if sent and received:
-        rest["output_shapes"] = [list(tensor.shape) for tensor in received]
+        rest["output_shapes"] = _told(_shape, received)
     timeout = named.get("timeout")
     if isinstance(timeout, datetime.timedelta):
         rest["timeout"] = timeout.total_seconds()

@@ -148,7 +148,8 @@ class Works:
 
     def _look(self, operation: Operation) -> None:
         work = operation.reference() if operation.reference is not None else None
-        if work is None:
+        if work is None:  # a signal handler raised in the middle of what follows a drop
+            self._dropped(operation)
             return
         try:
             complete = self.is_completed(work)

@@ -1,0 +1,75 @@
+"""Calls that only our questions find odd, or that torch refuses too: nothing is switched off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.cores import EACH_CORE
+from support.processes import python
+from support.raw import read_journals
+
+PROGRAM = """
+import signal, sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+group, store, tensor = dist.group.WORLD, dist.HashStore(), torch.ones(2)
+
+class Shy(torch.Tensor):
+    @property
+    def shape(self):
+        raise RuntimeError("mine alone")
+
+class Stopping(torch.Tensor):
+    @property
+    def shape(self):
+        signal.raise_signal(signal.SIGUSR1)
+        return super().shape
+
+class Stop(Exception):
+    pass
+
+def stop(number, frame):
+    raise Stop
+
+class Own(dist.ProcessGroup):
+    def __init__(self):
+        super().__init__(0, 1)
+
+    def allreduce(self, tensors, opts=None):
+        print("own")
+        return group.allreduce(tensors)
+
+group.allreduce([torch.ones(2).as_subclass(Shy)]).wait()
+for refused in (lambda: group.allreduce(None), lambda: store.set(None, "v"), lambda: store.get()):
+    try:
+        refused()
+    except TypeError:
+        print("refused")
+signal.signal(signal.SIGUSR1, stop)
+try:
+    group.allreduce([torch.ones(2).as_subclass(Stopping)]).wait()
+except Stop:
+    print("stopped")
+dist.ProcessGroup.allreduce(Own(), [tensor], dist.AllreduceOptions()).wait()
+dist.all_reduce(tensor)
+store.set("k", "v")
+print(disttrace.session._session.capture.broken)
+"""
+
+
+@EACH_CORE
+def test_the_program_and_the_tracing_go_on(tmp_path: Path, core: str) -> None:
+    """A property that raises, refused arguments, a handler's exception, a super class's method."""
+    outcome = python("-W", "ignore", "-c", PROGRAM, str(tmp_path), core).check()
+    assert outcome.stdout.split("\n") == [*["refused"] * 3, "stopped", "own", "set()", ""]
+    assert outcome.stderr == ""
+    (journal,) = read_journals(tmp_path)
+    calls = journal.calls()
+    found = [calls[r["s"]] for r in journal.records if "b" in r]
+    assert [c["op"] for c in found].count("all_reduce") >= 3
+    assert [c["op"] for c in found].count("store.set") == 2  # the refused one, too
+    assert "shapes" not in next(c for c in found if c["op"] == "all_reduce")
