@@ -101,4 +101,5 @@ def main(folder: str, core: str, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], *sys.argv[2:3] or ["c"], float((sys.argv[3:] or ["5"])[0]))
+    chosen, lasting = (sys.argv[2:] + ["c", "5"][len(sys.argv) - 2 :])[:2]
+    main(sys.argv[1], chosen, float(lasting))
