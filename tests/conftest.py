@@ -10,6 +10,8 @@ import pytest
 from support.patches import differences, leftovers, picture
 from support.processes import free_port
 
+os.environ.pop("COLUMNS", None)  # xdist sets it: a test that means a width says so
+
 
 @pytest.fixture(autouse=True)
 def nothing_stays_behind() -> Iterator[None]:

@@ -95,5 +95,7 @@ def test_an_empty_folder_is_an_error_of_ours(tmp_path: Path) -> None:
     with pytest.raises(ViewerError, match="no journals in"):
         diagnose(tmp_path)
     (tmp_path / "notes.txt").write_text("no journal")
-    with pytest.raises(ViewerError, match=r"notes.txt is a file and no journal: give the direct"):
+    with pytest.raises(
+        ViewerError, match=r"notes.txt: is a file, and none of a journal; give its folder"
+    ):
         diagnose(tmp_path / "notes.txt")

@@ -72,11 +72,6 @@ def folders(path: Paths) -> list[str]:
 
 def nothing(where: Sequence[str], problems: Sequence[model.Problem]) -> ViewerError:
     """The error for folders without a journal."""
-    files = [one for one in where if os.path.isfile(one)]
-    if files:
-        return ViewerError(
-            f"{files[0]} is a file and no journal: give the directory of the journals."
-        )
     reasons = "".join(f"\n  {problem.sentence}" for problem in problems)
     return ViewerError(
         f"no journals in {', '.join(where)}: run the program with DISTTRACE=1 and give the"
