@@ -84,6 +84,9 @@ faults: $(STAMP) ## the whole matrix of faults, and the page that shows it; BACK
 fuzz: $(STAMP) ## wrong journals against every command and reader: make fuzz CASES=20000
 	PYTHONPATH=.:viewer:tests $(BIN)/python -m fuzz --cases $(CASES)
 
+faults-live: $(STAMP) ## every hang of the matrix, told by the job itself on its stderr
+	$(BIN)/python tests/reliability/faults_live.py --jobs 2
+
 faults-random: $(STAMP) ## programs and faults drawn from a seed: make faults-random N=200 SEED=1
 	PYTHONPATH=tests $(BIN)/python -m faults.drawn --number $(N) --seed $(SEED) --jobs 4
 

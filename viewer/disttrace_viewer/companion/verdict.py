@@ -35,7 +35,7 @@ def verdict(directory: str, job: str, stall_s: float) -> dict[str, Any]:
     ``signature`` tells one picture from another and is empty where nothing is stalled; ``lines``
     are for stderr, ``text`` is the whole report; ``voices`` are ids of processes of this host that
     may speak, best first, and none where another host has the word; ``waiting`` says that somebody
-    waits, ``next_s`` when the longest of these waits reaches the limit.
+    waits, ``pids`` are the processes of this host, ``next_s`` when the longest of these waits reaches the limit.
     """
     trace = align(load([directory], choose=lambda jobs: [j.id for j in closure(jobs, [job])]))
     case, found = diagnose(trace, stall_ns=round(stall_s * 1e9))
@@ -49,6 +49,7 @@ def verdict(directory: str, job: str, stall_s: float) -> dict[str, Any]:
         " of the job communicate again.",
         "text": "\n".join(lines(case, found)) + "\n",
         "voices": _voices(case),
+        "pids": [p.pid for p in trace.processes if p.pid and case.evidence.look(p).alive],
         "waiting": bool(ages),
         "next_s": max(SOONEST_S, min(rest, default=stall_s)),
     }

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -45,6 +46,7 @@ class Watch:
         self._tail: Tail | None = None
         self._verdicts: subprocess.Popen[bytes] | None = None
         self._answer = b""
+        self._aborted = False
         self._asked_at = 0.0
         self._pause = _SOON_S
         self._pulses: dict[str, Pulse] = {}
@@ -165,7 +167,19 @@ class Watch:
         self._due = now + min(self._pause, soon)
         abort = self._on_stall == "abort" and bool(signature)
         if abort and now - self._stalled_since >= self._order.stall_s:
-            self._write({"abort": ABORTED})
+            self._abort(verdict["pids"])
+
+    def _abort(self, pids: list[int]) -> None:
+        """Each process ends itself; one that cannot (it holds the GIL) is killed a little later."""
+        if self._aborted:
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    continue
+        self._aborted = True
+        self._write({"abort": ABORTED})
+        self._due = time.monotonic() + _ANSWER_S
 
     def _tell_command(self, text: str) -> None:
         """Hand the report to the command of DISTTRACE_ON_STALL, once per picture."""

@@ -1,0 +1,137 @@
+"""A job that stands still says why on its own stderr, and nothing is left of the one who knows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.processes import ROOT, clean_environ, free_port, wait_until
+
+HANG = ROOT / "examples" / "faults" / "slow_loader.py"
+GOES_ON = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(3):
+    if step == 2 and dist.get_rank() == 1:
+        time.sleep(5)
+    dist.all_reduce(torch.ones(4))
+print("result", step, flush=True)
+dist.destroy_process_group()
+"""
+STALLED = "disttrace: stalled: Rank 1 never joined all_reduce #3 of the default group"
+
+
+@contextmanager
+def job(tmp_path: Path, *program: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A plain torchrun of two ranks with DISTTRACE=1, whose output is in files."""
+    environ = clean_environ(
+        DISTTRACE="1",
+        DISTTRACE_DIR=str(tmp_path / "out"),
+        DISTTRACE_STALL="2",
+        OMP_NUM_THREADS="1",
+        **variables,
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
+    with (tmp_path / "stdout").open("wb") as stdout, (tmp_path / "stderr").open("wb") as stderr:
+        process = subprocess.Popen(
+            [*command, "--nproc-per-node=2", *program],
+            env=environ,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            for pid in _family(process.pid):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            process.wait()
+
+
+def _family(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return [pid]
+    return [pid, *(one for child in children for one in _family(int(child)))]
+
+
+def companions(folder: Path) -> list[int]:
+    """Companions of the job whose journals are in a folder, with their children."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            line = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"disttrace_viewer.companion" in line and str(folder).encode() in line:
+            found.append(int(entry.name))
+    return found
+
+
+def stderr(tmp_path: Path) -> str:
+    return (tmp_path / "stderr").read_text(errors="replace")
+
+
+def test_a_hang_is_told_once_and_nothing_is_left(tmp_path: Path) -> None:
+    """Who, where, who waits and what to do, in ten lines; after the end no process and no file."""
+    with job(tmp_path, str(HANG), "--culprit", "1"):
+        wait_until(lambda: "disttrace: more:" in stderr(tmp_path), timeout=90)
+        told = [line for line in stderr(tmp_path).splitlines() if line.startswith("disttrace:")]
+        assert told[0].startswith(STALLED)
+        assert "slow_loader.py" in told[0]
+        assert len(told) <= 10
+    wait_until(lambda: not companions(tmp_path / "out"), timeout=60)
+    left = sorted(path.suffix for path in (tmp_path / "out").iterdir() if path.suffix != ".jsonl")
+    assert left == []
+    assert stderr(tmp_path).count(STALLED) == 1
+
+
+@pytest.mark.long
+def test_it_goes_on(tmp_path: Path) -> None:
+    """What resolves is told as well; stdout and exit code are the program's."""
+    program = tmp_path / "program.py"
+    program.write_text(GOES_ON)
+    with job(tmp_path, str(program)) as process:
+        assert process.wait(120) == 0
+    assert STALLED in stderr(tmp_path)
+    assert "disttrace: going on: " in stderr(tmp_path)
+    assert (tmp_path / "stdout").read_text().splitlines() == ["result 2"] * 2
+
+
+@pytest.mark.long
+def test_a_killed_companion_is_replaced(tmp_path: Path) -> None:
+    """Nothing changes but that nobody speaks, until a second one does."""
+    with job(tmp_path, str(HANG), "--culprit", "1"):
+        wait_until(lambda: bool(companions(tmp_path / "out")), timeout=90)
+        for pid in companions(tmp_path / "out"):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: STALLED in stderr(tmp_path), timeout=90)
+
+
+@pytest.mark.long
+def test_a_job_can_be_ended_by_its_stall(tmp_path: Path) -> None:
+    """``abort`` ends every process with one exit code after a second limit."""
+    with job(tmp_path, str(HANG), "--culprit", "1", DISTTRACE_ON_STALL="abort") as process:
+        assert process.wait(120) == 75
+    assert "ended by DISTTRACE_ON_STALL=abort" in stderr(tmp_path)
+    wait_until(lambda: not companions(tmp_path / "out"), timeout=60)
+
+
+@pytest.mark.long
+def test_a_command_gets_the_report(tmp_path: Path) -> None:
+    """On its standard input, once."""
+    report = tmp_path / "report"
+    command = f"cat >> {report}"
+    with job(tmp_path, str(HANG), "--culprit", "1", DISTTRACE_ON_STALL=command):
+        wait_until(lambda: report.exists() and "missing_participant" in report.read_text(), 90)
