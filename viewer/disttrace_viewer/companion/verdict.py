@@ -35,7 +35,8 @@ def verdict(directory: str, job: str, stall_s: float) -> dict[str, Any]:
     ``signature`` tells one picture from another and is empty where nothing is stalled; ``lines``
     are for stderr, ``text`` is the whole report; ``voices`` are ids of processes of this host that
     may speak, best first, and none where another host has the word; ``waiting`` says that somebody
-    waits, ``pids`` are the processes of this host, ``next_s`` when the longest of these waits reaches the limit.
+    waits, ``pids`` are the processes of this host, ``next_s`` says when the longest of these waits
+    reaches the limit.
     """
     trace = align(load([directory], choose=lambda jobs: [j.id for j in closure(jobs, [job])]))
     case, found = diagnose(trace, stall_ns=round(stall_s * 1e9))
