@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import site
 import sys
 import tarfile
@@ -119,6 +120,30 @@ def test_the_wheel_holds_both_packages_and_the_start_up_files(built: Built) -> N
     assert [name for name in names if name.endswith((".pth", ".start"))] == [
         "disttrace.pth",
         "disttrace.start",
+    ]
+
+
+def test_without_a_compiler_the_wheel_is_the_pure_one(built: Built, tmp_path: Path) -> None:
+    """Any Python can install it, and nothing in it was compiled."""
+    with tarfile.open(built.sdist) as archive:
+        archive.extractall(tmp_path / "source", filter="data")
+    (source,) = (tmp_path / "source").iterdir()
+    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path)]
+    run_program([*build, str(source)], clean_environ(CC="/nonexistent/cc"), 240).check()
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert not [name for name in names if name.endswith(".so")]
+    assert "disttrace/recording/core.py" in names
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler here")
+def test_with_a_compiler_the_wheel_has_the_native_core(built: Built) -> None:
+    """One object for one interpreter, which the wheel's tag says."""
+    assert not built.wheel.name.endswith("-any.whl")
+    names = zipfile.ZipFile(built.wheel).namelist()
+    assert [name.split(".")[0] for name in names if name.endswith(".so")] == [
+        "disttrace/recording/_fast"
     ]
 
 

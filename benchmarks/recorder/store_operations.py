@@ -9,7 +9,7 @@ from benchmarks.recorder import child
 from benchmarks.recorder.interleave import CPU, Variant, interleaved
 from benchmarks.recorder.scale import Scale
 from benchmarks.recorder.series import BARE
-from benchmarks.recorder.tracers import OURS, PROFILER, SPAN, STACKS, VIZTRACER, available
+from benchmarks.recorder.tracers import OURS, PLAIN, PROFILER, SPAN, STACKS, VIZTRACER, available
 from benchmarks.report import Report, Verdict
 from benchmarks.viewer import latency
 
@@ -52,6 +52,6 @@ def in_child(rounds: int, calls: int) -> dict[str, Any]:
     hash_store = dist.HashStore()
     tcp_store = dist.TCPStore("127.0.0.1", 0, 1, True, datetime.timedelta(seconds=30))
     measured = cases.store_operations(hash_store, tcp_store)
-    tracers = available(BARE, OURS, PROFILER, STACKS, VIZTRACER, SPAN)
+    tracers = available(BARE, OURS, PLAIN, PROFILER, STACKS, VIZTRACER, SPAN)
     variants = {name: Variant(enter, measured) for name, enter in tracers.items()}
     return interleaved(variants, rounds=rounds, calls=calls)

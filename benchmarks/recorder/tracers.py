@@ -14,6 +14,8 @@ from unittest import mock
 from benchmarks.recorder.series import BARE
 
 OURS = "disttrace"
+PLAIN = "disttrace, plain"
+"""Ours on the core of ordinary Python functions, which records where nothing was compiled."""
 WRITTEN = "disttrace, written"
 PROFILER = "profiler"
 STACKS = "profiler, stacks"
@@ -46,11 +48,11 @@ def bare(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def disttrace(folder: Path) -> Iterator[None]:
-    """Ours as it comes: stacks, journal, heartbeats."""
+def disttrace(folder: Path, core: str | None = None) -> Iterator[None]:
+    """Ours as it comes: stacks, journal, heartbeats; on the core named, if one is."""
     import disttrace
 
-    disttrace.install(dir=str(folder))
+    disttrace.install(dir=str(folder), core=core)
     try:
         yield
     finally:
@@ -138,6 +140,7 @@ def _instrumented() -> Iterator[tuple[Any, str]]:
 _ALL: Mapping[str, tuple[Tracer, str | None]] = {
     BARE: (bare, None),
     OURS: (disttrace, None),
+    PLAIN: (functools.partial(disttrace, core="python"), None),
     WRITTEN: (disttrace_written, None),
     PROFILER: (functools.partial(profiler, stacks=False), None),
     STACKS: (functools.partial(profiler, stacks=True), None),
