@@ -115,7 +115,7 @@ def test_the_wheel_holds_both_packages_and_the_start_up_files(built: Built) -> N
         "disttrace.start",
         f"disttrace-{disttrace.__version__}.dist-info",
     }
-    assert "disttrace/py.typed" in names
+    assert {"disttrace/py.typed", "disttrace_viewer/py.typed"} <= set(names)
     assert "disttrace/commands/shell/sitecustomize.py" in names
     assert [name for name in names if name.endswith((".pth", ".start"))] == [
         "disttrace.pth",
