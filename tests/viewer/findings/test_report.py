@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from disttrace.cli import main
 from disttrace_viewer.diagnosis.report import report
@@ -15,7 +17,7 @@ from disttrace_viewer.findings.finding import KINDS
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.journals import MS, training
-from support.scenes import beat, stand, steps, verdict
+from support.scenes import beat, fail, stand, steps, verdict
 
 FINDING = {
     "kind", "severity", "certainty", "summary", "hint", "culprits", "culprit_ranks", "waiting",
@@ -66,6 +68,27 @@ def test_every_key_of_the_contract_is_there(
     assert by_rank[0]["last"]["status"] == "in_flight"
     assert (by_rank[0]["last"]["op"], by_rank[0]["last"]["seq"]) == ("all_reduce", 3)
     assert set(told["coverage"]) >= {"journals", "missing_ranks", "dropped", "clock_error_ns"}
+
+
+@pytest.mark.parametrize("job", ["hang", "healthy", "failed"])
+def test_reports_follow_the_schema(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], job: str
+) -> None:
+    """The schema ships in the package and knows every kind of finding."""
+    if job == "hang":
+        hang(tmp_path)
+    elif job == "healthy":
+        training(tmp_path)
+    else:
+        for journal, _ in steps(tmp_path, 2):
+            fail(journal, 300 * MS, "ValueError", "no")
+    schema = json.loads((files("disttrace_viewer.diagnosis") / "diagnose.schema.json").read_text())
+    Draft202012Validator.check_schema(schema)
+    _, told = as_json(tmp_path, capsysbinary)
+    assert list(Draft202012Validator(schema).iter_errors(told)) == []
+    assert schema["$defs"]["finding"]["properties"]["kind"]["enum"] == list(KINDS)
+    told["findings"].append({"kind": "something else"})
+    assert not Draft202012Validator(schema).is_valid(told)
 
 
 def test_a_healthy_job_exits_with_0(
