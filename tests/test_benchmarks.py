@@ -169,7 +169,8 @@ def test_one_process() -> None:
     messages = ["send", "recv", "isend and wait"]
     assert names(alone) == [*PYTHON_ISSUED, *messages]
     assert names(beside) == [FUNCTIONAL, *PYTHON_ISSUED, *messages]
-    assert alone.columns[:5] == ("operation", "bare", "disttrace", "profiler", "profiler, stacks")
+    tracers = ("disttrace", "disttrace, plain", "profiler", "profiler, stacks")
+    assert alone.columns[:6] == ("operation", "bare", *tracers)
     complete(alone)
     complete(beside)
 
