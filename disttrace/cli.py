@@ -33,6 +33,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("export", "disttrace_viewer.commands.export", "write operations in another format"),
     Command("top", "disttrace_viewer.commands.top", "live, while a job runs or hangs"),
     Command("jobs", "disttrace_viewer.commands.jobs", "which jobs are in a directory"),
+    Command("reduce", "disttrace_viewer.commands.reduce", "journals into states that travel"),
     Command("run", "disttrace.commands.run", "run a command and trace it"),
     Command("info", "disttrace.commands.info", "versions, settings, and what can be captured"),
     Command("completion", "disttrace.completion", "completion of commands and options for a shell"),

@@ -14,22 +14,10 @@ import pytest
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import StateError, merge, pack, reduce, unpack, verdict
-from support.journals import MS, Journal
+from support.journals import MS
 from support.processes import python
-from support.scenes import S, beat, nobody_knows, stand, steps
-
-
-def hang(folder: Path, size: int = 4, count: int = 3) -> list[Journal]:
-    """The last rank stays in its loader; the others are in the next all_reduce."""
-    journals = []
-    for journal, group in steps(folder, size, count):
-        if journal.rank == size - 1:
-            stand(journal, 2 * S, "loader.py", 9, "load")
-        else:
-            journal.begin(journal.collective(group), 200 * MS, q=count + 1)
-        beat(journal, 30)
-        journals.append(journal)
-    return journals
+from support.scenes import beat, nobody_knows, steps
+from support.states import hang
 
 
 def states(folder: Path, window: int | None = None) -> list[dict[str, object]]:

@@ -339,8 +339,11 @@ class Evidence:
         if op.error is not None:
             return True
         # Journals of other hosts may be read late: their cut is not of one instant.
-        apart = self.live and len({p.clock for p in self.trace.processes}) > 1
-        return self.age_ns(op) >= (self.stall_ns if apart else min(self.stall_ns, STUCK_NS))
+        return self.age_ns(op) >= (self.stall_ns if self._apart else min(self.stall_ns, STUCK_NS))
+
+    @cached_property
+    def _apart(self) -> bool:
+        return self.live and len({p.clock for p in self.trace.processes}) > 1
 
     def stands(self, process: int) -> Frame | None:
         """Where the main thread of a process stands, if that was noted since it last did anything.

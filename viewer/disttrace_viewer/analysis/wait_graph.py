@@ -167,7 +167,8 @@ def _carrier(evidence: Evidence, op: Op) -> Op:
 
 def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     numbered = [op for op in chosen if op.seq is not None and op.call.group is not None]
-    yield from (Wait(op, OTHER, ("other", *op.id)) for op in chosen if op not in numbered)
+    known = {op.id for op in numbered}
+    yield from (Wait(op, OTHER, ("other", *op.id)) for op in chosen if op.id not in known)
     if not numbered:
         return
     inside = _inside(evidence, numbered)

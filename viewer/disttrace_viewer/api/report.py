@@ -90,7 +90,7 @@ class Report:
 
     def __init__(self, trace: model.Trace, *, stall_s: float | None = None) -> None:
         """``disttrace.diagnose`` makes one."""
-        self._case, self._found = apply_rules(trace, stall_ns=_stall_ns(stall_s))
+        self._case, self._found = apply_rules(trace, stall_ns=stall_ns(stall_s))
 
     @property
     def healthy(self) -> bool:
@@ -181,7 +181,7 @@ def diagnose(path: Paths = None, job: str | None = None, *, stall_s: float | Non
     return Report(read(path, job), stall_s=stall_s)
 
 
-def _stall_ns(seconds: float | None) -> int:
+def stall_ns(seconds: float | None) -> int:
     """As asked for, else as DISTTRACE_STALL says where it is a number, else the default."""
     if seconds is None:
         try:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 1.0
 """Reading that is done by then shows no progress bar."""
+EVERY_S = 10.0
+"""Where standard error is no terminal, a line says so often how far a long command is."""
 NARROWEST = 40
 
 
@@ -40,6 +42,16 @@ def add_folders(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         metavar="DIR",
         help="journal directory, searched recursively (default: DISTTRACE_DIR, else disttrace-out)",
+    )
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
+    """Where journals are reduced."""
+    parser.add_argument(
+        "--engine",
+        metavar="ADDRESS",
+        help="reduce journals on a cluster: dask://HOST:PORT, ray://HOST:PORT"
+        " (default: processes of this machine)",
     )
 
 
@@ -105,10 +117,47 @@ def write(data: bytes) -> None:
 
 
 @contextmanager
+def journals_progress() -> Iterator[Callable[[int, int], None]]:
+    """Says how many journals are done, on standard error, where it takes long."""
+    lines = _Lines("journals")
+    try:
+        yield lines.report
+    finally:
+        lines.stop()
+
+
+class _Lines:
+    """How far reading is: one line that changes on a terminal, else a line every ten seconds."""
+
+    def __init__(self, noun: str) -> None:
+        self._noun = noun
+        self._terminal = sys.stderr.isatty()
+        self._next = time.monotonic() + (PATIENCE_S if self._terminal else EVERY_S)
+        self._shown = False
+
+    def report(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (0.2 if self._terminal else EVERY_S)
+        text = f"disttrace: {done:,} of {total:,} {self._noun}"
+        sys.stderr.write(f"\r{text}" if self._terminal else f"{text}\n")
+        sys.stderr.flush()
+        self._shown = True
+
+    def stop(self) -> None:
+        if self._shown and self._terminal:
+            sys.stderr.write("\r\x1b[K")
+
+
+@contextmanager
 def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     """A bar on standard error, on a terminal only, and only when reading takes long."""
-    if quiet or not sys.stderr.isatty():
+    if quiet:
         yield None
+        return
+    if not sys.stderr.isatty():
+        yield _Lines("bytes").report
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn

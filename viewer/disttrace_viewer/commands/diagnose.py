@@ -13,6 +13,7 @@ INCOMPLETE = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     common.add_arguments(parser)
+    common.add_engine(parser)
     parser.add_argument("--json", action="store_true", help="the report as JSON (docs/json.md)")
     parser.add_argument(
         "--stall",
@@ -31,7 +32,13 @@ def execute(args: argparse.Namespace) -> int:
     """Print the report; 0 healthy, 1 an error or a warning, 2 journals that the answer needs are
     missing (or, raised, all of them).
     """
-    report = common.read(args).diagnose(stall_s=args.stall)
+    from disttrace_viewer.api.states import diagnose_large
+
+    with common.journals_progress() as progress:
+        large = diagnose_large(
+            args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress
+        )
+    report = large or common.read(args).diagnose(stall_s=args.stall)
     if args.json:
         import orjson
 

@@ -29,8 +29,10 @@ def processes_of(journals: Sequence[Journal]) -> tuple[tuple[Process, ...], tupl
     """One process per journal, in that order, and the clocks they go by."""
     clocks: list[Clock] = []
     place: dict[str, int] = {}
-    for key in dict.fromkeys(map(_clock_key, journals)):
-        sharing = [j for j in journals if _clock_key(j) == key]
+    by_clock: dict[str, list[Journal]] = {}
+    for journal in journals:
+        by_clock.setdefault(_clock_key(journal), []).append(journal)
+    for key, sharing in by_clock.items():
         anchors = [anchor for j in sharing for anchor in _anchors(j)]
         place[key] = len(clocks)
         clocks.append(from_anchors(key, _host(sharing[0]), anchors))

@@ -11,6 +11,7 @@ the begins stand that were in flight when it was opened.
 
 from __future__ import annotations
 
+import functools
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -148,9 +149,15 @@ class _Reading:
             records: Iterable[Any] = orjson.loads(b"[" + b",".join(lines) + b"]")
         except orjson.JSONDecodeError:
             records = self._one_by_one(lines)
+        begin, end, other = self._begin, self._end, self._other
         for record in records:
             try:
-                self._one(record)
+                if "b" in record:
+                    begin(record)
+                elif "e" in record:
+                    end(record)
+                else:
+                    other(record)
             except (KeyError, TypeError, AttributeError, ValueError):
                 self.bad += 1
 
@@ -161,12 +168,8 @@ class _Reading:
             except orjson.JSONDecodeError:
                 self.bad += 1
 
-    def _one(self, record: Record) -> None:
-        if "b" in record:
-            self._begin(record)
-        elif "e" in record:
-            self._end(record)
-        elif (t := record.get("hb")) is not None:
+    def _other(self, record: Record) -> None:
+        if (t := record.get("hb")) is not None:
             self.beat = max(t, self.beat or 0)
             self.last_t = max(self.last_t, t)
         elif (t := record.get("at")) is not None:
@@ -183,16 +186,9 @@ class _Reading:
         number, call, t = record["b"], record.get("s", 0), record["t"]
         if type(number) is not int or type(t) is not int:
             raise TypeError
-        known = self.open.get(number)
-        if known is not None or "r" in record:
-            if known is None:
-                self.open[number] = record
-                self._register(record, number, call, t)
-            return
+        if number in self.open:
+            return  # a copy at the head of a segment
         self.open[number] = record
-        self._register(record, number, call, t)
-
-    def _register(self, record: Record, number: int, call: int, t: int) -> None:
         self.count += 1
         thread = record.get("h", 0)
         self.newest[thread, call] = record
@@ -202,8 +198,9 @@ class _Reading:
             self._learn(call)
         if "q" in record:
             self.latest[call] = record
-            if call in self._on_course:
-                course, site = self._on_course[call]
+            on_course = self._on_course.get(call)
+            if on_course is not None:
+                course, site = on_course
                 if record["q"] == course[0] + 1:
                     course[2] = course[1]
                     course[0], course[1] = record["q"], (course[1] * 1_000_003 + site) & _HASH
@@ -513,11 +510,17 @@ def _referred(
         "group": {
             n: _bare(group)
             if group.get("ranks") is None
-            else {**_bare(group), "ranks": fmt.ranges_of(group["ranks"])}
+            else {**_bare(group), "ranks": _ranges(group["ranks"])}
             for n, group in numbered["group"].items()
         },
         "call": {n: _bare(call) for n, call in calls.items()},
     }
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _ranges(ranks: tuple[int, ...]) -> list[Any]:
+    """The same for all members of a group, and nobody changes it."""
+    return fmt.ranges_of(ranks)
 
 
 def _bare(record: Record) -> Record:

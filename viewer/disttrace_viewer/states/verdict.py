@@ -33,6 +33,14 @@ class Verdict:
         """Whether there is neither an error nor a warning."""
         return healthy(self.findings)
 
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    @property
+    def incomplete(self) -> tuple[str, ...]:
+        """What is missing of the job's journals, as sentences; none: the verdict rests on all."""
+        return self.case.incomplete
+
     def lines(self) -> list[str]:
         """The report for a terminal."""
         from disttrace_viewer.views.terminal.diagnosis import lines

@@ -1,0 +1,40 @@
+"""What tests of states and engines share; workers import their functions from here."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from support.journals import MS, Journal
+from support.scenes import S, beat, stand, steps
+
+
+def hang(folder: Path, size: int = 4, count: int = 3) -> list[Journal]:
+    """The last rank stays in its loader; the others are in the next all_reduce."""
+    journals = []
+    for journal, group in steps(folder, size, count):
+        if journal.rank == size - 1:
+            stand(journal, 2 * S, "loader.py", 9, "load")
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=count + 1)
+        beat(journal, 30)
+        journals.append(journal)
+    return journals
+
+
+def dies_once(task: tuple[str, int]) -> int:
+    """The square of a number; 2 takes its worker down, the first time."""
+    folder, number = task
+    mark = Path(folder, "died")
+    if number == 2 and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number * number
+
+
+def dies(number: int) -> int:
+    """A number; 1 takes its worker down."""
+    if number == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number

@@ -1,0 +1,128 @@
+"""Where journals are reduced changes nothing of the verdict, also when workers are lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace.cli import main
+from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.states import engines, folder, job, verdict
+from disttrace_viewer.states.engines import engine_of, here, local
+from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.trace.errors import ViewerError
+from support.scenes import nobody_knows
+from support.states import dies, dies_once, hang
+
+
+def findings(merged: Merged) -> tuple[Finding, ...]:
+    """What is wrong, of another host's journals."""
+    return verdict(merged, look=nobody_knows).findings
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 100])
+def test_any_split_into_tasks_gives_the_findings_of_the_whole(tmp_path: Path, batch: int) -> None:
+    """Whatever the order in which results come."""
+    hang(tmp_path, size=7)
+    whole = folder.of_journals([str(tmp_path)])
+
+    def shuffled(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
+        results = list(here(function, tasks))
+        random.Random(batch).shuffle(results)
+        return iter(results)
+
+    split = folder.of_journals([str(tmp_path)], engine=shuffled, batch=batch)
+    assert split == whole
+    assert findings(split) == findings(whole)
+
+
+def test_a_pool_of_processes_loses_a_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGKILL in mid-run: its batch is done once more, and the findings are the same."""
+    monkeypatch.setattr(engines, "WORKERS", 2)
+    tasks = [(str(tmp_path), number) for number in range(4)]
+    assert sorted(local(dies_once, tasks)) == [(n, n * n) for n in range(4)]
+    assert (tmp_path / "died").exists()
+
+
+def test_a_batch_that_takes_every_worker_down_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are read; its journals are named, and nothing is certain."""
+    monkeypatch.setattr(engines, "WORKERS", 2)
+    assert sorted(local(dies, [0, 1, 2])) == [(0, 0), (1, None), (2, 2)]
+    hang(tmp_path)
+
+    def loses(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
+        return ((n, None if n == 0 else r) for n, r in here(function, tasks))
+
+    merged = folder.of_journals([str(tmp_path)], engine=loses, batch=1)
+    assert len(merged.unread) == 1
+    judged = verdict(merged, look=nobody_knows)
+    assert all(found.certainty == "likely" for found in judged.findings)
+    assert "was lost" in "\n".join(judged.lines())
+
+
+def test_a_local_dask_cluster(tmp_path: Path) -> None:
+    """The same states as here."""
+    distributed = pytest.importorskip("distributed")
+    hang(tmp_path, size=5)
+    with distributed.LocalCluster(
+        n_workers=1, processes=False, dashboard_address=None, host="127.0.0.1", protocol="tcp"
+    ) as cluster:
+        engine = engine_of(cluster.scheduler_address)
+        found = folder.of_journals([str(tmp_path)], engine=engine, batch=2)
+    assert found == folder.of_journals([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("address", "says"),
+    [("spark://h:1", "is none"), ("dask://127.0.0.1:1", "no Dask scheduler"), ("ray://h:1", "Ray")],
+)
+def test_what_cannot_be_reached_is_a_sentence(
+    tmp_path: Path, address: str, says: str, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """And exit code 2; never silently here instead."""
+    monkeypatch.setattr(engines, "CONNECT_S", 1)
+    hang(tmp_path)
+    assert main(["diagnose", str(tmp_path), "--engine", address]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert len(said.splitlines()) == 1
+
+
+def test_states_are_written_and_diagnosed_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each host writes a file into one folder; journals need not move."""
+    hang(tmp_path / "journals")
+    assert main(["reduce", str(tmp_path / "journals"), "-o", str(tmp_path / "states")]) == 0
+    assert len(list((tmp_path / "states").iterdir())) == 1
+    assert main(["diagnose", str(tmp_path / "states")]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("1. ERROR missing_participant: Rank 3 never joined all_reduce #4")
+    (tmp_path / "other").mkdir()
+    assert main(["reduce", str(tmp_path / "other"), "-o", str(tmp_path / "none")]) == 2
+
+
+def test_a_file_that_holds_no_states(tmp_path: Path) -> None:
+    """Is named."""
+    path = tmp_path / f"x{folder.SUFFIX}"
+    path.write_bytes(b"no gzip")
+    with pytest.raises(ViewerError, match="cannot be read as states"):
+        folder.read([str(path)])
+
+
+def test_suspects_are_read_in_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of journals make a verdict likely; what decides it is then read, and only that."""
+    hang(tmp_path, count=400)
+    monkeypatch.setattr(job, "WINDOW", 4_000)
+    found = job.judged([str(tmp_path)], choose=lambda jobs: [one.id for one in jobs])
+    (one,) = found.findings
+    assert (one.kind, one.certainty) == ("missing_participant", "certain")

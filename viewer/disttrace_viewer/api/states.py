@@ -1,0 +1,60 @@
+"""Jobs of any size: states of processes on disk, and the verdict from them or by way of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from disttrace_viewer.api.reading import NEWEST, Paths, chooser, folders
+from disttrace_viewer.api.report import stall_ns
+from disttrace_viewer.states import folder, job
+from disttrace_viewer.states.engines import engine_of
+from disttrace_viewer.states.verdict import Verdict
+from disttrace_viewer.trace.errors import ViewerError
+
+Progress = Callable[[int, int], None]
+"""Called with journals done so far, and of how many."""
+
+
+def write_states(
+    path: Paths, output: str, *, engine: str | None = None, progress: Progress | None = None
+) -> tuple[int, int]:
+    """Reduce all journals of a folder to ``output``: a folder, or a file ``*.states.jsonl.gz``.
+    Gives the number of states, and of journals that could not be read.
+
+    Raises:
+        ViewerError: where there is no journal, or the engine cannot be reached.
+    """
+    where = folders(path)
+    parts = folder.reduced(where, engine=engine_of(engine), progress=progress)
+    count, unread = folder.write(output, parts)
+    if not count:
+        raise ViewerError(f"no journals in {', '.join(where)}.")
+    return count, unread
+
+
+def diagnose_large(
+    path: Paths,
+    wanted: str | None = None,
+    *,
+    stall_s: float | None = None,
+    engine: str | None = None,
+    progress: Progress | None = None,
+) -> Verdict | None:
+    """The verdict by states: on a cluster, of files of states, and of jobs that are too large to
+    be read as a whole, if something is broken in these. None: a job to be read as a whole.
+
+    Raises:
+        ViewerError: as ``diagnose``, and where the engine cannot be reached.
+    """
+    where = folders(path)
+    asked = engine is not None or all(map(folder.holds_states, where))
+    if not asked and not job.is_large(where):
+        return None
+    found = job.judged(
+        where,
+        choose=chooser(wanted or NEWEST),
+        stall_ns=stall_ns(stall_s),
+        engine=engine_of(engine),
+        progress=progress,
+    )
+    return found if asked or not found.healthy else None

@@ -1,0 +1,32 @@
+"""``disttrace reduce``: journals into states of about a kilobyte each, where they lie."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from disttrace_viewer.commands import common
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    common.add_folders(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        required=True,
+        metavar="STATES",
+        help="a folder, which other hosts may write to as well, or a file *.states.jsonl.gz",
+    )
+    common.add_engine(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Write the states; 0, or 1 where journals could not be read."""
+    from disttrace_viewer.api.states import write_states
+
+    with common.journals_progress() as progress:
+        count, unread = write_states(args.dirs, args.output, engine=args.engine, progress=progress)
+    lost = f"; {unread} journals could not be read" if unread else ""
+    sys.stderr.write(f"disttrace: {count} states in {args.output}{lost}\n")
+    return 1 if unread else 0

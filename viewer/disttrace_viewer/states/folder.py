@@ -1,0 +1,171 @@
+"""Folders of journals into states, and states into files and back."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from disttrace_viewer.load.discover import Files, discover
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.states.engines import Engine, here
+from disttrace_viewer.states.merged import Merged, merge
+from disttrace_viewer.states.reduce import reduce
+from disttrace_viewer.states.state import State, StateError, checked
+from disttrace_viewer.trace.errors import ViewerError
+
+BATCH = 128
+"""Journals of a task."""
+SUFFIX = ".states.jsonl.gz"
+Parts = Iterator[tuple[list[bytes], tuple[str, ...]]]
+"""States as JSON, and names of journals that nobody could read: their worker was lost twice."""
+Progress = Callable[[int, int], None]
+"""Called with journals done so far, and of how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Journals that one worker reduces."""
+
+    files: tuple[tuple[str, str | None, tuple[tuple[int, str], ...]], ...]
+    window: int | None
+
+
+def run(task: Task) -> list[bytes]:
+    """The states of a task's journals, as JSON."""
+    found = []
+    for base, definitions, segments in task.files:
+        state = reduce(Files(base, definitions, dict(segments)), window=task.window)
+        if state is not None:
+            found.append(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS))
+    return found
+
+
+def reduced(
+    paths: Sequence[str],
+    *,
+    window: int | None = None,
+    engine: Engine = here,
+    batch: int = BATCH,
+    progress: Progress | None = None,
+) -> Parts:
+    """The states of all journals below ``paths``."""
+    found = discover(paths, Problems())
+    return reduced_files(found, window=window, engine=engine, batch=batch, progress=progress)
+
+
+def reduced_files(
+    found: Sequence[Files],
+    *,
+    window: int | None = None,
+    engine: Engine = here,
+    batch: int = BATCH,
+    progress: Progress | None = None,
+) -> Parts:
+    """The states of some journals, task by task."""
+    tasks = [
+        Task(
+            tuple(
+                (files.base, files.definitions, tuple(files.segments.items()))
+                for files in found[first : first + batch]
+            ),
+            window,
+        )
+        for first in range(0, len(found), batch)
+    ]
+    done = 0
+    for number, states in engine(run, tasks):
+        done += len(tasks[number].files)
+        if progress is not None:
+            progress(done, len(found))
+        lost = () if states is not None else tuple(base for base, _, _ in tasks[number].files)
+        yield states or [], lost
+
+
+def size_of(path: str) -> int:
+    """Bytes of a file; 0 for one that is gone."""
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def of_journals(
+    paths: Sequence[str],
+    *,
+    window: int | None = None,
+    engine: Engine = here,
+    batch: int = BATCH,
+    progress: Progress | None = None,
+) -> Merged:
+    """The merged states of all journals below ``paths``."""
+    found: list[State] = []
+    unread: list[str] = []
+    for states, lost in reduced(
+        paths, window=window, engine=engine, batch=batch, progress=progress
+    ):
+        found += map(orjson.loads, states)
+        unread += lost
+    merged = merge(found)
+    return Merged(merged.states, tuple(sorted(unread)))
+
+
+def write(path: str, parts: Parts) -> tuple[int, int]:
+    """States to a file, or to one in a folder; how many, and how many journals were not read.
+
+    Raises ViewerError where it cannot be written.
+    """
+    count = unread = 0
+    try:
+        if not path.endswith(SUFFIX):
+            os.makedirs(path, exist_ok=True)
+            path = os.path.join(path, f"{os.uname().nodename}-{os.getpid()}{SUFFIX}")
+        with gzip.open(f"{path}.part", "wb", compresslevel=4) as file:
+            for states, lost in parts:
+                file.writelines(state + b"\n" for state in states)
+                file.writelines(orjson.dumps({"unread": base}) + b"\n" for base in lost)
+                count, unread = count + len(states), unread + len(lost)
+        os.replace(f"{path}.part", path)
+    except OSError as error:
+        raise ViewerError(f"cannot write {path}: {error.strerror}.") from error
+    return count, unread
+
+
+def holds_states(path: str) -> bool:
+    """Whether a path is a file of states, or a folder of such."""
+    if os.path.isdir(path):
+        return any(name.endswith(SUFFIX) for name in os.listdir(path))
+    return path.endswith(SUFFIX)
+
+
+def read(paths: Sequence[str]) -> Merged:
+    """The merged states in files. Raises ViewerError where one holds no states."""
+    found: list[State] = []
+    unread: list[str] = []
+    for path in _files(paths):
+        try:
+            with gzip.open(path, "rb") as file:
+                for line in file:
+                    value = orjson.loads(line)
+                    if isinstance(value, dict) and isinstance(value.get("unread"), str):
+                        unread.append(value["unread"])
+                    else:
+                        found.append(checked(value))
+        except StateError as error:
+            raise ViewerError(f"{path} {error}.") from error
+        except (OSError, EOFError, orjson.JSONDecodeError) as error:
+            raise ViewerError(f"{path} cannot be read as states ({error}).") from error
+    merged = merge(found)
+    return Merged(merged.states, tuple(sorted(unread)))
+
+
+def _files(paths: Sequence[str]) -> Iterator[str]:
+    for path in paths:
+        if os.path.isdir(path):
+            names = sorted(os.listdir(path))
+            yield from (os.path.join(path, name) for name in names if name.endswith(SUFFIX))
+        else:
+            yield path
