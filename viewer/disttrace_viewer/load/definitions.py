@@ -76,7 +76,7 @@ class Definitions:
         table = self.numbered[kind] if kind in NUMBERED else self.listed.get(kind, ())
         if len(table) >= MOST_OF_A_KIND and found.get("n") not in table:
             self.checker.limited(f"more than {MOST_OF_A_KIND:,} {kind} records")
-            return True
+            return
         if kind in NUMBERED:
             self._complete(kind, found)
         elif kind in LISTED:
