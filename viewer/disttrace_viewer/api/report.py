@@ -15,6 +15,7 @@ from disttrace_viewer.analysis.evidence import STALL_NS
 from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis.diagnose import diagnose as apply_rules
+from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace import model
 
 _WHOLE = 100_000
@@ -91,6 +92,13 @@ class Report:
     def __init__(self, trace: model.Trace, *, stall_s: float | None = None) -> None:
         """``disttrace.diagnose`` makes one."""
         self._case, self._found = apply_rules(trace, stall_ns=stall_ns(stall_s))
+
+    @classmethod
+    def of_states(cls, verdict: Verdict) -> Report:
+        """The report of a verdict from states."""
+        report = cls.__new__(cls)
+        report._case, report._found = verdict.case, verdict.findings
+        return report
 
     @property
     def healthy(self) -> bool:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from disttrace_viewer.api.reading import NEWEST, Paths, chooser, folders
-from disttrace_viewer.api.report import stall_ns
+from disttrace_viewer.api.report import Report, stall_ns
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import engine_of
-from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.errors import ViewerError
 
 Progress = Callable[[int, int], None]
@@ -39,7 +38,7 @@ def diagnose_large(
     stall_s: float | None = None,
     engine: str | None = None,
     progress: Progress | None = None,
-) -> Verdict | None:
+) -> Report | None:
     """The verdict by states: on a cluster, of files of states, and of jobs that are too large to
     be read as a whole, if something is broken in these. None: a job to be read as a whole.
 
@@ -57,4 +56,4 @@ def diagnose_large(
         engine=engine_of(engine),
         progress=progress,
     )
-    return found if asked or not found.healthy else None
+    return Report.of_states(found) if asked or not found.healthy else None
