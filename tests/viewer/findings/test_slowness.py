@@ -39,6 +39,32 @@ def test_a_straggler_is_found_with_its_delay_and_its_line(tmp_path: Path) -> Non
     )
 
 
+def test_two_equally_slow_ranks_are_both_found(tmp_path: Path) -> None:
+    """Each of them is late, although neither makes the other wait."""
+    late_steps(tmp_path, {1: LATE, 3: LATE}, world_size=5)
+    found = findings(tmp_path, look=all_gone)
+    assert {f.kind for f in found} == {"straggler"}
+    assert {rank for f in found for rank in ranks(tmp_path, f.culprits)} == {1, 3}
+
+
+def test_who_is_late_now_and_then_is_found(tmp_path: Path) -> None:
+    """Rank 0 evaluates for 300 ms before every tenth step, and nobody else is ever late."""
+    let_go = 200 * MS
+    jobs = steps(tmp_path, 3)
+    calls = [journal.collective(group) for journal, group in jobs]
+    for number in range(3, 123):
+        begins = [let_go + 20 * MS + (300 * MS if r == 0 and number % 10 == 0 else 0)
+                  for r in range(3)]  # fmt: skip
+        end = max(begins) + MS // 5
+        for (journal, _), call, begin in zip(jobs, calls, begins, strict=True):
+            journal.run(call, t=begin, d=end - begin, q=number)
+        let_go = end
+    for journal, _ in jobs:
+        leave(journal, let_go + MS)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [0])
+
+
 def test_everybody_equally_slow_is_no_straggler(tmp_path: Path) -> None:
     """They all compute for 40 ms."""
     late_steps(tmp_path, {0: LATE, 1: LATE, 2: LATE})

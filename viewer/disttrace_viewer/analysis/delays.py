@@ -1,8 +1,9 @@
 """How late each one came by its own doing: delays of collectives and of messages, in columns.
 
-The own delay in an exchange is the smaller of two: how much later it came than the one before it,
-and how much longer it was away since it was last released than the others were. Lateness that was
-inherited from somebody else makes both differ, so it vanishes by itself.
+The own delay in an exchange is the smaller of two: how much later it came than the median member
+(the lower one of two), and how much longer it was away since it was last released than the median.
+Lateness that was inherited from somebody else makes both differ, so it vanishes by itself; and
+several equally slow members, fewer than half, are all found.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ WARN_NS = 10_000_000
 SHARE_OF_SPAN = 0.05
 TIMES = 10
 SHARE_OF_SITE = 0.7
+NOTABLE = 0.15
+"""Of the whole time: who is late now and then only is told from here on."""
 MANY = 3_000_000
 """Of more exchanges than this only the late ones are looked at."""
 
@@ -69,23 +72,34 @@ def stragglers(exchanges: Exchanges) -> list[Delay]:
         parts.join(late.lazy().select("exchange"), on="exchange", how="semi"),
         released,
     )
-    mine = pl.col("process") == pl.col("last_process")
-    begin = pl.col("begin_ns")
+    begin, gap = pl.col("begin_ns"), pl.col("_gap")
+    usual = gaps.group_by("exchange").agg(
+        begin.quantile(0.5, "lower").cast(pl.Int64).alias("_usual_ns"),
+        gap.quantile(0.5, "lower").cast(pl.Int64).alias("_usual_gap"),
+    )
+    behind = begin - pl.col("_usual_ns")
+    # Those who came in time are the others; how long they waited for this one alone is not known
+    # where several are late: its own delay, at most.
+    in_time = (
+        gaps.join(usual, on="exchange")
+        .filter(behind < LEAST_NS)
+        .group_by("exchange")
+        .agg(pl.col("process").alias("others"), pl.len().alias("_in_time"))
+    )
     delays = (
-        gaps.group_by("exchange")
-        .agg(
-            pl.col("last_process").first().alias("process"),
-            pl.col("call").filter(mine).first(),
-            begin.filter(mine).first().alias("first_ns"),
-            (pl.col("last_ns") - begin.filter(~mine).max()).first().alias("_behind"),
-            (pl.col("_gap").filter(mine).first() - pl.col("_gap").filter(~mine).median())
-            .cast(pl.Int64)
-            .alias("_away"),
-            (pl.col("last_ns") - begin).filter(~mine).alias("_waited"),
-            pl.col("process").filter(~mine).alias("others"),
+        gaps.join(usual, on="exchange")
+        .filter(behind >= LEAST_NS)
+        .join(in_time, on="exchange")
+        .select(
+            "exchange",
+            "process",
+            "call",
+            begin.alias("first_ns"),
+            pl.min_horizontal(behind, gap - pl.col("_usual_gap")).alias("delay"),
+            pl.concat_list((behind * pl.col("_in_time")).cast(pl.Int64)).alias("_waited"),
+            "others",
         )
-        .with_columns(pl.min_horizontal("_behind", "_away").alias("delay"))
-        .drop_nulls(["_away", "call"])
+        .drop_nulls("delay")
     )
     return _sites(exchanges.trace, delays.collect())
 
@@ -154,6 +168,7 @@ def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
     if delays.height < TIMES:
         return []
     calls = trace.calls.lazy().with_row_index("call").select("call", "stack")
+    span = trace.end_ns - min(p.start_ns for p in trace.processes)
     late = (
         delays.lazy()
         .filter(pl.col("delay") >= LEAST_NS)
@@ -191,7 +206,20 @@ def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
                 on=["process", by],
                 nulls_equal=True,
             )
-            .filter((pl.col("times") >= TIMES) & (pl.col("times") >= SHARE_OF_SITE * pl.col("of")))
+            .with_columns(pl.col("times").sum().over(by).alias("_of_late"))
+            .filter(
+                (pl.col("times") >= TIMES)
+                & (
+                    (pl.col("times") >= SHARE_OF_SITE * pl.col("of"))
+                    # Now and then (an evaluation every tenth step), and nobody else is: of a line,
+                    # for a call is of one process only.
+                    | (
+                        pl.lit(by == "stack")
+                        & (pl.col("times") >= SHARE_OF_SITE * pl.col("_of_late"))
+                        & (pl.col("total") >= NOTABLE * span)
+                    )
+                )
+            )
             .sort("total", descending=True)
             .collect()
         )
