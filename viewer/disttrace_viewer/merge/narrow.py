@@ -27,6 +27,8 @@ class Narrowing:
     keys: dict[str, Key] = field(default_factory=dict)
     """By their text in the journal; their order is their number."""
     _key_index: dict[str, int] = field(default_factory=dict)
+    _index: pl.DataFrame = field(init=False)
+    """Rows of calls by process and number, the same for every batch."""
 
     def __post_init__(self) -> None:
         part = self.survey
@@ -37,6 +39,11 @@ class Narrowing:
             group_values=part.groups,
         )
         self.calls.collect()
+        self._index = pl.DataFrame(
+            [(p, n, row) for (p, n), row in self.calls.index.items()],
+            schema={"process": pl.UInt32, "s": pl.Int64, "call": pl.UInt32},
+            orient="row",
+        )
 
     def narrow(self, raw: pl.DataFrame) -> pl.DataFrame:
         """Raw matched rows under global numbers and unix times."""
@@ -79,13 +86,8 @@ class Narrowing:
 
     def _call_rows(self, raw: pl.DataFrame) -> pl.Series:
         """Rows of the calls table; ``unknown`` ones where no definition is there."""
-        index = pl.DataFrame(
-            [(p, n, row) for (p, n), row in self.calls.index.items()],
-            schema={"process": pl.UInt32, "s": pl.Int64, "call": pl.UInt32},
-            orient="row",
-        )
         calls = raw.select("process", "s").join(
-            index, on=["process", "s"], how="left", maintain_order="left"
+            self._index, on=["process", "s"], how="left", maintain_order="left"
         )["call"]
         rich = (
             raw.select("process", "s", "a").with_row_index("row").filter(pl.col("a").is_not_null())
