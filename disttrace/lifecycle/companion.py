@@ -115,6 +115,7 @@ class Companion:
             "directory": self._config.dir,
             "registry": path,
             "job": job,
+            "prefix": f"{file_part(job)}-",
             "exports": self.exports,
             "pending_s": self._config.pending,
             "keep": "json" in self._config.export,

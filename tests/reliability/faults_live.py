@@ -76,8 +76,8 @@ def live(row: Row, folder: Path, stall_s: float) -> Told:
 
 
 def _plain(sentence: str) -> str:
-    """Without what differs from moment to moment."""
-    return re.sub(r"[\d.,]+ (ns|µs|ms|s|min|h)\b", "", sentence)
+    """Without what differs from moment to moment: ages, and the line of a loop that was sampled."""
+    return re.sub(r"[\d.,]+ (ns|µs|ms|s|min|h)\b|(?<=\.py):\d+", "", sentence)
 
 
 def page(told: list[Told], stall_s: float) -> list[str]:

@@ -22,6 +22,8 @@ class Order:
     directory: str
     registry: str
     job: str
+    prefix: str
+    """With which the names of the job's files begin."""
     exports: bool
     pending_s: float
     keep: bool

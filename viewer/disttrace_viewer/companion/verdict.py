@@ -1,24 +1,25 @@
-"""Works out verdicts on a job that stands still: ``python -m ... DIR JOB STALL_S``.
+"""Works out verdicts on a job that stands still: ``python -m ... DIR JOB PREFIX STALL_S``.
 
 It answers each line on standard input with one line of JSON. A child of the companion, so that
-what reading and judging take of memory, and whatever goes wrong in it, is gone when it ends.
+what reading and judging take of memory, and whatever goes wrong in it, is gone when it ends. It
+judges states (``states/``): of each journal the end is read, of the suspects' all, and nothing is
+needed beyond what the recorder needs.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
-from disttrace_viewer.analysis.clock_alignment import align
+from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
 from disttrace_viewer.analysis.process_ends import ALIVE
-from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.merge.jobs import closure
-from disttrace_viewer.merge.reader import load
-from disttrace_viewer.views.terminal.diagnosis import lines
+from disttrace_viewer.states.job import judged
 from disttrace_viewer.wording import quantities
 
 MOST_FINDINGS = 3
@@ -29,7 +30,7 @@ SOONEST_S = 0.3
 LONGEST_LINE = 400
 
 
-def verdict(directory: str, job: str, stall_s: float) -> dict[str, Any]:
+def verdict(directory: str, job: str, prefix: str, stall_s: float) -> dict[str, Any]:
     """What is to be said now.
 
     ``signature`` tells one picture from another and is empty where nothing is stalled; ``lines``
@@ -38,8 +39,12 @@ def verdict(directory: str, job: str, stall_s: float) -> dict[str, Any]:
     waits, ``pids`` are the processes of this host, ``next_s`` says when the longest of these waits
     reaches the limit.
     """
-    trace = align(load([directory], choose=lambda jobs: [j.id for j in closure(jobs, [job])]))
-    case, found = diagnose(trace, stall_ns=round(stall_s * 1e9))
+    judgement = judged(
+        journals(directory, prefix),
+        choose=lambda jobs: [one.id for one in closure(jobs, [job])],
+        stall_ns=round(stall_s * 1e9),
+    )
+    case, found, trace = judgement.case, judgement.findings, judgement.case.evidence.trace
     errors = [f for f in found if f.severity == ERROR and not _habitual(case, f)]
     ages = [case.evidence.age_ns(op) / 1e9 for op in case.evidence.blocking]
     rest = [stall_s - age for age in ages if age < stall_s]
@@ -48,12 +53,21 @@ def verdict(directory: str, job: str, stall_s: float) -> dict[str, Any]:
         "lines": _lines(case, errors, directory),
         "going_on": f"{quantities.number(len(trace.processes), 'process', 'processes')}"
         " of the job communicate again.",
-        "text": "\n".join(lines(case, found)) + "\n",
+        "text": "\n".join(judgement.lines()) + "\n",
         "voices": _voices(case),
         "pids": [p.pid for p in trace.processes if p.pid and case.evidence.look(p).alive],
         "waiting": bool(ages),
         "next_s": max(SOONEST_S, min(rest, default=stall_s)),
     }
+
+
+def journals(directory: str, prefix: str) -> list[str]:
+    """The files of the job's journals: other jobs in the folder are nobody's business here."""
+    return [
+        os.path.join(directory, name)
+        for name in os.listdir(directory)
+        if name.startswith(prefix) and name.endswith((DEFS_SUFFIX, OPS_SUFFIX))
+    ]
 
 
 def _habitual(case: Case, finding: Finding) -> bool:
@@ -97,9 +111,9 @@ def _voices(case: Case) -> list[str]:
 
 def main(argv: list[str]) -> None:
     """Answer until standard input ends."""
-    directory, job, stall_s = argv
+    directory, job, prefix, stall_s = argv
     for _ in sys.stdin:
-        print(json.dumps(verdict(directory, job, float(stall_s))), flush=True)  # noqa: T201
+        print(json.dumps(verdict(directory, job, prefix, float(stall_s))), flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -258,7 +258,7 @@ class _Announcement:
 def _start(order: Order) -> subprocess.Popen[bytes]:
     """The child that works out verdicts: it answers each line with one."""
     command = [sys.executable, "-m", "disttrace_viewer.companion.verdict"]
-    command += [order.directory, order.job, repr(order.stall_s)]
+    command += [order.directory, order.job, order.prefix, repr(order.stall_s)]
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
