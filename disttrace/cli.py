@@ -34,6 +34,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("top", "disttrace_viewer.commands.top", "live, while a job runs or hangs"),
     Command("jobs", "disttrace_viewer.commands.jobs", "which jobs are in a directory"),
     Command("reduce", "disttrace_viewer.commands.reduce", "journals into states that travel"),
+    Command(
+        "collect", "disttrace_viewer.commands.collect", "journals into a file to send, and back"
+    ),
     Command("run", "disttrace.commands.run", "run a command and trace it"),
     Command("info", "disttrace.commands.info", "versions, settings, and what can be captured"),
     Command("completion", "disttrace.completion", "completion of commands and options for a shell"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.api.reading import chooser
+from disttrace_viewer.merge.choice import chooser
 from disttrace_viewer.merge.jobs import closure, newest
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.merge.survey import survey

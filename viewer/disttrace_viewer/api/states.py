@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from disttrace_viewer.api.reading import NEWEST, Paths, chooser, folders
+from disttrace_viewer.api.reading import Paths
 from disttrace_viewer.api.report import Report, stall_ns
+from disttrace_viewer.merge.choice import chooser, folders
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import engine_of
 from disttrace_viewer.trace.errors import ViewerError
@@ -51,7 +52,7 @@ def diagnose_large(
         return None
     found = job.judged(
         where,
-        choose=chooser(wanted or NEWEST),
+        choose=chooser(wanted),
         stall_ns=stall_ns(stall_s),
         engine=engine_of(engine),
         progress=progress,

@@ -1,0 +1,222 @@
+"""Journals packed on one host and put together on another; archives that somebody else wrote."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from disttrace.cli import main
+from disttrace_viewer.load import archives
+from disttrace_viewer.trace.errors import ViewerError
+from support.journals import Journal, training
+from support.processes import python
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder by its name."""
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def archive(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
+    """An archive as somebody else may write it."""
+    with tarfile.open(path, "w:gz") as file:
+        for member, data in members:
+            member.size = len(data)
+            file.addfile(member, io.BytesIO(data))
+    return path
+
+
+def named(name: str, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfile.TarInfo:
+    """A member of an archive."""
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, link
+    return member
+
+
+JOURNAL = "job-host-17-0123456789ab.defs.jsonl"
+
+
+def test_two_hosts_become_one_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each host packs its own under a name of its own; merged, the files are what they were."""
+    monkeypatch.chdir(tmp_path)
+    all_of_them: dict[str, bytes] = {}
+    for host in ("a", "b"):
+        folder = tmp_path / host
+        for rank in range(2):
+            Journal(folder, pid=10 + rank, rank=rank, world_size=2, host=host, job="run.7")
+        all_of_them |= files(folder)
+        monkeypatch.setattr(os, "uname", lambda host=host: os.uname_result(("", host, "", "", "")))
+        assert main(["collect", str(folder)]) == 0
+    assert main(["collect", "run.7-a.tar.gz", "run.7-b.tar.gz", "-o", "all"]) == 0
+    assert len(all_of_them) == 8
+    assert files(tmp_path / "all") == all_of_them
+    assert capsys.readouterr().out.splitlines()[-1] == "all: 8 files of 2 archives"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "a", "all", "b", "run.7-a.tar.gz", "run.7-b.tar.gz",
+    ]  # fmt: skip
+    assert (tmp_path / "run.7-a.tar.gz").stat().st_mode & 0o077 == 0
+
+
+def test_only_the_newest_job_is_packed_unless_another_is_named(tmp_path: Path) -> None:
+    """What lies in the folder of earlier runs stays there."""
+    folder = tmp_path / "journals"
+    Journal(folder, pid=1, job="old", t0=10**12)
+    Journal(folder, pid=2, job="new", t0=10**12 + 10**15)
+    for job, options in (("new", []), ("old", ["--job", "old"])):
+        main(["collect", str(folder), *options, "-o", str(tmp_path / f"{job}.tar.gz")])
+        with tarfile.open(tmp_path / f"{job}.tar.gz") as packed:
+            assert {name.partition("-")[0] for name in packed.getnames()} == {job}
+
+
+def test_a_later_state_of_a_journal_takes_the_place_of_an_earlier_one(tmp_path: Path) -> None:
+    """Collected while it hangs and once more afterwards, in any order; zeros are no content."""
+    early = archive(tmp_path / "early.tar.gz", (named(JOURNAL), b'{"a":1}\n\0\0\0\0\0\0\0\0\0\0'))
+    late = archive(tmp_path / "late.tar.gz", (named(JOURNAL), b'{"a":1}\n{"b":2}\n'))
+    for order in ([early, late], [late, early]):
+        out = tmp_path / order[0].name.removesuffix(".tar.gz")
+        archives.unpack(map(str, order), str(out))
+        assert files(out) == {JOURNAL: b'{"a":1}\n{"b":2}\n'}
+
+
+def test_other_content_under_a_name_that_is_there_is_left_out(tmp_path: Path) -> None:
+    """A file of the user is never overwritten by another one."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / JOURNAL).write_bytes(b"mine\n")
+    found = archives.unpack(
+        [str(archive(tmp_path / "x.tgz", (named(JOURNAL), b"its\n")))], str(out)
+    )
+    assert (found.files, found.left_out) == (0, 1)
+    assert files(out) == {JOURNAL: b"mine\n"}
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        named("../" + JOURNAL),
+        named("/" + JOURNAL),
+        named("sub/" + JOURNAL),
+        named(".bashrc"),
+        named("train.py"),
+        named("-rf-job-host-17-0123456789ab.defs.jsonl"),
+        named(JOURNAL + "\n"),
+        named(JOURNAL, tarfile.SYMTYPE, "/etc/passwd"),
+        named(JOURNAL, tarfile.LNKTYPE, "/etc/passwd"),
+        named(JOURNAL, tarfile.FIFOTYPE),
+        named(JOURNAL, tarfile.CHRTYPE),
+        named(JOURNAL, tarfile.DIRTYPE),
+        named(JOURNAL, tarfile.GNUTYPE_SPARSE),
+    ],
+    ids=lambda member: f"{member.type.decode()} {member.name[:12]!r}",
+)
+def test_nothing_but_journals_comes_out(tmp_path: Path, member: tarfile.TarInfo) -> None:
+    """No path, link, pipe, device or folder, and no other file."""
+    out = tmp_path / "out" / "in"
+    hostile = archive(tmp_path / "hostile.tar.gz", (member, b""))
+    try:
+        found = archives.unpack([str(hostile)], str(out))
+    except ViewerError:
+        pass  # not even a header of it was understood
+    else:
+        assert (found.files, found.left_out) == (0, 1)
+    assert [path.name for path in tmp_path.rglob("*") if path != hostile] == ["out", "in"]
+
+
+def test_a_link_in_the_folder_is_not_written_through(tmp_path: Path) -> None:
+    """Somebody put one where a journal is about to come."""
+    victim = tmp_path / "victim"
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / JOURNAL).symlink_to(victim)
+    packed = archive(tmp_path / "x.tar.gz", (named(JOURNAL), b"{}\n"))
+    assert archives.unpack([str(packed)], str(out)).left_out == 1
+    assert not victim.exists()
+    victim.write_bytes(b"")
+    assert archives.unpack([str(packed)], str(out)).left_out == 1
+    assert victim.read_bytes() == b""
+
+
+def test_limits_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Much from little, by number, by size or by a header, is refused before it is written."""
+    other = JOURNAL.replace("17", "18")
+    two = archive(tmp_path / "x.tar.gz", (named(JOURNAL), b"0" * 2000), (named(other), b"1" * 2000))
+    monkeypatch.setattr(archives, "MOST_FILES", 1)
+    with pytest.raises(ViewerError, match="holds more than"):
+        archives.unpack([str(two)], str(tmp_path / "number"))
+    monkeypatch.undo()
+    monkeypatch.setattr(archives, "MOST_TOTAL_BYTES", 3000)
+    with pytest.raises(ViewerError, match="holds more than"):
+        archives.unpack([str(two)], str(tmp_path / "size"))
+    assert list(files(tmp_path / "size")) == [JOURNAL]
+    long = named("x")
+    long.pax_headers = {"comment": "x" * (1 << 20)}
+    with pytest.raises(ViewerError, match="a header is too long"):
+        archives.unpack([str(archive(tmp_path / "h.tar.gz", (long, b"")))], str(tmp_path / "h"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "no gzip", "empty", "flipped"])
+def test_a_damaged_archive_is_a_sentence(tmp_path: Path, damage: str) -> None:
+    """A transfer that broke off: exit code 2, and no half of a file."""
+    folder = tmp_path / "journals"
+    training(folder)
+    packed = tmp_path / "x.tar.gz"
+    main(["collect", str(folder), "-o", str(packed)])
+    whole = packed.read_bytes()
+    middle = len(whole) // 2
+    packed.write_bytes(
+        {
+            "cut": whole[:middle],
+            "no gzip": b"hello\n" * 200,
+            "empty": b"",
+            "flipped": whole[:middle] + bytes(255 - b for b in whole[middle : middle + 9]) + b"x",
+        }[damage]
+    )
+    assert main(["collect", str(packed), "-o", str(tmp_path / "out")]) == 2
+    before = files(folder)
+    assert all(data == before[name] for name, data in files(tmp_path / "out").items())
+
+
+def test_a_journal_that_changes_while_it_is_packed(tmp_path: Path) -> None:
+    """One that is gone is left out; one that is cut is filled up to what was announced."""
+    (tmp_path / "here").write_bytes(b"0123456789")
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    packed = tmp_path / "x.tar.gz"
+    assert archives.pack([str(tmp_path / "gone"), str(tmp_path / "here")], str(packed)) == 1
+    padded = archives._Padded(io.BytesIO(b"0123"), 10)
+    assert padded.read(8) + padded.read(8) == b"0123\0\0\0\0\0\0"
+    with pytest.raises(OSError, match="symbolic"):  # what it leads to may be no journal
+        archives.pack([str(tmp_path / "link")], str(packed))
+
+
+def test_mistakes_are_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing to pack, both at once, another suffix, a folder that is none."""
+    folder, packed = tmp_path / "journals", tmp_path / "x.tar.gz"
+    training(folder)
+    assert main(["collect", str(folder), "-o", str(packed)]) == 0
+    for argv, sentence in (
+        ([str(tmp_path)[:-1]], "no journals in"),
+        ([str(folder), str(packed)], "give either"),
+        ([str(folder), "-o", "x.zip"], "ends in .tar.gz"),
+        ([str(packed), "-o", str(packed)], "File exists"),
+        ([str(tmp_path / "no.tar.gz")], "No such file"),
+    ):
+        assert main(["collect", *argv]) == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_it_needs_no_extra(tmp_path: Path) -> None:
+    """Where the job runs only the recorder is installed."""
+    training(tmp_path / "journals")
+    code = (
+        "import sys; from disttrace.cli import main\n"
+        f"assert main(['collect', {str(tmp_path / 'journals')!r}, '-o', '{tmp_path}/x.tgz']) == 0\n"
+        f"assert main(['collect', '{tmp_path}/x.tgz', '-o', '{tmp_path}/out']) == 0\n"
+        "assert not {'polars', 'rich', 'torch'} & set(sys.modules)"
+    )
+    python("-c", code).check()
