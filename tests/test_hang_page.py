@@ -1,0 +1,160 @@
+"""A reader of docs/hang.md who types its commands as they stand finds the culprit of a hang."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from support.processes import (
+    ROOT,
+    clean_environ,
+    descendant_groups,
+    free_port,
+    run_program,
+    signal_group,
+    wait_until,
+)
+
+PAGE = (ROOT / "docs" / "hang.md").read_text(encoding="utf-8")
+FAULTS = ROOT / "examples" / "faults"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+STALL_S = "3"
+PATIENCE_S = 90.0
+
+
+def commands(heading: str) -> list[list[str]]:
+    """The command lines of each shell block of a section."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    blocks = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
+    return [[line.split("  #")[0].strip() for line in block.splitlines()] for block in blocks]
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """A reader's shell, in which `disttrace` is this checkout's."""
+    binaries = tmp_path / "bin"
+    binaries.mkdir()
+    script = binaries / "disttrace"
+    script.write_text(f'#!/bin/sh\nexec {sys.executable} -m disttrace "$@"\n')
+    script.chmod(0o755)
+    return clean_environ(
+        PATH=f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        DISTTRACE_STALL=STALL_S,
+        OMP_NUM_THREADS="1",
+    )
+
+
+def typed(lines: Sequence[str], folder: Path, environ: dict[str, str]) -> dict[str, str]:
+    """What each command line printed, run by a shell in a folder."""
+    return {
+        line: run_program(["sh", "-c", line], environ, 120, cwd=folder).stdout for line in lines
+    }
+
+
+@contextmanager
+def hanging(
+    command: Sequence[str], folder: Path, environ: dict[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A job in a folder of its own, traced; what it says is in `err` there. Killed in the end."""
+    folder.mkdir(exist_ok=True)
+    with (
+        (folder / "err").open("wb") as err,
+        subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**environ, "DISTTRACE": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """The launcher and its workers, at one blow, as a scheduler does it."""
+    for group in {process.pid, *descendant_groups(process.pid)}:
+        signal_group(group, signal.SIGKILL)
+    process.wait()
+
+
+def stalled(folder: Path) -> bool:
+    """Whether the job said by itself that it hangs."""
+    return "disttrace: stalled: " in (folder / "err").read_text()
+
+
+def test_live(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A rank is in its loader: stderr says so by itself, and each command has its part."""
+    (lines,) = commands("While it hangs")
+    job = tmp_path / "job"
+    program = [*TORCHRUN, "--nproc-per-node", "2", "--master-port", str(free_port())]
+    with hanging([*program, str(FAULTS / "slow_loader.py"), "--culprit", "1"], job, environ):
+        wait_until(lambda: stalled(job), PATIENCE_S)
+        said = typed(lines, job, environ)
+    report, with_stacks, view, packed = said.values()
+    assert "Rank 1 never joined all_reduce #3" in (job / "err").read_text()
+    assert "1. ERROR missing_participant: Rank 1 never joined all_reduce #3" in report
+    assert "slow_loader.py:34 in load" in report
+    assert with_stacks.count("slow_loader.py") > report.count("slow_loader.py")
+    assert "missing: rank 1" in view
+    (name,) = (path.name for path in job.glob("*.tar.gz"))
+    assert packed.startswith(f"{name}: 3 journals")
+
+
+@pytest.mark.long
+def test_post_mortem(tmp_path: Path, environ: dict[str, str]) -> None:
+    """A rank had one batch less; the job was killed, and its journals moved."""
+    (lines,) = commands("After it was killed")
+    job, later = tmp_path / "job", tmp_path / "later"
+    program = [sys.executable, str(FAULTS / "launch.py"), str(FAULTS / "uneven_batches.py")]
+    with hanging(program, job, environ) as process:
+        wait_until(lambda: stalled(job), PATIENCE_S)
+        kill(process)
+    later.mkdir()
+    shutil.move(job / "disttrace-out", later)
+    report, *_ = typed(lines, later, environ).values()
+    assert "1. ERROR missing_participant: Rank 1 never joined" in report
+    assert len(list(later.glob("*.tar.gz"))) == 1
+
+
+@pytest.mark.long
+def test_several_nodes(tmp_path: Path, environ: dict[str, str]) -> None:
+    """Two nodes with a folder each: collected on each, put together, and the culprit is found."""
+    (here,), (there) = commands("Several nodes")[0], commands("Several nodes")[1]
+    node1, node2, desk = tmp_path / "node1", tmp_path / "node2", tmp_path / "desk"
+    port = str(free_port())
+
+    def node(rank: int) -> list[str]:
+        options = ["--nnodes", "2", "--nproc-per-node", "2", "--node-rank", str(rank)]
+        options += ["--master-addr", "127.0.0.1", "--master-port", port]
+        return [*TORCHRUN, *options, str(FAULTS / "slow_loader.py"), "--culprit", "2"]
+
+    with hanging(node(0), node1, environ), hanging(node(1), node2, environ):
+        wait_until(lambda: stalled(node1) and stalled(node2), PATIENCE_S)
+        time.sleep(1.0)  # the note of where rank 2 is
+        for folder in (node1, node2):
+            typed([here], folder, environ)
+    desk.mkdir()
+    for folder in (node1, node2):
+        (packed,) = folder.glob("*.tar.gz")
+        shutil.copy(packed, desk)
+    assert len(list(desk.iterdir())) == 2
+    merged, report, _stacks, view = typed(there, desk, environ).values()
+    assert "of 2 archives" in merged
+    verdict = "1. ERROR missing_participant: Rank 2 never joined all_reduce #3"
+    assert verdict in report
+    assert "ranks 0, 1, 3 have been waiting at slow_loader.py:42" in report
+    assert "missing: rank 2" in view
