@@ -222,7 +222,7 @@ class Masker:
         """``value`` with every text in its lists and dictionaries masked, names of keys aside."""
         if isinstance(value, str):
             return self.text(value)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):  # an ABC runs Python, at which torch.compile would look
             return {key: self._member(key, each) for key, each in value.items()}
         if isinstance(value, (list, tuple)):
             return [self.record(each) for each in value]

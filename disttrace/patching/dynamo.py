@@ -70,14 +70,16 @@ def unseen() -> Iterator[None]:
 
 
 def _codes(value: object, module: str) -> list[types.CodeType]:
-    if isinstance(value, types.FunctionType):
-        return _nested(value.__code__) if value.__module__ == module else []
-    if isinstance(value, type) and value.__module__ == module:
-        found = list(vars(value).values())
-        found += [f for v in found if isinstance(v, property) for f in (v.fget, v.fset)]
-        functions = [v for v in found if isinstance(v, types.FunctionType)]
-        return [code for function in functions for code in _nested(function.__code__)]
-    return []
+    if getattr(value, "__module__", None) != module:
+        return []
+    members = list(vars(value).values()) if isinstance(value, type) else [value]
+    return [code for each in members for made in _functions(each) for code in _nested(made)]
+
+
+def _functions(value: object) -> list[types.CodeType]:
+    """The code of a function, or of those that a property, a cache or the like is made of."""
+    behind = (getattr(value, name, None) for name in ("__wrapped__", "__func__", "fget", "fset"))
+    return [f.__code__ for f in (value, *behind) if isinstance(f, types.FunctionType)]
 
 
 def _nested(code: types.CodeType) -> list[types.CodeType]:
