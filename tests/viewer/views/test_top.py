@@ -1,86 +1,222 @@
-"""`disttrace top`: what every process does now, and who waits for whom."""
+"""`disttrace top`: where the ranks are now, and who waits for whom."""
 
 from __future__ import annotations
 
+import json
 import os
 import pty
+import re
 import select
 import signal
+import socket
 import subprocess
 import sys
+import termios
 import time
+import tty
 from pathlib import Path
 
+import pytest
+from rich.cells import cell_len
+
+from disttrace_viewer.analysis.clock_alignment import align
+from disttrace_viewer.analysis.evidence import Evidence
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.diagnosis.diagnose import judge
+from disttrace_viewer.diagnosis.positions import places
+from disttrace_viewer.load.growth import Grown, Growth
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal import in_flight
-from disttrace_viewer.views.terminal.top import snapshot_of
-from support.journals import MS, UNIX_NS, Journal, workers
+from disttrace_viewer.views.terminal.paint.top import Look, lines
+from disttrace_viewer.views.terminal.top import Snapshot, activity_of, snapshot_of
+from support.journals import MS, Journal, workers
 
 
-def hanging(folder: Path) -> None:
-    """Ranks 0 and 1 wait for rank 2 in all_reduce 2, and rank 0 for a key as well."""
-    for journal in workers(folder, 3):
-        group = journal.world()
-        call = journal.collective(group)
+def evidence_of(folder: Path) -> Evidence:
+    """The journals of a folder."""
+    trace = align(load([str(folder)]))
+    return Evidence(trace, Exchanges(trace))
+
+
+def snapshot(folder: Path) -> Snapshot:
+    """What ``top`` would show of a folder."""
+    evidence = evidence_of(folder)
+    return snapshot_of(*judge(evidence), activity_of(evidence.exchanges))
+
+
+def many(folder: Path, ranks: int, culprit: int) -> None:
+    """All but one rank wait for the one."""
+    for journal in workers(folder, ranks):
+        call = journal.collective(journal.world())
         journal.run(call, t=20 * MS, d=4 * MS, q=1)
-        if journal.rank != 2:
+        if journal.rank != culprit:
             journal.begin(call, t=30 * MS, q=2)
         else:
-            stack = journal.stack(
-                ("/venv/torch/utils/data/dataloader.py", 5, "next"), ("train.py", 3, "load")
-            )
+            stack = journal.stack(("train.py", 3, "load"))
             journal.record(at=4_000 * MS, h=0, k=stack)
-            journal.record(hb=5_030 * MS)
+        journal.record(hb=60_030 * MS)
 
 
-def test_a_snapshot_says_what_each_does_and_who_waits(tmp_path: Path) -> None:
-    """In rank order; after the end ages count to the newest record, and rates are nobody's."""
-    hanging(tmp_path)
-    found = snapshot_of(load([str(tmp_path)]))
-    assert (found.live, found.at_ns) == (False, UNIX_NS + 5_030 * MS)
-    assert [p.name for p in found.processes] == ["rank 0", "rank 1", "rank 2"]
-    first = found.processes[0]
-    assert (first.doing, first.place) == ("all_reduce #2 in default group", "train.py:10 main")
-    assert (first.age_ns, first.ops_per_s, first.state) == (5_000 * MS, None, "silent")
-    (wait,) = found.waits
-    assert (wait.missing, wait.what) == (("rank 2",), "all_reduce #2 in default group")
-    assert (len(wait.waiting), wait.age_ns) == (2, 5_000 * MS)
+def test_a_row_per_position_the_culprit_first(tmp_path: Path) -> None:
+    """Who waits is one row; the verdict is the first finding's; shares are of the time."""
+    many(tmp_path, 3, culprit=2)
+    found = snapshot(tmp_path)
+    assert (found.verdict.level, found.verdict.kind) == ("fault", "missing_participant")
+    assert found.verdict.text.startswith("Rank 2 never joined all_reduce #2 of the default group")
+    culprit, rest = found.rows
+    assert (culprit.who, culprit.doing) == ("rank 2", "not in any collective")
+    assert (culprit.at, culprit.culprit) == ("train.py:3 in load", True)
+    assert (rest.who, rest.doing) == ("ranks 0, 1", "in all_reduce #2 of the default group")
+    assert (rest.at, rest.waits) == ("train.py:10 in main", True)
+    assert [member.ranks for member in rest.members] == [(0,), (1,)]
+    assert culprit.late is not None
+    assert rest.waiting is not None
+    assert culprit.late > 0.9
+    assert rest.waiting > 0.9
+    assert (culprit.waiting, rest.late) == (0, 0)
 
 
-def test_a_message_and_a_key_are_waited_for(tmp_path: Path) -> None:
-    """The other end of a message is named; who should set a key is not guessed."""
-    first, second = workers(tmp_path, 2)
-    first.begin(first.message(first.world(), "recv", 1), t=10 * MS, q=1)
-    second.world()
-    store = second.tcp_store()
-    key = second.call("store.get", kind="store", store=store)
-    second.begin(key, t=30 * MS, k="ready")
-    found = snapshot_of(load([str(tmp_path)]))
-    assert [(w.missing, w.what, w.age_ns) for w in found.waits] == [
-        (("rank 1",), "recv #1", 20 * MS),
-        ((), "store.get ready", 0),
+def test_json_is_one_object_with_the_same_values(tmp_path: Path) -> None:
+    """As documented: verdict, positions, job and time."""
+    many(tmp_path, 3, culprit=2)
+    done = subprocess.run(
+        [sys.executable, "-m", "disttrace", "top", "--json", str(tmp_path)],
+        capture_output=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    found = json.loads(done.stdout)
+    assert found == json.loads(json.dumps(snapshot(tmp_path).to_dict())) | {
+        "time_ns": found["time_ns"]
+    }
+    assert found["verdict"]["kind"] == "missing_participant"
+    assert [(p["ranks"], p["culprit"]) for p in found["positions"]] == [
+        ([2], True),
+        ([0, 1], False),
     ]
 
 
+def test_every_picture_fits_and_never_without_the_culprit(tmp_path: Path) -> None:
+    """At any size: rows that are cut off are counted in a line that is there."""
+    many(tmp_path, 60, culprit=41)
+    found = snapshot(tmp_path)
+    for width, rows in ((80, 24), (80, 12), (40, 10), (200, 50)):
+        look = Look()
+        for _ in range(2):
+            shown = [line.plain for line in lines(found, width, rows, look=look)]
+            assert len(shown) <= rows
+            assert max(map(cell_len, shown)) <= width
+            (culprit,) = [line for line in shown if line.startswith(" ▶ 41 ")]
+            assert "train.py:3" in culprit or width < 80
+            assert shown[-1].startswith(" q quit")
+            look.cursor = 1
+            look.toggle(found)
+            look.cursor = 0
+        assert re.search(r"and \d+ more processes", shown[-2])
+
+
+def test_all_ranks_and_orders(tmp_path: Path) -> None:
+    """A row per rank on demand, the culprit first; or whoever has waited longest."""
+    many(tmp_path, 5, culprit=2)
+    found = snapshot(tmp_path)
+    look = Look(all_ranks=True)
+    assert [row.ranks for row, _ in look.rows(found)] == [(2,), (0,), (1,), (3,), (4,)]
+    look.sort = "wait"
+    assert [row.ranks for row, _ in look.rows(found)][-1] == (2,)
+
+
+def test_places_in_many_groups_of_one_kind_are_one(tmp_path: Path) -> None:
+    """A mesh has as many groups as would fill the screen."""
+    for journal in workers(tmp_path, 24):
+        rank = journal.rank or 0
+        journal.run(journal.collective(journal.world()), t=20 * MS, d=4 * MS, q=1)
+        first = rank // 2 * 2
+        groups = {"tp": [first, first + 1]} | ({} if rank % 2 else {"dp": list(range(0, 24, 2))})
+        for desc, ranks in groups.items():
+            group = journal.group(
+                ranks=ranks,
+                name=f"{desc}{ranks[0]}",
+                desc=desc,
+                size=len(ranks),
+                rank=ranks.index(rank),
+                default=False,
+            )
+            if rank and (desc == "dp" or rank % 2):
+                journal.begin(journal.collective(group), t=31 * MS, q=1)
+        journal.record(hb=60_030 * MS)
+    case, found = judge(evidence_of(tmp_path))
+    spots = places(case, found)
+    processes = case.evidence.trace.processes
+    ranks = [sorted(processes[p].rank or 0 for p in spot.processes) for spot in spots]
+    assert ranks == [[0], list(range(2, 24, 2)), list(range(1, 24, 2))]
+    assert spots[2].doing == "in all_reduce #1 of 12 groups (tp)"
+
+
+def test_growth_tells_heartbeats_from_news(tmp_path: Path) -> None:
+    """A hung job writes heartbeats only: nothing is read again for them."""
+    first, second = workers(tmp_path, 2)
+    growth = Growth([str(tmp_path)])
+    assert growth.look().changed
+    assert growth.look() == Grown(changed=False)
+    first.record(hb=100 * MS)
+    first.record(hb=200 * MS)
+    found = growth.look()
+    assert (found.changed, list(found.beats.values())) == (False, [200 * MS])
+    call = second.collective(second.world())
+    assert growth.look().changed  # definitions
+    assert not growth.look().changed
+    second.begin(call, t=300 * MS, q=1)
+    assert growth.look().changed
+    second.segment(400 * MS)
+    assert growth.look().changed
+    assert not growth.look().changed
+
+
+def test_growth_waits_for_a_line_that_is_being_written(tmp_path: Path) -> None:
+    """A mapped segment is longer than what was written; a line with a NUL in it is not over."""
+    (journal,) = workers(tmp_path, 1)
+    path = journal.segment(5 * MS)
+    whole = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(whole + 65536)
+        growth = Growth([str(tmp_path)])
+        growth.look()
+        file.seek(whole)
+        file.write(b'{"b":9,"t":1\0')
+        file.flush()
+        assert not growth.look().changed
+        file.seek(whole)
+        file.write(b'{"b":9,"t":12}\n')
+        file.flush()
+        assert growth.look().changed
+
+
 def test_a_running_process_has_rates_and_a_place(tmp_path: Path) -> None:
-    """This very process stands for one that runs: outside communication, at the user's line."""
+    """This very process stands for one that runs: in no collective, at the user's line."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     t0 = time.time_ns()
     journal = Journal(
-        tmp_path, pid=os.getpid(), rank=0, world_size=1, boot_id=boot, offset_ns=t0 - 10**12
+        tmp_path,
+        pid=os.getpid(),
+        rank=0,
+        world_size=1,
+        boot_id=boot,
+        offset_ns=t0 - 10**12,
+        host=socket.gethostname(),
     )
     call = journal.collective(journal.world())
     for step in range(1, 11):
         journal.run(call, t=step * MS // 10, d=MS // 20, q=step)
     stack = journal.stack(
-        ("/venv/torch/utils/data/dataloader.py", 5, "next"), ("train.py", 3, "load")
+        ("/venv/site-packages/torch/utils/data/dataloader.py", 5, "next"), ("train.py", 3, "load")
     )
     journal.record(at=2 * MS, h=0, k=stack)
-    trace = load([str(tmp_path)])
-    assert in_flight.alive(trace.processes[0])
-    (now,) = snapshot_of(trace).processes
-    assert (now.state, now.doing, now.place) == ("running", "", "train.py:3 load")
-    assert (now.ops_per_s, now.bytes_per_s) == (2.0, 32.0)
+    assert in_flight.alive(load([str(tmp_path)]).processes[0])
+    found = snapshot(tmp_path)
+    (row,) = found.rows
+    assert (row.state, row.doing, row.ops_per_s) == ("running", "not in any collective", 2.0)
+    assert row.at.startswith("train.py:3 in load")
+    assert (found.live, found.verdict.level) == (True, "well")
 
 
 def test_a_pid_that_was_given_again_is_not_the_process(tmp_path: Path) -> None:
@@ -92,7 +228,7 @@ def test_a_pid_that_was_given_again_is_not_the_process(tmp_path: Path) -> None:
 
 def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path) -> None:
     """As for a log: one picture in 80 columns, no escape codes, exit code 0."""
-    hanging(tmp_path)
+    many(tmp_path, 3, culprit=2)
     done = subprocess.run(
         [sys.executable, "-m", "disttrace", "top", str(tmp_path)],
         capture_output=True,
@@ -101,31 +237,47 @@ def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path) -> N
         env={**os.environ, "COLUMNS": "80"},
     )
     assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    assert lines[1].startswith("  ranks 0, 1 wait for rank 2 in all_reduce #2 in default group")
-    assert max(len(line) for line in lines) <= 80
+    shown = done.stdout.splitlines()
+    assert shown[1].startswith("Rank 2 never joined all_reduce #2")
+    assert max(len(line) for line in shown) <= 80
     assert "\x1b" not in done.stdout
 
 
-def test_on_a_terminal_it_refreshes_until_interrupted(tmp_path: Path) -> None:
-    """It waits for journals to appear, shows them, and Ctrl-C leaves with code 0."""
+@pytest.mark.parametrize("way", ["q", "raw", "interrupt", "term"])
+def test_on_a_terminal_it_follows_until_somebody_leaves(tmp_path: Path, way: str) -> None:
+    """It waits for journals to appear; however it ends, the terminal is as it was before."""
     lead, follow = pty.openpty()
+    before = termios.tcgetattr(follow)
     process = subprocess.Popen(
         [sys.executable, "-m", "disttrace", "top", str(tmp_path), "--interval", "0.1"],
+        stdin=follow,
         stdout=follow,
         stderr=follow,
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"},
+        start_new_session=True,
     )
-    os.close(follow)
     try:
         read_until(lead, b"waiting for journals")
-        hanging(tmp_path)
+        many(tmp_path, 3, culprit=2)
         read_until(lead, b"all_reduce #2")
-        process.send_signal(signal.SIGINT)
+        if way == "q":
+            os.write(lead, b"d")
+            read_until(lead, b"Where the ranks are")
+            os.write(lead, b"q")  # back, as in a pager
+            read_until(lead, b"q quit")
+            os.write(lead, b"q")
+        elif way == "raw":
+            tty.setraw(follow)
+            os.write(lead, b"\x03")
+        else:
+            process.send_signal(signal.SIGINT if way == "interrupt" else signal.SIGTERM)
         read_until(lead, b"\x1b[?1049l")  # the screen from before is back
-        assert process.wait(30) == 0
+        assert process.wait(30) == (128 + signal.SIGTERM if way == "term" else 0)
+        assert termios.tcgetattr(follow) == before
     finally:
         process.kill()
+        process.wait()
+        os.close(follow)
         os.close(lead)
 
 

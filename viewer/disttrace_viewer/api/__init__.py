@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from disttrace_viewer.api.live import follow, show
+from disttrace_viewer.api.live import follow, show, snapshot
 from disttrace_viewer.api.reading import Paths, jobs, print_jobs
 from disttrace_viewer.api.report import Finding, Location, Position, Report, diagnose
 from disttrace_viewer.api.stats import Stats, stats
@@ -29,5 +29,6 @@ __all__ = [
     "load",
     "print_jobs",
     "show",
+    "snapshot",
     "stats",
 ]

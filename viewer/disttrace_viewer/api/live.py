@@ -1,59 +1,253 @@
-"""What every process does now: one picture, or one that follows a job."""
+"""What a job does now: one picture, or one that follows it."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from disttrace_viewer.analysis.evidence import Evidence
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.api.keyboard import Ended, Keyboard
+from disttrace_viewer.api.reading import Paths, folders, read
+from disttrace_viewer.api.report import stall_ns
 from disttrace_viewer.api.trace import Trace
+from disttrace_viewer.diagnosis.diagnose import judge
+from disttrace_viewer.load.growth import Growth
+from disttrace_viewer.merge.clock import to_unix
+from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
-from disttrace_viewer.views.terminal.paint.console import paper
-from disttrace_viewer.views.terminal.paint.top import snapshot
-from disttrace_viewer.views.terminal.top import snapshot_of
-from disttrace_viewer.wording.names import names_of
+from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
+from disttrace_viewer.views.terminal.paint.console import Paper, paper
+from disttrace_viewer.views.terminal.paint.top import SORTS, Look, lines
+from disttrace_viewer.views.terminal.top import Activity, Snapshot, activity_of, snapshot_of
 
 REST = 3
-"""Reading takes at most one part in so many and one of the time."""
+"""Reading takes at most one part in so many and one of the time, and so does judging."""
+_TICK_S = 0.1
+_REPAINT_S = 0.5
 
 
-def show(trace: Trace, *, width: int | None = None, color: bool | None = None) -> None:
+def show(
+    trace: Trace,
+    *,
+    stall_s: float | None = None,
+    width: int | None = None,
+    color: bool | None = None,
+) -> None:
     """One picture on standard output, of any length."""
-    paper(width=width, color=color).print(_picture(trace))
+    out = paper(width=width, color=color)
+    for line in lines(_snapshot(trace.model, stall_s), out.width):
+        out.line(line)
+
+
+def snapshot(trace: Trace, *, stall_s: float | None = None) -> dict[str, Any]:
+    """The object of ``disttrace top --json``."""
+    return _snapshot(trace.model, stall_s).to_dict()
+
+
+def _snapshot(trace: model.Trace, stall_s: float | None) -> Snapshot:
+    exchanges = Exchanges(trace)
+    case, found = judge(Evidence(trace, exchanges, stall_ns=stall_ns(stall_s)))
+    return snapshot_of(case, found, activity_of(exchanges))
 
 
 def follow(
-    read: Callable[[], Trace],
+    path: Paths = None,
+    job: str | None = None,
     *,
     interval_s: float = 1.0,
+    stall_s: float | None = None,
     width: int | None = None,
     color: bool | None = None,
 ) -> bool:
-    """Pictures that fit the terminal until Ctrl-C; False at once where there is no terminal.
+    """Pictures that fit the terminal until ``q`` or Ctrl-C; False at once where there is none.
 
-    ``read`` gives the trace anew; while it raises ``ViewerError`` the job is waited for.
+    While there is nothing to read (``ViewerError``) the job is waited for.
+
+    Raises:
+        SystemExit: when SIGTERM or SIGHUP ended it, with 128 and the signal's number.
     """
     out = paper(width=width, color=color)
     if not out.console.is_terminal:
         return False
+    following = _Following(path, job, interval_s, stall_ns(stall_s))
     try:
-        with Live(console=out.console, screen=True, auto_refresh=False) as live:
-            while True:
-                started = time.monotonic()
-                try:
-                    picture = _picture(read(), rows=out.console.height)
-                except ViewerError as error:
-                    # A job that has not begun to write yet is waited for.
-                    picture = Text(f"{error}\n\nwaiting for journals (Ctrl-C leaves)")
-                live.update(picture, refresh=True)
-                spent = time.monotonic() - started
-                time.sleep(max(interval_s - spent, REST * spent, 0.05))
+        with Keyboard() as keys, Live(console=out.console, screen=True, auto_refresh=False) as live:
+            following.start()
+            _Screen(out, live, keys, following).run()
     except KeyboardInterrupt:
-        return True  # the way to leave
+        pass  # the other way to leave
+    except Ended as ended:
+        raise SystemExit(128 + int(ended.args[0])) from None
+    finally:
+        following.leave.set()
+    return True
 
 
-def _picture(trace: Trace, rows: int | None = None) -> RenderableType:
-    return snapshot(snapshot_of(trace.model), names_of(trace.model), rows)
+@dataclass(frozen=True, slots=True)
+class _Picture:
+    """What was found, and when; ``error`` where there is nothing to read yet."""
+
+    taken: float
+    values: Snapshot | None = None
+    report: tuple[str, ...] = ()
+    error: str = ""
+
+
+class _Left(BaseException):
+    """Nobody waits for what is being read."""
+
+
+class _Following(threading.Thread):
+    """Reads when something was written, judges anew as time goes by, in the background."""
+
+    def __init__(self, path: Paths, job: str | None, interval_s: float, limit_ns: int) -> None:
+        super().__init__(daemon=True, name="disttrace-top")
+        self.leave = threading.Event()
+        self.picture: _Picture | None = None
+        self.failure: Exception | None = None
+        self._path, self._job = path, job
+        self._interval_s, self._stall_ns = interval_s, limit_ns
+        self._growth = Growth(folders(path))
+        self._grown = False
+        self._due = 0.0
+        self._trace: model.Trace | None = None
+        self._exchanges: Exchanges | None = None
+        self._activity = Activity()
+
+    def run(self) -> None:
+        """Take pictures until told to leave."""
+        while not self.leave.is_set():
+            started = time.monotonic()
+            try:
+                self.picture = self._take()
+            except ViewerError as error:
+                self.picture = _Picture(time.monotonic(), error=str(error))
+            except _Left:
+                return
+            except Exception as error:
+                self.failure = error
+                return
+            spent = time.monotonic() - started
+            self.leave.wait(max(self._interval_s - spent, REST * spent, _TICK_S / 2))
+
+    def _take(self) -> _Picture:
+        grown = self._growth.look()
+        self._grown |= grown.changed
+        now = time.monotonic()
+        if self._trace is None or (self._grown and now >= self._due):
+            # What is written from now on is found by the next look.
+            self._grown = False
+            self._trace = None
+            trace = read(self._path, self._job, self._progress)
+            self._exchanges = Exchanges(trace)
+            self._activity = activity_of(self._exchanges)
+            self._trace = trace
+            self._due = time.monotonic() + REST * (time.monotonic() - now)
+        elif grown.beats:
+            self._trace = _with_beats(self._trace, grown.beats)
+        assert self._exchanges is not None
+        case, found = judge(Evidence(self._trace, self._exchanges, stall_ns=self._stall_ns))
+        values = snapshot_of(case, found, self._activity)
+        return _Picture(time.monotonic(), values, tuple(report_lines(case, found)))
+
+    def _progress(self, done: int, total: int) -> None:
+        if self.leave.is_set():
+            raise _Left
+
+
+def _with_beats(trace: model.Trace, beats: Mapping[str, int]) -> model.Trace:
+    """The trace with newer signs of life, by the journal's name."""
+    newest = {base.rpartition("-")[2]: t for base, t in beats.items()}
+    processes = []
+    for process in trace.processes:
+        name = next((name for name in (process.id, process.id[:8]) if name in newest), None)
+        if name is not None:
+            t = to_unix(trace.clocks[process.clock], process.t0 + newest[name])
+            process = replace(process, last_ns=max(process.last_ns, t), heartbeat_ns=t)
+        processes.append(process)
+    return trace.replace(processes=tuple(processes))
+
+
+class _Screen:
+    """What is shown, and what keys do."""
+
+    def __init__(self, out: Paper, live: Live, keys: Keyboard, following: _Following) -> None:
+        self._out, self._live, self._keys, self._following = out, live, keys, following
+        self._look = Look()
+        self._report_at: int | None = None
+        """The first line of the diagnosis that is shown; None: the positions are."""
+
+    def run(self) -> None:
+        """Paint and listen until somebody leaves."""
+        painted: _Picture | None = None
+        at = float("-inf")
+        while True:
+            picture = self._following.picture
+            if self._following.failure is not None:
+                raise self._following.failure
+            if picture is not painted or time.monotonic() - at >= _REPAINT_S:
+                self._live.update(self._paint(picture), refresh=True)
+                painted, at = picture, time.monotonic()
+            key = self._keys.wait(_TICK_S)
+            if key is None:
+                continue
+            if not self._on(key, picture):
+                return
+            at = float("-inf")
+
+    def _on(self, key: str, picture: _Picture | None) -> bool:
+        """Do what a key asks for; False: leave."""
+        look, page = self._look, max(1, self._out.console.height - 4)
+        step = {"up": -1, "down": 1, "page up": -page, "page down": page}.get(key)
+        if self._report_at is not None:
+            if key in ("q", "d", "escape"):
+                self._report_at = None
+            elif step is not None:
+                self._report_at = max(0, self._report_at + step)
+            return True
+        if key == "q":
+            return False
+        if picture is None or picture.values is None:
+            return True
+        if step is not None:
+            look.cursor = max(0, look.cursor + step)
+        elif key == "s":
+            look.sort = SORTS[(SORTS.index(look.sort) + 1) % len(SORTS)]
+        elif key == "enter":
+            look.toggle(picture.values)
+        elif key == "r":
+            look.all_ranks, look.cursor = not look.all_ranks, 0
+        elif key == "d":
+            self._report_at = 0
+        return True
+
+    def _paint(self, picture: _Picture | None) -> RenderableType:
+        width, rows = self._out.width, self._out.console.height
+        if picture is None:
+            found = [Text("reading journals (q quits)")]
+        elif picture.values is None:
+            found = [Text(picture.error), Text(), Text("waiting for journals (q quits)")]
+        elif self._report_at is not None:
+            found = self._report(picture.report, width, rows)
+        else:
+            older = round((time.monotonic() - picture.taken) * 1e9)
+            found = lines(picture.values, width, rows, look=self._look, older_ns=older)
+        return Group(*(self._out.spelled(line) for line in found))
+
+    def _report(self, report: tuple[str, ...], width: int, rows: int) -> list[Text]:
+        console = self._out.console
+        whole = [line for text in report for line in (Text(text).wrap(console, width) or [Text()])]
+        room = max(1, rows - 1)
+        self._report_at = max(0, min(self._report_at or 0, len(whole) - room))
+        below = len(whole) - room - self._report_at
+        more = f"  {below} more lines" if below > 0 else ""
+        keys = Text(f" q back  j, k, space scroll{more}", "dim")
+        return [*whole[self._report_at : self._report_at + room], keys]

@@ -1,4 +1,4 @@
-"""`disttrace top DIR`: what every process does now, while a job runs or hangs."""
+"""`disttrace top DIR`: where the ranks are now and who waits for whom, live."""
 
 from __future__ import annotations
 
@@ -12,22 +12,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_arguments(parser)
     parser.add_argument("--once", action="store_true", help="one snapshot (also without terminal)")
     parser.add_argument(
+        "--json", action="store_true", help="one snapshot as a JSON object (docs/json.md)"
+    )
+    parser.add_argument(
         "--interval",
         type=common.seconds,
         default=1.0,
         metavar="S",
         help="refresh interval in seconds (default: 1)",
     )
+    parser.add_argument(
+        "--stall",
+        type=common.seconds,
+        metavar="SECONDS",
+        help="while processes live, waiting is a fault from here on (default: DISTTRACE_STALL, or"
+        " 10)",
+    )
     common.add_look(parser)
 
 
 def execute(args: argparse.Namespace) -> int:
-    """Write one snapshot, or refresh until interrupted; 0, or ``ViewerError`` with 2."""
-    from disttrace_viewer.api import follow, show
+    """Write one snapshot, or refresh until `q`; 0, or ``ViewerError`` with 2."""
+    from disttrace_viewer.api import follow, show, snapshot
 
     look = {"width": args.width, "color": common.color(args)}
-    if args.once or not follow(
-        lambda: common.read(args, quiet=True), interval_s=args.interval, **look
+    if args.json:
+        import orjson
+
+        found = snapshot(common.read(args), stall_s=args.stall)
+        common.write(orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
+    elif args.once or not follow(
+        list(args.dirs), args.job, interval_s=args.interval, stall_s=args.stall, **look
     ):
-        show(common.read(args), **look)
+        show(common.read(args), stall_s=args.stall, **look)
     return 0

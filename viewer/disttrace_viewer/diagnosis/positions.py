@@ -7,13 +7,16 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis.liveness import DISK, STOPPED
 from disttrace_viewer.analysis.node_rendezvous import AGENT
-from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.peer_addresses import words
 from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.diagnosis.report import state
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.wording import sentences
+
+SEVERAL = 8
+"""Of more places than this those in groups of one kind (a mesh has many) are one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,8 @@ class Place:
     processes: tuple[int, ...]
     longest_ns: int
     culprit: bool
+    waits: bool = False
+    """Somebody there waits in a finding."""
 
     def line(self, case: Case) -> str:
         """``ranks 0-60, 62, 63  in all_reduce #6 of the default group  train.py:10  52.6 s``."""
@@ -46,31 +51,73 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
     waiting = {i for f in findings for i in f.waiting}
     found: dict[tuple[bool, str, str, str], list[int]] = {}
     ages: dict[tuple[bool, str, str, str], int] = {}
+    ops: dict[tuple[bool, str, str, str], Op | None] = {}
     for process in case.evidence.trace.processes:
         if process.role == AGENT and process.index not in culprits | waiting:
             continue  # it looks after its workers, wherever it is
-        doing, at, age = _doing(case, process.index)
+        doing, at, age, op = _doing(case, process.index)
         key = (process.index in culprits, doing, at, state(case, process.index))
         found.setdefault(key, []).append(process.index)
         ages[key] = max(age, ages.get(key, 0))
-    keys = sorted(
-        found, key=lambda k: (not k[0], not waiting & set(found[k]), len(found[k]), found[k])
+        ops.setdefault(key, op)
+    first = set(findings[0].waiting) if findings else set()
+    alike: dict[object, list[tuple[bool, str, str, str]]] = {}
+    for key in found:
+        kind = None if key[0] or first & set(found[key]) else _kind(case, ops[key])
+        folded = kind is not None and len(found) > SEVERAL
+        alike.setdefault((kind, key[2], key[3]) if folded else key, []).append(key)
+    places = []
+    for keys in alike.values():
+        culprit, doing, at, how = keys[0]
+        members = tuple(sorted(process for key in keys for process in found[key]))
+        if len(keys) > 1:
+            doing = _in_groups(case, [op for key in keys if (op := ops[key]) is not None])
+        longest = max(ages[key] for key in keys)
+        waits = bool(waiting & set(members))
+        places.append(Place(doing, at, how, members, longest, culprit, waits))
+    return sorted(
+        places,
+        key=lambda p: (
+            not p.culprit,
+            not p.waits,
+            not first & set(p.processes),
+            len(p.processes),
+            p.processes,
+        ),
     )
-    return [Place(k[1], k[2], k[3], tuple(found[k]), ages[k], k[0]) for k in keys]
 
 
-def _doing(case: Case, index: int) -> tuple[str, str, int]:
-    """What a process does, where, and for how many nanoseconds that has lasted."""
+def _kind(case: Case, op: Op | None) -> tuple[str, str] | None:
+    """What operations in groups of one kind, say all tensor-parallel ones of a mesh, share."""
+    if op is None or op.call.kind != "collective" or op.call.group is None:
+        return None
+    group = case.evidence.trace.groups[op.call.group]
+    return (op.call.op, group.desc) if group.desc and not group.default else None
+
+
+def _in_groups(case: Case, ops: Sequence[Op]) -> str:
+    """``in all_reduce #8 of 32 groups (tp)``."""
+    numbers = {op.seq for op in ops}
+    number = f" #{ops[0].seq}" if len(numbers) == 1 and ops[0].seq is not None else ""
+    groups = {op.call.group for op in ops}
+    desc = case.evidence.trace.groups[ops[0].call.group or 0].desc
+    return f"in {ops[0].call.op}{number} of {len(groups)} groups ({desc})"
+
+
+def _doing(case: Case, index: int) -> tuple[str, str, int, Op | None]:
+    """What a process does, where, for how many nanoseconds that has lasted, and the operation in
+    which it waits.
+    """
     evidence, trace = case.evidence, case.evidence.trace
     waits = case.of_process.get(index)
     if waits:
         op = waits[0].op
         where = frame(trace, op)
         at = "" if where is None else sentences.standing(where)
-        return f"in {sentences.operation(trace, op)}", at, evidence.age_ns(op)
+        return f"in {sentences.operation(trace, op)}", at, evidence.age_ns(op), op
     end = evidence.ends[index]
     if end.over and end.how != SILENT:
-        return words(evidence, index), "", 0
+        return words(evidence, index), "", 0, None
     sample = evidence.stands(index)
     if end.held is not None or sample is not None or end.over:
         since = 0
@@ -79,12 +126,13 @@ def _doing(case: Case, index: int) -> tuple[str, str, int]:
             since = max(0, evidence.cut_ns - (last.end_ns or last.begin_ns))
         at = "" if sample is None else sentences.standing(sample, evidence.inside(index))
         silent = words(evidence, index) if end.over and sample is None else NOWHERE
-        return _HELD.get(end.held or "", silent), at, since
+        return _HELD.get(end.held or "", silent), at, since, None
     last = evidence.last.get(index)
     if last is None:
-        return "no operation yet", "", 0
+        return "no operation yet", "", 0, None
     done = "in" if last.pending else "last"
-    return f"{done} {sentences.operation(trace, last)}", sentences.place(frame(trace, last)), 0
+    what = f"{done} {sentences.operation(trace, last)}"
+    return what, sentences.place(frame(trace, last)), 0, None
 
 
 NOWHERE = "not in any collective"

@@ -1,208 +1,243 @@
-"""What every process does at this moment, and who waits for whom: the values behind ``top``."""
+"""What a job does at this moment, a row per position: the values behind ``top``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.thread_stacks import standings
-from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Process, Standing, Trace
-from disttrace_viewer.views.terminal import in_flight
-from disttrace_viewer.wording.names import Names, names_of, place
-from disttrace_viewer.wording.operations import Describer
+from disttrace_viewer.analysis.timing.wait_states import WaitStates
+from disttrace_viewer.diagnosis.positions import Place, places
+from disttrace_viewer.diagnosis.report import by_rank
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import NOTE, Finding
+from disttrace_viewer.trace.model import Process, Trace
+from disttrace_viewer.views.terminal.diagnosis import not_yet
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.quantities import number
 
-WINDOW_NS = 5_000_000_000
-"""Rates are of the newest five seconds."""
-WAITS = 20
+RATE_NS = 5_000_000_000
+"""Operations per second are of the newest five seconds."""
+SHARE_NS = 30_000_000_000
+"""Shares of time are of the newest thirty."""
+MANY = 1_000_000
+"""Of more operations than this no shares of time are worked out: that would take too long."""
+FAULT, WAITING, WELL = "fault", "waiting", "well"
 
 
 @dataclass(frozen=True, slots=True)
-class Now:
-    """One process at the moment of the snapshot."""
+class Activity:
+    """What each process did of late; ``late`` and ``waiting`` are shares of the time, 0 to 1."""
 
-    process: int
-    name: str
-    role: str
+    ops_per_s: Mapping[int, float] = field(default_factory=dict)
+    late: Mapping[int, float] = field(default_factory=dict)
+    """Others waited in an exchange for it, the last to arrive there."""
+    waiting: Mapping[int, float] = field(default_factory=dict)
+    known: bool = False
+    """Whether the shares were worked out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Processes that do the same in the same place; ``members`` are they, a row each."""
+
+    who: str
+    processes: tuple[int, ...]
+    ids: tuple[str, ...]
+    ranks: tuple[int, ...]
     state: str
     doing: str
-    """The innermost operation in flight; empty outside communication."""
+    at: str
     age_ns: int | None
-    place: str | None
+    culprit: bool
+    waits: bool
     ops_per_s: float | None
-    bytes_per_s: float | None
-    sign_ns: int
-    """Since the last sign of life."""
+    """Of one of them, on average; None where none runs."""
+    late: float | None
+    """The largest of them."""
+    waiting: float | None
+    members: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
-    """Some wait for others in one exchange; nobody is named where that is not known."""
+class Verdict:
+    """The first finding, or that there is none: ``level`` is FAULT, WAITING or WELL."""
 
-    waiting: tuple[int, ...]
-    missing: tuple[str, ...]
-    what: str
-    age_ns: int
+    level: str
+    kind: str | None
+    certainty: str | None
+    text: str
+    more: int
+    """Further errors and warnings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All processes, in the order of their lanes."""
+    """All positions: those of culprits first, then of who waits."""
 
     at_ns: int
     live: bool
-    """Somebody still runs here."""
-    waits: tuple[Wait, ...]
-    processes: tuple[Now, ...]
+    """Somebody still runs."""
+    jobs: tuple[str, ...]
+    processes: int
+    verdict: Verdict
+    rows: tuple[Row, ...]
+    ops_per_s: float | None
+    """Of all processes together."""
     problems: int
 
-
-def snapshot_of(trace: Trace) -> Snapshot:
-    """The snapshot at the time of reading, or at the newest record if nobody runs any more."""
-    names = names_of(trace)
-    states = {p.index: in_flight.state(p) for p in trace.processes}
-    live = "running" in states.values()
-    at = trace.read_ns if live else trace.end_ns
-    current = _current(trace)
-    rates = _rates(trace, at)
-    describer = Describer(trace, names)
-    stands = standings(trace) if live else {}
-    found = [
-        _now(
-            p,
-            states[p.index],
-            current.get(p.index),
-            rates.get(p.index),
-            stands.get(p.index),
-            describer,
-            at,
-        )
-        for p in sorted(trace.processes, key=lambda p: _order(p, names))
-    ]
-    return Snapshot(at, live, _waits(trace, names, describer), tuple(found), len(trace.problems))
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``top --json`` (docs/json.md)."""
+        return {
+            "format": 1,
+            "time_ns": self.at_ns,
+            "live": self.live,
+            "job": self.jobs[0] if self.jobs else None,
+            "jobs": list(self.jobs),
+            "processes": self.processes,
+            "ops_per_s": self.ops_per_s,
+            "verdict": {
+                "level": self.verdict.level,
+                "kind": self.verdict.kind,
+                "certainty": self.verdict.certainty,
+                "summary": self.verdict.text,
+                "more": self.verdict.more,
+            },
+            "positions": [_plain(row) for row in self.rows],
+            "problems": self.problems,
+        }
 
 
-def _order(process: Process, names: Names) -> tuple[str, bool, int, int]:
-    letter = names.letters.get(process.job, "")
-    return letter, process.rank is None, process.rank or 0, process.index
+def _plain(row: Row) -> dict[str, Any]:
+    return {
+        "who": row.who,
+        "processes": list(row.ids),
+        "ranks": list(row.ranks),
+        "state": row.state,
+        "doing": row.doing,
+        "location": row.at or None,
+        "age_ns": row.age_ns,
+        "culprit": row.culprit,
+        "waiting": row.waits,
+        "ops_per_s": row.ops_per_s,
+        "late_share": row.late,
+        "waiting_share": row.waiting,
+    }
 
 
-def _current(trace: Trace) -> Mapping[int, Mapping[str, object]]:
-    """Per process its innermost operation in flight that is oldest."""
-    pending = trace.operations.filter(IN_FLIGHT & ~pl.col("lost"))
-    outer = pending.select("process", pl.col("parent").alias("number")).drop_nulls()
-    inner = pending.join(outer, on=["process", "number"], how="anti", maintain_order="left")
-    waited = pl.col("wait_begin_ns").is_null() & pl.col("issued_ns").is_not_null()
-    # What was issued and nobody waits for yet does not hold a process up.
-    inner = inner.sort(waited, "begin_ns", maintain_order=True)
-    first = inner.unique("process", keep="first", maintain_order=True)
-    return {row["process"]: row for row in first.iter_rows(named=True)}
-
-
-def _rates(trace: Trace, at: int) -> Mapping[int, tuple[float, float]]:
-    sizes = trace.calls.select(pl.col("bytes").alias("_bytes")).with_row_index("call")
-    recent = trace.operations.lazy().filter(pl.col("begin_ns") > at - WINDOW_NS)
-    counted = (
-        recent.join(sizes.lazy(), on="call", how="left")
-        .group_by("process")
-        .agg(pl.len(), pl.coalesce("bytes", "_bytes").sum().alias("bytes"))
-        .collect()
+def activity_of(exchanges: Exchanges) -> Activity:
+    """What each process did up to the newest record: of the tables, so only once per reading."""
+    trace = exchanges.trace
+    at = trace.end_ns
+    recent = trace.operations.filter(pl.col("begin_ns") > at - RATE_NS)
+    rates = {p: n / (RATE_NS / 1e9) for p, n in recent.group_by("process").len().iter_rows()}
+    if trace.operations.height > MANY:
+        return Activity(rates)
+    window = max(1, min(SHARE_NS, at - min((p.start_ns for p in trace.processes), default=at)))
+    parts = WaitStates(exchanges, at - window, at).parts
+    waited = parts.group_by("process").agg(pl.col("wait_ns").sum())
+    late = (
+        parts.filter(pl.col("by") != pl.col("process"))
+        .group_by("kind", "exchange", "by")
+        .agg(pl.col("wait_ns").max())
+        .group_by("by")
+        .agg(pl.col("wait_ns").sum())
     )
-    seconds = WINDOW_NS / 1e9
-    return {process: (n / seconds, size / seconds) for process, n, size in counted.iter_rows()}
+    return Activity(rates, _shares(late, window), _shares(waited, window), known=True)
 
 
-def _now(
-    process: Process,
-    state: str,
-    row: Mapping[str, object] | None,
-    rate: tuple[float, float] | None,
-    stands: Standing | None,
-    describer: Describer,
-    at: int,
-) -> Now:
-    trace = describer.trace
-    running = state == "running"
-    doing, age, where = "", None, None
-    if row is not None and state != "ended":
-        call, begin = int(str(row["call"])), int(str(row["begin_ns"]))
-        doing, where = describer.title(row), place(trace.stack(call))
-        age = max(0, in_flight.until_ns(process, trace) - begin)
-    elif running and stands is not None:
-        where = in_flight.user_place(stands.stack)
-    ops, size = rate or (0.0, 0.0)
-    return Now(
-        process=process.index,
-        name=describer.names.process(process.index),
-        role=process.role,
-        state=state,
-        doing=doing,
-        age_ns=age,
-        place=where,
-        ops_per_s=ops if running else None,
-        bytes_per_s=size if running else None,
-        sign_ns=max(0, at - process.last_ns),
+def _shares(table: pl.DataFrame, window: int) -> dict[int, float]:
+    return {process: min(1.0, ns / window) for process, ns in table.iter_rows()}
+
+
+def snapshot_of(case: Case, findings: Sequence[Finding], activity: Activity) -> Snapshot:
+    """The snapshot at the instant at which the case stops: now, while a process lives here."""
+    evidence, trace = case.evidence, case.evidence.trace
+    serious = [finding for finding in findings if finding.severity != NOTE]
+    activity = _with_absence(serious, activity)
+    rows = [_position(place, trace, activity) for place in places(case, serious)]
+    return Snapshot(
+        at_ns=evidence.cut_ns,
+        live=evidence.live,
+        jobs=_jobs(trace),
+        processes=len(trace.processes),
+        verdict=_verdict(case, serious),
+        rows=tuple(rows),
+        ops_per_s=sum(activity.ops_per_s.values()) if evidence.live else None,
+        problems=len(trace.problems),
     )
 
 
-def _waits(trace: Trace, names: Names, describer: Describer) -> tuple[Wait, ...]:
-    exchanges = Exchanges(trace)
-    found = [
-        *_in_collectives(trace, names, exchanges),
-        *_in_messages(trace, names, exchanges),
-        *_for_keys(trace, exchanges),
-    ]
-    return tuple(sorted(found, key=lambda w: -w.age_ns)[:WAITS])
+def _position(place: Place, trace: Trace, activity: Activity) -> Row:
+    """The row of a position, with those of its processes."""
 
-
-def _in_collectives(trace: Trace, names: Names, exchanges: Exchanges) -> list[Wait]:
-    pending = exchanges.collectives.filter(
-        pl.col("pending") & (pl.col("arrived") < pl.col("expected"))
-    ).head(WAITS)
-    members = exchanges.participants(pending["exchange"])
-    found = []
-    for row in pending.iter_rows(named=True):
-        came = members.filter(pl.col("exchange") == row["exchange"])
-        waiting = came.filter(IN_FLIGHT)["process"].to_list()
-        here = set(came["group_rank"].to_list())
-        size = trace.groups[row["group"]].size or 0
-        missing = tuple(names.member(row["group"], r) for r in range(size) if r not in here)
-        call = trace.call(row["call"])
-        what = f"{call.op} #{row['seq']} in {names.group(row['group'])}"
-        until = max(in_flight.until_ns(trace.processes[p], trace) for p in waiting)
-        found.append(Wait(tuple(waiting), missing, what, until - row["first_ns"]))
-    return found
-
-
-def _in_messages(trace: Trace, names: Names, exchanges: Exchanges) -> list[Wait]:
-    found = []
-    for side, other, peer in (("recv", "send", "source"), ("send", "recv", "destination")):
-        alone = exchanges.messages.filter(
-            pl.col(f"{side}_process").is_not_null()
-            & pl.col(f"{other}_process").is_null()
-            & pl.col(f"{side}_end_ns").is_null()
-            & pl.col(f"{side}_error").is_null()
-        ).head(WAITS)
-        for row in alone.iter_rows(named=True):
-            process = row[f"{side}_process"]
-            age = in_flight.until_ns(trace.processes[process], trace) - row[f"{side}_begin_ns"]
-            who = names.member(row["group"], row[peer])
-            found.append(Wait((process,), (who,), f"{side} #{row['seq']}", age))
-    return found
-
-
-def _for_keys(trace: Trace, exchanges: Exchanges) -> list[Wait]:
-    """Keys that processes wait for; who should set them is not guessed here."""
-    waiting = exchanges.key_events.filter((pl.col("part") == "wait") & IN_FLIGHT).head(WAITS)
-    return [
-        Wait(
-            (row["process"],),
-            (),
-            f"{row['op']} {row['key']}",
-            in_flight.until_ns(trace.processes[row["process"]], trace) - row["begin_ns"],
+    def row(who: str, indices: tuple[int, ...], doing: str) -> Row:
+        whose = [trace.processes[p] for p in indices]
+        return Row(
+            who=who,
+            processes=indices,
+            ids=tuple(one.id for one in whose),
+            ranks=tuple(sorted(one.rank for one in whose if one.rank is not None)),
+            state=place.state,
+            doing=doing,
+            at="",
+            age_ns=None,
+            culprit=place.culprit,
+            waits=place.waits,
+            ops_per_s=_rate(indices, activity) if place.state == "running" else None,
+            late=_share(indices, activity.late, activity),
+            waiting=_share(indices, activity.waiting, activity),
         )
-        for row in waiting.iter_rows(named=True)
-    ]
+
+    each = by_rank(trace.processes[p] for p in place.processes)
+    members = tuple(row(p.label, (p.index,), _host(p)) for p in each)
+    whole = row(sentences.processes(trace, place.processes), place.processes, place.doing)
+    return replace(whole, at=place.at, age_ns=place.longest_ns or None, members=members)
+
+
+def _jobs(trace: Trace) -> tuple[str, ...]:
+    return tuple(job.id for job in sorted(trace.jobs, key=lambda job: -len(job.processes)))
+
+
+def _host(process: Process) -> str:
+    return f"{process.host}, pid {process.pid}" if process.pid is not None else process.host
+
+
+def _rate(processes: Sequence[int], activity: Activity) -> float:
+    return sum(activity.ops_per_s.get(p, 0.0) for p in processes) / len(processes)
+
+
+def _share(
+    processes: Sequence[int], shares: Mapping[int, float], activity: Activity
+) -> float | None:
+    if not activity.known:
+        return None
+    return max((shares.get(p, 0.0) for p in processes), default=0.0)
+
+
+def _with_absence(findings: Sequence[Finding], activity: Activity) -> Activity:
+    """Who never arrived is in no exchange: those who wait in the finding wait for it."""
+    late = dict(activity.late)
+    for finding in findings:
+        share = max((activity.waiting.get(p, 0.0) for p in finding.waiting), default=0.0)
+        for p in finding.culprits:
+            late[p] = max(late.get(p, 0.0), share)
+    return Activity(activity.ops_per_s, late, activity.waiting, activity.known)
+
+
+def _verdict(case: Case, findings: Sequence[Finding]) -> Verdict:
+    if findings:
+        first = findings[0]
+        return Verdict(FAULT, first.kind, first.certainty, first.summary, len(findings) - 1)
+    early = not_yet(case)
+    if early is not None:
+        return Verdict(WAITING, None, None, early, 0)
+    if case.incomplete:
+        text = f"No fault is certain: {number(len(case.incomplete), 'journal')} could not be read"
+        return Verdict(WAITING, None, None, f"{text} in full (`disttrace diagnose`).", 0)
+    if not case.evidence.live:
+        return Verdict(WELL, None, None, "No fault was found, and nobody runs any more.", 0)
+    return Verdict(WELL, None, None, "No fault yet: nobody waits for somebody who is missing.", 0)

@@ -63,6 +63,13 @@ class Paper:
             text.plain = _ascii(text.plain)
         self.console.print(text, no_wrap=True, overflow="ignore", crop=False, highlight=False)
 
+    def spelled(self, text: Text) -> Text:
+        """A line with the signs that may be used here."""
+        if self.plain:
+            text = text.copy()
+            text.plain = _ascii(text.plain)
+        return text
+
     def print(self, picture: RenderableType) -> None:
         """Something larger that rich lays out."""
         if not self.plain:

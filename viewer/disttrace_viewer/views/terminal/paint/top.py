@@ -1,88 +1,227 @@
-"""Paints a snapshot of all processes: who waits for whom, then a line per process."""
+"""Paints a snapshot line by line: each fits the width, all of them the rows that there are."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
 from rich.text import Text
 
 from disttrace_viewer.views.terminal.paint.console import BAD, DIM, GOOD, HEAD, WAIT
-from disttrace_viewer.views.terminal.top import Now, Snapshot, Wait
-from disttrace_viewer.wording.names import Names
-from disttrace_viewer.wording.quantities import clock_time, duration, few, number, size
+from disttrace_viewer.views.terminal.top import FAULT, WELL, Row, Snapshot
+from disttrace_viewer.wording.quantities import clock_time, number
+from disttrace_viewer.wording.sentences import span
 
-LONG_NS = 10_000_000_000
-"""From here on an operation in flight is shown as trouble."""
-QUIET_NS = 6_000_000_000
-"""Three heartbeats without a sign of life."""
-SHOWN_WAITS = 8
-_STATES = {"running": GOOD, "ended": DIM, "failed": BAD, "silent": BAD, "stopped": WAIT}
+SORTS = ("culprits", "for", "ops/s", "late", "wait")
+"""What rows are sorted by; culprits first is how the diagnosis has them."""
+KEYS = "q quit  enter expand  s sort  d diagnosis  r all ranks"
+_RIGHT = (("for", 8), ("ops/s", 6), ("late", 5), ("wait", 5))
+_LEAST_WHO = 14
+_VERDICT_LINES = 4
+_DEFAULT = re.compile(r"\bof the default group\b")
+_MEMBERS = re.compile(r"\bgroup \[[^\]]*\] \(([^)]*)\)")
 
 
-def snapshot(values: Snapshot, names: Names, rows: int | None = None) -> RenderableType:
-    """Everything, in at most about ``rows`` lines: the ones in flight longest come first then."""
-    head = Text.assemble(
-        (clock_time(values.at_ns), HEAD),
-        ("   live" if values.live else "   nobody runs any more: this is the end", DIM),
+@dataclass
+class Look:
+    """What somebody at the keys has chosen."""
+
+    sort: str = SORTS[0]
+    cursor: int = 0
+    expanded: set[tuple[int, ...]] = field(default_factory=set)
+    """Processes of the rows that are unfolded."""
+    all_ranks: bool = False
+
+    def rows(self, values: Snapshot) -> list[tuple[Row, bool]]:
+        """The rows in order, and whether each is a single process under its position."""
+        rows: Sequence[Row] = values.rows
+        if self.all_ranks:
+            rows = [
+                replace(one, doing=row.doing, at=row.at, age_ns=row.age_ns)
+                for row in rows
+                for one in row.members
+            ]
+        rows = sorted(rows, key=self._key) if self.sort != SORTS[0] else rows
+        found: list[tuple[Row, bool]] = []
+        for row in rows:
+            found.append((row, False))
+            if row.members and row.processes in self.expanded:
+                found += [(member, True) for member in row.members]
+        return found
+
+    def _key(self, row: Row) -> float:
+        value = {
+            "for": row.age_ns,
+            "ops/s": row.ops_per_s,
+            "late": row.late,
+            "wait": row.waiting,
+        }[self.sort]
+        return -(value or 0)
+
+    def toggle(self, values: Snapshot) -> None:
+        """Unfold the row under the cursor, or fold it."""
+        rows = self.rows(values)
+        if rows:
+            row = rows[min(self.cursor, len(rows) - 1)][0]
+            whole = next((r for r in values.rows if set(row.processes) <= set(r.processes)), row)
+            self.expanded ^= {whole.processes}
+
+
+def lines(
+    values: Snapshot,
+    width: int,
+    rows: int | None = None,
+    *,
+    look: Look | None = None,
+    older_ns: int = 0,
+) -> list[Text]:
+    """The picture in ``rows`` lines of at most ``width`` columns, or in as many as it takes.
+
+    With a ``look`` the last line names the keys. ``older_ns`` is the time since the snapshot: ages
+    of what still lasts go on. What does not fit is counted in a line of its own.
+    """
+    chosen = look or Look()
+    top = [_head(values, width, older_ns), *_verdict(values, width, rows), Text()]
+    who = _width_of_who(values, width)
+    table = [
+        _row(row, member, who, width, older_ns if values.live else 0)
+        for row, member in chosen.rows(values)
+    ]
+    if look is not None and table:
+        look.cursor = max(0, min(look.cursor, len(table) - 1))
+        table[look.cursor].stylize("reverse")
+    top.append(_names(chosen, who, width))
+    below = [] if look is None else [Text(_cut(f" {KEYS}  ({chosen.sort})", width), DIM)]
+    if rows is not None and len(top) + len(table) + len(below) > rows:
+        table = _window(chosen, values, table, max(1, rows - len(top) - len(below) - 1), width)
+    return [*top, *table, *below][:rows]
+
+
+def _window(look: Look, values: Snapshot, table: list[Text], room: int, width: int) -> list[Text]:
+    """The rows around the cursor, and how many are elsewhere."""
+    first = max(0, min(look.cursor - room + 1, len(table) - room))
+    rows = look.rows(values)
+    left = [row for row, member in (*rows[:first], *rows[first + room :]) if not member]
+    singles = len(rows) - room - len(left)
+    count = sum(len(row.processes) for row in left)
+    text = (
+        f"and {number(len(left), 'more position', 'more positions')}"
+        f" ({number(count, 'process', 'processes')})"
+        if left
+        else f"and {number(singles, 'more process', 'more processes')}"
     )
+    return [*table[first : first + room], Text(_cut(f"   {text}", width), DIM)]
+
+
+def _head(values: Snapshot, width: int, older_ns: int) -> Text:
+    job = values.jobs[0] if values.jobs else ""
+    more = f" and {len(values.jobs) - 1} more" if len(values.jobs) > 1 else ""
+    parts = [
+        number(values.processes, "process", "processes"),
+        "live" if values.live else "nobody runs any more",
+        clock_time(values.at_ns + (older_ns if values.live else 0)),
+    ]
+    if values.ops_per_s is not None:
+        parts.append(f"{values.ops_per_s:,.0f} ops/s")
     if values.problems:
-        head.append(f"   {number(values.problems, 'problem')} in the journals", WAIT)
-    waits = [_wait(wait, names) for wait in values.waits[:SHOWN_WAITS]]
-    if len(values.waits) > SHOWN_WAITS:
-        waits.append(Text(f"  and {len(values.waits) - SHOWN_WAITS} more waits", style=DIM))
-    room = None if rows is None else max(3, rows - len(waits) * 2 - 5)
-    shown: Sequence[Now] = values.processes
-    if room is not None and len(shown) > room:
-        shown = sorted(shown, key=lambda p: -(p.age_ns or 0))[:room]
-    parts: list[RenderableType] = [head, *waits, Text(), _table(shown)]
-    if len(shown) < len(values.processes):
-        left = len(values.processes) - len(shown)
-        parts.append(Text(f"  and {number(left, 'more process', 'more processes')}", style=DIM))
-    return Group(*parts)
-
-
-def _wait(wait: Wait, names: Names) -> Text:
-    style = BAD if wait.age_ns >= LONG_NS else WAIT
-    one = len(wait.waiting) == 1
-    text = Text.assemble(("  ", ""), (names.processes(wait.waiting), "bold"))
-    whom = few(wait.missing, 6) if wait.missing else "a key"
-    text.append(f" {'waits' if one else 'wait'} for ")
-    text.append(whom, style)
-    text.append(f" in {wait.what}")
-    text.append(f"  {duration(wait.age_ns)}", style)
+        parts.append(f"{number(values.problems, 'problem')} in the journals")
+    rest = "   ".join(parts)
+    name = _cut(f"{job}{more}", max(8, width - cell_len(rest) - 3))
+    text = Text.assemble((name, HEAD), "   ", rest)
+    text.truncate(width, overflow="ellipsis")
     return text
 
 
-def _table(processes: Sequence[Now]) -> Table:
-    table = Table(box=None, padding=(0, 1), header_style=DIM, expand=False)
-    table.add_column("process", no_wrap=True)
-    table.add_column("state", no_wrap=True)
-    table.add_column("in flight", overflow="fold", ratio=1)
-    table.add_column("for", justify="right", no_wrap=True)
-    table.add_column("ops/s", justify="right", no_wrap=True)
-    table.add_column("B/s", justify="right", no_wrap=True)
-    table.add_column("seen", justify="right", no_wrap=True)
-    for one in processes:
-        table.add_row(*_cells(one))
-    return table
+def _verdict(values: Snapshot, width: int, rows: int | None) -> list[Text]:
+    verdict = values.verdict
+    style = BAD if verdict.level == FAULT else GOOD if verdict.level == WELL else WAIT
+    doubt = " (likely)" if verdict.certainty not in (None, "certain") else ""
+    more = f" And {number(verdict.more, 'more finding')}: see d." if verdict.more else ""
+    text = Text(f"{verdict.text}{doubt}{more}", style)
+    found = list(text.wrap(Console(width=width), width))
+    most = len(found) if rows is None else max(1, min(_VERDICT_LINES, rows // 6))
+    if len(found) > most:
+        kept = found[:most]
+        kept[-1].rstrip()
+        kept[-1] = Text(_cut(f"{kept[-1].plain} ...", width, end="..."), style)
+        return kept
+    return found
 
 
-def _cells(one: Now) -> tuple[Text, ...]:
-    long = one.age_ns is not None and one.age_ns >= LONG_NS
-    doing = Text(one.doing, style="bold" if one.doing else "")
-    if not one.doing and one.state == "running":
-        doing = Text("outside communication", style=DIM)
-    if one.place:
-        doing.append(f" at {one.place}", "")
-    quiet = one.state == "running" and one.sign_ns >= QUIET_NS
-    return (
-        Text(one.name),
-        Text(one.state, style=_STATES.get(one.state, "")),
-        doing,
-        Text("" if one.age_ns is None else duration(one.age_ns), style=BAD if long else WAIT),
-        Text("" if one.ops_per_s is None else f"{one.ops_per_s:.0f}"),
-        Text("" if one.bytes_per_s is None else size(round(one.bytes_per_s))),
-        Text(duration(one.sign_ns), style=WAIT if quiet else DIM),
+def _width_of_who(values: Snapshot, width: int) -> int:
+    """As wide as culprits need, and at most a third of the line."""
+    labels = [_who(row.who) for row in values.rows]
+    culprits = [_who(row.who) for row in values.rows if row.culprit]
+    widest = max(map(cell_len, labels), default=0)
+    needed = max(map(cell_len, culprits), default=0)
+    return min(max(_LEAST_WHO if width < 100 else 28, needed), max(widest, 8), width // 3)
+
+
+def _who(label: str) -> str:
+    return label.removeprefix("ranks ").removeprefix("rank ")
+
+
+def _names(look: Look, who: int, width: int) -> Text:
+    left = f"   {'ranks':<{who}} "
+    right = "".join(f"{name:>{size}}" for name, size in _RIGHT)
+    text = Text(f"{left}{'doing':<{width - len(left) - len(right)}}{right}", DIM)
+    text.truncate(width)
+    return text
+
+
+def _row(row: Row, member: bool, who: int, width: int, older_ns: int) -> Text:
+    age = "" if row.age_ns is None else span(row.age_ns + older_ns * (row.state == "running"))
+    cells = (
+        (age, BAD if row.culprit else WAIT if row.waits else ""),
+        ("" if row.ops_per_s is None else f"{row.ops_per_s:,.0f}", ""),
+        ("" if row.late is None else f"{row.late:.0%}", ""),
+        ("" if row.waiting is None else f"{row.waiting:.0%}", ""),
     )
+    style = BAD if row.culprit else WAIT if row.waits else ""
+    room = width - 3 - who - 1 - sum(size for _, size in _RIGHT) - 1
+    # Ages are wider than their column after an hour: what stands before them gives way.
+    room -= max(0, cell_len(age) + 1 - _RIGHT[0][1])
+    label = _who(row.who)
+    text = Text.assemble(
+        (" ▶ " if row.culprit and not member else "   ", BAD),
+        (_sized(f"  {label}" if member else label, who), style),
+        " ",
+        (_sized(row.doing if member else _doing(row, room), room), DIM if member else ""),
+        " ",
+    )
+    for (cell, colour), (_, size) in zip(cells, _RIGHT, strict=True):
+        text.append(f"{cell:>{size}}" if cell_len(cell) < size else f" {cell}", colour)
+    text.truncate(width)
+    return text
+
+
+def _doing(row: Row, room: int) -> str:
+    """What and where: the place is kept whole, what stands before it gives way."""
+    what = _DEFAULT.sub("of default", row.doing).removeprefix("in ")
+    if row.state != "running":
+        what = f"{row.state}: {what}" if what else row.state
+    if not row.at:
+        return _cut(what, room)
+    for at in (row.at, row.at.partition(" in ")[0]):
+        for shorter in (what, _MEMBERS.sub(r"\1", what)):
+            if cell_len(shorter) + 2 + cell_len(at) <= room:
+                return f"{shorter}  {at}"
+    at = row.at.partition(" in ")[0]
+    left = room - cell_len(at) - 2
+    if left < 8:
+        return _cut(f"{what}  {at}", room)
+    what = _MEMBERS.sub(r"\1", what)
+    return f"{_cut(what, left)}  {at}"
+
+
+def _sized(text: str, size: int) -> str:
+    return set_cell_size(_cut(text, size), size)
+
+
+def _cut(text: str, size: int, end: str = "…") -> str:
+    if cell_len(text) <= size:
+        return text
+    return set_cell_size(text, max(0, size - cell_len(end))).rstrip() + end
