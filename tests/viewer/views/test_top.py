@@ -147,8 +147,9 @@ def test_places_in_many_groups_of_one_kind_are_one(tmp_path: Path) -> None:
     case, found = judge(evidence_of(tmp_path))
     spots = places(case, found)
     processes = case.evidence.trace.processes
-    ranks = [sorted(processes[p].rank or 0 for p in spot.processes) for spot in spots]
-    assert ranks == [[0], list(range(2, 24, 2)), list(range(1, 24, 2))]
+    found_ranks = [sorted(processes[p].rank or 0 for p in spot.processes) for spot in spots]
+    # Nobody is to blame for certain: they may have taken the wrong group.
+    assert found_ranks == [list(range(2, 24, 2)), [0], list(range(1, 24, 2))]
     assert spots[2].doing == "in all_reduce #1 of 12 groups (tp)"
 
 
