@@ -15,11 +15,12 @@ from rich.text import Text
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.api.keyboard import Ended, Keyboard
-from disttrace_viewer.api.reading import Paths, folders, read
+from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.api.report import stall_ns
 from disttrace_viewer.api.trace import Trace
 from disttrace_viewer.diagnosis.diagnose import judge
 from disttrace_viewer.load.growth import Growth
+from disttrace_viewer.merge.choice import folders
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
