@@ -39,3 +39,21 @@ def test_every_command_exists() -> None:
 def test_every_page_exists(page: str) -> None:
     """What the README refers to is there."""
     assert (ROOT / page).exists()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/faq.md"])
+def test_the_cost_that_is_named_was_measured(page: str) -> None:
+    """The figures of README and FAQ are those of the page of figures, rounded."""
+    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    figures = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    native = re.search(r"^\| all_reduce \| [\d.]+ \| ([\d.]+) \|", figures, re.MULTILINE)
+    plain = re.search(r"^\| all_reduce +\| [\d.]+ \([^|]+\| ([\d.]+) ", figures, re.MULTILINE)
+    medium = figures.partition("### A DDP step, medium model")[2]
+    bare = re.search(r"^\| bare +\| ([\d.]+)", medium, re.MULTILINE)
+    step = re.search(r"^\| disttrace +\| [^|]+\| \+([\d.]+)%", medium, re.MULTILINE)
+    assert native
+    assert plain
+    assert bare
+    assert step
+    assert all(f"about {float(one[1]):.0f} µs" in text for one in (native, plain))
+    assert f"a DDP step of {float(bare[1]):.0f} ms on two CPU processes took {step[1]} %" in text
