@@ -50,8 +50,9 @@ def main() -> None:
     seconds = 15.0 if chosen.healthy else 600.0
     members = list(range(1, world)) if chosen.how == "poll" else list(range(world))
     group = dist.new_group(members)
+    listener = threading.Thread(target=listen, args=(own,), daemon=True)
     if chosen.how == "thread":
-        threading.Thread(target=listen, args=(own,), daemon=True).start()
+        listener.start()
     if rank not in members:
         poll(own, time.monotonic() + seconds)
         return
@@ -59,6 +60,11 @@ def main() -> None:
         if step == chosen.step and rank == chosen.culprit:
             time.sleep(seconds / 3 if chosen.healthy else seconds)  # <- L1
         dist.all_reduce(torch.ones(8), group=group)  # <- L2
+    if chosen.how == "thread":
+        dist.barrier(group=group)
+        own.set("shutdown", "")  # torch aborts where a thread is in C++ when the interpreter ends
+        listener.join()
+        dist.barrier(group=group)  # rank 0 serves the key until everybody has it
 
 
 if __name__ == "__main__":

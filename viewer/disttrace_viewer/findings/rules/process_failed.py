@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Set
 
 from disttrace_viewer.analysis.mismatches import minority
+from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import Op, innermost
 from disttrace_viewer.analysis.peer_addresses import words
 from disttrace_viewer.analysis.process_ends import (
@@ -38,10 +39,19 @@ def find(case: Case) -> Iterator[Finding]:
         order = [p for p in order if p not in alike and p not in case.ends]
 
 
+STOPPED_AGENT = "SignalException"
+"""What torchrun's agent raises in its handler of signals."""
+
+
 def counts(case: Case, process: int) -> bool:
-    """An agent fails because its workers did, a parent because its children did."""
+    """An agent fails because its workers did, a parent because its children did; and an agent to
+    which somebody sent a signal (Ctrl-C, scancel) says so by an exception of its own.
+    """
     trace = case.evidence.trace
     mine = trace.processes[process]
+    failure = case.evidence.ends[process].failure
+    if mine.role == AGENT and failure is not None and failure.type == STOPPED_AGENT:
+        return False
     children = {p.index for p in trace.processes if p.parent == mine.id}
     return not any(
         case.evidence.ends[c].how in (OWN, CASCADE, SILENT)
