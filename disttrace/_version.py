@@ -1,3 +1,3 @@
 """The version: what `pyproject.toml`, the journals and `disttrace info` give."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
