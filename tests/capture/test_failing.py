@@ -28,7 +28,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
     ),
     ("capture.calls.arguments:read", frozenset({"collectives and messages"})),
     ("capture.wrapping.call_definition:Described.define", frozenset({"collectives and messages"})),
-    ("capture.instrumentation.store:json_text", frozenset({"store operations"})),
+    ("capture.instrumentation.store:key_and_size", frozenset({"store operations"})),
     ("capture.objects.works:Works.add", frozenset({"collectives and messages"})),
     ("capture.objects.works:Works.over", frozenset({"waits"})),
     ("capture.objects.works:Works.observed", frozenset({"completion without a wait"})),

@@ -33,7 +33,8 @@ def composed(journal: RawJournal, op: str) -> list[dict[str, Any]]:
     calls: dict[int, dict[str, Any]] = {}
     for record in journal.of("call"):
         calls.setdefault(record["n"], {}).update(record)
-    return [call["args"] for call in calls.values() if call["op"] == op]
+    begun = [record["s"] for record in journal.records if "b" in record and "r" not in record]
+    return [calls[n]["args"] for n in begun if calls[n]["op"] == op]
 
 
 def test_attempts_stay_apart(journals: list[RawJournal]) -> None:

@@ -234,6 +234,6 @@ def exporters(directory: Path) -> list[int]:
             command = (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"disttrace_viewer.otlp" in command and str(directory).encode() in command.split(b"\0"):
+        if b"disttrace_viewer.companion" in command and f'"{directory}"'.encode() in command:
             found.append(int(entry.name))
     return found
