@@ -68,6 +68,11 @@ class Companion:
         """Whether it is needed from the first record on."""
         return "otlp" in self._config.export
 
+    @property
+    def _lost(self) -> str:
+        """What there is not without a companion."""
+        return "nothing is exported by otlp" if self.exports else "nobody watches for stalls"
+
     def announcements(self, identity: Identity) -> str:
         """The file in which the companion asks a process of the job to speak for it."""
         return os.path.join(self._config.dir, f"{_group_of(identity)}{ANNOUNCEMENTS_SUFFIX}")
@@ -94,8 +99,7 @@ class Companion:
             finally:
                 os.close(descriptor)
         except (OSError, ValueError, RuntimeError) as error:
-            lost = "nothing is exported by otlp" if self.exports else "nobody watches for stalls"
-            self._say("companion", f"{lost}: {error}; the program goes on")
+            self._say("companion", f"{self._lost}: {error}; the program goes on")
 
     def stop(self) -> None:
         """Forget to tell what the exporter said."""
@@ -156,7 +160,7 @@ class Companion:
         if self._held is not None and _is_held_by_another(self._held, self._owner):
             self._say(
                 "otlp",
-                f"nothing is exported by otlp: {self._held} is locked by a process that is no "
+                f"{self._lost}: {self._held} is locked by a process that is no "
                 "exporter of disttrace",
             )
         if self._log is None:
