@@ -72,7 +72,7 @@ class Session:
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
         self._companion = Companion(config, reporter.say)
         self._voice = (
-            Voice(self._companion, config.stall, self._standing_still, os._exit)
+            Voice(self._companion, config.stall, self._progress_mark, os._exit)
             if config.heartbeat
             else None
         )
@@ -87,7 +87,7 @@ class Session:
         self._environment: dict[str, str | None] = {}
 
     def start(self) -> None:
-        """Hand the settings down, and open every door once torch is there."""
+        """Hand the settings down, and install every part once torch is there."""
         patterns = redact.split(self.config.redact or "")
         redact.use(redact.Masker(patterns) if self.config.mask else redact.Unmasked())
         self._hand_down()
@@ -168,7 +168,7 @@ class Session:
         return [first, *versions, *self.capture.known()]
 
     def _torch_arrived(self, module: ModuleType) -> None:
-        """torch.distributed was imported: find out what it can do and open the doors."""
+        """torch.distributed was imported: find out what it can do and install the parts."""
         try:
             with StandardLibrary():
                 import torch
@@ -181,7 +181,7 @@ class Session:
                 "t": self.recorder.now(),
                 "torch": torch.__version__,
                 "backends": _backends(module),
-                "doors": [part for part, _ in covered.doors],
+                "parts": [part for part, _ in covered.parts],
                 "not_captured": covered.not_captured,
             }
             if self.recorder.is_open:
@@ -189,8 +189,8 @@ class Session:
         except BaseException as error:
             self.capture.fail("torch.distributed", error)
 
-    def _standing_still(self) -> object:
-        return self.recorder.standing_still(launcher=self.role == AGENT)
+    def _progress_mark(self) -> object:
+        return self.recorder.progress_mark(launcher=self.role == AGENT)
 
     def _identified(self, keys: Mapping[str, Any]) -> None:
         """The process claims a rank towards others, or launches those who do."""

@@ -199,8 +199,8 @@ def test_info_says_what_is_captured() -> None:
     pytest.importorskip("torch")
     report = json.loads(disttrace("info", "--json")[1])
     assert report["capture"]["problem"] is None
-    assert len(report["capture"]["doors"]) >= 1
-    assert all(door["name"] and door["state"] for door in report["capture"]["doors"])
+    assert len(report["capture"]["parts"]) >= 1
+    assert all(part["name"] and part["state"] for part in report["capture"]["parts"])
 
 
 def test_info_as_text_fits_the_data() -> None:

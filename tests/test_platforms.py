@@ -51,7 +51,7 @@ def test_info_says_so() -> None:
     outcome = python("-c", code).check()
     capture = json.loads(outcome.stdout)["capture"]
     assert "GIL" in capture["problem"]
-    assert capture["doors"] == []
+    assert capture["parts"] == []
 
 
 @pytest.mark.skipif(not hasattr(sys, "_is_gil_enabled"), reason="this Python has always a GIL")

@@ -18,22 +18,22 @@ _current: Capture | None = None
 class Coverage:
     """What tracing sees with this torch: (part, state) pairs, and what it does not see."""
 
-    doors: list[tuple[str, str]]
+    parts: list[tuple[str, str]]
     not_captured: list[str]
     devices: list[tuple[str, str, str]]  # backend, how its completion is seen, what to set
 
 
 def activate(capture: Capture) -> None:
-    """Open every door that this torch has; one that fails stays closed and is named once."""
-    from disttrace.capture.parts import DOORS
+    """Install every part that this torch has; one that fails is left out and named once."""
+    from disttrace.capture.parts import PARTS
 
     global _current
     _current = capture
-    for door in DOORS:
+    for part in PARTS:
         try:
-            door.install(capture)
+            part.install(capture)
         except BaseException as error:
-            capture.fail(door.part, error)
+            capture.fail(part.name, error)
     _skip_our_frames()
 
 
@@ -55,8 +55,8 @@ def coverage() -> Coverage:
     """
     from disttrace.capture.parts import devices, survey
 
-    doors, missing = survey(_current)
-    return Coverage(doors, missing, devices() if doors else [])
+    parts, missing = survey(_current)
+    return Coverage(parts, missing, devices() if parts else [])
 
 
 def _skip_our_frames() -> None:

@@ -1,4 +1,4 @@
-"""The doors through which operations come in, in the order in which they are opened."""
+"""The parts of the instrumentation, in the order in which they are installed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from disttrace.capture.wrapping.context import Capture
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Part:
     """One part of the capture: its name in messages, and what opens it."""
 
-    part: str
+    name: str
     install: Callable[[Capture], None]
 
 
@@ -47,42 +47,42 @@ def _issued_by_cxx(capture: Capture) -> None:
         dispatcher.install(capture)
 
 
-DOORS: tuple[Door, ...] = (
-    Door(store_proxy.PART, store_proxy.install),
-    Door(constructors.PART, constructors.install),
-    Door(store.PART, store.install),
-    Door(process_group.PART, process_group.install),
-    Door(rejected_calls.PART, rejected_calls.install),
-    Door(asked.PART, asked.install),
-    Door(device_completion.PART, device_completion.install),
-    Door(work.PART, work.install),
-    Door(hooks.PART, _issued_by_cxx),
-    Door(functional_waits.PART, functional_waits.install),
-    Door(functions.PART, functions.install),
-    Door(coalescing.PART, coalescing.install),
-    Door(group_methods.PART, group_methods.install),
-    Door(names.PART, names.install),
-    Door(subclasses.PART, subclasses.install),
-    Door(elastic.PART, elastic.install),
+PARTS: tuple[Part, ...] = (
+    Part(store_proxy.PART, store_proxy.install),
+    Part(constructors.PART, constructors.install),
+    Part(store.PART, store.install),
+    Part(process_group.PART, process_group.install),
+    Part(rejected_calls.PART, rejected_calls.install),
+    Part(asked.PART, asked.install),
+    Part(device_completion.PART, device_completion.install),
+    Part(work.PART, work.install),
+    Part(hooks.PART, _issued_by_cxx),
+    Part(functional_waits.PART, functional_waits.install),
+    Part(functions.PART, functions.install),
+    Part(coalescing.PART, coalescing.install),
+    Part(group_methods.PART, group_methods.install),
+    Part(names.PART, names.install),
+    Part(subclasses.PART, subclasses.install),
+    Part(elastic.PART, elastic.install),
 )
 
 
 def survey(capture: Capture | None) -> tuple[list[tuple[str, str]], list[str]]:
-    """(part, state) of each door in this process, and sentences on what is not captured."""
+    """(part, state) of each part in this process, and sentences on what is not captured."""
     import torch.distributed as dist
 
     if not dist.is_available():
         return [], ["this torch was built without torch.distributed: there is nothing to trace"]
     states = []
-    for door in DOORS:
+    for part in PARTS:
         if capture is None:
             state = "available"
-        elif door.part in capture.broken:
+        elif part.name in capture.broken:
             state = "switched off after it failed"
         else:
-            count = len(capture.engine.names(door.part))
+            count = len(capture.engine.names(part.name))
             state = f"active, {count} patches" if count else "nothing to patch here"
-        states.append((door.part, state))
+        states.append((part.name, state))
     return states, missing.sentences()
 
 

@@ -33,7 +33,7 @@ PACKAGES: tuple[tuple[str, str], ...] = (
 class Capture:
     """What tracing sees with the torch of this environment; `problem` where that is unknown."""
 
-    doors: list[tuple[str, str]]
+    parts: list[tuple[str, str]]
     not_captured: list[str]
     devices: list[tuple[str, str, str]]
     problem: str | None
@@ -85,7 +85,7 @@ def collect() -> dict[str, Any]:
             "reason": reason,
         },
         "capture": {
-            "doors": [{"name": name, "state": state} for name, state in capture.doors],
+            "parts": [{"name": name, "state": state} for name, state in capture.parts],
             "not_captured": capture.not_captured,
             "devices": [
                 {"backend": backend, "completion": how, "set": advice or None}
@@ -120,7 +120,7 @@ def _capture() -> Capture:
         seen = coverage()
     except Exception as error:  # a broken torch is what this command is asked about
         return Capture([], [], [], f"torch cannot be examined: {type(error).__name__}: {error}")
-    return Capture(list(seen.doors), list(seen.not_captured), list(seen.devices), None)
+    return Capture(list(seen.parts), list(seen.not_captured), list(seen.devices), None)
 
 
 def _version(package: str) -> str | None:
@@ -160,7 +160,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     capture = report["capture"]
     if capture["problem"]:
         yield f"  ! {capture['problem']}"
-    yield from _table([(door["name"], door["state"], "") for door in capture["doors"]])
+    yield from _table([(part["name"], part["state"], "") for part in capture["parts"]])
     for one in capture["devices"]:
         advice = f" ({one['set']})" if one["set"] else ""
         yield f"  completion of {one['backend']}: {one['completion']}{advice}"

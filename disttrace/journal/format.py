@@ -140,7 +140,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "torch": "name",
         "backends": "map",
         "not_captured": "texts",
-        "doors": "names",
+        "parts": "names",
     },
     "clock": {"t": "time", "unix_ns": "unix", "error_ns": "time"},
     "string": {"n": "number", "v": "text"},

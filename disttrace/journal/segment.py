@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from disttrace.journal.slow_writes import Patience
+from disttrace.journal.slow_writes import WriteBudget
 
 # Local file systems on which reserved blocks stay reserved. btrfs and zfs copy on write, network
 # file systems may lose the server: there a store into a mapping can still end in SIGBUS.
@@ -192,14 +192,14 @@ class MappedSegment:
 class WrittenSegment:
     """A segment written line by line; the kernel keeps lines of several threads apart.
 
-    With ``patience`` the writes are timed, and ``put`` raises SlowWrites when that is at its end.
+    With ``budget`` the writes are timed, and ``put`` raises SlowWrites when that is at its end.
     """
 
     def __init__(
-        self, path: str, *, limit: int, patience: Patience | None = None, mode: int = PRIVATE
+        self, path: str, *, limit: int, budget: WriteBudget | None = None, mode: int = PRIVATE
     ) -> None:
         self._limit = limit
-        self._patience = patience
+        self._budget = budget
         self._size = 0
         self._allowed = 0  # size up to which the process's own limit was looked at
         self._fd = create(path, os.O_WRONLY | os.O_APPEND, mode)
@@ -212,7 +212,7 @@ class WrittenSegment:
         if size > self._allowed:
             self._allowed = min(allow(size), size + _FIRST_WINDOW)
         self._size = size
-        write_timed(self._fd, line, self._patience)
+        write_timed(self._fd, line, self._budget)
 
     def extend(self, need: int) -> None:
         if self._size and self._size + need > self._limit:
@@ -261,14 +261,14 @@ def write_all(fd: int, data: bytes) -> None:
         done += os.write(fd, data[done:])
 
 
-def write_timed(fd: int, data: bytes, patience: Patience | None) -> None:
-    """The same, and let ``patience`` know how long it took. Raises SlowWrites too."""
-    if patience is None:
+def write_timed(fd: int, data: bytes, budget: WriteBudget | None) -> None:
+    """The same, and let ``budget`` know how long it took. Raises SlowWrites too."""
+    if budget is None:
         write_all(fd, data)
     else:
         begun = time.perf_counter_ns()
         write_all(fd, data)
-        patience.wrote(begun)
+        budget.wrote(begun)
 
 
 def mechanism(path: str) -> tuple[str, str]:
@@ -296,20 +296,20 @@ def filesystem(path: str) -> str:
     return kind
 
 
-def patience_with(path: str, slow_write: float) -> Patience | None:
+def write_budget(path: str, slow_write: float) -> WriteBudget | None:
     """What segments under ``path`` are opened with: nothing where they are mapped."""
-    return None if mechanism(path)[0] == "mapped" else Patience(slow_write)
+    return None if mechanism(path)[0] == "mapped" else WriteBudget(slow_write)
 
 
 def open_segment(
     path: str,
     *,
     limit: int,
-    patience: Patience | None = None,
+    budget: WriteBudget | None = None,
     mode: int = PRIVATE,
     window: MakeWindow = PlainWindow,
 ) -> Segment:
-    """A new segment at ``path``, written where ``patience`` is given and mapped without."""
-    if patience is None:
+    """A new segment at ``path``, written where ``budget`` is given and mapped without."""
+    if budget is None:
         return MappedSegment(path, limit=limit, mode=mode, window=window)
-    return WrittenSegment(path, limit=limit, patience=patience, mode=mode)
+    return WrittenSegment(path, limit=limit, budget=budget, mode=mode)

@@ -21,11 +21,11 @@ class SlowWrites(OSError):  # noqa: N818 - what it is about, in one sentence of 
     """Writes take too long; the text says how long they took. What they wrote is written."""
 
 
-class Patience:
+class WriteBudget:
     """Adds up the time of one journal's writes.
 
     ``bound`` is in seconds: a single write may take that long, and all slow ones together half of
-    ten times that; 0 is patience without end. Threads may count at once: a sum that misses one of
+    ten times that; 0 is no limit. Threads may count at once: a sum that misses one of
     them grows with the next.
     """
 

@@ -25,7 +25,7 @@ from disttrace.journal.segment import (
     allow,
     create,
     open_segment,
-    patience_with,
+    write_budget,
     write_timed,
 )
 
@@ -79,7 +79,7 @@ class Journal:
     ) -> None:
         """Create the folder and both files. Raises OSError.
 
-        ``slow_write`` bounds the time of writes (see Patience) where segments are written;
+        ``slow_write`` bounds the time of writes (see WriteBudget) where segments are written;
         ``mode`` are the files' permissions, and with search added those of a folder made here.
         """
         self._window = window
@@ -90,7 +90,7 @@ class Journal:
         self._number = 0
         self._segment: Segment | None = None
         make_folder(directory, mode)
-        self._patience = patience_with(directory, slow_write)
+        self._budget = write_budget(directory, slow_write)
         self._mode = mode
         self._defs = create(fmt.definitions_name(self._path), os.O_WRONLY | os.O_APPEND, mode)
         self._defined = 0  # bytes of definitions
@@ -103,7 +103,7 @@ class Journal:
         line = encode(fmt.with_ranges(redact.current.record(record))) + b"\n"
         self._defined += len(line)
         allow(self._defined)
-        write_timed(self._defs, line, self._patience)
+        write_timed(self._defs, line, self._budget)
         return len(line)
 
     def append(self, line: bytes) -> None:
@@ -128,7 +128,7 @@ class Journal:
         segment = open_segment(
             path,
             limit=self._limit,
-            patience=self._patience,
+            budget=self._budget,
             mode=self._mode,
             window=self._window,
         )

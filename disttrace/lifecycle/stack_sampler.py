@@ -90,7 +90,7 @@ class Stacks:
         if stack > self._newest:
             self._newest = stack
             self._written += 1
-        recorder.stands_at(thread, stack)
+        recorder.sampled(thread, stack)
 
     def _shown(self, lines: list[Line]) -> list[Line]:
         """At most 16 lines; where the user's lies deeper, half of them from there on."""

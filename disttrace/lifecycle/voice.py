@@ -35,13 +35,13 @@ class Voice:
         self,
         companion: Companion,
         stall_s: float,
-        standing_still: Callable[[], object],
+        progress_mark: Callable[[], object],
         end: Callable[[int], None],
     ) -> None:
-        """``standing_still`` is equal while nothing moves; ``end`` ends the process."""
+        """``progress_mark`` is equal while nothing moves; ``end`` ends the process."""
         self._companion = companion
         self._start_after = int(stall_s * _START_AT * 1e9)
-        self._standing_still = standing_still
+        self._progress_mark = progress_mark
         self._end = end
         self.sample: Callable[[], None] = _nothing
         """Notes where every thread of this process is."""
@@ -92,7 +92,7 @@ class Voice:
         if self._identity is None:
             return
         now = time.monotonic_ns()
-        place = self._standing_still()
+        place = self._progress_mark()
         if place != self._seen:
             self._seen, self._since = place, now
             self._asked = self._ask_at = 0

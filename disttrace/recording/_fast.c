@@ -1700,15 +1700,15 @@ static PyObject *optional(PyObject *value) {
 }
 
 static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"core",    "name",    "original",      "door",
+    static char *names[] = {"core",    "name",    "original",      "wrapper",
                             "is_ours", "entries", "asynchronous",  "describe",
                             "keys",    "value",   "returns_value", NULL};
     State *state = PyType_GetModuleState(type);
-    PyObject *core, *name, *original, *door, *is_ours, *entries = NULL, *asynchronous = NULL,
+    PyObject *core, *name, *original, *wrapper, *is_ours, *entries = NULL, *asynchronous = NULL,
                                                        *describe = NULL, *keys = NULL;
     int value = 0, returns_value = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UOOO|OOOOip", names, state->core, &core,
-                                     &name, &original, &door, &is_ours, &entries, &asynchronous,
+                                     &name, &original, &wrapper, &is_ours, &entries, &asynchronous,
                                      &describe, &keys, &value, &returns_value))
         return NULL;
     Method *self = (Method *)type->tp_alloc(type, 0);
@@ -1723,10 +1723,10 @@ static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->keys = optional(keys);
     self->value = value;
     self->returns_value = (char)returns_value;
-    self->begin = PyObject_GetAttrString(door, "begin");
-    self->returned = PyObject_GetAttrString(door, "returned");
-    self->failed = PyObject_GetAttrString(door, "failed");
-    self->fail = PyObject_GetAttrString(door, "fail");
+    self->begin = PyObject_GetAttrString(wrapper, "begin");
+    self->returned = PyObject_GetAttrString(wrapper, "returned");
+    self->failed = PyObject_GetAttrString(wrapper, "failed");
+    self->fail = PyObject_GetAttrString(wrapper, "fail");
     self->describe = optional(describe);
     self->doc = PyObject_GetAttrString(original, "__doc__");
     if (self->doc == NULL) PyErr_Clear();

@@ -108,7 +108,7 @@ class Recorder(Definitions):
         if self._journal is not None:
             self._background(b'{"hb":%d}\n' % self.now())
 
-    def stands_at(self, thread_number: int, stack: int) -> None:
+    def sampled(self, thread_number: int, stack: int) -> None:
         """Say where a thread stands (stack 0: nowhere known)."""
         now = self.now()
         self._background(b'{"at":%d,"h":%d,"k":%d}\n' % (now, thread_number, stack))
@@ -135,7 +135,7 @@ class Recorder(Definitions):
         """Zero of the journal's clock, in nanoseconds of ``perf_counter_ns``."""
         return self.core.t0
 
-    def standing_still(self, *, launcher: bool = False) -> object:
+    def progress_mark(self, *, launcher: bool = False) -> object:
         """Equal at two moments between which the main thread began nothing and ended nothing.
 
         It is told by the operation that the main thread is in, so that threads beside it may go

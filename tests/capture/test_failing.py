@@ -38,7 +38,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("capture.native.operations:NativeOperations.begin", frozenset({"operations issued by C++"})),
     ("capture.native.operations:NativeOperations.done", frozenset({"operations issued by C++"})),
     ("capture.native.dispatcher:_Reader.begin", frozenset({"operations issued by C++"})),
-    ("capture.native.lazy_kernels:Tripwires._arm", frozenset({"operations issued by C++"})),
+    ("capture.native.lazy_kernels:LazyRegistration._arm", frozenset({"operations issued by C++"})),
     (
         "capture.instrumentation.rejected_calls:Refusals._record",
         frozenset({"calls refused by torch"}),

@@ -135,7 +135,7 @@ def rich(folder: Path) -> list[Journal]:
             journal.prefix_store(store, "more"), name="1", desc="more", default=False, nth=2
         )
         journal.define("thread", n=0, name="MainThread", native=7)
-        journal.define("versions", t=1, torch="2.13", backends={"gloo": None}, doors=["work"])
+        journal.define("versions", t=1, torch="2.13", backends={"gloo": None}, parts=["work"])
         journal.define("clock", t=2 * MS, unix_ns=journal.t0 + journal.offset_ns, error_ns=9)
         journal.define("note", t=3 * MS, text="left out")
         journal.define("dropped", t=4 * MS, segment=9, operations=1)

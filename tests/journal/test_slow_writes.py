@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.journal.segment import WrittenSegment
-from disttrace.journal.slow_writes import Patience, SlowWrites
+from disttrace.journal.slow_writes import SlowWrites, WriteBudget
 from support.processes import python
 from support.raw import read_journals
 
@@ -33,48 +33,48 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def write(clock: Clock, patience: Patience, seconds: float) -> None:
+def write(clock: Clock, budget: WriteBudget, seconds: float) -> None:
     begun = clock.now
     clock.now += int(seconds * SECOND)
-    patience.wrote(begun)
+    budget.wrote(begun)
 
 
 def test_one_long_write_is_the_last(clock: Clock) -> None:
     """The bound is not reached at it, and passed behind it."""
-    patience = Patience(2.0)
-    write(clock, patience, 2.0)
+    budget = WriteBudget(2.0)
+    write(clock, budget, 2.0)
     with pytest.raises(SlowWrites, match=r"^one write took 2\.1 s$"):
-        write(clock, patience, 2.1)
+        write(clock, budget, 2.1)
 
 
 def test_many_slow_ones_are_too_much_together(clock: Clock) -> None:
     """More than half of the time over ten times the bound."""
-    patience = Patience(1.0)
+    budget = WriteBudget(1.0)
     for _ in range(50):
-        write(clock, patience, 0.1)
+        write(clock, budget, 0.1)
         clock.now += SECOND // 100
     with pytest.raises(SlowWrites, match=r"^writes took 5\.1 of 5\.6 s$"):
-        write(clock, patience, 0.1)
+        write(clock, budget, 0.1)
 
 
 def test_slow_writes_now_and_then_are_borne(clock: Clock) -> None:
     """A tenth of the time, for an hour; and quick ones all the time."""
-    patience = Patience(1.0)
+    budget = WriteBudget(1.0)
     for _ in range(3600):
-        write(clock, patience, 0.1)
+        write(clock, budget, 0.1)
         clock.now += SECOND * 9 // 10
     for _ in range(100_000):
-        write(clock, patience, 0.0009)
+        write(clock, budget, 0.0009)
 
 
 def test_without_a_bound_nothing_is_too_slow(clock: Clock) -> None:
     """0 is patience without end."""
-    write(clock, Patience(0.0), 10_000.0)
+    write(clock, WriteBudget(0.0), 10_000.0)
 
 
 def test_a_written_segment_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The line is in the file though its write is the last."""
-    segment = WrittenSegment(str(tmp_path / "s"), limit=1000, patience=Patience(0.05))
+    segment = WrittenSegment(str(tmp_path / "s"), limit=1000, budget=WriteBudget(0.05))
     segment.put(b"quick\n")
     monkeypatch.setattr("disttrace.journal.segment.write_all", lambda fd, data: time.sleep(0.1))
     with pytest.raises(SlowWrites):

@@ -1,4 +1,4 @@
-"""The door for completion asked for without a wait: futures, ``is_completed`` loops, streams.
+"""Instrumentation of completion asked for without a wait: futures, ``is_completed`` loops, streams.
 
 Such a program has not forgotten its work. What it sees complete is complete; what it follows by a
 future is followed to its end by the poller, which the live thread runs.
@@ -33,14 +33,14 @@ def install(capture: Capture) -> None:
     capture.engine.on_undo(PART, "the poller", lambda: _stop(capture))
     atexit.register(_last_look, capture)
 
-    def adopt(owner: type) -> None:
+    def instrument(owner: type) -> None:
         if issubclass(owner, Work):
             for name in METHODS:
-                door = functools.partial(_door, capture, name)
-                capture.engine.attribute(PART, owner, name, door)
+                wrapper = functools.partial(_wrapper, capture, name)
+                capture.engine.attribute(PART, owner, name, wrapper)
 
-    capture.adopters.append(adopt)
-    adopt(Work)
+    capture.instrumenters.append(instrument)
+    instrument(Work)
 
 
 def _last_look(capture: Capture) -> None:
@@ -59,7 +59,7 @@ def _stop(capture: Capture) -> None:
     capture.works.release()
 
 
-def _door(capture: Capture, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapper(capture: Capture, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     works, threads, fail = capture.works, capture.recorder.threads, capture.fail
     get, tells, outlives = works.get, name == _TELLS, name in _OUTLIVES
 

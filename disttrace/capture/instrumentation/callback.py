@@ -16,15 +16,15 @@ def called_back(
     capture: Capture,
     part: str,
     row: Row,
-    door: Callable[[Callable[..., Any]], Any],
+    wrapper: Callable[[Callable[..., Any]], Any],
     original: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """The wrapper of a Python backend's method: ``door(original)``, unless C++ calls it.
+    """The wrapper of a Python backend's method: ``wrapper(original)``, unless C++ calls it.
 
     Then the group's pre-hook has put the begin on record and this is the same operation. Its
     exception ends that operation, for an operation that raises gets no post-hook.
     """
-    recorded = door(original)
+    recorded = wrapper(original)
     dynamo.skip_function(recorded)
     threads, issuing, ident = capture.recorder.threads, capture.issuing, threading.get_ident
 

@@ -1,4 +1,4 @@
-"""The door for coalesced operations: what one Work ends, and the composed operation around it."""
+"""Instrumentation of coalesced operations: what one Work ends, and the operation around it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The door for constructors: stores, groups and backends, which tell where members meet.
+"""Instrumentation of constructors: stores, groups and backends, which tell where members meet.
 
 A store's constructor connects and waits for the others, a backend's exchanges addresses: both can
 hang, so both are operations. Wrapping them costs no time.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.calls.call_table import Calls
-from disttrace.capture.objects.stores import StoreEntry, adopted_keys
+from disttrace.capture.objects.stores import StoreEntry, known_keys
 from disttrace.capture.wrapping.context import Capture, wrap
 from disttrace.journal.format import CONSTRUCTOR
 from disttrace.recording.interning import Made
@@ -96,7 +96,7 @@ def _store(
     def done(thread: ThreadState, operation: Operation, store: Any, result: Any) -> None:
         capture.recorder.end(operation)
         entry = stores.of(store)
-        seen = adopted_keys(store)
+        seen = known_keys(store)
         if entry.keys.get("server"):
             seen.pop("address", None)
         stores.constructed(entry, **_changes(entry, seen))

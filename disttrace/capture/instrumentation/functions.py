@@ -1,4 +1,4 @@
-"""The door for operations made of several: they become parents of what they issue.
+"""Instrumentation of operations made of several: they become parents of what they issue.
 
 Functions get other code (see engine.py), so names imported before tracing started are seen too.
 """
@@ -63,17 +63,19 @@ _LEFT_OUT = frozenset(
 
 
 def install(capture: Capture) -> None:
-    """Give every function that this torch has its door."""
+    """Give every function that this torch has its wrapper."""
     calls = Calls(capture.sites)
     capture.on_fork.append(calls.forget)
     for row in ROWS:
         module = sys.modules.get(row.module)
         function = getattr(module, row.function, None)
         if function is not None:
-            capture.engine.function(PART, function, functools.partial(_door, capture, calls, row))
+            capture.engine.function(
+                PART, function, functools.partial(_wrapper, capture, calls, row)
+            )
 
 
-def _door(
+def _wrapper(
     capture: Capture, calls: Calls, row: Row, original: types.FunctionType
 ) -> Callable[..., Any]:
     signature = inspect.signature(original)

@@ -1,4 +1,4 @@
-"""The door for methods that make groups out of groups, or end them, when a program calls them.
+"""Instrumentation of methods that make groups out of groups, or end them.
 
 torch's own functions (``split_group``, ``destroy_process_group``) are operations by themselves and
 are seen elsewhere; what they make here is a group all the same.
@@ -39,11 +39,11 @@ def install(capture: Capture) -> None:
     capture.on_fork.append(calls.forget)
     for owner in (ProcessGroup, Backend):
         for method, op in METHODS:
-            door = functools.partial(_door, capture, calls, op)
-            capture.engine.attribute(PART, owner, method, door)
+            wrapper = functools.partial(_wrapper, capture, calls, op)
+            capture.engine.attribute(PART, owner, method, wrapper)
 
 
-def _door(
+def _wrapper(
     capture: Capture, calls: Calls, op: str, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     def begin(group: Any, frame: Any) -> Operation | None:

@@ -1,4 +1,4 @@
-"""The door for names that programs give to their communication: ``dist.record_comm``.
+"""Instrumentation of names that programs give to their communication: ``dist.record_comm``.
 
 It becomes a composed operation around what is issued under it, with the name.
 """
@@ -26,11 +26,11 @@ def install(capture: Capture) -> None:
     import torch._C._distributed_c10d as c10d
 
     if hasattr(c10d, _SETTER):
-        setter = _door(capture, Calls(capture.sites), getattr(c10d, _SETTER))
+        setter = _wrapper(capture, Calls(capture.sites), getattr(c10d, _SETTER))
         capture.engine.value(PART, c10d, _SETTER, setter)
 
 
-def _door(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapper(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Callable[..., Any]:
     # The context manager's frame calls twice: at its begin, and to put the former name back.
     around: dict[int, Operation] = {}
     capture.on_fork += [calls.forget, around.clear]

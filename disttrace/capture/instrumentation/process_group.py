@@ -1,4 +1,4 @@
-"""The door for collectives and messages: methods of ProcessGroup and Backend."""
+"""Instrumentation of collectives and messages: methods of ProcessGroup and Backend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def install(capture: Capture) -> None:
     tell = _options_tell()
     parts = [(row, Part(capture, row, options_tell=tell)) for row in ROWS]
 
-    def adopt(owner: type) -> None:
+    def instrument(owner: type) -> None:
         if issubclass(owner, (ProcessGroup, Backend)):
             for row, part in parts:
                 wrapper = functools.partial(part.wrapper, owner)
@@ -37,9 +37,9 @@ def install(capture: Capture) -> None:
                     wrapper = functools.partial(called_back, capture, PART, row, wrapper)
                 capture.engine.attribute(PART, owner, row.method, wrapper)
 
-    capture.adopters.append(adopt)
+    capture.instrumenters.append(instrument)
     for owner in (ProcessGroup, Backend):
-        adopt(owner)
+        instrument(owner)
 
 
 class Part:

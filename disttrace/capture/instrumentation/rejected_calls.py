@@ -1,5 +1,5 @@
-"""The door for calls that torch refuses before any method is called: a root outside the group, a
-wrong type, a message to oneself.
+"""Instrumentation of calls that torch rejects before any method is called: a root outside the
+group, a wrong type, a message to oneself.
 
 torch reports every exception of a public function to its logger. That report is where they are
 seen, so calls that succeed pay nothing, and nothing of torch.compile's sees a patch.
@@ -54,8 +54,8 @@ def install(capture: Capture) -> None:
 
     if hasattr(c10d_logger, _REPORT):
         refusals = Refusals(capture, c10d_logger)
-        door = refusals.door(getattr(c10d_logger, _REPORT))
-        capture.engine.value(PART, c10d_logger, _REPORT, door)
+        wrapper = refusals.wrapper(getattr(c10d_logger, _REPORT))
+        capture.engine.value(PART, c10d_logger, _REPORT, wrapper)
 
 
 class Refusals:
@@ -67,7 +67,7 @@ class Refusals:
         self._calls = Calls(capture.sites)
         capture.on_fork.append(self._calls.forget)
 
-    def door(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The replacement of ``_get_msg_dict(function's name, *arguments)``."""
 
         def report(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -82,7 +82,7 @@ class Refusals:
         return report
 
     def _known(self, error: BaseException) -> bool:
-        """Whether the exception came through another door, or another decorated function."""
+        """Whether the exception came through another wrapper, or another decorated function."""
         traceback = error.__traceback__
         inner = traceback.tb_next if traceback is not None else None
         while inner is not None:

@@ -1,4 +1,4 @@
-"""The door for store operations: every method of Store, on any store class.
+"""Instrumentation of store operations: every method of Store, on any store class.
 
 Keys and sizes are recorded, never values.
 """
@@ -55,15 +55,15 @@ def install(capture: Capture) -> None:
 
     parts = [(row, Part(capture, row)) for row in ROWS]
 
-    def adopt(owner: type) -> None:
+    def instrument(owner: type) -> None:
         if issubclass(owner, Store):
             for row, part in parts:
                 wrapper = functools.partial(part.wrapper, owner)
                 capture.engine.attribute(PART, owner, row.method, wrapper)
             capture.engine.attribute(PART, owner, "clone", functools.partial(_clone, capture))
 
-    capture.adopters.append(adopt)
-    adopt(Store)
+    capture.instrumenters.append(instrument)
+    instrument(Store)
 
 
 class Part:

@@ -1,9 +1,9 @@
-"""The door for Python subclasses of ProcessGroup, Backend, Store and Work.
+"""Instrumentation of Python subclasses of ProcessGroup, Backend, Store and Work.
 
 A subclass's own methods shadow the patched ones, so they are wrapped too: those of the classes that
 exist, then when a class is made, and at the latest when the first group of a class appears. C++
-takes a method of such a class for an override and calls it; what comes back to a door on the same
-thread is the same operation.
+takes a method of such a class for an override and calls it; what comes back to a wrapper on the
+same thread is the same operation.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ def install(capture: Capture) -> None:
 
     seen: weakref.WeakSet[type] = weakref.WeakSet()
 
-    def adopt(owner: type) -> None:
+    def instrument(owner: type) -> None:
         if owner in seen or owner.__module__.startswith(_OURS):
             return
         seen.add(owner)
-        for each in capture.adopters:
+        for each in capture.instrumenters:
             each(owner)
 
     def appeared(group: Any, _: GroupEntry) -> None:
         try:
             for owner in type(group).__mro__:
                 if owner not in bases and issubclass(owner, bases):
-                    adopt(owner)
+                    instrument(owner)
         except BaseException as error:
             capture.fail(PART, error)
 
     bases = (ProcessGroup, Backend, Store, Work)
     for base in bases:
         for owner in subclasses(base):
-            adopt(owner)
-        capture.engine.addition(PART, base, "__init_subclass__", _hook(capture, base, adopt))
+            instrument(owner)
+        capture.engine.addition(PART, base, "__init_subclass__", _hook(capture, base, instrument))
     capture.groups.on_new.append(appeared)
     capture.engine.on_undo(PART, "groups' classes", lambda: capture.groups.on_new.remove(appeared))
 
 
-def _hook(capture: Capture, base: Any, adopt: Callable[[type], None]) -> Any:
+def _hook(capture: Capture, base: Any, instrument: Callable[[type], None]) -> Any:
     def __init_subclass__(cls: type, /, **kwargs: Any) -> None:
         super(base, cls).__init_subclass__(**kwargs)
         try:
-            adopt(cls)
+            instrument(cls)
         except BaseException as error:
             capture.fail(PART, error)
 

@@ -1,4 +1,4 @@
-"""The door for waiting: ``Work.wait`` in every class that defines it."""
+"""Instrumentation of waiting: ``Work.wait`` in every class that defines it."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def install(capture: Capture) -> None:
 
     part = Part(capture)
 
-    def adopt(owner: type) -> None:
+    def instrument(owner: type) -> None:
         if issubclass(owner, Work):
             capture.engine.attribute(PART, owner, "wait", functools.partial(part.wrapper, owner))
 
-    capture.adopters.append(adopt)
-    adopt(Work)
+    capture.instrumenters.append(instrument)
+    instrument(Work)
 
 
 class Part:

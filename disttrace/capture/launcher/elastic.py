@@ -1,4 +1,4 @@
-"""The door for launchers: torchrun's agent, its rendezvous, and how each worker ended.
+"""Instrumentation of launchers: torchrun's agent, its rendezvous, and how each worker ended.
 
 Nothing here imports elastic: each part is opened when the program imports its module.
 """

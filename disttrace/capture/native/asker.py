@@ -39,11 +39,11 @@ class Asker(Generic[_T]):
         except RuntimeError:  # no more threads, or the interpreter is about to finalize
             self._running = False
 
-    def answer(self, patience_s: float = 0.0) -> _T | None:
+    def answer(self, timeout_s: float = 0.0) -> _T | None:
         """What the question gave, None while it is not there; raises what the question raised."""
         try:
-            if patience_s:
-                found = self._answers.get(timeout=patience_s)
+            if timeout_s:
+                found = self._answers.get(timeout=timeout_s)
             else:
                 found = self._answers.get_nowait()
         except queue.Empty:

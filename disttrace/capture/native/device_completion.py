@@ -230,15 +230,15 @@ class DeviceOperations:
                 raise
         return bool(self._open or self._works)
 
-    def look(self, patience_s: float) -> None:
+    def look(self, timeout_s: float) -> None:
         """Ask every recorder for all it has, and wait for the answer, but not for long."""
         self._ask_works()
         with self._looking:
-            self._take(patience_s)
+            self._take(timeout_s)
             for name in {each.recorder for each in self._open.values()}:
                 if not self._asker.busy:
                     self._ask(self._channels[name], active=False)
-                    self._take(patience_s)
+                    self._take(timeout_s)
 
     def _ask_due(self) -> None:
         now = _clock()
@@ -276,10 +276,10 @@ class DeviceOperations:
 
         self._asker.ask(put)
 
-    def _take(self, patience_s: float) -> None:
+    def _take(self, timeout_s: float) -> None:
         if not self._asker.busy:
             return
-        found = self._asker.answer(patience_s)
+        found = self._asker.answer(timeout_s)
         if found is None:
             return
         channel, answer, now = found.channel, found.answer, _clock()

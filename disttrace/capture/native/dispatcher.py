@@ -1,4 +1,4 @@
-"""The door for operations issued by C++ on a torch without native hooks: dispatcher kernels.
+"""Instrumentation of operations issued by C++ on a torch without native hooks: dispatcher kernels.
 
 Every collective passes the operators ``c10d::*``. Kernels see them also in inference mode, on
 autograd's threads and from compiled graphs. They cost microseconds for every operation, Python's
@@ -15,7 +15,7 @@ from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import NATIVE, Native
 from disttrace.capture.hot_path.call_key import freeze
-from disttrace.capture.native import hooks, issuers, lazy_kernels
+from disttrace.capture.native import cxx_callers, hooks, lazy_kernels
 from disttrace.capture.native.kernels import (
     Kernels,
     after_key,
@@ -42,7 +42,7 @@ _DUMMY = frozenset({"barrier", "monitored_barrier"})  # their tensor only carrie
 
 
 def install(capture: Capture) -> None:
-    """Watch for issuers."""
+    """Watch for C++ callers."""
     kernels = Kernels(capture, PART, _NAMESPACE)
     operations = NativeOperations(capture)
 
@@ -56,8 +56,8 @@ def install(capture: Capture) -> None:
     def appeared() -> None:
         kernels.once(place)
 
-    issuers.watch_constructors(capture, PART, appeared)
-    issuers.watch_operators(capture, PART, appeared, (_NAMESPACE,))
+    cxx_callers.watch_constructors(capture, PART, appeared)
+    cxx_callers.watch_operators(capture, PART, appeared, (_NAMESPACE,))
     lazy_kernels.install(capture, PART, appeared)
 
 

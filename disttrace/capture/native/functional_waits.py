@@ -1,7 +1,7 @@
-"""The door for waits of functional collectives, which C++ does: ``_c10d_functional::wait_tensor``.
+"""Instrumentation of the waits of functional collectives: ``_c10d_functional::wait_tensor``.
 
 Their Work never reaches Python: the tensor that holds the result is what people wait for. Without
-this door a rank that hangs in such a wait would look as if it waited for nothing.
+this, a rank that hangs in such a wait would look as if it waited for nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture.native import issuers
+from disttrace.capture.native import cxx_callers
 from disttrace.capture.native.kernels import Kernels, after_key, redispatch_of
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.operation import Operation
@@ -20,7 +20,7 @@ _WAIT = "wait_tensor"
 
 def install(capture: Capture) -> None:
     """Put a kernel on the operator when functional collectives appear."""
-    kernels = Kernels(capture, PART, issuers.FUNCTIONAL)
+    kernels = Kernels(capture, PART, cxx_callers.FUNCTIONAL)
 
     def place() -> None:
         kernels.put(_WAIT, _kernel(capture, kernels))
@@ -28,11 +28,11 @@ def install(capture: Capture) -> None:
     def appeared() -> None:
         kernels.once(place)
 
-    issuers.watch_operators(capture, PART, appeared, (issuers.FUNCTIONAL,))
+    cxx_callers.watch_operators(capture, PART, appeared, (cxx_callers.FUNCTIONAL,))
 
 
 def _kernel(capture: Capture, kernels: Kernels) -> Callable[..., Any]:
-    redispatch, after = redispatch_of(issuers.FUNCTIONAL, _WAIT), after_key()
+    redispatch, after = redispatch_of(cxx_callers.FUNCTIONAL, _WAIT), after_key()
     recorder, works = capture.recorder, capture.works
 
     def claim(tensor: Any) -> Operation | None:

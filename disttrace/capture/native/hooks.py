@@ -1,4 +1,4 @@
-"""The door for operations issued by C++ on a torch with native hooks (2.15 and later).
+"""Instrumentation of operations issued by C++ on a torch with native hooks (2.15 and later).
 
 Hooks belong to a group, so each group gets them when it becomes known. They tell the operation, its
 tensors and its root; neither the reduce operation nor the tag.
@@ -64,7 +64,7 @@ class Hooks:
         self._running: list[None] = []  # one entry for each hook that runs now, on any thread
 
     def appeared(self, group: Any, entry: GroupEntry) -> None:
-        """A group became known, in the middle of another door's work."""
+        """A group became known, in the middle of another wrapper's work."""
         try:
             self.attach(group, entry)
         except BaseException as error:

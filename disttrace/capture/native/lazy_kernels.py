@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture.native import issuers
+from disttrace.capture.native import cxx_callers
 from disttrace.capture.native.kernels import operators, schema_of
 from disttrace.capture.wrapping.context import Capture
 from disttrace.patching import dynamo
 
-_NAMESPACES = (issuers.FUNCTIONAL, "_c10d_functional_autograd")
+_NAMESPACES = (cxx_callers.FUNCTIONAL, "_c10d_functional_autograd")
 
 # Operators that communicate say in which group; the others only wait for a result, or wrap it.
 _GROUP = "group_name"
@@ -24,13 +24,13 @@ _GROUP = "group_name"
 
 def install(capture: Capture, part: str, called: Callable[[], None]) -> None:
     """Call ``called`` before the first functional collective, in the thread that issues it."""
-    wires = Tripwires(capture, part, called)
+    wires = LazyRegistration(capture, part, called)
     capture.engine.on_undo(part, "operators of functional collectives", wires.disarm)
     for namespace in _NAMESPACES:
-        issuers.watch_operators(capture, part, wires.arming(namespace), (namespace,))
+        cxx_callers.watch_operators(capture, part, wires.arming(namespace), (namespace,))
 
 
-class Tripwires:
+class LazyRegistration:
     """The operators that wait for their first call, each with the class that it had."""
 
     def __init__(self, capture: Capture, part: str, called: Callable[[], None]) -> None:
@@ -76,7 +76,7 @@ class Tripwires:
             self._called()  # whoever comes meanwhile waits in there
             self.disarm()
 
-        issuers.guarded(self._capture, self._part, trip)
+        cxx_callers.guarded(self._capture, self._part, trip)
 
 
 def _waiting(original: Any, trip: Callable[[], None]) -> type:

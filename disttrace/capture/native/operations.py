@@ -1,8 +1,8 @@
 """Operations that C++ issues by itself: what the dispatcher kernel and the native hooks share.
 
 DDP's reducer, functional collectives and compiled graphs call no method of Python's. Whichever way
-they are seen, the begin, the end and the Work are handled here, and each is recorded once: a door
-that is passed inside a recorded call of the same thread sees that call again.
+they are seen, the begin, the end and the Work are handled here, and each is recorded once: a
+wrapper that is passed inside a recorded call of the same thread sees that call again.
 """
 
 from __future__ import annotations

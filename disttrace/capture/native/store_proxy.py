@@ -1,7 +1,7 @@
-"""The door for store traffic from C++: the backend gets a Store that delegates to the real one.
+"""Instrumentation of store traffic from C++: the backend gets a proxy for the real store.
 
 Gloo exchanges its addresses through the store, from C++, where no patched method is passed: whom a
-rank has not found yet can only be seen here. The delegate must live exactly as long as the backend.
+rank has not found yet can only be seen here. The proxy must live exactly as long as the backend.
 When its Python half dies first, C++ meets an INTERNAL ASSERT in the user's call; when it outlives
 the backend, it pins the store's port.
 """
@@ -37,7 +37,7 @@ _PLAIN = ("set_timeout", "has_extended_api", "clone")
 def install(capture: Capture) -> None:
     """Swap the store in the constructors of the backends that are asked for.
 
-    Opened before the other doors: it calls the methods of Store that stand there now.
+    Installed before the other parts: it calls the methods of Store that stand there now.
     """
     import torch._C._distributed_c10d as c10d
 
@@ -47,21 +47,21 @@ def install(capture: Capture) -> None:
         chosen = [name for name in chosen if name != "gloo"]
     owners = [getattr(c10d, _BACKENDS[name], None) for name in chosen]
     if any(owners):
-        lives = _Lives(capture, _delegate_class(capture, c10d.Store))
+        lives = _Lives(capture, _proxy_class(capture, c10d.Store))
         for owner in filter(None, owners):
             capture.engine.attribute(PART, owner, "__init__", lives.constructor)
         capture.engine.attribute(PART, c10d.ProcessGroup, "_register_backend", lives.claim)
 
 
 class _Lives:
-    """Keeps each delegate for as long as its backend, or the group that took the backend in."""
+    """Keeps each proxy for as long as its backend, or the group that took the backend in."""
 
-    def __init__(self, capture: Capture, delegate: type) -> None:
+    def __init__(self, capture: Capture, proxy: type) -> None:
         self._capture = capture
-        self._delegate = delegate
+        self._proxy = proxy
         self._kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
         self._on = True
-        capture.engine.on_undo(PART, "delegates to come", self._stop)
+        capture.engine.on_undo(PART, "store proxies to come", self._stop)
 
     def constructor(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """``__init__`` of a backend."""
@@ -75,10 +75,10 @@ class _Lives:
             if made is None:
                 original(self, *args, **kwargs)
                 return
-            delegate, args, kwargs = made
+            proxy, args, kwargs = made
             original(self, *args, **kwargs)
             try:
-                lives.keep(self, delegate)
+                lives.keep(self, proxy)
             except BaseException as error:
                 lives._capture.fail(PART, error)
 
@@ -104,17 +104,17 @@ class _Lives:
         return _register_backend
 
     def swap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A delegate for the store among the arguments, and the arguments with it in its place."""
+        """A proxy for the store among the arguments, and the arguments with it in its place."""
         store = args[0] if args else kwargs.get("store")
         if not self._on or not _is_plain(type(store)) or _is_detail():
             return None  # a Python store is asked by its own methods
-        delegate = self._delegate(store)
+        proxy = self._proxy(store)
         if args:
-            return delegate, (delegate, *args[1:]), kwargs
-        return delegate, args, {**kwargs, "store": delegate}
+            return proxy, (proxy, *args[1:]), kwargs
+        return proxy, args, {**kwargs, "store": proxy}
 
-    def keep(self, owner: Any, delegate: Any) -> None:
-        """Hold ``delegate`` while ``owner`` lives."""
+    def keep(self, owner: Any, proxy: Any) -> None:
+        """Hold ``proxy`` while ``owner`` lives."""
         key, kept = id(owner), self._kept
 
         def let_go(reference: weakref.ref[Any]) -> None:
@@ -123,7 +123,7 @@ class _Lives:
                 del kept[key]
 
         held = kept.get(key)
-        several = (held[1], delegate) if held is not None and held[0]() is owner else delegate
+        several = (held[1], proxy) if held is not None and held[0]() is owner else proxy
         kept[key] = weakref.ref(owner, let_go), several
 
     def _stop(self) -> None:
@@ -145,7 +145,7 @@ def _is_plain(kind: type) -> bool:
     return any(kind is getattr(c10d, name, None) for name in _STORES)
 
 
-def _delegate_class(capture: Capture, base: type) -> type:
+def _proxy_class(capture: Capture, base: type) -> type:
     """A subclass of Store that passes everything on, and records what it passes on."""
     calls = Calls(capture.sites)
     capture.on_fork.append(calls.forget)

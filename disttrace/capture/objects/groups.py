@@ -71,18 +71,18 @@ class Groups:
         self.on_new: list[Callable[[Any, GroupEntry], None]] = []
 
     def of(self, group: Any) -> GroupEntry:
-        """The entry of a ProcessGroup or Backend, adopted if it was never seen."""
+        """The entry of a ProcessGroup or Backend, registered if it was never seen."""
         entry = self._registry.get(id(group))
-        return entry if entry is not None else self._adopt(group)
+        return entry if entry is not None else self._register(group)
 
     def group_made(self, group: Any, store: Any, rank: int | None, size: int | None) -> GroupEntry:
         """A ProcessGroup was constructed over ``store``."""
-        keys = self._meeting(group, store, rank, size)
+        keys = self._group_keys(group, store, rank, size)
         return self._add(group, self._new_entry(keys))
 
     def backend_made(self, backend: Any, store: Any, rank: int | None, size: int | None) -> None:
         """A Backend was constructed: a group by itself if it is used before one claims it."""
-        keys = self._meeting(backend, store, rank, size)
+        keys = self._group_keys(backend, store, rank, size)
         name = backend_name(backend)
         self._unclaimed.add(backend, {**keys, "backends": {"*": name}} if name else keys)
 
@@ -121,7 +121,7 @@ class Groups:
         keys["backends"] = dict(entry.backends) or None
         self.update(entry, **keys)
 
-    def _meeting(
+    def _group_keys(
         self, group: Any, store: Any, rank: int | None, size: int | None
     ) -> dict[str, Any]:
         """Where the members of a group that is being made meet."""
@@ -148,7 +148,7 @@ class Groups:
         n = len(self._definitions) + 1
         return GroupEntry(n, keys, new_counter=self._recorder.core.new_counter)
 
-    def _adopt(self, group: Any) -> GroupEntry:
+    def _register(self, group: Any) -> GroupEntry:
         """A group made before tracing started, by C++, or whose Python wrapper was made anew."""
         unclaimed = self._unclaimed.get(id(group))
         keys = unclaimed if unclaimed is not None else described(group)

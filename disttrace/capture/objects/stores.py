@@ -40,9 +40,9 @@ class Stores:
         self.get, self.entries = self._registry.get, self._registry.entries
 
     def of(self, store: Any) -> StoreEntry:
-        """The entry of ``store``, adopted if it was never seen."""
+        """The entry of ``store``, registered if it was never seen."""
         entry = self._registry.get(id(store))
-        return entry if entry is not None else self._adopt(store)
+        return entry if entry is not None else self._register(store)
 
     def constructing(self, store: Any, kind: str, **keys: Any) -> StoreEntry:
         """A base store whose constructor is about to run."""
@@ -74,12 +74,12 @@ class Stores:
         """Every definition so far, for the journal of a forked child."""
         return list(self._definitions.values())
 
-    def _adopt(self, store: Any) -> StoreEntry:
+    def _register(self, store: Any) -> StoreEntry:
         kind = type(store).__name__
         underlying = getattr(store, "underlying_store", None)
         if underlying is not None:
             return self.prefixed(store, None, underlying)
-        return self._define(store, kind, "", None, [], adopted_keys(store))
+        return self._define(store, kind, "", None, [], known_keys(store))
 
     def _define(
         self,
@@ -104,7 +104,7 @@ class Stores:
         self._recorder.define("store", n=entry.n, **record)
 
 
-def adopted_keys(store: Any) -> dict[str, Any]:
+def known_keys(store: Any) -> dict[str, Any]:
     """What a live store says of itself."""
     keys: dict[str, Any] = {}
     for name in ("host", "port", "path"):

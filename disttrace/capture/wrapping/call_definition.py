@@ -1,4 +1,4 @@
-"""Defines the call of a signature that was not seen before, whichever door it came through."""
+"""Defines the call of a signature that was not seen before, whichever part it came through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doors share: the recorder, the registries, and what to do when a door fails."""
+"""What the parts share: the recorder, the registries, and what to do when a part fails."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from disttrace.recording.recorder import Recorder
 
 
 class Capture:
-    """One per process; every door gets it."""
+    """One per process; every part gets it."""
 
     def __init__(self, recorder: Recorder, reporter: errors.Reporter, *, stack_depth: int) -> None:
         self.recorder = recorder
@@ -42,10 +42,10 @@ class Capture:
         self.wake: Callable[[], None] = lambda: None  # a poller waits for something from now on
         # What a hook has begun on a thread and C++ has not issued yet, with its results' storages.
         self.issuing: dict[int, tuple[Operation, list[int]]] = {}
-        # Runs a callback once a module is imported: doors open in the middle of torch's import.
+        # Runs a callback once a module is imported: torch is half imported at installation.
         self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
         # Each patches what a Python subclass of torch's classes overrides, if that concerns it.
-        self.adopters: list[Callable[[type], None]] = []
+        self.instrumenters: list[Callable[[type], None]] = []
         self.on_fork: list[Callable[[], None]] = [  # caches of numbers
             self.works.forget,
             self.sites.forget,
@@ -53,7 +53,7 @@ class Capture:
         ]
 
     def fail(self, part: str, error: BaseException) -> None:
-        """A door of ``part`` raised ``error``: say so once and take the part out of service.
+        """``part`` raised ``error``: say so once and take the part out of service.
 
         What is not ours (a signal handler's exception, Ctrl-C) is raised again.
         """
@@ -102,7 +102,7 @@ def wrap(
     """The wrapper of one method: ours before, the user's call outside our guard, ours after.
 
     ``begin`` gets (thread, object, args, kwargs) and puts the begin on record; ``done`` gets
-    (thread, operation, object, result). A call that comes back through a door on the same thread
+    (thread, operation, object, result). A call that comes back through a wrapper on the same thread
     (a Python subclass, torch's own wrappers) is the same operation and passes.
     """
     threads, fail = capture.recorder.threads, capture.fail

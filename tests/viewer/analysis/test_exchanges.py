@@ -156,7 +156,7 @@ def test_meetings_take_the_place_of_the_store_made_inside(tmp_path: Path) -> Non
     journal.begin(made, 3 * MS, p=inner)
     found = exchanges(tmp_path)
     place = found.trace.places[0].id
-    assert found.meetings.select("op", "place", "world_size", "rank").rows() == [
+    assert found.rendezvous.select("op", "place", "world_size", "rank").rows() == [
         ("init_process_group", place, None, None),
         ("rendezvous", place, None, None),
         ("TCPStore", place, 2, None),
@@ -167,7 +167,7 @@ def test_nothing_gives_empty_tables(tmp_path: Path) -> None:
     """Every table exists without any operation."""
     workers(tmp_path, 1)
     found = exchanges(tmp_path)
-    for name in ("collectives", "messages", "undecided", "key_events", "keys", "meetings"):
+    for name in ("collectives", "messages", "undecided", "key_events", "keys", "rendezvous"):
         assert getattr(found, name).height == 0
     assert found.participants().height == 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from disttrace_viewer.analysis.thread_stacks import standings
+from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.model import Frame
 from support.journals import MS, Journal
@@ -23,7 +23,7 @@ def shown(folder: Path) -> Frame | None:
     """The innermost line of rank 0's main thread."""
     trace = load([str(folder)])
     (index,) = (p.index for p in trace.processes if p.rank == 0)
-    found = standings(trace).get(index)
+    found = latest_samples(trace).get(index)
     return None if found is None else found.stack[0]
 
 

@@ -125,7 +125,7 @@ def nasty_job(folder: Path) -> Journal:
     journal.define("thread", n=0, name=text)
     journal.define("failure", t=30 * MS, type=text, text=text, stack=stack)
     journal.define("note", t=30 * MS, text=text)
-    journal.define("versions", t=1, torch=text, not_captured=[text], doors=[text])
+    journal.define("versions", t=1, torch=text, not_captured=[text], parts=[text])
     return journal
 
 

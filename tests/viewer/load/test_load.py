@@ -69,8 +69,8 @@ def test_the_newest_sign_of_life_is_that_of_any_record(tmp_path: Path) -> None:
     journal.record(at=29 * MS, h=1, k=0)
     (process,) = load([str(tmp_path)]).processes
     assert process.last_ns == UNIX_NS + 29 * MS
-    assert process.stands_at[0].stack == (Frame("a.py", 3, "f"),)
-    assert process.stands_at[1].stack == ()
+    assert process.latest_samples[0].stack == (Frame("a.py", 3, "f"),)
+    assert process.latest_samples[1].stack == ()
     journal.define("exit", t=31 * MS, how="normal", code=0)
     trace = load([str(tmp_path)])
     assert trace.end_ns == trace.jobs[0].last_ns == UNIX_NS + 31 * MS

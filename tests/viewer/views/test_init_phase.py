@@ -44,7 +44,7 @@ def joining(folder: Path) -> list[Journal]:
 def test_a_line_per_phase(tmp_path: Path) -> None:
     """The launch with what the agent serves, then each group until its last member is ready."""
     joining(tmp_path)
-    launch, group = report(tmp_path).way_in.phases
+    launch, group = report(tmp_path).initialization.phases
     assert (launch.name, launch.at_ns) == ("launch", 0)
     assert launch.what == "agent 3999 serves tcp://localhost:4711, starts 2 workers"
     assert (group.name, group.at_ns, group.took_ns) == ("default group", 10 * MS, 12 * MS)
@@ -57,10 +57,10 @@ def test_who_serves_and_who_comes(tmp_path: Path) -> None:
     """Clients of one address are one line, with what they really dialled."""
     joining(tmp_path)
     found = report(tmp_path)
-    (meeting,) = found.way_in.meetings
-    assert meeting.server is not None
-    assert found.names.process(meeting.server) == "agent 3999"
-    (client,) = meeting.clients
+    (server,) = found.initialization.servers
+    assert server.server is not None
+    assert found.names.process(server.server) == "agent 3999"
+    (client,) = server.clients
     assert found.names.processes(client.processes) == "ranks 0, 1"
     assert client.address == "localhost:4711 (127.0.0.1:4711)"
     assert (client.at_ns, client.took_ns) == (11 * MS, 3 * MS)
@@ -69,7 +69,7 @@ def test_who_serves_and_who_comes(tmp_path: Path) -> None:
 def test_the_chain_of_prefixes_and_when_each_is_ready(tmp_path: Path) -> None:
     """From the server inwards; a member is ready when its call returned."""
     joining(tmp_path)
-    (made,) = report(tmp_path).way_in.groups
+    (made,) = report(tmp_path).initialization.groups
     assert made.prefixes == ("default_pg", "0/")
     assert made.by == "init_process_group, env://"
     assert [(j.rank, j.at_ns, j.ready_ns) for j in made.joined] == [
@@ -81,7 +81,7 @@ def test_the_chain_of_prefixes_and_when_each_is_ready(tmp_path: Path) -> None:
 def test_steps_are_nested_and_polling_is_one_row(tmp_path: Path) -> None:
     """Ranks that do the same at one line share a row; what differs between them is a star."""
     joining(tmp_path)
-    way = report(tmp_path).way_in
+    way = report(tmp_path).initialization
     steps = [row for row in way.steps if isinstance(row, LocalRow)]
     assert [(row.op, row.depth, len(row.processes), row.times) for row in steps] == [
         ("TCPStore", 0, 1, 1),
@@ -99,7 +99,7 @@ def test_keys_say_who_set_and_who_reads_them(tmp_path: Path) -> None:
     """Keys carry their whole prefix, in the order of their first use."""
     joining(tmp_path)
     found = report(tmp_path)
-    keys = {use.key: use for use in found.way_in.keys}
+    keys = {use.key: use for use in found.initialization.keys}
     assert list(keys) == ["torch.rendezvous", "default_pg/0//cpu//0", "default_pg/0//cpu//1"]
     assert found.names.processes(keys["torch.rendezvous"].read_by) == "agent 3999"
     assert found.names.processes(keys["default_pg/0//cpu//1"].set_by) == "rank 1"
@@ -112,7 +112,7 @@ def test_a_rank_that_never_became_ready_is_said(tmp_path: Path) -> None:
         journal.begin(init, t=10 * MS)
         journal.record(hb=3_010 * MS)
     found = report(tmp_path)
-    assert {(p.what, p.took_ns) for p in found.way_in.phases} == {
+    assert {(p.what, p.took_ns) for p in found.initialization.phases} == {
         ("rank 0 is still in init_process_group", None),
         ("rank 1 is still in init_process_group", None),
     }

@@ -66,7 +66,7 @@ def test_a_collective_tells_who_came_when(tmp_path: Path) -> None:
         journal.run(journal.collective(journal.world()), t=20 * MS + late, d=9 * MS, q=1)
         journal.define("exit", t=50 * MS, how="normal", code=0)
     found = report(tmp_path)
-    (row,) = found.story.rows
+    (row,) = found.sequence.rows
     assert isinstance(row, CollectiveRow)
     assert (row.op, row.seq, row.reduce_op, row.tensors) == ("all_reduce", 1, "SUM", "float32[4]")
     assert ranks(found, [a.process for a in row.arrivals]) == [0, 2, 1]
@@ -82,7 +82,7 @@ def test_a_message_tells_who_waited(tmp_path: Path) -> None:
     first, second = workers(tmp_path, 2)
     first.run(first.message(first.world(), "send", 1), t=25 * MS, d=3 * MS, q=1)
     second.run(second.message(second.world(), "recv", 0), t=20 * MS, d=8 * MS, q=1)
-    (row, *_) = report(tmp_path).story.rows
+    (row, *_) = report(tmp_path).sequence.rows
     assert isinstance(row, MessageRow)
     assert (row.source, row.destination, row.arrow) == ("rank 0", "rank 1", (0, 1))
     assert (row.bytes, row.tag, row.seq) == (16, 0, 1)
@@ -95,7 +95,7 @@ def test_what_is_in_flight_stands_out_with_age_and_line(tmp_path: Path) -> None:
     """Who is in it since when at which line, who has not come, and once more at the end."""
     hanging(tmp_path)
     found = report(tmp_path)
-    row = found.story.rows[1]
+    row = found.sequence.rows[1]
     assert isinstance(row, CollectiveRow)
     assert row.missing == ("rank 2",)
     assert row.marks == ((0, Mark.FLYING), (1, Mark.FLYING), (2, Mark.MISSING))
@@ -121,7 +121,7 @@ def test_an_error_shows_its_text_and_its_line(tmp_path: Path) -> None:
         text = {"x": journal.string("RuntimeError: Connection closed by peer")}
         journal.end(n, 2 * MS, **(text if journal.rank else {"u": 1}))
     found = report(tmp_path)
-    row = found.story.rows[0]
+    row = found.sequence.rows[0]
     assert isinstance(row, CollectiveRow)
     assert dict(row.marks)[1] is Mark.FAILED
     (failed,) = row.failures
@@ -137,7 +137,7 @@ def test_different_arguments_are_said(tmp_path: Path) -> None:
         shapes = [[4 + (journal.rank or 0)]]
         call = journal.collective(journal.world(), shapes=shapes)
         journal.run(call, t=20 * MS, d=MS, q=1)
-    row = report(tmp_path).story.rows[0]
+    row = report(tmp_path).sequence.rows[0]
     assert isinstance(row, CollectiveRow)
     assert row.differs
 
@@ -145,18 +145,18 @@ def test_different_arguments_are_said(tmp_path: Path) -> None:
 def test_iterations_are_folded_but_not_what_is_unusual(tmp_path: Path) -> None:
     """Of 50 equal steps one is shown, with a line that counts the others."""
     training(tmp_path, steps=50)
-    rows = report(tmp_path).story.rows
+    rows = report(tmp_path).sequence.rows
     assert [type(row) for row in rows] == [CollectiveRow, FoldRow]
     assert isinstance(rows[1], FoldRow)
     assert (rows[1].rows, rows[1].times, rows[1].each_ns) == (1, 49, MS)
-    assert len(report(tmp_path, Filters(everything=True)).story.rows) == 50
+    assert len(report(tmp_path, Filters(everything=True)).sequence.rows) == 50
     journal = workers(tmp_path / "late", 2)
     for one in journal:
         call = one.collective(one.world())
         for step in range(1, 51):
             slow = 900 * MS if step == 30 else 0
             one.run(call, t=step * 1000 * MS, d=MS + slow, q=step)
-    kinds = [type(row) for row in report(tmp_path / "late").story.rows]
+    kinds = [type(row) for row in report(tmp_path / "late").sequence.rows]
     assert kinds[:5] == [CollectiveRow, FoldRow, CollectiveRow, CollectiveRow, FoldRow]
 
 
@@ -182,7 +182,7 @@ def run_steps(jobs: list[tuple[Journal, int]], other: dict[int, dict[str, Any]])
 def test_a_fold_says_how_long_and_who_arrived_last(tmp_path: Path) -> None:
     """Count, median, maximum, and how often each was the last."""
     run_steps(stepped(tmp_path), {})
-    first, fold = report(tmp_path).story.rows
+    first, fold = report(tmp_path).sequence.rows
     assert isinstance(first, CollectiveRow)
     assert isinstance(fold, FoldRow)
     (folded,) = fold.folded
@@ -213,7 +213,7 @@ def test_what_differs_is_in_no_fold(tmp_path: Path, other: dict[int, dict[str, A
             other[journal.rank or 0]["stack"] = journal.stack(("other.py", 5, "branch"))
     run_steps(jobs, other)
     found = report(tmp_path)
-    rows = found.story.rows
+    rows = found.sequence.rows
     assert [getattr(row, "seq", None) for row in rows] == [1, None, 20, 21, None]
     odd = rows[2]
     assert isinstance(odd, CollectiveRow)
@@ -236,7 +236,7 @@ def test_a_missing_rank_is_in_no_fold(tmp_path: Path) -> None:
                 journal.run(call, t=(100 + 20 * step) * MS, d=8 * MS, q=step)
         journal.define("exit", t=2000 * MS, how="normal", code=0)
     found = report(tmp_path)
-    last = found.story.rows[-1]
+    last = found.sequence.rows[-1]
     assert isinstance(last, CollectiveRow)
     assert (last.seq, last.missing) == (40, ("rank 2",))
 
@@ -250,7 +250,7 @@ def test_each_kind_of_an_iteration_has_its_line(tmp_path: Path) -> None:
             journal.run(calls[step % 2], t=(100 + 10 * step) * MS, d=long, q=step + 1)
         journal.define("exit", t=2000 * MS, how="normal", code=0)
     found = report(tmp_path)
-    fold = found.story.rows[2]
+    fold = found.sequence.rows[2]
     assert isinstance(fold, FoldRow)
     assert [(one.what, one.times, one.median_ns) for one in fold.folded] == [
         ("all_reduce", 29, 9 * MS),
@@ -270,13 +270,13 @@ def test_a_long_job_shows_its_beginning_and_its_end(tmp_path: Path) -> None:
         for step, call in enumerate(calls, 1):
             journal.run(call, t=step * MS, d=MS // 10, q=step)
         journal.define("exit", t=300 * MS, how="normal", code=0)
-    rows = report(tmp_path).story.rows
+    rows = report(tmp_path).sequence.rows
     gap = rows[12]
     assert isinstance(gap, GapRow)
     assert (gap.rows, len(rows)) == (140, 61)
-    last = report(tmp_path, Filters(last=3)).story.rows
+    last = report(tmp_path, Filters(last=3)).sequence.rows
     assert [getattr(row, "seq", None) for row in last] == [None, 198, 199, 200]
-    around = report(tmp_path, Filters(around="+0.1s", last=4)).story.rows
+    around = report(tmp_path, Filters(around="+0.1s", last=4)).sequence.rows
     assert [getattr(row, "seq", None) for row in around] == [None, 98, 99, 100, 101, 102, None]
 
 
@@ -289,10 +289,12 @@ def test_filters_choose_rows(tmp_path: Path) -> None:
         if one is first:
             alone = one.group(one.tcp_store(), name="1", ranks=[0], size=1, default=False)
             one.run(one.collective(alone, "broadcast"), t=30 * MS, d=MS, q=1)
-    names = [getattr(r, "op", None) for r in report(tmp_path, Filters(ops=("all_*",))).story.rows]
+    names = [
+        getattr(r, "op", None) for r in report(tmp_path, Filters(ops=("all_*",))).sequence.rows
+    ]
     assert names == ["all_reduce"]
-    assert len(report(tmp_path, Filters(groups=("default",))).story.rows) == 1
-    assert len(report(tmp_path, Filters(ranks=frozenset({1}))).story.rows) == 1
+    assert len(report(tmp_path, Filters(groups=("default",))).sequence.rows) == 1
+    assert len(report(tmp_path, Filters(ranks=frozenset({1}))).sequence.rows) == 1
     with pytest.raises(ViewerError, match="no such operation here; there are all_reduce, broad"):
         report(tmp_path, Filters(ops=("barrier",)))
     with pytest.raises(ViewerError, match="no such rank here; there are 0, 1"):
@@ -305,8 +307,8 @@ def test_many_ranks_share_lanes(tmp_path: Path) -> None:
     """Of 1,000 ranks every lane holds 125, and lines stay within 80 columns."""
     bulk(tmp_path, 40_000, world_size=1000)
     found = report(tmp_path)
-    assert [lane.label for lane in found.story.lanes] == [str(125 * n) for n in range(8)]
-    assert [len(lane.processes) for lane in found.story.lanes] == [125] * 8
+    assert [lane.label for lane in found.sequence.lanes] == [str(125 * n) for n in range(8)]
+    assert [len(lane.processes) for lane in found.sequence.lanes] == [125] * 8
     assert max(len(line) for line in painted(found)) <= 80
 
 
@@ -318,7 +320,7 @@ def test_a_bad_end_is_a_row_and_in_the_head(tmp_path: Path) -> None:
         journal.define("failure", t=40 * MS, type="ValueError", text="no data\nhere", stack=stack)
         journal.define("exit", t=41 * MS, how="exception", code=1)
     found = report(tmp_path)
-    (row,) = found.story.rows
+    (row,) = found.sequence.rows
     assert isinstance(row, EndRow)
     assert (row.processes, row.what, row.place) == (
         (0, 1),

@@ -21,10 +21,10 @@ from disttrace_viewer.analysis.process_ends import (
     because_of_others,
     is_closed,
 )
-from disttrace_viewer.analysis.thread_stacks import standings
+from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.sample.sample import Course, Sample, Stream
-from disttrace_viewer.trace.model import Frame, Location, Stack, Standing, Trace
+from disttrace_viewer.trace.model import Frame, Location, Stack, StackSample, Trace
 
 if TYPE_CHECKING:
     from disttrace_viewer.analysis.exchanges import Exchanges
@@ -110,7 +110,7 @@ class Evidence:
         return any(end.how == ALIVE or end.lingers for end in self.ends)
 
     @cached_property
-    def patience_ns(self) -> int:
+    def stalled_after_ns(self) -> int:
         """How long somebody must have waited before a missing partner is a fault."""
         return self.stall_ns if self.live else STUCK_NS
 
@@ -350,22 +350,22 @@ class Evidence:
 
         What its own thread did counts, also composed operations (``destroy_process_group``).
         """
-        standing = self._standings.get(process)
-        return None if standing is None else innermost(standing.stack)
+        sample = self._latest_samples.get(process)
+        return None if sample is None else innermost(sample.stack)
 
     def inside(self, process: int) -> Frame | None:
         """What the user's line that ``stands`` gives has called, where that is not known by it."""
-        standing = self._standings.get(process)
-        return None if standing is None else inside(standing.stack)
+        sample = self._latest_samples.get(process)
+        return None if sample is None else inside(sample.stack)
 
     def stack(self, process: int) -> Stack:
         """The recorded frames of where a process stands; empty where nothing was noted."""
-        standing = self._standings.get(process)
-        return () if standing is None else standing.stack
+        sample = self._latest_samples.get(process)
+        return () if sample is None else sample.stack
 
     @cached_property
-    def _standings(self) -> Mapping[int, Standing]:
-        return standings(self.trace, self.sample.active)
+    def _latest_samples(self) -> Mapping[int, StackSample]:
+        return latest_samples(self.trace, self.sample.active)
 
     def location(self, op: Op) -> Location | None:
         """The call site of an operation."""

@@ -1,7 +1,7 @@
 """Exchanges: what several processes do together, as tables that every rule and view asks.
 
 A collective (group, backend, sequence number), a message (group, source, destination, tag, n-th), a
-store key (who sets, who waits) and a meeting (who comes to which store server). All tables are
+store key (who sets, who waits) and a rendezvous (who comes to which store server). All tables are
 built in the columnar engine; single operations become objects only where somebody looks.
 """
 
@@ -207,7 +207,7 @@ class Exchanges:
         )
 
     @cached_property
-    def meetings(self) -> pl.DataFrame:
+    def rendezvous(self) -> pl.DataFrame:
         """Coming together: constructors of stores, ``rendezvous`` and ``init_process_group``.
 
         ``op``, ``kind``, ``place`` (id of the store server; for a composed operation that of the

@@ -23,7 +23,7 @@ UNNAMED = "none"
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One agent's rendezvous: which meeting it means, and how many nodes must come."""
+    """One agent's rendezvous: which rendezvous it means, and how many nodes must come."""
 
     op: Op
     place: str | None
@@ -73,11 +73,11 @@ class Agents:
         )
 
     def arrived(self, attempt: Attempt) -> tuple[Attempt, ...]:
-        """Everybody who stands in the same meeting, itself included."""
+        """Everybody who stands in the same rendezvous, itself included."""
         return tuple(a for a in self.attempts if a.open and _same(a, attempt))
 
     def agree(self, attempt: Attempt) -> bool:
-        """Whether all who stand in the same meeting want the same number of nodes."""
+        """Whether all who stand in the same rendezvous want the same number of nodes."""
         return len({(a.least, a.most) for a in self.arrived(attempt)}) == 1
 
     def elsewhere(self, attempt: Attempt) -> tuple[Attempt, ...]:
@@ -95,7 +95,7 @@ class Agents:
         return one.run not in (None, UNNAMED) and one.run == two.run and len(jobs) == 1
 
     def late(self, attempt: Attempt) -> tuple[Attempt, ...]:
-        """The newest earlier meeting of each agent that was in one of these and is not here."""
+        """The newest earlier rendezvous of each agent that was in one of these and is not here."""
         here = {a.process for a in self.arrived(attempt)}
         before = {a.process: a for a in self.attempts if not a.open and _same(a, attempt)}
         return tuple(a for process, a in sorted(before.items()) if process not in here)

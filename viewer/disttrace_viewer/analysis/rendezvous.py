@@ -18,8 +18,8 @@ STORES = ("TCPStore", "FileStore", "HashStore")
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """One meeting: a store server or a group's mesh, with those who came and who should.
+class Rendezvous:
+    """One rendezvous: a store server or a group's mesh, with those who came and who should.
 
     ``arrived`` maps a rank (of the group that is made) to its process; ``late`` are processes that
     should come and have not; ``absent`` are ranks of which no process is known.
@@ -39,8 +39,8 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Meetings:
-    """All constructors of a trace, sorted into meetings."""
+class RendezvousIndex:
+    """All constructors of a trace, sorted into rendezvous."""
 
     evidence: Evidence
 
@@ -84,8 +84,8 @@ class Meetings:
         """Constructors that meet: the n-th of each process over one store and prefix."""
         return self._sorted[0]
 
-    def of(self, op: Op) -> Meeting | None:
-        """The meeting that a constructor is for; None where its store is not known."""
+    def of(self, op: Op) -> Rendezvous | None:
+        """The rendezvous that a constructor is for; None where its store is not known."""
         key = self._sorted[1].get(op.id)
         store = self._store(op)
         if key is None or store is None:
@@ -119,8 +119,8 @@ class Meetings:
                 late.append(process)
         if op.call.op in STORES and not store.server:
             # A client waits for nobody but the server.
-            return Meeting(key, tuple(together), store, None, arrived, (), (), None, lateness)
-        return Meeting(
+            return Rendezvous(key, tuple(together), store, None, arrived, (), (), None, lateness)
+        return Rendezvous(
             key,
             tuple(together),
             store,

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from disttrace_viewer.trace.model import Standing, Trace
+from disttrace_viewer.trace.model import StackSample, Trace
 
 _MAIN = 0
 """The number of the thread that opened the journal."""
 
 
-def standings(
+def latest_samples(
     trace: Trace, active: Mapping[tuple[int, int], int] | None = None
-) -> Mapping[int, Standing]:
+) -> Mapping[int, StackSample]:
     """By process: the latest note of its main thread, if it is newer than all that thread did.
 
     A process without a note of that thread shows any other's that holds by the same rule.
     ``active`` tells when each thread last did anything (default: asked from the trace's table).
     """
-    if not any(process.stands_at for process in trace.processes):
+    if not any(process.latest_samples for process in trace.processes):
         return {}
     did = _activity(trace) if active is None else active
     found = {}
     for process in trace.processes:
         holding = {
-            thread: standing
-            for thread, standing in process.stands_at.items()
-            if standing.stack and standing.t_ns >= did.get((process.index, thread), 0)
+            thread: sample
+            for thread, sample in process.latest_samples.items()
+            if sample.stack and sample.t_ns >= did.get((process.index, thread), 0)
         }
-        if _MAIN in process.stands_at:
+        if _MAIN in process.latest_samples:
             holding = {thread: one for thread, one in holding.items() if thread == _MAIN}
         if holding:
             found[process.index] = next(iter(holding.values()))

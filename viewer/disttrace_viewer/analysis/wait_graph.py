@@ -15,11 +15,11 @@ from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.node_rendezvous import AGENT, Agents
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
-from disttrace_viewer.analysis.rendezvous import LATE_NS, Meetings
+from disttrace_viewer.analysis.rendezvous import LATE_NS, RendezvousIndex
 from disttrace_viewer.analysis.store_keys import Setters
 from disttrace_viewer.sample.sample import STAND_IN, message_stream
 
-COLLECTIVE, MESSAGE, KEY, MEETING, OTHER = "collective", "message", "key", "meeting", "other"
+COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
 NODES = "nodes"
 """An agent's rendezvous, which waits for other agents."""
 
@@ -69,7 +69,7 @@ class Wait:
         return not (self.targets or self.absent or self.unknown)
 
 
-def waits(evidence: Evidence, meetings: Meetings, agents: Agents) -> tuple[Wait, ...]:
+def waits(evidence: Evidence, index: RendezvousIndex, agents: Agents) -> tuple[Wait, ...]:
     """Every wait of a trace that lasts too long or was ended by its own waiting."""
     composed, side = _of_agents(evidence), _side_threads(evidence)
     chosen = [
@@ -85,7 +85,7 @@ def waits(evidence: Evidence, meetings: Meetings, agents: Agents) -> tuple[Wait,
     found += _messages(evidence, by_kind.pop("message", []))
     keys = by_kind.pop("store", [])
     for op in by_kind.pop("constructor", []):
-        found.append(_meeting(meetings, op))
+        found.append(_rendezvous(index, op))
     for rest in by_kind.values():
         found += [Wait(op, OTHER, ("other", *op.id)) for op in rest]
     found += _nodes(evidence, agents)
@@ -359,19 +359,19 @@ def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterat
         )
 
 
-def _meeting(meetings: Meetings, op: Op) -> Wait:
-    meeting = meetings.of(op)
-    if meeting is None:
+def _rendezvous(index: RendezvousIndex, op: Op) -> Wait:
+    rendezvous = index.of(op)
+    if rendezvous is None:
         return Wait(op, OTHER, ("other", *op.id))
-    late_ns = meeting.lateness.get(op.process)
+    late_ns = rendezvous.lateness.get(op.process)
     return Wait(
         op,
-        MEETING,
-        meeting.key,
-        () if late_ns is not None else meeting.late,
-        () if late_ns is not None else meeting.absent,
-        unknown=meeting.expected is None,
-        arrived=tuple(sorted(set(meeting.arrived.values()))),
+        RENDEZVOUS,
+        rendezvous.key,
+        () if late_ns is not None else rendezvous.late,
+        () if late_ns is not None else rendezvous.absent,
+        unknown=rendezvous.expected is None,
+        arrived=tuple(sorted(set(rendezvous.arrived.values()))),
         late_ns=late_ns,
-        lateness=tuple(sorted(meeting.lateness.items())),
+        lateness=tuple(sorted(rendezvous.lateness.items())),
     )

@@ -25,7 +25,7 @@ from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
-from disttrace_viewer.views.terminal.paint.console import Paper, paper
+from disttrace_viewer.views.terminal.paint.console import TextConsole, paper
 from disttrace_viewer.views.terminal.paint.top import SORTS, Look, lines
 from disttrace_viewer.views.terminal.top import Activity, Snapshot, activity_of, snapshot_of
 
@@ -180,7 +180,7 @@ def _with_beats(trace: model.Trace, beats: Mapping[str, int]) -> model.Trace:
 class _Screen:
     """What is shown, and what keys do."""
 
-    def __init__(self, out: Paper, live: Live, keys: Keyboard, following: _Following) -> None:
+    def __init__(self, out: TextConsole, live: Live, keys: Keyboard, following: _Following) -> None:
         self._out, self._live, self._keys, self._following = out, live, keys, following
         self._look = Look()
         self._report_at: int | None = None

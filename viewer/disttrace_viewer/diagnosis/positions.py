@@ -113,7 +113,7 @@ def _doing(case: Case, index: int) -> tuple[str, str, int, Op | None]:
     if waits:
         op = waits[0].op
         where = frame(trace, op)
-        at = "" if where is None else sentences.standing(where)
+        at = "" if where is None else sentences.is_at(where)
         return f"in {sentences.operation(trace, op)}", at, evidence.age_ns(op), op
     end = evidence.ends[index]
     if end.over and end.how != SILENT:
@@ -124,7 +124,7 @@ def _doing(case: Case, index: int) -> tuple[str, str, int, Op | None]:
         last = evidence.last.get(index)
         if sample is not None and last is not None and not end.over:
             since = max(0, evidence.cut_ns - (last.end_ns or last.begin_ns))
-        at = "" if sample is None else sentences.standing(sample, evidence.inside(index))
+        at = "" if sample is None else sentences.is_at(sample, evidence.inside(index))
         silent = words(evidence, index) if end.over and sample is None else NOWHERE
         return _HELD.get(end.held or "", silent), at, since, None
     last = evidence.last.get(index)

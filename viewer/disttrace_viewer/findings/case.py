@@ -16,7 +16,7 @@ from disttrace_viewer.analysis.process_ends import (
     SILENT,
     TOGETHER_NS,
 )
-from disttrace_viewer.analysis.rendezvous import Meetings
+from disttrace_viewer.analysis.rendezvous import RendezvousIndex
 from disttrace_viewer.analysis.wait_graph import Wait, waits
 from disttrace_viewer.findings.finding import ERROR, Finding
 
@@ -40,9 +40,9 @@ class Case:
     """What is missing of the job's journals; none: the verdict rests on all of them."""
 
     @cached_property
-    def meetings(self) -> Meetings:
+    def rendezvous(self) -> RendezvousIndex:
         """Constructors of stores and groups, sorted."""
-        return Meetings(self.evidence)
+        return RendezvousIndex(self.evidence)
 
     @cached_property
     def agents(self) -> Agents:
@@ -52,7 +52,7 @@ class Case:
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
         """Everybody's waits."""
-        return waits(self.evidence, self.meetings, self.agents)
+        return waits(self.evidence, self.rendezvous, self.agents)
 
     @cached_property
     def of_process(self) -> Mapping[int, tuple[Wait, ...]]:
@@ -80,7 +80,7 @@ class Case:
         """Whether it has lasted long enough to be somebody's fault."""
         return (
             wait.op.error is not None
-            or self.evidence.age_ns(wait.op) >= self.evidence.patience_ns
+            or self.evidence.age_ns(wait.op) >= self.evidence.stalled_after_ns
             or not self.evidence.live
         )
 

@@ -116,9 +116,9 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         exit=None if ended is None else dataclasses.replace(ended, t_ns=at(ended.t_ns)),
         failures=tuple(dataclasses.replace(f, t_ns=at(f.t_ns)) for f in process.failures),
         notes=tuple(dataclasses.replace(n, t_ns=at(n.t_ns)) for n in process.notes),
-        stands_at={
+        latest_samples={
             thread: dataclasses.replace(s, t_ns=at(s.t_ns))
-            for thread, s in process.stands_at.items()
+            for thread, s in process.latest_samples.items()
         },
         samples=tuple(dataclasses.replace(s, t_ns=at(s.t_ns)) for s in process.samples),
         dropped=tuple(

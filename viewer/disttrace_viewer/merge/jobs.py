@@ -98,7 +98,7 @@ def jobs_of(
         if len({union.find(m) for m in members}) > 1:
             union.join(members)
             reason.update(dict.fromkeys(members, why))
-    for orphan, other in _adopted(processes, orphans, modified_ns).items():
+    for orphan, other in _assigned(processes, orphans, modified_ns).items():
         union.join((orphan, other))
         reason.setdefault(orphan, "name")
     sets: dict[int, list[int]] = {}
@@ -175,7 +175,7 @@ def _told(members: Sequence[int], orphans: Collection[int]) -> Sequence[int]:
     return [i for i in members if i not in orphans] or members
 
 
-def _adopted(
+def _assigned(
     processes: Sequence[Process], orphans: Collection[int], modified_ns: Sequence[int]
 ) -> dict[int, int]:
     """The process that each orphan goes with: of its job by name, and last written at its time."""

@@ -147,7 +147,7 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
             number: Thread(number, item.get("name") or "?", item.get("native"))
             for number, item in definitions.numbered["thread"].items()
         },
-        stands_at={},
+        latest_samples={},
         samples=(),
         notes=tuple(Note(unix(item), item.get("text") or "") for item in listed["note"]),
         dropped=tuple(

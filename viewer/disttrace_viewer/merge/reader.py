@@ -21,7 +21,7 @@ from disttrace_viewer.merge.narrow import completions as completions_of
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.survey import Survey, restrict, survey
 from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES, empty
-from disttrace_viewer.trace.model import Job, Process, Standing, Trace
+from disttrace_viewer.trace.model import Job, Process, StackSample, Trace
 
 BATCH_BYTES = 16 << 20
 """Text of whole journals that is matched together: bounds memory, not results."""
@@ -158,12 +158,12 @@ class _Reading:
                 process,
                 last_ns=max(last, self._last_end.get(process.index, last)),
                 heartbeat_ns=None if beat is None else to_unix(clock, process.t0 + beat),
-                stands_at={
-                    thread: Standing(to_unix(clock, process.t0 + t), stack(number))
+                latest_samples={
+                    thread: StackSample(to_unix(clock, process.t0 + t), stack(number))
                     for thread, (t, number) in self._stands.get(process.index, {}).items()
                 },
                 samples=tuple(
-                    Standing(to_unix(clock, process.t0 + t), stack(number))
+                    StackSample(to_unix(clock, process.t0 + t), stack(number))
                     for t, number in sorted(self._samples.get(process.index, ()), key=_time)
                 ),
             )

@@ -18,7 +18,7 @@ from disttrace_viewer.merge.survey import Survey, build
 from disttrace_viewer.merge.tables import KINDS
 from disttrace_viewer.sample.sample import Sample, Stream
 from disttrace_viewer.states.state import ROW, State
-from disttrace_viewer.trace.model import Call, Key, Problem, Process, Stack, Standing, Trace
+from disttrace_viewer.trace.model import Call, Key, Problem, Process, Stack, StackSample, Trace
 from disttrace_viewer.trace.operation import Op
 
 if TYPE_CHECKING:
@@ -205,8 +205,8 @@ class _Building:
                 process,
                 last_ns=max(process.last_ns, unix(state["last_t"])),
                 heartbeat_ns=None if beat is None else unix(beat),
-                stands_at={
-                    thread: Standing(unix(t), stack_of(journal, number))
+                latest_samples={
+                    thread: StackSample(unix(t), stack_of(journal, number))
                     for thread, t, number in state["stands"]
                 },
                 damage=self.survey.problems.of(files),

@@ -96,7 +96,7 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class StackSample:
     """Where a thread stood when nothing had begun or ended for a while."""
 
     t_ns: int
@@ -158,9 +158,9 @@ class Process:
     exit: Exit | None
     failures: tuple[Failure, ...]
     threads: Mapping[int, Thread]
-    stands_at: Mapping[int, Standing]
-    """The latest standing per thread number."""
-    samples: tuple[Standing, ...]
+    latest_samples: Mapping[int, StackSample]
+    """The latest sample per thread number."""
+    samples: tuple[StackSample, ...]
     """Every stack sample of the main thread, by time."""
     notes: tuple[Note, ...]
     dropped: tuple[Dropped, ...]
@@ -170,7 +170,7 @@ class Process:
     node: str | None
     """What torchrun's rendezvous calls the agent's node."""
     versions: Mapping[str, Any]
-    """``torch``, ``backends``, ``not_captured``, ``doors`` as the journal has them."""
+    """``torch``, ``backends``, ``not_captured``, ``parts`` as the journal has them."""
     env: Mapping[str, str]
     """The rank variables present at start: inherited by children, so claims and no facts."""
     settings: Mapping[str, Any]

@@ -111,7 +111,7 @@ def aside(frame: Frame | None) -> str:
     return "" if frame is None else f" ({place(frame)})"
 
 
-def standing(frame: Frame | Location, within: Frame | None = None) -> str:
+def is_at(frame: Frame | Location, within: Frame | None = None) -> str:
     """``train.py:42 in load``, and what that line has called: ``(in queue.py:171 get)``."""
     function = "" if frame.function == "<module>" else f" in {frame.function}"
     called = "" if within is None else f" (in {place(within)} {within.function})"

@@ -1,4 +1,4 @@
-"""Two processes that live at one time claim one rank at one meeting place."""
+"""Two processes that live at one time claim one rank at one rendezvous place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
-from disttrace_viewer.findings.rules.parts import Join, joins, meeting_waits, overlap, unclaimed
+from disttrace_viewer.findings.rules.parts import Join, joins, overlap, rendezvous_waits, unclaimed
 from disttrace_viewer.wording import sentences
 
 
@@ -23,7 +23,7 @@ def find(case: Case) -> Iterator[Finding]:
         if len(rivals) < 2:
             continue
         all_of = everybody[address]
-        if any(j.open for j in all_of) or meeting_waits(case, {j.op.process for j in all_of}):
+        if any(j.open for j in all_of) or rendezvous_waits(case, {j.op.process for j in all_of}):
             yield _finding(case, rank, rivals, all_of)
 
 
@@ -45,7 +45,7 @@ def _finding(case: Case, rank: int, rivals: Sequence[Join], all_of: list[Join]) 
     )
     left = unclaimed(all_of)
     nobody = f"; nobody claims {sentences.ranks(left)}" if left else ""
-    waits = meeting_waits(case, {join.op.process for join in all_of})
+    waits = rendezvous_waits(case, {join.op.process for join in all_of})
     waiting = sorted({w.process for w in waits} - set(who))
     return Finding(
         kind="duplicate_rank",

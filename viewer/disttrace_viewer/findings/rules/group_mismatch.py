@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis import mismatches
 from disttrace_viewer.analysis.operation import Op, frame
-from disttrace_viewer.analysis.wait_graph import MEETING, Wait
+from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, Scope
 from disttrace_viewer.trace.model import Group
@@ -86,7 +86,7 @@ def _harmed(case: Case, calls: Mapping[int, list[Creation]], position: int) -> l
         own = calls.get(wait.process, [])[position:]
         if not own:
             continue
-        if wait.kind == MEETING:
+        if wait.kind == RENDEZVOUS:
             if any(wait.op.begin_ns >= c.op.begin_ns for c in own):
                 found.append(wait)
         elif wait.op.call.group is not None:
@@ -102,7 +102,7 @@ def _harmed(case: Case, calls: Mapping[int, list[Creation]], position: int) -> l
 def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> Finding | None:
     """A creation that somebody waits in, and that a member passed by without calling."""
     for wait in case.open():
-        if wait.kind != MEETING or wait.process not in calls:
+        if wait.kind != RENDEZVOUS or wait.process not in calls:
             continue
         own = calls[wait.process]
         position = next(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from disttrace_viewer.analysis.evidence import Course
 from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.process_ends import CLEAN, SILENT
-from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MEETING, Wait
+from disttrace_viewer.analysis.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, outside
@@ -22,11 +22,11 @@ def find(case: Case) -> Iterator[Finding]:
     seen = set()
     for wait in sorted(case.oldest(), key=lambda w: any(not case.outside(t) for t in w.targets)):
         # First where nobody else is in between: the others wait for those who wait there.
-        if wait.kind not in (COLLECTIVE, MEETING) or wait.exchange in seen:
+        if wait.kind not in (COLLECTIVE, RENDEZVOUS) or wait.exchange in seen:
             continue
         if wait in case.owner or not case.old(wait):
             continue
-        if wait.kind == MEETING and not new_group(case, wait):
+        if wait.kind == RENDEZVOUS and not new_group(case, wait):
             continue
         sinks = [t for t in wait.targets if case.outside(t)]
         if sinks or (wait.absent and all(case.outside(t) for t in wait.targets)):
@@ -112,7 +112,7 @@ def _summary(
     at = sentences.listed(list(dict.fromkeys(sentences.place(frame(trace, w.op)) for w in inside)))
     age = sentences.span(max(evidence.age_ns(w.op) for w in inside))
     name = sentences.operation(trace, wait.op)
-    if wait.kind == MEETING:
+    if wait.kind == RENDEZVOUS:
         name = f"the creation of a group ({wait.op.call.op})"
     gave_up = all(w.op.error is not None for w in inside)
     waited = f"{who} {'' if gave_up else sentences.have(many) + ' been '}{_WAITED[gave_up]}"

@@ -58,7 +58,7 @@ def _at(case: Case, process: int) -> str:
     where = case.evidence.stands(process)
     if where is None:
         return ""
-    return f" at {sentences.standing(where, case.evidence.inside(process))}"
+    return f" at {sentences.is_at(where, case.evidence.inside(process))}"
 
 
 def frozen_ns(case: Case, process: int) -> int:

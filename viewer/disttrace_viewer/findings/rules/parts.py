@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.rendezvous import STORES
-from disttrace_viewer.analysis.wait_graph import MEETING, Wait
+from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.merge.store_servers import is_loopback
 from disttrace_viewer.trace.model import Store
@@ -36,8 +36,8 @@ def joins(case: Case) -> Iterator[Join]:
     them apart; with as many nodes as ranks the numbers are equal.
     """
     trace = case.evidence.trace
-    for op in case.meetings.constructors:
-        parent = case.meetings.parent(op)
+    for op in case.rendezvous.constructors:
+        parent = case.rendezvous.parent(op)
         if op.call.op not in STORES or op.call.store is None or parent is None:
             continue
         if parent.call.op not in ("rendezvous", "init_process_group"):
@@ -50,14 +50,14 @@ def joins(case: Case) -> Iterator[Join]:
             op=op,
             store=store,
             address=address(case, store),
-            rank=case.meetings.claim(op),
+            rank=case.rendezvous.claim(op),
             world_size=size if isinstance(size, int) and size > 0 else None,
             open=op.pending or op.error is not None,
         )
 
 
 def address(case: Case, store: Store) -> Hashable:
-    """What makes two stores meet, whether or not the meeting came about."""
+    """What makes two stores meet, whether or not the rendezvous came about."""
     process = case.evidence.trace.processes[store.process]
     if store.path is not None:
         return ("file", store.path)
@@ -65,9 +65,9 @@ def address(case: Case, store: Store) -> Hashable:
     return ("tcp", host, store.port)
 
 
-def meeting_waits(case: Case, processes: set[int]) -> list[Wait]:
+def rendezvous_waits(case: Case, processes: set[int]) -> list[Wait]:
     """Open waits of these processes for a store's or a default group's members."""
-    return [w for w in case.open() if w.kind == MEETING and w.process in processes]
+    return [w for w in case.open() if w.kind == RENDEZVOUS and w.process in processes]
 
 
 def overlap(case: Case, one: int, two: int) -> bool:

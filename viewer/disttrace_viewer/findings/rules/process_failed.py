@@ -213,7 +213,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     where = evidence.whereabouts(first)
     last = evidence.last.get(first)
     known = end.failure is not None or end.asked_at
-    at = f" at {sentences.standing(where)}" if known and where is not None else ""
+    at = f" at {sentences.is_at(where)}" if known and where is not None else ""
     before = f", after {sentences.operation(trace, last)}" if last is not None else ""
     if end.failure is not None:
         before = ""

@@ -6,8 +6,8 @@ from collections.abc import Hashable, Iterator
 
 from disttrace_viewer.analysis.mismatches import minority
 from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.analysis.rendezvous import Meeting
-from disttrace_viewer.analysis.wait_graph import MEETING, Wait
+from disttrace_viewer.analysis.rendezvous import Rendezvous
+from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
@@ -15,9 +15,9 @@ from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """One finding per meeting that waits for somebody who waits for nothing, or is not there."""
+    """One finding per rendezvous that waits for somebody who waits for nothing, or is not there."""
     for wait in case.oldest():
-        if wait.kind != MEETING or wait in case.owner or not case.old(wait):
+        if wait.kind != RENDEZVOUS or wait in case.owner or not case.old(wait):
             continue
         if new_group(case, wait):
             continue  # a creation: see missing_participant
@@ -28,8 +28,8 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def new_group(case: Case, wait: Wait) -> bool:
-    """Whether a meeting is that of ``new_group``, which all members of the parent must call."""
-    parent = case.meetings.parent(wait.op)
+    """Whether a rendezvous is that of ``new_group``, which all members of the parent must call."""
+    parent = case.rendezvous.parent(wait.op)
     return parent is not None and parent.call.op.startswith(("new_", "split_"))
 
 
@@ -37,10 +37,10 @@ def _elsewhere(case: Case, wait: Wait) -> list[Wait]:
     """Waits for the same group at another place: under another prefix of the same store, in
     another file, or at another store's address. The same group: of the same size, with other ranks.
     """
-    mine = case.meetings.of(wait.op)
+    mine = case.rendezvous.of(wait.op)
     found = []
     for other in case.open():
-        theirs = case.meetings.of(other.op) if other.kind == MEETING else None
+        theirs = case.rendezvous.of(other.op) if other.kind == RENDEZVOUS else None
         if (
             mine is not None
             and theirs is not None
@@ -53,16 +53,16 @@ def _elsewhere(case: Case, wait: Wait) -> list[Wait]:
     return found
 
 
-def _where(meeting: Meeting) -> tuple[object, ...]:
-    return (meeting.store.place, meeting.store.prefix)
+def _where(rendezvous: Rendezvous) -> tuple[object, ...]:
+    return (rendezvous.store.place, rendezvous.store.prefix)
 
 
 def _made_alike(case: Case, one: Wait, two: Wait) -> bool:
     """Whether both make a default group, or a group by hand in one store."""
-    made = [case.meetings.parent(wait.op) for wait in (one, two)]
+    made = [case.rendezvous.parent(wait.op) for wait in (one, two)]
     if all(parent is not None and parent.call.op == "init_process_group" for parent in made):
         return one.op.call.op == two.op.call.op
-    here, there = case.meetings.of(one.op), case.meetings.of(two.op)
+    here, there = case.rendezvous.of(one.op), case.rendezvous.of(two.op)
     assert here is not None
     assert there is not None
     return here.store.place == there.store.place
@@ -70,30 +70,30 @@ def _made_alike(case: Case, one: Wait, two: Wait) -> bool:
 
 def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
-    meeting = case.meetings.of(wait.op)
-    assert meeting is not None
+    rendezvous = case.rendezvous.of(wait.op)
+    assert rendezvous is not None
     same = [
         w
         for w in case.open()
-        if w.kind == MEETING
+        if w.kind == RENDEZVOUS
         and w.late_ns is None
         and (w.exchange == wait.exchange or (set(w.absent) & set(wait.absent) and not elsewhere))
     ]
     who = sorted({w.process for w in same} | {w.process for w in elsewhere})
-    arrived = len(meeting.arrived)
-    came = f"{arrived} of {meeting.expected}" if meeting.expected else str(arrived)
+    arrived = len(rendezvous.arrived)
+    came = f"{arrived} of {rendezvous.expected}" if rendezvous.expected else str(arrived)
     came += f" {'has' if arrived == 1 else 'have'} arrived"
-    came += f" ({sentences.ranks(meeting.arrived)})" if arrived else ""
+    came += f" ({sentences.ranks(rendezvous.arrived)})" if arrived else ""
     at = sentences.place(frame(trace, wait.op))
     age = sentences.span(max(evidence.age_ns(w.op) for w in same))
     text = _missing(case, wait, sinks)
     if elsewhere:
         others = [w.process for w in elsewhere]
-        theirs = case.meetings.of(elsewhere[0].op)
+        theirs = case.rendezvous.of(elsewhere[0].op)
         verb = "wait" if len(set(others)) > 1 else "waits"
-        text = f"{sentences.processes(trace, others)} {verb} {_apart(case, theirs, meeting)}"
+        text = f"{sentences.processes(trace, others)} {verb} {_apart(case, theirs, rendezvous)}"
     early = all(case.early(w) for w in same)
-    name = meeting.store.name or wait.op.call.op
+    name = rendezvous.store.name or wait.op.call.op
     label = sentences.processes(trace, {w.process for w in same})
     return Finding(
         kind="rendezvous_incomplete",
@@ -124,8 +124,8 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
     )
 
 
-def _apart(case: Case, theirs: Meeting | None, mine: Meeting) -> str:
-    """How two meeting points differ."""
+def _apart(case: Case, theirs: Rendezvous | None, mine: Rendezvous) -> str:
+    """How two rendezvous points differ."""
     if theirs is None:
         return "elsewhere"
     if theirs.store.place != mine.store.place:
@@ -150,8 +150,8 @@ def _minority(case: Case, same: list[Wait], elsewhere: list[Wait]) -> tuple[int,
 
 
 def _place(case: Case, wait: Wait) -> Hashable:
-    meeting = case.meetings.of(wait.op)
-    return None if meeting is None else _where(meeting)
+    rendezvous = case.rendezvous.of(wait.op)
+    return None if rendezvous is None else _where(rendezvous)
 
 
 def _missing(case: Case, wait: Wait, sinks: list[int]) -> str:

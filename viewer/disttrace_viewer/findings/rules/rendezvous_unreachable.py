@@ -20,7 +20,7 @@ def find(case: Case) -> Iterator[Finding]:
     dialled: dict[object, list[tuple[Op, Store]]] = {}
     answered: dict[object, int] = {}  # until when somebody certainly answered there
     given_up: set[object] = set()  # who should listen could not, and ended: that is the failure
-    for op in case.meetings.constructors:
+    for op in case.rendezvous.constructors:
         if op.call.op != "TCPStore" or op.call.store is None:
             continue
         store = trace.stores[op.call.store]
@@ -40,7 +40,7 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _old(case: Case, op: Op) -> bool:
-    return not case.evidence.live or case.evidence.age_ns(op) >= case.evidence.patience_ns
+    return not case.evidence.live or case.evidence.age_ns(op) >= case.evidence.stalled_after_ns
 
 
 def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
@@ -50,7 +50,7 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
     job = trace.processes[op.process].job
     listeners = [
         (o, trace.stores[o.call.store])
-        for o in case.meetings.constructors
+        for o in case.rendezvous.constructors
         if o.call.op == "TCPStore"
         and o.call.store is not None
         and trace.stores[o.call.store].server
@@ -59,7 +59,7 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
         and not evidence.ends[o.process].over
     ] or [
         (o, trace.stores[o.call.store])
-        for o in case.meetings.constructors
+        for o in case.rendezvous.constructors
         if o.call.store is not None
         and trace.stores[o.call.store].server
         and not o.refused
@@ -106,7 +106,7 @@ def _blame(
         op, store = listeners[0]
         there = {op.process} | {
             o.process
-            for o in case.meetings.constructors
+            for o in case.rendezvous.constructors
             if o.call.store is not None
             and o.call.op == "TCPStore"
             and address(case, trace.stores[o.call.store]) == address(case, store)

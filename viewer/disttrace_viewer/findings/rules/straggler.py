@@ -52,7 +52,7 @@ def finding_of(case: Case, delay: Delay, kind: str) -> Finding:
     trace = case.evidence.trace
     call = trace.call(delay.call)
     where = innermost(trace.stack(delay.call))
-    at = f" before {sentences.standing(where)}" if where is not None else ""
+    at = f" before {sentences.is_at(where)}" if where is not None else ""
     label = trace.processes[delay.process].label
     others = sentences.processes(trace, delay.others)
     does = f"comes late to {call.op}" if kind == "straggler" else "sends late"

@@ -12,7 +12,7 @@ from disttrace_viewer.wording import sentences
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """One ``group_mismatch`` per meeting place where the claims differ and somebody waits."""
+    """One ``group_mismatch`` per rendezvous place where the claims differ and somebody waits."""
     found: dict[Hashable, dict[int, Join]] = {}
     for join in joins(case):
         if join.world_size is not None:

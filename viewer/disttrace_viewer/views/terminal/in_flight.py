@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from disttrace_viewer.analysis.liveness import signal_name
-from disttrace_viewer.analysis.thread_stacks import standings
+from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Frame, Process, Stack, Trace
 from disttrace_viewer.views.terminal.rows import Flight
@@ -154,11 +154,11 @@ def flights_of(trace: Trace, names: Names, *, limit: int = 200) -> tuple[Flight,
     return tuple(sorted(flights, key=lambda f: -f.age_ns)[:limit])
 
 
-def standings_of(trace: Trace, flights: Sequence[Flight]) -> tuple[Flight, ...]:
+def samples_of(trace: Trace, flights: Sequence[Flight]) -> tuple[Flight, ...]:
     """Where those stand that are in no operation while others are, as far as they noted it."""
     busy = {index for flight in flights for index in flight.processes}
     grouped: dict[tuple[str, bool], list[tuple[int, int]]] = {}
-    for index, stands in standings(trace).items():
+    for index, stands in latest_samples(trace).items():
         process = trace.processes[index]
         where = user_place(stands.stack)
         how = state(process)

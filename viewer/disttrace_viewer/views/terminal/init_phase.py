@@ -41,7 +41,7 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class StoreServer:
     """One meeting place: who serves it, who comes."""
 
     name: str
@@ -79,11 +79,11 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class WayIn:
+class Initialization:
     """Everything until the groups are ready."""
 
     phases: tuple[Phase, ...]
-    meetings: tuple[Meeting, ...]
+    servers: tuple[StoreServer, ...]
     groups: tuple[Made, ...]
     keys: tuple[KeyUse, ...]
     lanes: tuple[Lane, ...]
@@ -92,7 +92,7 @@ class WayIn:
     """Steps after everything was ready, or beyond ``STEPS``."""
 
 
-def way_in(
+def initialization(
     trace: Trace,
     exchanges: Exchanges,
     names: Names,
@@ -100,8 +100,8 @@ def way_in(
     *,
     origin_ns: int,
     full: bool = False,
-) -> WayIn:
-    """``inside``: what ``wayset.way_in_of`` found. Steps and keys are computed if ``full``."""
+) -> Initialization:
+    """``inside``: what ``initialization_of`` found. Steps and keys are computed if ``full``."""
     calls = trace.calls.lazy().with_row_index("call")
     operations = (
         trace.operations.lazy()
@@ -123,7 +123,7 @@ def way_in(
         begin = first.get(store.index, trace.end_ns)
         opened[store.place] = min(begin, opened.get(store.place, begin))
     places = sorted(trace.places, key=lambda p: opened.get(p.id, 0))
-    meetings = tuple(_meeting(trace, place, constructed, origin_ns) for place in places)
+    servers = tuple(_store_server(trace, place, constructed, origin_ns) for place in places)
     groups = tuple(_made(trace, names, group, made_by, origin_ns) for group in trace.groups)
     lanes: tuple[Lane, ...] = ()
     steps: tuple[Row, ...] = ()
@@ -134,9 +134,9 @@ def way_in(
         inner = until_ready(trace, operations, until)
         lanes, steps, left_out = steps_of(trace, names, inner, origin_ns)
         left_out += operations.height - inner.height
-    return WayIn(
-        phases=tuple(_phases(trace, names, operations, meetings, groups, rows, origin_ns)),
-        meetings=tuple(m for m in meetings if m.clients or m.server is not None),
+    return Initialization(
+        phases=tuple(_phases(trace, names, operations, servers, groups, rows, origin_ns)),
+        servers=tuple(m for m in servers if m.clients or m.server is not None),
         groups=tuple(sorted(groups, key=lambda g: min((j.at_ns for j in g.joined), default=0))),
         keys=keys_of(trace, exchanges, inner, origin_ns) if full else (),
         lanes=lanes,
@@ -145,9 +145,9 @@ def way_in(
     )
 
 
-def _meeting(
+def _store_server(
     trace: Trace, place: Place, constructed: Mapping[int, Mapping[str, Any]], origin_ns: int
-) -> Meeting:
+) -> StoreServer:
     """Processes that reach it by one address are one line."""
     stores = {s.index: s for s in trace.stores if s.place == place.id and s.base == s.index}
     found: dict[str, list[tuple[Store, Mapping[str, Any] | None]]] = {}
@@ -168,7 +168,7 @@ def _meeting(
                 took_ns=max(ends) - min(begins) if over else None,
             )
         )
-    return Meeting(place.name, place.kind, place.server, tuple(clients))
+    return StoreServer(place.name, place.kind, place.server, tuple(clients))
 
 
 def _dialled(store: Store) -> str:
@@ -255,7 +255,7 @@ def _phases(
     trace: Trace,
     names: Names,
     operations: pl.DataFrame,
-    meetings: Sequence[Meeting],
+    servers: Sequence[StoreServer],
     groups: Sequence[Made],
     rows: Sequence[Mapping[str, Any]],
     origin_ns: int,
@@ -268,7 +268,7 @@ def _phases(
         workers = [p for p in trace.processes if p.parent == process.id]
         first = min((p.start_ns for p in workers), default=process.last_ns)
         at = process.start_ns - origin_ns
-        served = [m.name for m in meetings if m.server == process.index]
+        served = [m.name for m in servers if m.server == process.index]
         what = f"{names.process(process.index)}"
         if served:
             what += f" serves {' and '.join(served)}"
@@ -276,7 +276,7 @@ def _phases(
         if workers:
             what += f", starts {len(workers)} worker{'s' if len(workers) != 1 else ''}"
         found.append(Phase("launch", what, at, None if waiting else first - process.start_ns))
-    server = {m.name: m.server for m in meetings}
+    server = {m.name: m.server for m in servers}
     found.extend(_ready(names, made, server) for made in groups)
     ready = {j.process for made in groups for j in made.joined}
     for row in rows:

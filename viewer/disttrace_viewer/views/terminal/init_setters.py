@@ -18,7 +18,7 @@ JOINING = (
 """Composed operations that make groups, with all that they issue in stores."""
 
 
-def way_in_of(trace: Trace) -> pl.DataFrame:
+def initialization_of(trace: Trace) -> pl.DataFrame:
     """Columns ``process``, ``number``, ``depth``: agents' operations, constructors, and what
     makes groups with everything inside it except collectives and messages."""
     calls = trace.calls.lazy().with_row_index("call").select("call", "op", "kind", "origin")

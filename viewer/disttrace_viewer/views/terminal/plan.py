@@ -46,9 +46,11 @@ class Plan:
     """``item``, ``op`` and the columns of the operations table."""
 
 
-def plan_of(trace: Trace, exchanges: Exchanges, filters: Filters, way_in: pl.DataFrame) -> Plan:
-    """``way_in``: (process, number) of what belongs to initialization and is told elsewhere."""
-    local = _locals(trace, filters, way_in)
+def plan_of(
+    trace: Trace, exchanges: Exchanges, filters: Filters, initialization: pl.DataFrame
+) -> Plan:
+    """``initialization``: (process, number) of what is shown as initialization, not here."""
+    local = _locals(trace, filters, initialization)
     parts = [_collectives(trace, exchanges, filters), _messages(trace, exchanges, filters)]
     parts.append(_steps(local))
     rows = pl.concat(part.select(pl.col(n).cast(t) for n, t in PLAN.items()) for part in parts)
@@ -234,7 +236,7 @@ def _messages(trace: Trace, exchanges: Exchanges, filters: Filters) -> pl.DataFr
     )
 
 
-def _locals(trace: Trace, filters: Filters, way_in: pl.DataFrame) -> pl.DataFrame:
+def _locals(trace: Trace, filters: Filters, initialization: pl.DataFrame) -> pl.DataFrame:
     """Operations in no exchange: store, composed and constructor ones, refused ones, receives
     whose source is open. ``item``: the n-th time of every process at one line is one row."""
     operations = trace.operations.lazy()
@@ -255,7 +257,7 @@ def _locals(trace: Trace, filters: Filters, way_in: pl.DataFrame) -> pl.DataFram
         .filter(~shared | pl.col("seq").is_null())
         # What C++ asks of a store belongs to the making of connections.
         .filter((pl.col("kind") != "store") | (pl.col("origin") != "c++") | IN_FLIGHT)
-        .join(way_in.lazy(), on=["process", "number"], how="anti")
+        .join(initialization.lazy(), on=["process", "number"], how="anti")
     )
     if filters.groups:
         rows = rows.filter(pl.col("group").is_in(group_indices(trace, filters)))

@@ -14,12 +14,12 @@ from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal.filters import Filters
 from disttrace_viewer.views.terminal.header import Header, header_of
-from disttrace_viewer.views.terminal.in_flight import Ending, endings_of, flights_of, standings_of
-from disttrace_viewer.views.terminal.init_phase import WayIn, way_in
-from disttrace_viewer.views.terminal.init_setters import way_in_of
+from disttrace_viewer.views.terminal.in_flight import Ending, endings_of, flights_of, samples_of
+from disttrace_viewer.views.terminal.init_phase import Initialization, initialization
+from disttrace_viewer.views.terminal.init_setters import initialization_of
 from disttrace_viewer.views.terminal.plan import group_indices, wanted_op
 from disttrace_viewer.views.terminal.rows import Flight
-from disttrace_viewer.views.terminal.sequence import Story, story_of
+from disttrace_viewer.views.terminal.sequence import SequenceView, sequence_of
 from disttrace_viewer.wording.names import Names, names_of
 from disttrace_viewer.wording.quantities import few, spans
 
@@ -41,10 +41,10 @@ class Report:
     header: Header
     findings: tuple[tuple[str, str], ...]
     """(severity, sentence) of what ``diagnose`` tells at length."""
-    way_in: WayIn
-    story: Story
+    initialization: Initialization
+    sequence: SequenceView
     flights: tuple[Flight, ...]
-    standings: tuple[Flight, ...]
+    samples: tuple[Flight, ...]
     """Where those stand that are in no operation while others are."""
     endings: tuple[Ending, ...]
     origin_ns: int
@@ -68,18 +68,18 @@ def report_of(
     _check(trace, filters)
     names = names_of(trace)
     origin = min((p.start_ns for p in trace.processes), default=0)
-    inside = way_in_of(trace)
+    inside = initialization_of(trace)
     endings = endings_of(trace)
     if init:
-        story = Story((), (), 0)
+        sequence = SequenceView((), (), 0)
     else:
-        story = story_of(
+        sequence = sequence_of(
             trace,
             exchanges,
             names,
             filters,
             origin_ns=origin,
-            way_in=_quiet(trace, inside),
+            initialization=_quiet(trace, inside),
             endings=endings,
         )
     flights = flights_of(trace, names)
@@ -87,10 +87,10 @@ def report_of(
         names=names,
         header=header_of(trace, exchanges, names),
         findings=tuple((f.severity, f.summary) for f in findings),
-        way_in=way_in(trace, exchanges, names, inside, origin_ns=origin, full=init),
-        story=story,
+        initialization=initialization(trace, exchanges, names, inside, origin_ns=origin, full=init),
+        sequence=sequence,
         flights=flights,
-        standings=standings_of(trace, flights) if flights else (),
+        samples=samples_of(trace, flights) if flights else (),
         endings=endings,
         origin_ns=origin,
         init_only=init,

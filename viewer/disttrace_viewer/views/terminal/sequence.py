@@ -23,7 +23,7 @@ AROUND = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class SequenceView:
     """Rows in their order, and the lanes beside them."""
 
     lanes: tuple[Lane, ...]
@@ -32,18 +32,18 @@ class Story:
     """Exchanges and local steps that pass the filters, shown or not."""
 
 
-def story_of(
+def sequence_of(
     trace: Trace,
     exchanges: Exchanges,
     names: Names,
     filters: Filters,
     *,
     origin_ns: int,
-    way_in: pl.DataFrame,
+    initialization: pl.DataFrame,
     endings: Sequence[Ending] = (),
-) -> Story:
-    """The story of a trace under the user's filters."""
-    plan = plan_of(trace, exchanges, filters, way_in)
+) -> SequenceView:
+    """The sequence of a trace under the user's filters."""
+    plan = plan_of(trace, exchanges, filters, initialization)
     pieces = _choose(plan.rows, filters, origin_ns)
     shown = _materialise(trace, exchanges, names, plan, pieces, filters, origin_ns)
     lanes = shown.lanes
@@ -57,7 +57,7 @@ def story_of(
         else:
             rows.append(_gap(plan.rows, piece, origin_ns))
     ends = [_end_row(ending, origin_ns, lanes) for ending in endings if not filters.narrow]
-    return Story(lanes, tuple(_merged(rows, ends)), plan.rows.height)
+    return SequenceView(lanes, tuple(_merged(rows, ends)), plan.rows.height)
 
 
 def _choose(rows: pl.DataFrame, filters: Filters, origin_ns: int) -> list[Span | range]:

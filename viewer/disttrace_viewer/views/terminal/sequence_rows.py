@@ -57,11 +57,11 @@ class Maker:
         }
 
     def _collective(
-        self, row: Operation, came: Sequence[Operation], within: Mapping[tuple[int, int], str]
+        self, row: Operation, arrived: Sequence[Operation], within: Mapping[tuple[int, int], str]
     ) -> CollectiveRow:
         call = self.trace.call(row["call"])
         group = self.trace.groups[row["group"]]
-        here = {one["group_rank"] for one in came}
+        here = {one["group_rank"] for one in arrived}
         absent = [r for r in range(group.size or 0) if r not in here]
         missing_lanes = [
             self._lane[m.process]
@@ -71,9 +71,9 @@ class Maker:
         over = not row["pending"]
         return CollectiveRow(
             at_ns=row["first_ns"] - self.origin_ns,
-            marks=self._marks(came, missing_lanes, crown=over and len(came) > 1),
-            flights=self._flights(came),
-            failures=self._failures(came),
+            marks=self._marks(arrived, missing_lanes, mark_last=over and len(arrived) > 1),
+            flights=self._flights(arrived),
+            failures=self._failures(arrived),
             op=call.op,
             seq=row["seq"],
             group=self.names.group(row["group"]),
@@ -81,19 +81,19 @@ class Maker:
             tensors=self.describer.payload(call),
             root=self.describer.root(call),
             arrivals=tuple(
-                Arrival(one["process"], one["begin_ns"] - row["first_ns"]) for one in came
+                Arrival(one["process"], one["begin_ns"] - row["first_ns"]) for one in arrived
             ),
             missing=tuple(self.names.member(group.index, r) for r in absent),
             took_ns=row["end_ns"] - row["first_ns"] if over and row["end_ns"] else None,
             differs=not row["alike"],
-            within=self._within(came[0], within),
+            within=self._within(arrived[0], within),
             place=place(self.trace.stack(row["call"])),
-            places=self._places(came),
+            places=self._places(arrived),
         )
 
-    def _places(self, came: Sequence[Operation]) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    def _places(self, arrived: Sequence[Operation]) -> tuple[tuple[str, tuple[int, ...]], ...]:
         found: dict[str, list[int]] = {}
-        for one in came:
+        for one in arrived:
             where = place(self.trace.stack(one["call"])) or "an unknown line"
             found.setdefault(where, []).append(one["process"])
         if len(found) < 2:
@@ -133,7 +133,9 @@ class Maker:
         size = call.bytes
         return MessageRow(
             at_ns=row["first_ns"] - self.origin_ns,
-            marks=self._marks(ends_of, [lane for lane in missing if lane is not None], crown=False),
+            marks=self._marks(
+                ends_of, [lane for lane in missing if lane is not None], mark_last=False
+            ),
             flights=self._flights(ends_of),
             failures=self._failures(ends_of),
             source=self.names.member(group, row["source"]),
@@ -167,7 +169,7 @@ class Maker:
         sizes = {o["bytes"] for o in together}
         return LocalRow(
             at_ns=first - self.origin_ns,
-            marks=self._marks(together, [], crown=False),
+            marks=self._marks(together, [], mark_last=False),
             flights=self._flights(together),
             failures=self._failures(together),
             op=call.op,
@@ -183,11 +185,11 @@ class Maker:
     # -- what several kinds of rows need -----------------------------------------------------
 
     def _marks(
-        self, came: Sequence[Operation], missing: Sequence[int], *, crown: bool
+        self, arrived: Sequence[Operation], missing: Sequence[int], *, mark_last: bool
     ) -> tuple[tuple[int, Mark], ...]:
         marks: dict[int, set[Mark]] = {}
-        last = max(came, key=lambda o: o["begin_ns"]) if crown else None
-        for one in came:
+        last = max(arrived, key=lambda o: o["begin_ns"]) if mark_last else None
+        for one in arrived:
             lane = self._lane.get(one["process"])
             if lane is not None:
                 marks.setdefault(lane, set()).add(_mark(one, is_last=one is last))
@@ -195,9 +197,9 @@ class Maker:
             marks.setdefault(lane, set()).add(Mark.MISSING)
         return tuple((lane, _shared(found)) for lane, found in sorted(marks.items()))
 
-    def _flights(self, came: Sequence[Operation]) -> tuple[Flight, ...]:
+    def _flights(self, arrived: Sequence[Operation]) -> tuple[Flight, ...]:
         grouped: dict[tuple[str | None, bool], list[Operation]] = {}
-        for one in came:
+        for one in arrived:
             if _flying(one):
                 gone = self._state(one["process"]) != "running"
                 grouped.setdefault((place(self.trace.stack(one["call"])), gone), []).append(one)
@@ -221,9 +223,9 @@ class Maker:
             self._states[process] = in_flight.state(self.trace.processes[process])
         return self._states[process]
 
-    def _failures(self, came: Sequence[Operation]) -> tuple[Failed, ...]:
+    def _failures(self, arrived: Sequence[Operation]) -> tuple[Failed, ...]:
         grouped: dict[tuple[str, str | None], list[int]] = {}
-        for one in came:
+        for one in arrived:
             if one["error"] is not None:
                 where = place(self.trace.stack(one["call"]))
                 key = (brief(self.trace.errors[one["error"]]), where)

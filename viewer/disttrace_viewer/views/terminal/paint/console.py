@@ -22,7 +22,7 @@ DIM, BAD, WAIT, GOOD, HEAD, NUMBER = "dim", "bold red", "yellow", "green", "bold
 
 
 @dataclass(frozen=True, slots=True)
-class Paper:
+class TextConsole:
     """A console; ``plain`` replaces every sign that is no ASCII, one by one."""
 
     console: Console
@@ -97,8 +97,8 @@ def paper(
     width: int | None = None,
     color: bool | None = None,
     plain: bool | None = None,
-) -> Paper:
-    """Paper for a stream (default: standard output); colour only on a terminal.
+) -> TextConsole:
+    """TextConsole for a stream (default: standard output); colour only on a terminal.
 
     FORCE_COLOR asks for colour elsewhere too, NO_COLOR refuses it; ``color`` decides over both.
     ``plain``: only ASCII (default: where the stream's encoding is not UTF-8).
@@ -115,4 +115,4 @@ def paper(
     )
     if plain is None:
         plain = not console.encoding.lower().startswith("utf")
-    return Paper(console, plain=plain)
+    return TextConsole(console, plain=plain)

@@ -9,7 +9,7 @@ from rich.text import Text
 from disttrace_viewer.views.terminal import diagnosis
 from disttrace_viewer.views.terminal.diagnosis import Line
 from disttrace_viewer.views.terminal.paint import console
-from disttrace_viewer.views.terminal.paint.console import Paper
+from disttrace_viewer.views.terminal.paint.console import TextConsole
 
 _STYLES = {
     diagnosis.PLAIN: "",
@@ -23,7 +23,7 @@ _DEEPEST = 44
 """A lead that takes more columns than this stands above its text."""
 
 
-def paint(out: Paper, lines: Iterable[Line]) -> None:
+def paint(out: TextConsole, lines: Iterable[Line]) -> None:
     """All lines of a report."""
     for line in lines:
         style = _STYLES[line.style]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from disttrace_viewer.views.terminal.header import ROLES, GroupHead, Header, JobHead
-from disttrace_viewer.views.terminal.paint.console import BAD, DIM, GOOD, HEAD, WAIT, Paper
+from disttrace_viewer.views.terminal.paint.console import BAD, DIM, GOOD, HEAD, WAIT, TextConsole
 from disttrace_viewer.wording.quantities import clock_time, duration, few, number, spans
 
 LABEL = 14
@@ -27,7 +27,7 @@ _STATE_WORDS = {
 }
 
 
-def paint(header: Header, out: Paper, *, verbose: bool = False) -> None:
+def paint(header: Header, out: TextConsole, *, verbose: bool = False) -> None:
     """Jobs, groups, what was recorded and what is missing."""
     for job in header.jobs:
         _job(job, out)
@@ -55,7 +55,7 @@ def paint(header: Header, out: Paper, *, verbose: bool = False) -> None:
         _put(out, "also here", Text(header.others, style=DIM))
 
 
-def _job(job: JobHead, out: Paper) -> None:
+def _job(job: JobHead, out: TextConsole) -> None:
     title = Text.assemble(
         (f"job {job.letter}  " if job.letter else "", HEAD),
         (job.program or job.id, HEAD),
@@ -107,6 +107,6 @@ def _group(group: GroupHead) -> Text:
     return line
 
 
-def _put(out: Paper, label: str, text: Text) -> None:
+def _put(out: TextConsole, label: str, text: Text) -> None:
     margin = Text(f"  {label:<{LABEL}}", style=DIM)
     out.wrapped(text, margin, Text(" " * margin.cell_len))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from disttrace_viewer.views.terminal.init_phase import Made, Meeting, Phase, WayIn
+from disttrace_viewer.views.terminal.init_phase import Initialization, Made, Phase, StoreServer
 from disttrace_viewer.views.terminal.init_steps import KeyUse
-from disttrace_viewer.views.terminal.paint.console import BAD, DIM, HEAD, WAIT, Paper
-from disttrace_viewer.views.terminal.paint.sequence import StoryPainter
+from disttrace_viewer.views.terminal.paint.console import BAD, DIM, HEAD, WAIT, TextConsole
+from disttrace_viewer.views.terminal.paint.sequence import SequencePainter
 from disttrace_viewer.wording.names import Names
 from disttrace_viewer.wording.operations import shortened
 from disttrace_viewer.wording.quantities import duration, few, number, offset
@@ -16,7 +16,7 @@ PHASES = 8
 KEYS = 60
 
 
-def paint_folded(way: WayIn, out: Paper) -> None:
+def paint_folded(way: Initialization, out: TextConsole) -> None:
     """A line per phase."""
     if not way.phases:
         return
@@ -29,7 +29,7 @@ def paint_folded(way: WayIn, out: Paper) -> None:
         out.line((f"{'':12}and {number(len(way.phases) - PHASES, 'more line')}", DIM))
 
 
-def _phase(phase: Phase, out: Paper) -> None:
+def _phase(phase: Phase, out: TextConsole) -> None:
     text = Text.assemble((phase.name, HEAD), f": {phase.what}")
     if phase.took_ns is None:
         text.append("  not ready", BAD)
@@ -38,21 +38,23 @@ def _phase(phase: Phase, out: Paper) -> None:
     out.wrapped(text, Text(f"{offset(phase.at_ns):>10}  ", style=DIM), Text(" " * 14))
 
 
-def paint_full(way: WayIn, names: Names, out: Paper, *, timeless: bool = False) -> None:
+def paint_full(
+    way: Initialization, names: Names, out: TextConsole, *, timeless: bool = False
+) -> None:
     """Who serves and who comes, the groups with their prefixes, every step, every key.
 
     ``timeless`` leaves out what differs from run to run.
     """
     out.heading("where they met")
-    for meeting in way.meetings:
-        _meeting(meeting, names, out, timeless=timeless)
+    for server in way.servers:
+        _store_server(server, names, out, timeless=timeless)
     out.heading("groups")
     for made in way.groups:
         _made(made, names, out, timeless=timeless)
     if not way.groups:
         out.line(("  none was made", BAD))
     out.heading("step by step", "indented: inside the one above")
-    painter = StoryPainter(names, way.lanes, out, timeless=timeless)
+    painter = SequencePainter(names, way.lanes, out, timeless=timeless)
     painter.rows(way.steps)
     if way.left_out and not timeless:
         out.line((f"{'':12}… {number(way.left_out, 'more step')} after that", DIM))
@@ -61,14 +63,14 @@ def paint_full(way: WayIn, names: Names, out: Paper, *, timeless: bool = False) 
         _keys(way.keys, names, out)
 
 
-def _meeting(meeting: Meeting, names: Names, out: Paper, *, timeless: bool) -> None:
-    out.line("  ", (meeting.name, HEAD))
-    if meeting.server is not None:
-        out.line("    ", ("server  ", DIM), names.process(meeting.server))
-    elif meeting.kind == "tcp":
+def _store_server(server: StoreServer, names: Names, out: TextConsole, *, timeless: bool) -> None:
+    out.line("  ", (server.name, HEAD))
+    if server.server is not None:
+        out.line("    ", ("server  ", DIM), names.process(server.server))
+    elif server.kind == "tcp":
         out.line("    ", ("server  ", DIM), ("no traced process", WAIT))
-    for place, client in enumerate(meeting.clients):
-        label = ("clients" if place == 0 else "") if meeting.kind == "tcp" else "users"
+    for place, client in enumerate(server.clients):
+        label = ("clients" if place == 0 else "") if server.kind == "tcp" else "users"
         text = Text.assemble(
             names.processes(client.processes),
             (f" by {client.address}", ""),
@@ -78,7 +80,7 @@ def _meeting(meeting: Meeting, names: Names, out: Paper, *, timeless: bool) -> N
         out.wrapped(text, Text(f"    {label:<8}", style=DIM), Text(" " * 12))
 
 
-def _made(made: Made, names: Names, out: Paper, *, timeless: bool) -> None:
+def _made(made: Made, names: Names, out: TextConsole, *, timeless: bool) -> None:
     chain = " → ".join([*made.prefixes, *([" | ".join(made.backends)] if made.backends else [])])
     text = Text.assemble((made.name, HEAD), f" by {made.by}")
     out.wrapped(text, Text("  "), Text("    "))
@@ -107,7 +109,7 @@ def _made(made: Made, names: Names, out: Paper, *, timeless: bool) -> None:
         out.line(("    missing ", DIM), (absent, BAD))
 
 
-def _keys(keys: tuple[KeyUse, ...], names: Names, out: Paper) -> None:
+def _keys(keys: tuple[KeyUse, ...], names: Names, out: TextConsole) -> None:
     place = None
     for use in keys[:KEYS]:
         if use.place != place:

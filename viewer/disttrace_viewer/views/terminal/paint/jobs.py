@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from disttrace_viewer.views.jobs import Job
-from disttrace_viewer.views.terminal.paint.console import DIM, Paper
+from disttrace_viewer.views.terminal.paint.console import DIM, TextConsole
 from disttrace_viewer.views.terminal.paint.table import Column, paint_table
 from disttrace_viewer.wording.quantities import clock_time, duration, few, number
 
 
-def paint(jobs: Sequence[Job], out: Paper) -> None:
+def paint(jobs: Sequence[Job], out: TextConsole) -> None:
     """One row per job, newest first."""
     columns = [
         Column("job", [job.id for job in jobs], right=False),

@@ -1,12 +1,12 @@
-"""Paints a report: head, findings, initialization, story, and what is in flight at the end."""
+"""Paints a report: head, findings, initialization, sequence, and what is in flight at the end."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
 from disttrace_viewer.views.terminal.paint import header, init_phase
-from disttrace_viewer.views.terminal.paint.console import BAD, DIM, WAIT, Paper
-from disttrace_viewer.views.terminal.paint.sequence import StoryPainter
+from disttrace_viewer.views.terminal.paint.console import BAD, DIM, WAIT, TextConsole
+from disttrace_viewer.views.terminal.paint.sequence import SequencePainter
 from disttrace_viewer.views.terminal.report import Report
 from disttrace_viewer.views.terminal.rows import Flight
 from disttrace_viewer.wording.quantities import duration, number
@@ -14,29 +14,29 @@ from disttrace_viewer.wording.quantities import duration, number
 FLIGHTS = 12
 
 
-def paint(report: Report, out: Paper, *, places: bool = False, verbose: bool = False) -> None:
+def paint(report: Report, out: TextConsole, *, places: bool = False, verbose: bool = False) -> None:
     """Everything, from the head to what is in flight; ``places`` adds a call site to each row,
     ``verbose`` what could not be captured.
     """
     header.paint(report.header, out, verbose=verbose)
     _findings(report, out)
     if report.init_only:
-        init_phase.paint_full(report.way_in, report.names, out)
+        init_phase.paint_full(report.initialization, report.names, out)
     else:
-        init_phase.paint_folded(report.way_in, out)
-        story = report.story
+        init_phase.paint_folded(report.initialization, out)
+        sequence = report.sequence
         out.heading("what happened", _count(report))
-        StoryPainter(report.names, story.lanes, out, places=places).rows(story.rows)
+        SequencePainter(report.names, sequence.lanes, out, places=places).rows(sequence.rows)
     _flights(report, out)
 
 
 def _count(report: Report) -> str:
-    if not report.story.total:
+    if not report.sequence.total:
         return "nothing that passes the filters"
-    return f"{number(report.story.total, 'step')} in the order of their begins"
+    return f"{number(report.sequence.total, 'step')} in the order of their begins"
 
 
-def _findings(report: Report, out: Paper) -> None:
+def _findings(report: Report, out: TextConsole) -> None:
     if not report.findings:
         return
     out.heading("findings", "disttrace diagnose tells more")
@@ -45,7 +45,7 @@ def _findings(report: Report, out: Paper) -> None:
         out.wrapped(Text(summary), Text(f"  {severity:<8} ", style=style), Text(" " * 11))
 
 
-def _flights(report: Report, out: Paper) -> None:
+def _flights(report: Report, out: TextConsole) -> None:
     """The product: what nobody has come back from."""
     if not report.flights:
         return
@@ -54,13 +54,13 @@ def _flights(report: Report, out: Paper) -> None:
     out.heading(title, "the innermost operation of each thread, oldest first")
     for flight in report.flights[:FLIGHTS]:
         _flight(report, flight, out)
-    for flight in report.standings[:FLIGHTS]:
+    for flight in report.samples[:FLIGHTS]:
         _flight(report, flight, out)
     if len(report.flights) > FLIGHTS:
         out.line((f"  and {number(len(report.flights) - FLIGHTS, 'more operation')}", DIM))
 
 
-def _flight(report: Report, flight: Flight, out: Paper) -> None:
+def _flight(report: Report, flight: Flight, out: TextConsole) -> None:
     who = report.names.processes(flight.processes)
     link = "" if flight.outside else "in "
     text = Text.assemble((who, "bold yellow"), f" {link}{flight.what}")

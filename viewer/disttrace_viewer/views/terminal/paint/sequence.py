@@ -7,7 +7,7 @@ from functools import singledispatchmethod
 
 from rich.text import Text
 
-from disttrace_viewer.views.terminal.paint.console import BAD, DIM, HOLD, NUMBER, WAIT, Paper
+from disttrace_viewer.views.terminal.paint.console import BAD, DIM, HOLD, NUMBER, WAIT, TextConsole
 from disttrace_viewer.views.terminal.rows import (
     Arrival,
     CollectiveRow,
@@ -53,14 +53,14 @@ NOTABLE_NS = 1_000
 """A shorter wait is none."""
 
 
-class StoryPainter:
+class SequencePainter:
     """Rows beside the lanes of one report."""
 
     def __init__(
         self,
         names: Names,
         lanes: Sequence[Lane],
-        out: Paper,
+        out: TextConsole,
         *,
         places: bool = False,
         timeless: bool = False,

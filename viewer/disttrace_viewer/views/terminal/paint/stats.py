@@ -9,7 +9,7 @@ import polars as pl
 from rich.text import Text
 
 from disttrace_viewer.analysis.timing.statistics import FAMILY, Statistics
-from disttrace_viewer.views.terminal.paint.console import DIM, WAIT, Paper
+from disttrace_viewer.views.terminal.paint.console import DIM, WAIT, TextConsole
 from disttrace_viewer.views.terminal.paint.table import Column, paint_table
 from disttrace_viewer.wording.quantities import duration, number, size, spans
 
@@ -24,7 +24,7 @@ LOUD = 0.5
 _KEYS = {"line": ("line",), "group": (FAMILY,), "op": ("op",), "rank": ("op",)}
 
 
-def paint(statistics: Statistics, out: Paper, *, by: str | None = None) -> None:
+def paint(statistics: Statistics, out: TextConsole, *, by: str | None = None) -> None:
     """The sentences, the tables by ``by`` (``line``, ``group``, ``op``, ``rank``; None: by
     operation, group and line), ranks and wait states.
     """
@@ -75,7 +75,7 @@ def _origin(row: dict[str, object]) -> str:
     return f"{duration(mean)} before {where} in {row['count']:,} of {row['of']:,} calls"
 
 
-def _operations(statistics: Statistics, keys: Sequence[str], out: Paper) -> None:
+def _operations(statistics: Statistics, keys: Sequence[str], out: TextConsole) -> None:
     table = statistics.by(keys)
     total = int(table["total_ns"].sum())
     shown = table.head(ROWS).to_dicts()
@@ -118,7 +118,7 @@ def _operations(statistics: Statistics, keys: Sequence[str], out: Paper) -> None
         )
 
 
-def _ranks(statistics: Statistics, out: Paper, *, everybody: bool) -> None:
+def _ranks(statistics: Statistics, out: TextConsole, *, everybody: bool) -> None:
     table = statistics.ranks.sort("made_others_wait_ns", descending=True, maintain_order=True)
     if not table.height:
         return
@@ -155,7 +155,7 @@ def _ranks(statistics: Statistics, out: Paper, *, everybody: bool) -> None:
         )
 
 
-def _origins(statistics: Statistics, out: Paper) -> None:
+def _origins(statistics: Statistics, out: TextConsole) -> None:
     origins = statistics.origins
     if not origins.height:
         return
@@ -173,7 +173,7 @@ def _origins(statistics: Statistics, out: Paper) -> None:
         out.line((f"  and {number(rest.height, 'more line')}: {waited}", DIM))
 
 
-def _states(statistics: Statistics, out: Paper) -> None:
+def _states(statistics: Statistics, out: TextConsole) -> None:
     table = statistics.states.to_dicts()
     wall = sum(row["time_ns"] for row in table)
     columns = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from disttrace_viewer.views.terminal.paint.console import DIM, WAIT, Paper
+from disttrace_viewer.views.terminal.paint.console import DIM, WAIT, TextConsole
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Column:
         return max(len(self.title), *(len(cell) for cell in self.cells), 0)
 
 
-def paint_table(columns: Sequence[Column], out: Paper) -> None:
+def paint_table(columns: Sequence[Column], out: TextConsole) -> None:
     """The columns for which there is room, in their order; text on the left is cut to fit."""
     kept = list(columns)
     while _width(kept) > out.width and any(c.dear for c in kept):

@@ -25,7 +25,7 @@ def watch_operators(
     torch.ops makes a namespace at its first use and keeps it, so this costs nothing later.
     """
 
-    def door(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
         def __getattr__(self: Any, name: str) -> Any:
             namespace = original(self, name)
             if name in namespaces:
@@ -35,7 +35,7 @@ def watch_operators(
         return __getattr__
 
     def watch(module: Any) -> None:
-        capture.engine.attribute(part, module._Ops, "__getattr__", door)
+        capture.engine.attribute(part, module._Ops, "__getattr__", wrapper)
         if any(name in vars(module.ops) for name in namespaces):
             guarded(capture, part, appeared)
 
