@@ -281,7 +281,8 @@ def test_json_is_the_contract(tmp_path: Path, capfdbinary: pytest.CaptureFixture
     straggler(tmp_path)
     found = told(tmp_path, capfdbinary)
     assert list(found) == [
-        "format", "wall_ns", "communicating_ns", "waiting_ns", "operations", "ranks", "origins"
+        "format", "wall_ns", "communicating_ns", "waiting_ns", "operations", "ranks", "origins",
+        "wait_states",
     ]  # fmt: skip
     assert list(found["operations"][0]) == [
         "op", "group", "line", "calls", "bytes", "total_ns", "median_ns", "p99_ns", "max_ns",
@@ -291,6 +292,7 @@ def test_json_is_the_contract(tmp_path: Path, capfdbinary: pytest.CaptureFixture
         "rank", "process", "wall_ns", "communicating_ns", "waiting_ns", "outside_ns",
         "made_others_wait_ns",
     ]  # fmt: skip
+    assert sum(state["time_ns"] for state in found["wait_states"]) == found["wall_ns"]
     assert list(found["origins"][0]) == ["rank", "line", "count", "of", "mean_ns", "caused_ns"]
     assert found["format"] == 1
     ids = set(disttrace.load(tmp_path).operations["group"])

@@ -162,6 +162,7 @@ class Stats:
             "operations": self.by(KEYS if by is None else _keys(by)).drop("clock").to_dicts(),
             "ranks": self.ranks.to_dicts(),
             "origins": self.origins.to_dicts(),
+            "wait_states": self.wait_states.to_dicts(),
         }
 
     def print(
