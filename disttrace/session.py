@@ -78,7 +78,9 @@ class Session:
         )
         if self._voice is not None:
             self.capture.on_stopping = self._voice.ask_for_stacks
-        self._summary = Summary(config, lambda: self._journal is not None)
+        self._summary = Summary(
+            config, lambda: self._journal is not None, self.capture.groups.default_rank
+        )
         self.live = Live(self.capture, beats=config.heartbeat, voice=self._voice)
         self.capture.wake = self.live.wake
         self.capture.store_trace = config.store_trace

@@ -15,10 +15,15 @@ from disttrace.journal.format import DEFS_SUFFIX
 class Summary:
     """Says how many journals there are, where, and what to do with them."""
 
-    def __init__(self, config: Config, is_open: Callable[[], bool]) -> None:
-        """``is_open``: whether this process has a journal."""
+    def __init__(
+        self, config: Config, is_open: Callable[[], bool], joined_as: Callable[[], int | None]
+    ) -> None:
+        """``is_open``: whether this process has a journal; ``joined_as``: its rank in the default
+        group, which no variable tells under mpirun and the like.
+        """
         self._config = config
         self._is_open = is_open
+        self._joined_as = joined_as
         self._identity: Identity | None = None
 
     def install(self, identity: Identity) -> None:
@@ -34,7 +39,7 @@ class Summary:
 
     def _say(self) -> None:
         identity = self._identity
-        if identity is None or not self._is_open() or not _launched(identity):
+        if identity is None or not self._is_open() or not self._launched(identity):
             return
         folder = self._config.dir
         beginning = f"{file_part(identity.job)}-"
@@ -51,11 +56,12 @@ class Summary:
         except (OSError, ValueError, AttributeError):
             pass  # the folder is gone, or nobody listens
 
-
-def _launched(identity: Identity) -> bool:
-    """Whether this process is where the job began, as far as it can know by itself: torchrun's
-    agent, a process that no traced one started, and of several such ranks the first.
-    """
-    if identity.role == AGENT:
-        return True
-    return identity.parent is None and identity.rank in (None, 0)
+    def _launched(self, identity: Identity) -> bool:
+        """Whether this process is where the job began, as far as it can know by itself: torchrun's
+        agent, a process that no traced one started, and of several such ranks the first.
+        """
+        if identity.role == AGENT:
+            return True
+        joined = self._joined_as()
+        rank = identity.rank if joined is None else joined
+        return identity.parent is None and rank in (None, 0)

@@ -103,6 +103,11 @@ class Groups:
         """The entry that the journal calls group ``n``."""
         return self._definitions.get(n) if n is not None else None
 
+    def default_rank(self) -> int | None:
+        """This process's rank in the first default group that it joined."""
+        joined = (e.keys.get("rank") for e in self._definitions.values() if e.keys.get("default"))
+        return next(joined, None)
+
     def update(self, entry: GroupEntry, **keys: Any) -> None:
         """Complete a group's definition; says nothing where nothing is new."""
         new = {k: v for k, v in keys.items() if v is not None and entry.keys.get(k) != v}
