@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from disttrace.capture import missing
 from disttrace.capture.instrumentation import (
-    asked,
     coalescing,
+    completion_queries,
     constructors,
     functions,
     group_methods,
-    names,
     process_group,
+    record_comm,
     rejected_calls,
     store,
     subclasses,
@@ -53,7 +53,7 @@ PARTS: tuple[Part, ...] = (
     Part(store.PART, store.install),
     Part(process_group.PART, process_group.install),
     Part(rejected_calls.PART, rejected_calls.install),
-    Part(asked.PART, asked.install),
+    Part(completion_queries.PART, completion_queries.install),
     Part(device_completion.PART, device_completion.install),
     Part(work.PART, work.install),
     Part(hooks.PART, _issued_by_cxx),
@@ -61,7 +61,7 @@ PARTS: tuple[Part, ...] = (
     Part(functions.PART, functions.install),
     Part(coalescing.PART, coalescing.install),
     Part(group_methods.PART, group_methods.install),
-    Part(names.PART, names.install),
+    Part(record_comm.PART, record_comm.install),
     Part(subclasses.PART, subclasses.install),
     Part(elastic.PART, elastic.install),
 )
