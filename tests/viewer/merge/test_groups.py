@@ -145,10 +145,24 @@ def test_the_same_port_after_the_first_job_ended_is_another_place(tmp_path: Path
 
 
 def test_ids_do_not_depend_on_what_else_is_read(tmp_path: Path) -> None:
-    """The same group has the same id next to another job's journals."""
+    """The same group has the same id next to another job's journals, and tells who shares it."""
     for journal in workers(tmp_path / "a", 2):
         journal.world()
     (alone,) = groups(tmp_path / "a")
-    for journal in workers(tmp_path / "b", 2, host="b", boot_id="b", job="b"):
+    for port, folder in ((29501, "b"), (29500, "c")):
+        for journal in workers(tmp_path / folder, 2, host=folder, boot_id=folder, job=folder):
+            journal.world(port)
+        found = [g.id for g in groups(tmp_path)]
+        assert len(set(found)) == len(found)
+        assert (alone.id in found) is (folder == "b")
+    assert len([one for one in found if one.startswith(f"{alone.id}-")]) == 2
+
+
+def test_a_group_has_the_id_that_otlp_gives_it(tmp_path: Path) -> None:
+    """Each member derives it by itself, from what it knows of where they met."""
+    for journal in workers(tmp_path, 2):
         journal.world()
-    assert alone.id in {g.id for g in groups(tmp_path)}
+    seen = survey([str(tmp_path)])
+    (group,) = seen.groups
+    alone = {seen.journals[m.process].definitions.group_id(m.number) for m in group.members}
+    assert alone == {group.id}

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from disttrace_viewer.api import load
 from support.collector import SERVE, Collector, Received, exporters, serve_grpc
 from support.processes import ROOT, clean_environ, python, torchrun, wait_until
 
@@ -129,6 +130,13 @@ def test_members_of_a_collective_meet_in_one_exchange(job: tuple[Collector, Path
         assert exchange.end == max(s.end for s in found)
     sizes = sorted(len(found) for found in members.values() if found[0].name == "all_reduce")
     assert sizes == [2, 2, 4, 4, 4, 4, 4]
+
+
+def test_a_group_has_one_id_everywhere(job: tuple[Collector, Path]) -> None:
+    """In spans, in the journals as they are read for ``jsonl`` and for findings."""
+    collector, out = job
+    spans = {s.attributes["disttrace.group.id"] for s in collector.of("group")}
+    assert spans == {*load(out).groups["group"]}
 
 
 def test_the_tree_is_agent_ranks_operations(job: tuple[Collector, Path]) -> None:

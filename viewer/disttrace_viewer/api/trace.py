@@ -18,6 +18,7 @@ from disttrace_viewer.api.report import Finding, Report
 from disttrace_viewer.api.stats import Stats
 from disttrace_viewer.trace import model
 from disttrace_viewer.views import tables
+from disttrace_viewer.views.call_fields import FIELDS, FURTHER
 from disttrace_viewer.views.terminal.filters import Filters, parse_ranks
 from disttrace_viewer.views.terminal.paint.console import paper
 from disttrace_viewer.views.terminal.paint.report import paint
@@ -68,7 +69,7 @@ class Trace:
         Raises:
             ValueError: for a column that there is not.
         """
-        known = {**tables.OPERATIONS, **tables.FURTHER}
+        known = {**FIELDS, **FURTHER}
         wrong = [name for name in columns if name not in known]
         if wrong:
             raise ValueError(f"no column {wrong[0]!r}; there are: {', '.join(known)}")

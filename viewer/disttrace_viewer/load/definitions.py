@@ -33,7 +33,8 @@ class Definitions:
     """
 
     __slots__ = (
-        "_groups",
+        "_group_ids",
+        "_like_named",
         "checker",
         "identity",
         "last_t",
@@ -53,7 +54,8 @@ class Definitions:
         self.numbered: dict[str, dict[int, Record]] = {kind: {} for kind in NUMBERED}
         self.listed: dict[str, list[Record]] = {kind: [] for kind in LISTED}
         self.last_t = 0
-        self._groups: dict[int, str] = {}
+        self._group_ids: dict[int, str] = {}
+        self._like_named: dict[int, int] = {}
 
     def add(self, record: Record) -> bool:
         """Take one record; False if it is none of this format. Unknown kinds do no harm."""
@@ -89,7 +91,8 @@ class Definitions:
         if known is not found:
             known = self.numbered[kind][found["n"]] = {**known, **found}
         if kind in ("group", "store"):
-            self._groups.clear()
+            self._group_ids.clear()
+            self._like_named.clear()
         if kind == "group" and known.get("ranks") is not None:
             known["size"] = len(known["ranks"])
 
@@ -112,25 +115,30 @@ class Definitions:
 
     def group_id(self, number: int) -> str | None:
         """The id of a group, the same in all of its members."""
-        found = self._groups.get(number)
+        found = self._group_ids.get(number)
         group = self.get("group", number)
         if found is not None or group is None:
             return found
         store = self.get("store", group.get("store"))
         base = self.get("store", (store or {}).get("base"))
-        table = self.numbered["group"]
-        like_named = sum(
-            1 for n in table if n <= number and table[n].get("name") == group.get("name")
-        )
-        self._groups[number] = found = ids.group_id(
+        self._group_ids[number] = found = ids.group_id(
             group,
             store,
             base,
             process=self.id,
             attempt=self.attempt,
-            like_named=like_named,
+            like_named=self._number_of_its_name(number),
         )
         return found
+
+    def _number_of_its_name(self, number: int) -> int:
+        """The how-manieth group of its name in this process a group is, from 1."""
+        if not self._like_named:
+            count: dict[str | None, int] = {}
+            for n, group in sorted(self.numbered["group"].items()):
+                name = group.get("name")
+                self._like_named[n] = count[name] = count.get(name, 0) + 1
+        return self._like_named[number]
 
     def full_key(self, store: int | None, key: str | list[str] | None) -> str | list[str] | None:
         """A key with every prefix, ``?`` for an unknown one."""

@@ -56,7 +56,7 @@ def group_id(
     attempt: int | None,
     like_named: int,
 ) -> str:
-    """One id for a group in all of its members.
+    """One id for a group in all of its members, in ``diagnose``, ``jsonl`` and OTLP.
 
     ``like_named`` counts the groups of that name in this process up to this one: it stands in
     where the meeting place or a prefix is unknown.

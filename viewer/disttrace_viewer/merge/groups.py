@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from disttrace_viewer.merge.store_servers import Life, clusters, identifier
 from disttrace_viewer.trace.model import Group, Member, Process, Store
@@ -35,6 +36,7 @@ def merge(
     seen: Sequence[Seen],
     circles: Sequence[int],
     lives: Sequence[Life],
+    id_of: Callable[[int, int], str],
 ) -> tuple[tuple[Group, ...], Mapping[tuple[int, int], int]]:
     """The groups, and for every (process, number) the index of its group.
 
@@ -42,6 +44,10 @@ def merge(
     the n-th there for both, and have the same members. Where the store or a prefix is unknown,
     name, members and time decide within a ``circle`` (processes that met or descend from one
     another), the k-th of one process being the k-th of the other.
+
+    ``id_of`` (process, number) is the id that a member gives it by itself, as OTLP names it. Where
+    groups that are read together share one, since they met at one port after one another or on
+    hosts that know nothing of each other, each gets a suffix of its own.
     """
     buckets: dict[Hashable, list[Seen]] = {}
     count: dict[Hashable, int] = {}
@@ -56,13 +62,19 @@ def merge(
         buckets.setdefault(key, []).append(item)
     groups: list[Group] = []
     index: dict[tuple[int, int], int] = {}
-    for key, bucket in buckets.items():
+    for bucket in buckets.values():
         for alike in _by_members(bucket):
             for together in clusters(alike, lambda s: lives[s.process]):
-                group = _group(len(groups), key, together, processes, stores)
+                group = _group(len(groups), together, stores, id_of)
                 groups.append(group)
                 index.update(((s.process, s.number), group.index) for s in together)
-    return tuple(groups), index
+    shared = Counter(group.id for group in groups)
+    return tuple(_unique(g, processes) if shared[g.id] > 1 else g for g in groups), index
+
+
+def _unique(group: Group, processes: Sequence[Process]) -> Group:
+    first = min((processes[member.process].id, member.number) for member in group.members)
+    return replace(group, id=f"{group.id}-{identifier(*first)[:6]}")
 
 
 def _by_members(bucket: Sequence[Seen]) -> list[list[Seen]]:
@@ -80,20 +92,15 @@ def _by_members(bucket: Sequence[Seen]) -> list[list[Seen]]:
 
 def _group(
     index: int,
-    key: Hashable,
     seen: Sequence[Seen],
-    processes: Sequence[Process],
     stores: Sequence[Store],
+    id_of: Callable[[int, int], str],
 ) -> Group:
     first = next((s for s in seen if s.ranks is not None), seen[0])
     store = None if first.store is None else stores[first.store]
-    parts = key if isinstance(key, tuple) else (key,)
-    if parts[0] == "named":
-        # Circles are numbered by what was read; the members' identities do not change.
-        parts = ("named", min(processes[s.process].id for s in seen), *parts[2:])
     ordered = sorted(seen, key=lambda s: (s.rank is None, s.rank or 0, s.process))
     return Group(
-        id=identifier(*parts, first.ranks or first.size),
+        id=id_of(first.process, first.number),
         index=index,
         name=first.name,
         desc=first.desc,

@@ -59,7 +59,12 @@ def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -
     )
     circles = launching.circles(processes, places)
     groups, group_index = grouping.merge(
-        processes, stores, seen_groups(journals, processes, clocks, stores), circles, lives
+        processes,
+        stores,
+        seen_groups(journals, processes, clocks, stores),
+        circles,
+        lives,
+        lambda process, number: journals[process].definitions.group_id(number) or "",
     )
     sources = [j.definitions.process.get("job_source") or "" for j in journals]
     orphans = frozenset(index for index, journal in enumerate(journals) if journal.orphaned)

@@ -439,32 +439,20 @@ class Trace:
         return dataclasses.replace(self, **changes, _calls={})
 
 
+_OF_CALL = tuple(field.name for field in dataclasses.fields(Call) if field.name != "index")
+
+
 def _call(index: int, row: dict[str, Any]) -> Call:
-    shapes, dtypes = row["shapes"], row["dtypes"]
-    return Call(
-        index=index,
-        process=row["process"],
-        op=row["op"],
-        kind=row["kind"],
-        group=row["group"],
-        group_rank=row["group_rank"],
-        backend=row["backend"],
-        device=row["device"],
-        asynchronous=row["async"],
-        shapes=None if shapes is None else tuple(tuple(s) for s in shapes),
-        dtypes=None if dtypes is None else tuple(dtypes),
-        bytes=row["bytes"],
-        splits=None if row["splits"] is None else orjson.loads(row["splits"]),
-        reduce_op=row["reduce_op"],
-        root=row["root"],
-        peer=row["peer"],
-        tag=row["tag"],
-        store=row["store"],
-        name=row["name"],
-        origin=row["origin"],
-        stack=row["stack"],
-        args={} if row["args"] is None else _args(row["args"]),
-    )
+    shapes, dtypes, splits, args = (row[name] for name in ("shapes", "dtypes", "splits", "args"))
+    read = {
+        "asynchronous": row["async"],
+        "shapes": None if shapes is None else tuple(tuple(s) for s in shapes),
+        "dtypes": None if dtypes is None else tuple(dtypes),
+        "splits": None if splits is None else orjson.loads(splits),
+        "args": {} if args is None else _args(args),
+    }
+    as_they_are = {name: row[name] for name in _OF_CALL if name not in read}
+    return Call(index=index, **as_they_are, **read)
 
 
 def _args(text: str) -> dict[str, Any]:

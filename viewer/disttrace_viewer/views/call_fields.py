@@ -1,37 +1,148 @@
-"""What the operations of a call share, for the views that say it once per call."""
+"""The fields of an operation: the one table that jsonl, tables, the timeline and the API read.
+
+Names and meaning are a contract, and so is the order of those in ``FIELDS``.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from disttrace_viewer.trace.model import Trace
+import polars as pl
+
+from disttrace_viewer.trace.model import Call, Group, Process, Store, Trace
+
+FRAME = pl.Struct({"file": pl.String(), "line": pl.Int64(), "function": pl.String()})
+_RANKS = pl.List(pl.Int64())
+
+
+class _Context(NamedTuple):
+    """A call and what it refers to."""
+
+    trace: Trace
+    call: Call
+    owner: Process
+    group: Group | None
+    store: Store | None
+
+    def rank(self, group_rank: int | None) -> int | None:
+        """The global rank, None where there is none."""
+        return None if self.group is None else self.group.global_rank(group_rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """``type`` in tables; ``of`` a call, None for what belongs to an operation alone."""
+
+    type: pl.DataType
+    of: Callable[[_Context], Any] | None = None
+    varies: bool = False
+    """Whether operations of one call differ in it, as they do where there is no ``of``."""
+
+
+def _owner(name: str) -> Callable[[_Context], Any]:
+    return lambda c: getattr(c.owner, name)
+
+
+def _call(name: str) -> Callable[[_Context], Any]:
+    return lambda c: getattr(c.call, name)
+
+
+def _group(name: str) -> Callable[[_Context], Any]:
+    return lambda c: None if c.group is None else getattr(c.group, name)
+
+
+FIELDS: Mapping[str, Field] = {
+    "id": Field(pl.String()),
+    "parent": Field(pl.String()),
+    "job": Field(pl.String(), _owner("job")),
+    "process": Field(pl.String(), _owner("id")),
+    "role": Field(pl.String(), _owner("role")),
+    "host": Field(pl.String(), _owner("host")),
+    "pid": Field(pl.Int64(), _owner("pid")),
+    "attempt": Field(pl.Int64(), _owner("attempt")),
+    "thread": Field(pl.Int64()),
+    "rank": Field(pl.Int64(), _owner("rank")),
+    "local_rank": Field(pl.Int64(), _owner("local_rank")),
+    "op": Field(pl.String(), _call("op")),
+    "group": Field(pl.String(), _group("id")),
+    "group_name": Field(pl.String(), _group("name")),
+    "group_ranks": Field(_RANKS, _group("ranks")),
+    "group_rank": Field(pl.Int64(), _call("group_rank")),
+    "backend": Field(pl.String(), _call("backend")),
+    "device": Field(pl.String(), _call("device")),
+    "seq": Field(pl.Int64()),
+    "begin_ns": Field(pl.Int64()),
+    "issued_ns": Field(pl.Int64()),
+    "wait_begin_ns": Field(pl.Int64()),
+    "wait_end_ns": Field(pl.Int64()),
+    "complete_ns": Field(pl.Int64()),
+    "end_ns": Field(pl.Int64()),
+    "status": Field(pl.String()),
+    "error": Field(pl.String()),
+    "async": Field(pl.Boolean(), _call("asynchronous")),
+    "bytes": Field(pl.Int64(), _call("bytes"), varies=True),
+    "shapes": Field(pl.List(_RANKS), _call("shapes")),
+    "dtypes": Field(pl.List(pl.String()), _call("dtypes")),
+    "splits": Field(pl.String(), _call("splits")),  # in tables: JSON text
+    "reduce_op": Field(pl.String(), _call("reduce_op")),
+    "root": Field(pl.Int64(), lambda c: c.rank(c.call.root)),
+    "root_group_rank": Field(pl.Int64(), _call("root")),
+    "peer": Field(pl.Int64(), lambda c: c.rank(c.call.peer), varies=True),
+    "peer_group_rank": Field(pl.Int64(), _call("peer"), varies=True),
+    "tag": Field(pl.Int64(), _call("tag")),
+    "key": Field(pl.String()),  # in tables, of an operation on several keys: a JSON list as text
+    "store": Field(pl.String(), lambda c: None if c.store is None else c.store.name),
+    "name": Field(pl.String(), _call("name")),
+    "origin": Field(pl.String(), _call("origin")),
+    "stack": Field(pl.List(FRAME), lambda c: [list(f) for f in c.trace.stack(c.call.index)]),
+    "args": Field(pl.String(), _call("args")),  # in tables: JSON object as text
+}
+"""What every export has, in its order."""
+
+FURTHER: Mapping[str, Field] = {
+    "kind": Field(pl.String(), _call("kind")),
+    "number": Field(pl.Int64()),
+    "group_desc": Field(pl.String(), _group("desc")),
+    "duration_ns": Field(pl.Int64()),
+    "line": Field(pl.String()),  # file:line of the user's frame
+    "place": Field(pl.String()),  # id of the store server
+}
+"""What tables have beside it where it is asked for by name."""
+
+_ALL = {**FIELDS, **FURTHER}
+OF_A_CALL = tuple(name for name, field in FIELDS.items() if field.of and not field.varies)
+VARYING = tuple(name for name in FIELDS if name not in OF_A_CALL)
+_ON_A_SLICE = (
+    "op",
+    "name",
+    "kind",
+    "group_name",
+    *("group_ranks", "backend", "device", "async", "bytes", "shapes", "dtypes", "splits"),
+    *("reduce_op", "root", "peer", "tag", "store", "origin", "args", "stack"),
+)
+
+
+def values(trace: Trace, number: int, names: tuple[str, ...]) -> dict[str, Any]:
+    """Some fields of a call, None for one that does not apply."""
+    call = trace.call(number)
+    context = _Context(
+        trace,
+        call,
+        trace.processes[call.process],
+        None if call.group is None else trace.groups[call.group],
+        None if call.store is None else trace.stores[call.store],
+    )
+    return {name: of(context) for name in names if (of := _ALL[name].of) is not None}
 
 
 def shared(trace: Trace, number: int) -> dict[str, Any]:
-    """The fields of a call under their names in jsonl, without those that do not apply."""
-    call = trace.call(number)
-    group = None if call.group is None else trace.groups[call.group]
-    store = None if call.store is None else trace.stores[call.store]
-    found = {
-        "op": call.op,
-        "name": call.name,
-        "kind": call.kind,
-        "group": group.name if group else None,
-        "group_ranks": group.ranks if group else None,
-        "backend": call.backend,
-        "device": call.device,
-        "async": call.asynchronous,
-        "bytes": call.bytes,
-        "shapes": call.shapes,
-        "dtypes": call.dtypes,
-        "splits": call.splits,
-        "reduce_op": call.reduce_op,
-        "root": group.global_rank(call.root) if group else None,
-        "peer": group.global_rank(call.peer) if group else None,
-        "tag": call.tag,
-        "store": store.name if store else None,
-        "origin": call.origin,
-        "args": call.args or None,
-        "stack": [list(frame) for frame in trace.stack(number)],
+    """What a timeline says once per call: ``group`` is its name; nothing that does not apply."""
+    found = values(trace, number, _ON_A_SLICE)
+    found["args"] = found["args"] or None
+    return {
+        "group" if name == "group_name" else name: value
+        for name, value in found.items()
+        if value is not None
     }
-    return {name: value for name, value in found.items() if value is not None}

@@ -14,55 +14,10 @@ import polars as pl
 
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
 from disttrace_viewer.trace.model import Trace
-
-FIELDS = (
-    "id",
-    "parent",
-    "job",
-    "process",
-    "role",
-    "host",
-    "pid",
-    "attempt",
-    "thread",
-    "rank",
-    "local_rank",
-    "op",
-    "group",
-    "group_name",
-    "group_ranks",
-    "group_rank",
-    "backend",
-    "device",
-    "seq",
-    "begin_ns",
-    "issued_ns",
-    "wait_begin_ns",
-    "wait_end_ns",
-    "complete_ns",
-    "end_ns",
-    "status",
-    "error",
-    "async",
-    "bytes",
-    "shapes",
-    "dtypes",
-    "splits",
-    "reduce_op",
-    "root",
-    "root_group_rank",
-    "peer",
-    "peer_group_rank",
-    "tag",
-    "key",
-    "store",
-    "name",
-    "origin",
-    "stack",
-    "args",
-)
+from disttrace_viewer.views.call_fields import FIELDS, OF_A_CALL, VARYING, values
 
 CHUNK_ROWS = 50_000
+_ENCODED = (*OF_A_CALL, "bytes")
 
 
 def lines(trace: Trace, operations: pl.DataFrame | None = None) -> Iterator[bytes]:
@@ -84,23 +39,6 @@ def rows(trace: Trace, operations: pl.DataFrame) -> Iterator[dict[str, Any]]:
         yield from map(orjson.loads, piece.splitlines())
 
 
-_NUMBERS = (
-    "thread",
-    "seq",
-    "begin_ns",
-    "issued_ns",
-    "wait_begin_ns",
-    "wait_end_ns",
-    "complete_ns",
-    "end_ns",
-    "bytes",
-)
-_VARYING = frozenset(
-    (*_NUMBERS, "id", "parent", "status", "error", "key", "peer", "peer_group_rank")
-)
-"""Fields that are not the same for all operations of a call."""
-
-
 class _Encoder:
     """Encodes operations as lines; keeps the encoded gaps of every call it met."""
 
@@ -112,7 +50,7 @@ class _Encoder:
     def encode(self, chunk: pl.DataFrame) -> pl.Series:
         """One line per row, without the newline."""
         calls = chunk["call"].unique()
-        names = [f"gap{number}" for number in range(len(_ORDER) + 1)]
+        names = [f"gap{number}" for number in range(len(VARYING) + 1)]
         gaps = pl.DataFrame(
             [[call, *self._of(call)] for call in calls.to_list()],
             schema={"call": pl.UInt32, **dict.fromkeys(["short", "size", *names], pl.String)},
@@ -136,7 +74,7 @@ class _Encoder:
     def _of(self, call: int) -> list[str]:
         found = self._gaps.get(call)
         if found is None:
-            shared = _shared(self._trace, call)
+            shared = values(self._trace, call, _ENCODED)
             short = self._trace.short_ids[self._trace.call(call).process]
             found = self._gaps[call] = [short, _json(shared["bytes"]), *_split(shared)]
         return found
@@ -161,9 +99,6 @@ class _Encoder:
         return pairs.lazy().with_columns(columns)
 
 
-_ORDER = tuple(name for name in FIELDS if name in _VARYING)
-
-
 def _line(gaps: list[str]) -> pl.Expr:
     """The gaps with the varying fields between them."""
     null = pl.lit("null")
@@ -179,7 +114,7 @@ def _line(gaps: list[str]) -> pl.Expr:
         "bytes": pl.coalesce(pl.col("bytes").cast(pl.String), "size"),
     }
     parts: list[pl.Expr] = []
-    for gap, name in zip(gaps, _ORDER, strict=False):
+    for gap, name in zip(gaps, VARYING, strict=False):
         number = pl.col(name).cast(pl.String).fill_null(null)
         parts += [pl.col(gap), special.get(name, number)]
     return pl.concat_str(*parts, pl.col(gaps[-1]))
@@ -190,7 +125,7 @@ def _split(shared: Mapping[str, Any]) -> list[str]:
     gaps, text = [], "{"
     for name in FIELDS:
         text += f'"{name}":'
-        if name in _VARYING:
+        if name in VARYING:
             gaps.append(text)
             text = ","
         else:
@@ -200,42 +135,3 @@ def _split(shared: Mapping[str, Any]) -> list[str]:
 
 def _json(value: object) -> str:
     return orjson.dumps(value).decode()
-
-
-def _shared(trace: Trace, number: int) -> dict[str, Any]:
-    """The fields that all operations of a call share."""
-    call = trace.call(number)
-    owner = trace.processes[call.process]
-    group = None if call.group is None else trace.groups[call.group]
-    store = None if call.store is None else trace.stores[call.store]
-    return {
-        "job": owner.job,
-        "process": owner.id,
-        "role": owner.role,
-        "host": owner.host,
-        "pid": owner.pid,
-        "attempt": owner.attempt,
-        "rank": owner.rank,
-        "local_rank": owner.local_rank,
-        "op": call.op,
-        "group": group.id if group else None,
-        "group_name": group.name if group else None,
-        "group_ranks": group.ranks if group else None,
-        "group_rank": call.group_rank,
-        "backend": call.backend,
-        "device": call.device,
-        "async": call.asynchronous,
-        "bytes": call.bytes,
-        "shapes": call.shapes,
-        "dtypes": call.dtypes,
-        "splits": call.splits,
-        "reduce_op": call.reduce_op,
-        "root": group.global_rank(call.root) if group else None,
-        "root_group_rank": call.root,
-        "tag": call.tag,
-        "store": store.name if store else None,
-        "name": call.name,
-        "origin": call.origin,
-        "stack": [list(frame) for frame in trace.stack(number)],
-        "args": call.args,
-    }

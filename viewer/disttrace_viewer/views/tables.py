@@ -1,8 +1,7 @@
 """The trace as tables for other engines: operations, exchanges, processes, groups, store keys.
 
-Columns of operations that are in the jsonl export have its names and meaning; what differs is said
-at ``OPERATIONS``. Everything is put together in the columnar engine, so that a table costs what its
-columns cost: ``operations`` makes only those that are asked for.
+Columns of operations are the fields of ``call_fields``. Everything is put together in the columnar
+engine, so that a table costs what its columns cost: ``operations`` makes only those asked for.
 """
 
 from __future__ import annotations
@@ -17,76 +16,14 @@ from disttrace_viewer.analysis.timing.bandwidth import by_device, with_shapes
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.views.jsonl import FIELDS
-
-FRAME = pl.Struct({"file": pl.String(), "line": pl.Int64(), "function": pl.String()})
-
-OPERATIONS: dict[str, pl.DataType] = {
-    "id": pl.String(),
-    "parent": pl.String(),
-    "job": pl.String(),
-    "process": pl.String(),
-    "role": pl.String(),
-    "host": pl.String(),
-    "pid": pl.Int64(),
-    "attempt": pl.Int64(),
-    "thread": pl.Int64(),
-    "rank": pl.Int64(),
-    "local_rank": pl.Int64(),
-    "op": pl.String(),
-    "group": pl.String(),
-    "group_name": pl.String(),
-    "group_ranks": pl.List(pl.Int64()),
-    "group_rank": pl.Int64(),
-    "backend": pl.String(),
-    "device": pl.String(),
-    "seq": pl.Int64(),
-    "begin_ns": pl.Int64(),
-    "issued_ns": pl.Int64(),
-    "wait_begin_ns": pl.Int64(),
-    "wait_end_ns": pl.Int64(),
-    "complete_ns": pl.Int64(),
-    "end_ns": pl.Int64(),
-    "status": pl.String(),
-    "error": pl.String(),
-    "async": pl.Boolean(),
-    "bytes": pl.Int64(),
-    "shapes": pl.List(pl.List(pl.Int64())),
-    "dtypes": pl.List(pl.String()),
-    "splits": pl.String(),  # JSON text
-    "reduce_op": pl.String(),
-    "root": pl.Int64(),
-    "root_group_rank": pl.Int64(),
-    "peer": pl.Int64(),
-    "peer_group_rank": pl.Int64(),
-    "tag": pl.Int64(),
-    "key": pl.String(),  # of an operation on several keys: a JSON list as text
-    "store": pl.String(),
-    "name": pl.String(),
-    "origin": pl.String(),
-    "stack": pl.List(FRAME),
-    "args": pl.String(),  # JSON object as text
-}
-"""The columns of ``operations`` by default; only these differ from jsonl in form."""
-
-FURTHER: dict[str, pl.DataType] = {
-    "kind": pl.String(),
-    "number": pl.Int64(),
-    "group_desc": pl.String(),
-    "duration_ns": pl.Int64(),
-    "line": pl.String(),  # file:line of the user's frame
-    "place": pl.String(),  # id of the store server
-}
-"""Columns that jsonl does not have and that ``operations`` makes where they are named."""
-
-assert tuple(OPERATIONS) == FIELDS
+from disttrace_viewer.views.call_fields import FIELDS, FRAME, FURTHER
 
 
 def operations(
-    trace: Trace, columns: Sequence[str] = FIELDS, rows: pl.DataFrame | None = None
+    trace: Trace, columns: Sequence[str] = tuple(FIELDS), rows: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """The operations (all, or some rows of their table), ordered by begin."""
-    schema = {**OPERATIONS, **FURTHER}
+    schema = {**FIELDS, **FURTHER}
     wanted = set(columns)
     table = (trace.operations if rows is None else rows).lazy().with_columns(STATUS, WAIT_END)
     table = table.with_columns(_number=pl.col("number"), _process=pl.col("process"))
@@ -125,7 +62,7 @@ def operations(
     for name in columns:
         expression = made.get(name)
         column = pl.col(name) if expression is None else expression
-        picked.append(column.cast(schema[name]).alias(name))
+        picked.append(column.cast(schema[name].type).alias(name))
     return found.select(picked).collect()
 
 
@@ -152,7 +89,7 @@ def calls(trace: Trace, wanted: Iterable[str]) -> pl.DataFrame:
     if "root" in need:
         rows = rows.with_columns(root=_of(pl.col("group_ranks"), pl.col("root_group_rank")))
     schema = rows.collect_schema().names()
-    kept = [name for name in ("call", "_short", *OPERATIONS, *FURTHER) if name in schema]
+    kept = [name for name in ("call", "_short", *FIELDS, *FURTHER) if name in schema]
     return rows.select(
         name for name in kept if name in need or name.startswith("_") or name == "call"
     ).collect()

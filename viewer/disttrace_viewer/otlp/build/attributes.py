@@ -22,23 +22,11 @@ TYPE = "disttrace.type"
 """What a span stands for: operation, process, end, group or exchange."""
 PENDING = "disttrace.pending"
 
-_FROM_CALL: Mapping[str, str] = {
-    "op": "disttrace.op",
-    "kind": "disttrace.kind",
-    "name": "disttrace.name",
-    "backend": "disttrace.backend",
-    "device": "disttrace.device",
-    "async": "disttrace.async",
-    "dtypes": "disttrace.dtypes",
-    "reduce_op": "disttrace.reduce_op",
-    "tag": "disttrace.tag",
-    "origin": "disttrace.origin",
-}
-_AS_JSON: Mapping[str, str] = {
-    "shapes": "disttrace.shapes",
-    "splits": "disttrace.splits",
-    "args": "disttrace.args",
-}
+_FROM_CALL = (
+    *("op", "kind", "name", "backend", "device", "async"),
+    *("dtypes", "reduce_op", "tag", "origin"),
+)
+_AS_JSON = ("shapes", "splits", "args")
 
 
 def operation(definitions: Definitions, op: Operation) -> Attributes:
@@ -49,12 +37,12 @@ def operation(definitions: Definitions, op: Operation) -> Attributes:
         "disttrace.operation.id": f"{definitions.id[:8]}.{op.number}",
         "disttrace.status": op.state.value,
     }
-    for key, name in _FROM_CALL.items():
+    for key in _FROM_CALL:
         if call.get(key) is not None:
-            found[name] = call[key]
-    for key, name in _AS_JSON.items():
+            found[f"disttrace.{key}"] = call[key]
+    for key in _AS_JSON:
         if call.get(key):
-            found[name] = orjson.dumps(call[key]).decode()
+            found[f"disttrace.{key}"] = orjson.dumps(call[key]).decode()
     times = {
         "disttrace.issued_ns": op.issued,
         "disttrace.wait_begin_ns": op.waited,
