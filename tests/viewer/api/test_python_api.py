@@ -14,6 +14,7 @@ import pytest
 import disttrace
 from disttrace_viewer.api import Finding, Location, ViewerError
 from disttrace_viewer.views import jsonl
+from disttrace_viewer.views.call_fields import FIELDS
 from support.journals import MS, UNIX_NS, Journal, training, workers
 from support.processes import python
 
@@ -63,7 +64,7 @@ def test_operations_are_the_rows_of_jsonl(tmp_path: Path) -> None:
     trace = disttrace.load(tmp_path)
     lines = b"".join(jsonl.lines(trace.model)).splitlines()
     expected = [plain(orjson.loads(line)) for line in lines]
-    assert trace.operations.columns == list(jsonl.FIELDS)
+    assert trace.operations.columns == list(FIELDS)
     assert [normal(row) for row in trace.operations.to_dicts()] == expected
     for name in ("parent", "root", "peer", "key", "error", "splits", "tag"):
         assert trace.operations[name].null_count() < trace.operations.height, name
