@@ -157,6 +157,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "server": "flag",
         "address": "name",
         "path": "text",
+        "connection": "number",
     },
     "group": {
         "n": "number",

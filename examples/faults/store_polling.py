@@ -6,7 +6,8 @@
 while ranks 1 and 2 train; `thread`: every rank has a daemon thread that waits for "shutdown" all
 day (L4). The culprit is in its loader (L1), the others in an all_reduce (L2). Verdict:
 `missing_participant`, the culprit, and no word of the keys. With `--healthy` it comes after all:
-nothing is wrong.
+nothing is wrong. `--how shared`: that thread waits over the connection of the default group's
+store, so the next `new_group` (L5) stands behind it: `store_key_missing` of the thread's key.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def listen(store: dist.Store) -> None:
 def main() -> None:
     """Train beside such waits; in one step one rank loads for ever."""
     parser = options(__doc__, culprit=1)
-    parser.add_argument("--how", choices=["poll", "thread"], default="poll")
+    parser.add_argument("--how", choices=["poll", "thread", "shared"], default="poll")
     parser.add_argument("--healthy", action="store_true")
     chosen = parser.parse_args()
     rank, world = join()
@@ -50,9 +51,14 @@ def main() -> None:
     seconds = 15.0 if chosen.healthy else 600.0
     members = list(range(1, world)) if chosen.how == "poll" else list(range(world))
     group = dist.new_group(members)
+    if chosen.how == "shared":
+        own = dist.distributed_c10d._get_default_store()
     listener = threading.Thread(target=listen, args=(own,), daemon=True)
-    if chosen.how == "thread":
+    if chosen.how != "poll":
         listener.start()
+    if chosen.how == "shared":
+        time.sleep(1)  # until it waits
+        dist.new_group(members)  # <- L5
     if rank not in members:
         poll(own, time.monotonic() + seconds)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from support.processes import python
 from support.raw import read_journals
@@ -50,3 +51,29 @@ def test_the_real_store_stays(tmp_path: Path, port: int, variables: dict[str, st
     python(PROGRAM, str(port), timeout=60.0, **chosen).check()
     (journal,) = read_journals(tmp_path)
     assert not [call for call in journal.of("call") if call.get("origin") == "c++"]
+
+
+CLONED = """
+import sys
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+app = dist.PrefixStore("app", store)
+for one in (app, app.clone(), dist.PrefixStore("deep", store.clone())):
+    one.set("key", b"1")
+"""
+
+
+@pytest.mark.skipif(not hasattr(dist.Store, "clone"), reason="stores of this torch have no clone")
+def test_a_clone_is_another_connection_to_the_same_place(tmp_path: Path, port: int) -> None:
+    """With the original's prefixes, and on the original's base; what stands on it goes over it."""
+    (tmp_path / "cloned.py").write_text(CLONED)
+    chosen = {"DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out")}
+    python(tmp_path / "cloned.py", str(port), timeout=60.0, **chosen).check()
+    (journal,) = read_journals(tmp_path / "out")
+    stores = {one["n"]: one for one in journal.of("store")}
+    used = [stores[call["store"]] for call in journal.of("call") if call["op"] == "store.set"]
+    assert [one["base"] for one in used] == [1, 1, 1]
+    assert [one["prefix"] for one in used] == [["app"], ["app"], ["deep"]]
+    connections = [one.get("connection") for one in used]
+    assert connections[0] is None
+    assert len({*connections}) == 3

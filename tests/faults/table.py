@@ -1036,6 +1036,18 @@ _POLLING = Expected(
 STORE_POLLING = (
     Row(number=27, program="faults/store_polling.py --how poll", expected=(_POLLING,)),
     Row(number=27, program="faults/store_polling.py --how thread", expected=(_POLLING,)),
+    Row(
+        number=27,
+        program="faults/store_polling.py --how shared",
+        expected=(
+            Expected(
+                kinds=("store_key_missing",),
+                culprits=(NOBODY,),
+                lines=dict.fromkeys(range(3), ("L4",)),
+                words=("/shutdown", "one call at a time", "ProcessGroupGloo of ranks 0-2"),
+            ),
+        ),
+    ),
     Row(number=0, program="faults/store_polling.py --how poll --healthy", ends="ends"),
     Row(number=0, program="faults/store_polling.py --how thread --healthy", ends="ends"),
 )

@@ -128,12 +128,12 @@ class Part:
 
 
 def _clone(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A clone is the same place by another object."""
+    """A clone is the same place by another connection."""
 
     def clone(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         try:
-            capture.stores.same_as(result, self)
+            capture.stores.clone(result, self)
         except BaseException as error:
             capture.fail(PART, error)
         return result

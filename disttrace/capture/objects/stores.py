@@ -25,6 +25,11 @@ class StoreEntry:
     prefix: list[str | None]
     keys: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def root(self) -> int:
+        """The number of the store at the bottom of the chain."""
+        return self.n if self.base is None else self.base
+
 
 class Stores:
     """Numbers the stores of this process and follows chains of prefixes.
@@ -61,14 +66,18 @@ class Stores:
             store,
             "PrefixStore",
             base.name,
-            base.n if base.base is None else base.base,
+            base.root,
             [*base.prefix, prefix],
-            {},
+            {key: number for key, number in base.keys.items() if key == "connection"},
         )
 
-    def same_as(self, store: Any, original: Any) -> StoreEntry:
-        """A clone: another object for the same place."""
-        return self._registry.add(store, self.of(original))
+    def clone(self, store: Any, original: Any) -> StoreEntry:
+        """The same place by a connection of its own: no call over it waits for the original's."""
+        known = self.of(original)
+        keys = {"connection": len(self._definitions) + 1}
+        return self._define(
+            store, known.keys["type"], known.name, known.root, list(known.prefix), keys
+        )
 
     def definitions(self) -> list[dict[str, Any]]:
         """Every definition so far, for the journal of a forked child."""

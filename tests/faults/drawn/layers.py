@@ -185,10 +185,14 @@ def wrapped_model(draw: random.Random, world: int) -> Layer:
 
 
 def listener(draw: random.Random, world: int) -> Layer:
-    """A thread that waits all day for a control message, beside whatever else is done."""
+    """A thread that waits all day for a control message, beside whatever else is done.
+
+    Over a connection of its own: a TCPStore serves one call at a time.
+    """
     return Layer(
         (
-            "control = dist.PrefixStore('control', dist.distributed_c10d._get_default_store())",
+            "shared = dist.distributed_c10d._get_default_store()",
+            "control = dist.PrefixStore('control', shared.clone())",
             "def listen():",
             "    try:",
             "        control.wait(['stop'], timedelta(hours=1))",

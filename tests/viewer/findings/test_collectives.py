@@ -11,6 +11,7 @@ import pytest
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
 from support.scenes import (
+    PEER_GONE,
     S,
     all_gone,
     beat,
@@ -84,8 +85,8 @@ def test_one_extra_call_of_those_who_wait_blames_nobody(tmp_path: Path) -> None:
     assert "one more call at train.py:77" in (found.hint or "")
 
 
-def test_a_rank_without_a_journal_is_likely_missing(tmp_path: Path) -> None:
-    """Nothing was seen of rank 2, so what it does is not known."""
+def test_a_rank_without_a_journal_is_not_blamed(tmp_path: Path) -> None:
+    """It was there when the group was made; whether it came to this collective is not known."""
     for journal, group in steps(tmp_path, 3):
         if journal.rank == 2:
             for path in (journal.definitions, *journal.segments):
@@ -95,7 +96,31 @@ def test_a_rank_without_a_journal_is_likely_missing(tmp_path: Path) -> None:
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, found.certainty) == ("missing_participant", "likely")
-    assert (found.culprits, found.absent_ranks) == ((), (2,))
+    assert (found.culprits, found.absent_ranks) == ((), ())
+    assert "of rank 2 no journal was found, so nobody knows whether it came" in found.summary
+
+
+def test_beside_a_rank_without_a_journal_who_is_away_is_named(tmp_path: Path) -> None:
+    """Rank 1 is in its loader, and the journal of rank 2 was not collected; but if somebody lost a
+    connection, rank 2 may have failed before, and nobody is named.
+    """
+    for lost, culprits in ((False, [1]), (True, [])):
+        folder = tmp_path / str(lost)
+        for journal, group in steps(folder, 4):
+            if journal.rank == 2:
+                for path in (journal.definitions, *journal.segments):
+                    path.unlink()
+                continue
+            if journal.rank == 1:
+                stand(journal, 5 * S, "loader.py", 8, "load")
+            else:
+                number = journal.begin(journal.collective(group), 200 * MS, q=3)
+                if lost and journal.rank == 3:
+                    journal.end(number, 20 * MS, x=journal.string(PEER_GONE))
+            beat(journal, 20)
+        found = only(findings(folder))
+        assert (found.kind, found.certainty) == ("missing_participant", "likely")
+        assert ranks(folder, found.culprits) == culprits
 
 
 ODD: list[tuple[str, dict[str, Any], str]] = [

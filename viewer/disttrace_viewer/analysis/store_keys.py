@@ -22,9 +22,35 @@ from disttrace_viewer.trace.model import Place
 Key = tuple[str | None, str]
 """The place, and the key with every prefix."""
 
+AWAITING = ("store.get", "store.wait", "store.multi_get", "store.queue_pop")
+"""Store operations that last until somebody else has done something."""
+
 _NUMBER = re.compile(r"\d+")
 _SERIES = 2
 """So many keys of one form make a series: one key could bear its setter's own rank."""
+
+
+def taken_connections(evidence: Evidence) -> Mapping[tuple[int, int], Op]:
+    """Store operations that cannot begin, with the wait of another thread that is before them.
+
+    A TCPStore sends one request at a time, under a lock (``activeOpLock_`` of TCPStore.cpp): while
+    one thread waits in it for a key, the others of the process wait for that thread.
+    """
+    trace = evidence.trace
+    by_client: dict[tuple[int, int, int | None], list[Op]] = {}
+    for op in evidence.pending:
+        store = None if op.call.store is None else trace.stores[op.call.store]
+        if op.call.kind != "store" or op.issued_ns is not None or store is None:
+            continue
+        if store.base is not None and trace.stores[store.base].type == "TCPStore":
+            client = (op.process, store.base, store.connection)
+            by_client.setdefault(client, []).append(op)
+    found: dict[tuple[int, int], Op] = {}
+    for pending in by_client.values():
+        first = min(pending, key=lambda op: (op.begin_ns, op.number))
+        if first.call.op in AWAITING:
+            found |= {op.id: first for op in pending if op.thread != first.thread}
+    return found
 
 
 @dataclass(frozen=True)
@@ -37,6 +63,16 @@ class Setters:
     def first(self) -> Mapping[Key, int]:
         """Keys that somebody has set or is about to, with the first who did."""
         return {key: processes[0] for key, processes in self._all.items()}
+
+    @cached_property
+    def begun(self) -> Mapping[Key, int]:
+        """Keys that somebody is setting and nobody has set: who awaits one waits for that call."""
+        done = {k for k, op in self._events if op.call.op in SETTERS and op.end_ns is not None}
+        return {
+            key: op.process
+            for key, op in self._events
+            if op.call.op in SETTERS and op.pending and key not in done
+        }
 
     def absent(self, key: Key) -> bool:
         """Whether a key was never set, or deleted since it was."""
@@ -90,8 +126,10 @@ class Setters:
     def _all(self) -> Mapping[Key, tuple[int, ...]]:
         """Every process that set a key, in the order of their first time."""
         found: dict[Key, dict[int, None]] = {}
+        taken = taken_connections(self.evidence)
         for key, op in self._events:
-            if op.call.op in SETTERS:
+            awaits = op.id in taken and taken[op.id].key == op.key
+            if op.call.op in SETTERS and not awaits:  # nothing sets the key that it stands behind
                 found.setdefault(key, {})[op.process] = None
         return {key: tuple(processes) for key, processes in found.items()}
 

@@ -16,7 +16,7 @@ from disttrace_viewer.analysis.node_rendezvous import AGENT, Agents
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
 from disttrace_viewer.analysis.rendezvous import LATE_NS, RendezvousIndex
-from disttrace_viewer.analysis.store_keys import Setters
+from disttrace_viewer.analysis.store_keys import Setters, taken_connections
 from disttrace_viewer.sample.sample import STAND_IN, message_stream
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
@@ -53,6 +53,8 @@ class Wait:
     """Those among the targets that arrived after the exchange was given up, and by how much."""
     side: bool = False
     """Of a thread beside the one that does the process's exchanges: it holds up nobody else."""
+    behind: Op | None = None
+    """The wait of another thread that has the connection to the store which this one needs."""
 
     def __hash__(self) -> int:
         # An operation is in one wait only; members and targets may be thousands.
@@ -72,14 +74,17 @@ class Wait:
 def waits(evidence: Evidence, index: RendezvousIndex, agents: Agents) -> tuple[Wait, ...]:
     """Every wait of a trace that lasts too long or was ended by its own waiting."""
     composed, side = _of_agents(evidence), _side_threads(evidence)
-    chosen = [
-        _carrier(evidence, op)
+    chosen = {
+        _carrier(evidence, op): op
         for op in evidence.blocking
         if op.id not in composed and evidence.stuck(op)
-    ]
+    }
+    taken = taken_connections(evidence)
+    behind = {op: taken[inner.id] for op, inner in chosen.items() if inner.id in taken}
     by_kind: dict[str, list[Op]] = {}
-    for op in dict.fromkeys(chosen):
-        by_kind.setdefault(op.call.kind, []).append(op)
+    for op in chosen:
+        if op not in behind:
+            by_kind.setdefault(op.call.kind, []).append(op)
     found: list[Wait] = []
     found += _collectives(evidence, by_kind.pop("collective", []))
     found += _messages(evidence, by_kind.pop("message", []))
@@ -89,8 +94,12 @@ def waits(evidence: Evidence, index: RendezvousIndex, agents: Agents) -> tuple[W
     for rest in by_kind.values():
         found += [Wait(op, OTHER, ("other", *op.id)) for op in rest]
     found += _nodes(evidence, agents)
-    waiting = {op.process for op in keys if op.id not in side} | {wait.process for wait in found}
+    waiting = {op.process for op in (*keys, *behind) if op.id not in side}
+    waiting |= {wait.process for wait in found}
     found += [replace(wait, side=wait.op.id in side) for wait in _keys(evidence, keys, waiting)]
+    for op, holder in behind.items():
+        (wait,) = _keys(evidence, [holder], waiting)
+        found.append(replace(wait, op=op, behind=holder))
     return tuple(sorted(found, key=lambda w: (w.process, w.op.number)))
 
 
@@ -353,7 +362,9 @@ def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterat
         missing = bool(unset) and blocks and not is_closed(op.error)
         # Who has filled a queue so far need not be the one to fill it once more.
         wanted = unset if missing and not queue else []
-        known = {setters.expected((place, key), op.process, waiting) for key in wanted} - {None}
+        known = {setters.expected((place, key), op.process, waiting) for key in wanted}
+        if not missing:
+            known = {setters.begun.get((place, key)) for key in keys} - {op.process}
         yield Wait(
             op, KEY, exchange, tuple(sorted(p for p in known if p is not None)), unknown=missing
         )

@@ -47,6 +47,7 @@ def stores_of(journals: Sequence[Journal]) -> tuple[Store, ...]:
                     address=record.get("address") or None,
                     path=record.get("path") or None,
                     place="",
+                    connection=record.get("connection"),
                 )
             )
     return tuple(found)

@@ -246,6 +246,8 @@ class Store:
     path: str | None
     place: str
     """Id of its ``Place``."""
+    connection: int | None = None
+    """Number of the clone over whose connection its operations go; null: over the base's own."""
 
     @property
     def lead(self) -> str:

@@ -48,7 +48,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     group = None if wait.op.call.group is None else trace.groups[wait.op.call.group]
     extra = _extra(case, wait, sinks)
     other = crossed.partner(case, wait) if extra is None else None
-    nobody = extra is not None or other is not None
+    # Who has no journal was there when the group was made: it may have come, or have failed first.
+    unseen = bool(wait.absent) and bool(evidence.closed)
+    nobody = extra is not None or other is not None or unseen
     early = all(case.early(w) for w in inside)
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
@@ -63,7 +65,6 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         certainty=CERTAIN if whole and not nobody and not unsure and not early else LIKELY,
         hint=_hint(case, wait, sinks) if extra is None else _skipped(case, extra),
         culprits=() if nobody else tuple(sinks),
-        absent_ranks=() if nobody else wait.absent,
         waiting=tuple(who),
         op=wait.op.call.op,
         group=None if group is None else group.id,
@@ -134,13 +135,14 @@ def _summary(
         )
     never = [p for p in sinks if p not in late]
     missing = sentences.processes(trace, never)
-    if wait.absent:
-        unseen = f"{sentences.ranks(wait.absent)} (no journal found)"
-        missing = f"{missing} and {unseen}" if never else unseen
+    unseen = f"of {sentences.ranks(wait.absent)} no journal was found, so nobody knows whether"
+    unseen += f" {'they' if len(wait.absent) > 1 else 'it'} came"
+    if not sinks:
+        return f"{sentences.capital(waited)} in {name} at {at} for {age}; {unseen}."
     after = f", and {sentences.processes(trace, came)} only after they had given up" * bool(came)
     return (
         f"{sentences.capital(missing)} never joined {name}{after}: {waited} at {at} for {age}"
-        f"{outside.where(case, never)}."
+        f"{outside.where(case, never)}{f'; {unseen}' * bool(wait.absent)}."
     )
 
 
@@ -166,7 +168,7 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
             "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier; use"
             " join() of DistributedDataParallel, or drop_last."
         )
-    one = len(sinks) == 1 and not wait.absent
+    one = len(sinks) == 1
     late = dict(wait.lateness)
     if sinks and all(s in late for s in sinks):
         return (

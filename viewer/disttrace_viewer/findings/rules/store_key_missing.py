@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.store_keys import Setters
@@ -55,11 +55,13 @@ def _finding(case: Case, wait: Wait) -> Finding:
     assert isinstance(exchange, tuple)
     place, unset = exchange[1], exchange[2:]
     inside = [w for w in case.open() if w.exchange == wait.exchange]
-    who = [w.process for w in inside]
+    who = list(dict.fromkeys(w.process for w in inside))
     key = str(unset[0])
     names = " and ".join(repr(k) for k in unset[:3])
     store = trace.place_by_id.get(str(place))
-    at = sentences.place(frame(trace, wait.op))
+    op = wait.behind or wait.op
+    at = sentences.place(frame(trace, op))
+    behind = [w for w in inside if w.behind is not None]
     setters = Setters(evidence)
     known = setters.first
     near, setter = _near(known, place, key)
@@ -71,36 +73,64 @@ def _finding(case: Case, wait: Wait) -> Finding:
         text += f" popped ({popped:,})"
     elif before is not None:
         text = f"it was deleted after {trace.processes[before].label} had set it"
-    elif near is not None:
+    elif near is not None and not behind:
         text += f"; the nearest key that was set is {near!r}"
         if setter is not None:
             text += f", by {trace.processes[setter].label}"
     others = [p for p in (store.processes if store else ()) if p not in who and case.outside(p)]
     doing = f"; of those who use this store{outside.where(case, others)[1:]}" if others else ""
     early = all(case.early(w) for w in inside)
-    age = sentences.span(max(evidence.age_ns(w.op) for w in inside))
+    age = sentences.span(max(evidence.age_ns(w.op) for w in behind or inside))
+    text += _behind(case, behind)
     label = sentences.processes(trace, who)
     return Finding(
         kind="store_key_missing",
         summary=(
             f"{sentences.capital(label)} {sentences.have(len(who))} been in"
-            f" {wait.op.call.op} of"
+            f" {op.call.op} of"
             f" {names} at {at} for {age}, and {text}{doing}."
         ),
         certainty=CERTAIN
         if store and not early and case.certain_journals(store.processes)
         else LIKELY,
-        hint="Find who should push once more, or who pops once too often: a count, a condition on"
-        " the rank, a push that was left out."
-        if before is not None and pushed
-        else "Find who should set this key, and compare its spelling and its prefixes.",
+        hint=_hint(before is not None and bool(pushed), behind),
         waiting=tuple(who),
-        op=wait.op.call.op,
+        op=op.call.op,
         key=key,
         locations=evidence.locations(w.op for w in inside) + outside.locations(case, others),
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset(who)),
         settles=(EARLY,) if early else (),
+    )
+
+
+def _hint(popped: bool, behind: Sequence[Wait]) -> str:
+    if behind:
+        return (
+            "A TCPStore serves one call at a time: give the thread that waits a connection of its"
+            " own (store.clone(), or another TCPStore), or let it poll with check()."
+        )
+    if popped:
+        return (
+            "Find who should push once more, or who pops once too often: a count, a condition on"
+            " the rank, a push that was left out."
+        )
+    return "Find who should set this key, and compare its spelling and its prefixes."
+
+
+def _behind(case: Case, behind: Sequence[Wait]) -> str:
+    """What cannot begin because the wait of another thread has the connection."""
+    trace = case.evidence.trace
+    calls: dict[tuple[str, str], list[int]] = {}
+    for wait in behind:
+        place = sentences.place(frame(trace, wait.op))
+        calls.setdefault((wait.op.call.op, place), []).append(wait.process)
+    shown = [f"{op} of {sentences.processes(trace, who)} ({at})" for (op, at), who in calls.items()]
+    if not shown:
+        return ""
+    return (
+        "; meanwhile that thread has its process's connection to the store, behind which"
+        f" {sentences.listed(shown)} {'stand' if len(shown) > 1 else 'stands'}"
     )
 
 

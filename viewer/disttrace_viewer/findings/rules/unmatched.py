@@ -100,7 +100,6 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         if not wait.lateness
         else "Find what held it up before that call, or allow more time: timeout= of the group.",
         culprits=() if nobody else tuple(sinks),
-        absent_ranks=() if nobody else wait.absent,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
         op=op.call.op,
         group=_group(case, op),
@@ -140,8 +139,8 @@ def _summary(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
             f"{who} never {verb if many else verb + 's'}{outside.where(case, sinks, named=True)}"
         )
     else:
-        never = f"{sentences.ranks(wait.absent)} (no journal found) never {verb}s"
-    if wait.any_of:
+        never = f"of {sentences.ranks(wait.absent)} no journal was found"
+    if wait.any_of and sinks:
         never = f"nobody {verb}s: {never}"
     return f"{been}, but {never}."
 

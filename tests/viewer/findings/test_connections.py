@@ -1,0 +1,83 @@
+"""A TCPStore serves one call at a time: what stands behind a thread that waits in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.journals import MS, Journal
+from support.scenes import beat, findings, only, ranks, steps
+
+
+def store_call(journal: Journal, op: str, line: int, **keys: object) -> int:
+    """A store operation under the prefix ``app``."""
+    store = journal.prefix_store(1, "app", **keys)
+    where = journal.stack(("train.py", line, "main"))
+    return journal.call(f"store.{op}", kind="store", store=store, origin="python", stack=where)
+
+
+def listening(folder: Path, **connection: int) -> None:
+    """Every rank's thread waits for "stop"; then rank 0 sets a key that rank 1 gets."""
+    for journal, _ in steps(folder, 2):
+        thread = journal.numbered("thread", name="listen", native=7)
+        wait = store_call(journal, "wait", 12, **connection)
+        journal.begin(wait, 150 * MS, h=thread, k=["stop"])
+        op, line = ("set", 20) if journal.rank == 0 else ("get", 21)
+        journal.begin(store_call(journal, op, line), 200 * MS, k="ready")
+        beat(journal, 20)
+
+
+def test_calls_stand_behind_a_thread_that_waits(tmp_path: Path) -> None:
+    """The key that the thread waits for is what holds up everybody."""
+    listening(tmp_path)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.key, found.culprits) == ("store_key_missing", "app/stop", ())
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+    assert "has its process's connection to the store, behind which" in found.summary
+    assert "store.set of rank 0 (train.py:20)" in found.summary
+    assert "store.get of rank 1 (train.py:21)" in found.summary
+    assert "serves one call at a time" in (found.hint or "")
+
+
+def test_a_clone_has_a_connection_of_its_own(tmp_path: Path) -> None:
+    """Then the set is on its way, the get waits for it, and the thread holds up nobody."""
+    listening(tmp_path, connection=9)
+    assert "store_key_missing" not in {f.kind for f in findings(tmp_path)}
+
+
+def test_a_key_that_the_own_thread_would_set(tmp_path: Path) -> None:
+    """The set stands behind the get of the same key: it never gets there."""
+    for journal, _ in steps(tmp_path, 2):
+        thread = journal.numbered("thread", name="prepare", native=7)
+        if journal.rank == 1:
+            journal.begin(store_call(journal, "get", 21), 200 * MS, k="ready")
+            journal.begin(store_call(journal, "set", 30), 210 * MS, h=thread, k="ready")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.key, found.culprits) == ("store_key_missing", "app/ready", ())
+    assert "behind which store.set of rank 1 (train.py:30) stands" in found.summary
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_group_is_not_made_behind_a_thread_that_waits(tmp_path: Path, *, own: bool) -> None:
+    """Gloo's mesh sets its address over the same connection."""
+    for journal, _ in steps(tmp_path, 2):
+        thread = journal.numbered("thread", name="listen", native=7)
+        keys = {} if own else {"connection": 9}
+        journal.begin(store_call(journal, "wait", 12, **keys), 150 * MS, h=thread, k=["stop"])
+        store = journal.prefix_store(1, "default_pg", "0/", "1/")
+        where = journal.stack(("train.py", 15, "main"))
+        outer = journal.call("new_group", kind="composed", origin="python", stack=where)
+        make = journal.call(
+            "ProcessGroupGloo", kind="constructor", store=store, origin="python", stack=where,
+            args={"rank": journal.rank, "size": 2},
+        )  # fmt: skip
+        key = journal.call("store.set", kind="store", store=store, origin="c++", stack=where)
+        begun = journal.begin(make, 200 * MS, p=journal.begin(outer, 199 * MS))
+        journal.begin(key, 201 * MS, p=begun, k=f"0/{journal.rank}")
+        beat(journal, 20)
+    kinds = {f.kind: f for f in findings(tmp_path)}
+    assert ("store_key_missing" in kinds) is own
+    if own:
+        assert "ProcessGroupGloo of ranks 0, 1 (train.py:15)" in kinds["store_key_missing"].summary
