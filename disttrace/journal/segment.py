@@ -10,27 +10,25 @@ is *written*, one system call per line.
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
-import resource
-import sys
-import time
+import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.slow_writes import WriteBudget
 
 # Local file systems on which reserved blocks stay reserved. btrfs and zfs copy on write, network
 # file systems may lose the server: there a store into a mapping can still end in SIGBUS.
 MAPPABLE = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "overlay"})
 
-PRIVATE = 0o600
-"""Permissions of files unless DISTTRACE_FILE_MODE says otherwise: nobody else reads them."""
-
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _FIRST_WINDOW = 64 * 1024  # most processes write little: the first reservations are small
 _LARGEST_WINDOW = 256 * 1024
+_PATIENCE = 1.0  # seconds that the end of a segment waits for a thread that writes into it
+
+_LEFT: list[mmap.mmap] = []  # mappings that cannot be let go of
 
 # Have the kernel make all pages of a window ready at once (Linux 5.14): one by one, as lines reach
 # them, they cost a third of a line. Python has no name for it.
@@ -130,21 +128,20 @@ class MappedSegment:
         self._start = 0  # offset of the window in the file
         self._sealed: int | None = None  # size of the content once no line may follow
         self._next_window = _FIRST_WINDOW
-        self._fd = create(path, os.O_RDWR, mode)
+        self._file = OwnFile(path, os.O_RDWR, mode)
         try:
             self._open_window(0, 0)
         except BaseException:
-            os.close(self._fd)
+            self._file.close()
             raise
 
     def extend(self, need: int) -> None:
         size = self._seal()
         if size and size + need > self._limit:
             raise SegmentFull
-        window, mapping = self._window, self._map
+        window, mapping, mapped_from = self._window, self._map, self._mapped_from
         self._open_window(size, need)
-        window.close()
-        mapping.close()
+        self._unmap(window, mapping, mapped_from)
 
     def stretch(self, need: int) -> None:
         self._limit = max(self._limit, self._seal() + need)
@@ -154,17 +151,24 @@ class MappedSegment:
 
     def close(self) -> None:
         size = self._seal()
-        self._window.close()
-        self._map.close()
+        self._unmap(self._window, self._map, self._mapped_from)
         try:
-            os.ftruncate(self._fd, size)
+            os.ftruncate(self._file.checked(), size)
         finally:
-            os.close(self._fd)
+            self._file.close()
 
     def abandon(self) -> None:
-        self._window.close()
-        self._map.close()
-        os.close(self._fd)
+        self._unmap(self._window, self._map, self._mapped_from)
+        self._file.close()
+
+    def _unmap(self, window: Window, mapping: mmap.mmap, mapped_from: int) -> None:
+        """A mapping closes a descriptor of its own. Where the program took the file's it took that
+        too, and may have given its number to something else: then the mapping stays."""
+        window.close()
+        if self._file.is_ours() and self._file.times_opened == mapped_from:
+            mapping.close()
+        else:
+            _LEFT.append(mapping)
 
     def _seal(self) -> int:
         """Let no further line into the window; returns the size of the file's content."""
@@ -178,8 +182,10 @@ class MappedSegment:
         # At least the line: one that is longer than the limit is rare, but it is data.
         length = max(min(self._next_window, self._limit - start), size - start + need)
         allow(start + length)
-        os.posix_fallocate(self._fd, start, length)
-        self._map = mmap.mmap(self._fd, length, mmap.MAP_SHARED, offset=start)
+        fd = self._file.checked()
+        self._mapped_from = self._file.times_opened
+        os.posix_fallocate(fd, start, length)
+        self._map = mmap.mmap(fd, length, mmap.MAP_SHARED, offset=start)
         with contextlib.suppress(OSError):  # an older kernel
             self._map.madvise(_POPULATE_WRITE)
         self._window = self._make_window(self._map, size - start)
@@ -190,7 +196,8 @@ class MappedSegment:
 
 
 class WrittenSegment:
-    """A segment written line by line; the kernel keeps lines of several threads apart.
+    """A segment written line by line. Whoever writes holds its lock: a thread that is late must not
+    write into what took the descriptor's number after the segment was closed.
 
     With ``budget`` the writes are timed, and ``put`` raises SlowWrites when that is at its end.
     """
@@ -202,17 +209,20 @@ class WrittenSegment:
         self._budget = budget
         self._size = 0
         self._allowed = 0  # size up to which the process's own limit was looked at
-        self._fd = create(path, os.O_WRONLY | os.O_APPEND, mode)
+        self._closed = False
+        self._lock = threading.RLock()  # a signal handler may record in the middle of a line
+        self._file = OwnFile(path, os.O_WRONLY | os.O_APPEND, mode)
         self.put: Callable[[bytes], object] = self._put
 
     def _put(self, line: bytes) -> None:
-        size = self._size + len(line)
-        if size > self._limit and self._size:
-            raise SegmentFull
-        if size > self._allowed:
-            self._allowed = min(allow(size), size + _FIRST_WINDOW)
-        self._size = size
-        write_timed(self._fd, line, self._budget)
+        with self._lock:
+            size = self._size + len(line)
+            if self._closed or (size > self._limit and self._size):
+                raise SegmentFull
+            if size > self._allowed:
+                self._allowed = min(allow(size), size + _FIRST_WINDOW)
+            self._size = size
+            self._file.write(line, self._budget)
 
     def extend(self, need: int) -> None:
         if self._size and self._size + need > self._limit:
@@ -225,50 +235,16 @@ class WrittenSegment:
         return self._size
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._closed = True
+        if self._lock.acquire(timeout=_PATIENCE):  # else somebody hangs in a write: let it be
+            try:
+                self._file.close()
+            finally:
+                self._lock.release()
 
-    abandon = close
-
-
-def create(path: str, flags: int, mode: int) -> int:
-    """A new file of ours with exactly these permissions, whatever the umask. Raises OSError.
-
-    O_EXCL follows no link and opens nothing that somebody else put there.
-    """
-    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with contextlib.suppress(OSError):  # a file system without permissions
-        os.fchmod(fd, mode)
-    return fd
-
-
-def allow(size: int) -> int:
-    """The size up to which this process may write files; OSError where ``size`` is beyond.
-
-    The kernel would send SIGXFSZ first, which ends a program that set it to its default.
-    """
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if limit == resource.RLIM_INFINITY:
-        return sys.maxsize
-    if size > limit:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
-    return limit
-
-
-def write_all(fd: int, data: bytes) -> None:
-    """Write ``data`` as a whole; a disk that fills up in the middle raises OSError."""
-    done = os.write(fd, data)
-    while done < len(data):
-        done += os.write(fd, data[done:])
-
-
-def write_timed(fd: int, data: bytes, budget: WriteBudget | None) -> None:
-    """The same, and let ``budget`` know how long it took. Raises SlowWrites too."""
-    if budget is None:
-        write_all(fd, data)
-    else:
-        begun = time.perf_counter_ns()
-        write_all(fd, data)
-        budget.wrote(begun)
+    def abandon(self) -> None:
+        self._closed = True
+        self._file.close()  # of the threads only this one is left
 
 
 def mechanism(path: str) -> tuple[str, str]:

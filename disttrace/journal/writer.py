@@ -16,17 +16,14 @@ import orjson
 
 from disttrace import redact
 from disttrace.journal import format as fmt
+from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.segment import (
-    PRIVATE,
     MakeWindow,
     PlainWindow,
     Segment,
     SegmentFull,
-    allow,
-    create,
     open_segment,
     write_budget,
-    write_timed,
 )
 
 # Eight segments fill the bound, so at most an eighth of the history is lost when the oldest goes.
@@ -92,7 +89,7 @@ class Journal:
         make_folder(directory, mode)
         self._budget = write_budget(directory, slow_write)
         self._mode = mode
-        self._defs = create(fmt.definitions_name(self._path), os.O_WRONLY | os.O_APPEND, mode)
+        self._defs = OwnFile(fmt.definitions_name(self._path), os.O_WRONLY | os.O_APPEND, mode)
         self._defined = 0  # bytes of definitions
 
     def define(self, record: Mapping[str, Any]) -> int:
@@ -103,7 +100,7 @@ class Journal:
         line = encode(fmt.with_ranges(redact.current.record(record))) + b"\n"
         self._defined += len(line)
         allow(self._defined)
-        write_timed(self._defs, line, self._budget)
+        self._defs.write(line, self._budget)
         return len(line)
 
     def append(self, line: bytes) -> None:
@@ -178,16 +175,16 @@ class Journal:
 
     def vanished(self) -> bool:
         """Whether the definitions file was deleted: what is written now reaches nobody."""
-        return os.fstat(self._defs).st_nlink == 0
+        return self._defs.is_deleted()
 
     def close(self) -> None:
         """Cut the last segment to its size and close both files. Raises OSError."""
         if self._segment is not None:
             self._segment.close()
-        os.close(self._defs)
+        self._defs.close()
 
     def abandon(self) -> None:
         """Close both files without changing them: after a fork they are the parent's."""
         if self._segment is not None:
             self._segment.abandon()
-        os.close(self._defs)
+        self._defs.close()

@@ -202,8 +202,11 @@ class Recorder(Definitions):
     def check(self) -> None:
         """Notice a folder that was deleted under the journal."""
         with self.lock:
-            if self._journal is not None and self._journal.vanished():
-                self._fail(FileNotFoundError("its journal was deleted"))
+            try:
+                if self._journal is not None and self._journal.vanished():
+                    self._fail(FileNotFoundError("its journal was deleted"))
+            except OSError as error:
+                self._fail(error)
 
     def close(self) -> None:
         """Close the journal; whatever comes later is dropped."""

@@ -76,7 +76,7 @@ def test_a_written_segment_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """The line is in the file though its write is the last."""
     segment = WrittenSegment(str(tmp_path / "s"), limit=1000, budget=WriteBudget(0.05))
     segment.put(b"quick\n")
-    monkeypatch.setattr("disttrace.journal.segment.write_all", lambda fd, data: time.sleep(0.1))
+    monkeypatch.setattr("disttrace.journal.own_file.write_all", lambda fd, data: time.sleep(0.1))
     with pytest.raises(SlowWrites):
         segment.put(b"slow\n")
     segment.close()

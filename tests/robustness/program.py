@@ -5,6 +5,7 @@ import resource
 import shutil
 import signal
 import sys
+import tempfile
 import time
 
 import torch
@@ -13,6 +14,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 FOLDER = os.environ.get("DISTTRACE_DIR", "")
 LINE = "x" * 200  # a key, so that the journal grows
+MINE: list[int] = []
 
 
 def trouble(kind: str) -> None:
@@ -22,6 +24,12 @@ def trouble(kind: str) -> None:
     elif kind == "descriptors":
         highest = max(map(int, os.listdir("/proc/self/fd")))
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, highest + 1))
+    elif kind.startswith("closed"):  # as daemons do, and the numbers are the program's from there
+        os.closerange(3, 4096)
+        with tempfile.TemporaryDirectory() as folder:
+            for number in range(40):
+                MINE.append(os.open(f"{folder}/{number}", os.O_CREAT | os.O_RDWR))
+                os.write(MINE[-1], b"mine")
     elif kind in ("size", "size with a signal"):
         if kind != "size":
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python itself ignores it
@@ -30,6 +38,10 @@ def trouble(kind: str) -> None:
 
 def main() -> int:
     """Issue operations before and after the trouble; the exit code is the program's own."""
+    if sys.argv[1] == "closed, written":
+        from disttrace.journal import segment
+
+        segment.MAPPABLE = frozenset()
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     store = dist.HashStore()
     tensor = torch.ones(4)
@@ -40,6 +52,7 @@ def main() -> int:
         store.set(f"{LINE}{step}", str(step))
     if sys.argv[1] == "deleted" and FOLDER:
         time.sleep(2.5)  # a heartbeat looks whether the folder is there
+    assert [os.pread(fd, 9, 0) for fd in MINE] == [b"mine"] * len(MINE)
     print(store.get(f"{LINE}2999").decode(), store.num_keys(), tensor.sum().item())
     dist.destroy_process_group()
     return 3

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.processes import Outcome, clean_environ, run_program
+from support.raw import read_journals
 
 PROGRAM = Path(__file__).with_name("program.py")
 RESULT = "2999 3000 4.0\n"
@@ -50,6 +51,14 @@ def test_no_descriptors_left(tmp_path: Path) -> None:
     ours = outcome.stderr.count("disttrace:")
     assert ours <= 1
     check(outcome, sentences=ours)
+
+
+@pytest.mark.parametrize("kind", ["closed", "closed, written"])
+def test_descriptors_taken_away(tmp_path: Path, kind: str) -> None:
+    """What a daemon closes and opens anew is not written into, cut or closed by us."""
+    check(run(kind, tmp_path / "out"), sentences=0)
+    (journal,) = read_journals(tmp_path / "out")
+    assert len([op for op, _, ended in journal.operations() if ended and op == "store.set"]) == 3000
 
 
 def test_the_folder_is_a_file(tmp_path: Path) -> None:

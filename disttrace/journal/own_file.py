@@ -1,0 +1,107 @@
+"""A file of ours, in a process whose program may close or replace any descriptor it likes.
+
+Daemons close everything above the second descriptor, and what they open next has our numbers. What
+is written, cut or closed here is looked at first: it must still be the file that was made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import sys
+import time
+
+from disttrace.journal.slow_writes import WriteBudget
+
+PRIVATE = 0o600
+"""Permissions of files unless DISTTRACE_FILE_MODE says otherwise: nobody else reads them."""
+
+
+class OwnFile:
+    """A new file under a descriptor that is used only while it is that file's. Raises OSError.
+
+    Where the program took the descriptor, the file is opened again. ``times_opened`` tells who
+    keeps something beside it that went away then.
+    """
+
+    def __init__(self, path: str, flags: int, mode: int) -> None:
+        self.times_opened = 1
+        self._path, self._flags = path, flags
+        self._fd = _create(path, flags, mode)
+        self._identity = _identity(os.fstat(self._fd))
+
+    def is_ours(self) -> bool:
+        """Whether the descriptor still is the file's."""
+        try:
+            return self._fd >= 0 and _identity(os.fstat(self._fd)) == self._identity
+        except OSError:
+            return False
+
+    def checked(self) -> int:
+        """The descriptor. Raises OSError where it is not ours and the file cannot be had again."""
+        if not self.is_ours():
+            self._fd = -1
+            fd = os.open(self._path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            if _identity(os.fstat(fd)) != self._identity:
+                os.close(fd)
+                raise OSError(errno.EBADF, "the program closed it, and another has its name")
+            self._fd = fd
+            self.times_opened += 1
+        return self._fd
+
+    def write(self, data: bytes, budget: WriteBudget | None) -> None:
+        """Write as a whole, and let ``budget`` know how long it took. Raises OSError."""
+        fd = self.checked()
+        if budget is None:
+            write_all(fd, data)
+        else:
+            begun = time.perf_counter_ns()
+            write_all(fd, data)
+            budget.wrote(begun)
+
+    def is_deleted(self) -> bool:
+        """Whether it has no name any more: what is written now reaches nobody. Raises OSError."""
+        return os.fstat(self.checked()).st_nlink == 0
+
+    def close(self) -> None:
+        """Let go of it; nothing where it is not ours any more. Raises OSError."""
+        if self.is_ours():
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+def _identity(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
+
+
+def _create(path: str, flags: int, mode: int) -> int:
+    """A new file of ours with exactly these permissions, whatever the umask. Raises OSError.
+
+    O_EXCL follows no link and opens nothing that somebody else put there.
+    """
+    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with contextlib.suppress(OSError):  # a file system without permissions
+        os.fchmod(fd, mode)
+    return fd
+
+
+def allow(size: int) -> int:
+    """The size up to which this process may write files; OSError where ``size`` is beyond.
+
+    The kernel would send SIGXFSZ first, which ends a program that set it to its default.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit == resource.RLIM_INFINITY:
+        return sys.maxsize
+    if size > limit:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    return limit
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write ``data`` as a whole; a disk that fills up in the middle raises OSError."""
+    done = os.write(fd, data)
+    while done < len(data):
+        done += os.write(fd, data[done:])
