@@ -234,14 +234,16 @@ class JournalReader:
     def _end(self, operation: Operation, record: Record) -> None:
         operation.end = record["d"]
         operation.issued = record.get("u", operation.issued)
-        if operation.call.get("async") is False:
-            operation.waited = record.get("v", operation.issued)
+        # A synchronous call waits from its issue on unless it says otherwise.
+        operation.waited = record.get("v", record.get("u", operation.waited))
         operation.bytes = record.get("n", operation.bytes)
         operation.seq = record.get("q", operation.seq)
         operation.source = record.get("y")
         operation.raised_on_issue = bool(record.get("f"))
         if "x" in record:
             operation.error = self.definitions.string(record["x"]) or "Error"
+        elif operation.waited is not None and operation.completed is None:
+            operation.completed = operation.end
 
     def _lost(self, operation: Operation, record: Record) -> None:
         if operation.completed is not None:
