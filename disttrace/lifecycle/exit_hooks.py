@@ -66,9 +66,9 @@ class Ending:
         self._left = None
 
     def failure(self, error: BaseException) -> None:
-        """An exception that nobody caught."""
+        """An exception that nobody caught; a KeyboardInterrupt says where it was interrupted."""
         recorder = self._capture.recorder
-        if not recorder.is_open or isinstance(error, (SystemExit, KeyboardInterrupt)):
+        if not recorder.is_open or isinstance(error, SystemExit):
             return
         traceback = error.__traceback__
         while traceback is not None and traceback.tb_next is not None:
@@ -221,7 +221,7 @@ class Ending:
         """A child's function raised ``error``, or nothing."""
         if isinstance(error, SystemExit) and _is_torch_spawn(error):
             error = error.__context__  # torch's spawn caught it, wrote it down and leaves with 1
-        if error is None or isinstance(error, (SystemExit, KeyboardInterrupt)) or self._failed:
+        if error is None or isinstance(error, SystemExit) or self._failed:
             return
         self._failed = True
         self.failure(error)

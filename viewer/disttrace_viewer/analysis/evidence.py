@@ -62,12 +62,24 @@ class Evidence:
 
     @cached_property
     def sample(self) -> Sample:
-        """The operations that say where each process stands."""
-        if self.given is not None:
-            return self.given
-        from disttrace_viewer.sample.of_table import sample_of  # needs Polars
+        """The operations that say where each process stands.
 
-        return sample_of(self.trace)
+        What ended badly after the job was interrupted from outside counts as in flight then.
+        """
+        found = self.given
+        if found is None:
+            from disttrace_viewer.sample.of_table import sample_of  # needs Polars
+
+            found = sample_of(self.trace)
+        at_ns = self.interrupted_ns
+        if at_ns is None:
+            return found
+        return replace(found, ops=tuple(process_ends.undone(op, at_ns) for op in found.ops))
+
+    @cached_property
+    def interrupted_ns(self) -> int | None:
+        """When the whole job was interrupted from outside (Ctrl-C, a signal to the launcher)."""
+        return process_ends.interrupted_ns(self.trace.processes)
 
     def course(self, process: int, stream: Stream) -> Course | None:
         """All collectives of a process in a stream; None where they are not at hand."""
@@ -102,7 +114,8 @@ class Evidence:
     @cached_property
     def ends(self) -> tuple[End, ...]:
         """How each process ended."""
-        return process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)
+        found = process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)
+        return process_ends.since_interrupt(found, self.interrupted_ns)
 
     @cached_property
     def live(self) -> bool:
@@ -316,6 +329,8 @@ class Evidence:
     def until_ns(self, process: int) -> int:
         """Until when a process certainly was where it was last seen."""
         end = self.ends[process]
+        if end.interrupted and self.interrupted_ns is not None:
+            return self.interrupted_ns
         if end.lingers:
             return self.cut_ns
         if end.how == SILENT and self.cut_ns - end.t_ns <= MISSED_TOGETHER:

@@ -5,14 +5,18 @@ failure). Its text does not decide: a loader that timed out and an upload whose 
 read like a lost rank. What decides is the process's own communication: an operation of it ended in
 that very error, or in one from which the failure was raised, or ended in any such error before and
 nothing was exchanged since.
+
+Where the whole job was interrupted from outside (Ctrl-C, a signal to its launcher), what stood
+before is the verdict: whoever is interrupted lets go of its connections, so what others lose after
+that, and how they end, says nothing about the program.
 """
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from disttrace.journal.format import HEARTBEAT_NS
 from disttrace_viewer.analysis.liveness import DISK, STOPPED, Seen, signal_name
@@ -28,6 +32,10 @@ MISSED_NS = 3 * HEARTBEAT_NS
 """Silent for longer than this while others beat: it does not run any more."""
 TOGETHER_NS = HEARTBEAT_NS + 1_000_000_000
 """Last signs that are no further apart may be of one moment."""
+
+INTERRUPT = "KeyboardInterrupt"
+STOPPED_AGENT = "SignalException"
+"""What torchrun's agent raises in its handler of signals."""
 
 FROM_OUTSIDE = tuple(
     -number
@@ -93,6 +101,8 @@ class End:
     """Its main thread has failed, and another thread keeps the process alive."""
     causes: tuple[str, ...] = ()
     """Errors that it passes on, nearest first."""
+    interrupted: bool = False
+    """By a KeyboardInterrupt (SIGINT), or while the whole job was ended from outside."""
     held: str | None = None
     """``stopped`` or ``disk``: what the kernel says of a process that lives and does not run."""
 
@@ -149,6 +159,13 @@ def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen) -> E
         return _cut_short(process, told_of, code, dead=dead, killed=killed)
     failure, word = _failure(process), process.exit.how
     known = code if code is not None and code > 0 and not killed else process.exit.code
+    if word == "exception" and (known is None if failure is None else is_interrupt(failure)):
+        # The interpreter ends itself by SIGINT, and the one who sent that is outside.
+        t_ns = process.exit.t_ns if failure is None else failure.t_ns
+        return End(
+            SILENT, t_ns, -signal.SIGINT, failure, exit_word=word, known_dead=True,
+            told_to_end=killed, interrupted=True,
+        )  # fmt: skip
     if word == "exception" and failure is not None:
         how = _guilt(failure.chain, failure.stack, failure.t_ns, told_of)
         return End(
@@ -179,6 +196,11 @@ def _cut_short(
 ) -> End:
     """The end of a process that left no exit record."""
     failure = _failure(process)
+    if failure is not None and is_interrupt(failure):
+        return End(
+            SILENT, failure.t_ns, -signal.SIGINT, failure, known_dead=dead, told_to_end=killed,
+            interrupted=True,
+        )  # fmt: skip
     if failure is not None:
         how = _guilt(failure.chain, failure.stack, failure.t_ns, told_of)
         return End(how, failure.t_ns, code, failure, known_dead=dead, causes=failure.causes)
@@ -187,6 +209,11 @@ def _cut_short(
         aborted = code == -signal.SIGABRT and (told_of.blocked or told_of.broken_ns is not None)
         return End(CASCADE if aborted else OWN, process.last_ns, code, known_dead=True)
     return End(SILENT, process.last_ns, code, known_dead=dead, told_to_end=killed)
+
+
+def is_interrupt(failure: Failure) -> bool:
+    """Whether it is a KeyboardInterrupt, or what some library made of one."""
+    return any(text.partition(":")[0] == INTERRUPT for text in (failure.type, *failure.causes))
 
 
 def _failure(process: Process) -> Failure | None:
@@ -224,6 +251,8 @@ def words(end: End, *, many: bool = False) -> str:
 
     ``many``: the subject is several processes.
     """
+    if end.interrupted:
+        return f"{'were' if many else 'was'} interrupted from outside"
     if end.failure is not None:
         text = end.failure.text
         shown = text if len(text) <= 120 else text[:117] + "..."
@@ -239,3 +268,59 @@ def words(end: End, *, many: bool = False) -> str:
     if end.how == SILENT:
         return "ended without an exit record (SIGKILL, out of memory, or a native crash)"
     return f"{'have' if many else 'has'} ended"
+
+
+INTERRUPT_SLACK_NS = 1_000_000_000
+"""A child may be gone before its parent, interrupted at the same moment, has said so."""
+
+
+def interrupted_ns(processes: Iterable[Process]) -> int | None:
+    """When the job was interrupted, in unix nanoseconds; None if it was not, or only one rank was.
+
+    A launcher that was interrupted stands for all that it started. Without one it takes two: a
+    single rank may have been sent a signal, and its peers follow from that.
+    """
+    processes = tuple(processes)
+    found = {p.index: at_ns for p in processes if (at_ns := _interrupt_ns(p)) is not None}
+    launchers = {p.id for p in processes if p.index in found}
+    started = [p for p in processes if p.parent in launchers]
+    if len(found) < 2 and not started:
+        return None
+    told = [p.told.t_ns for p in started if p.told is not None and p.told.event == "killed"]
+    return min([*found.values(), *told])
+
+
+def _interrupt_ns(process: Process) -> int | None:
+    for failure in process.failures:
+        if failure.thread == 0 and (failure.type == STOPPED_AGENT or is_interrupt(failure)):
+            return failure.t_ns
+    last = process.exit
+    if last is not None and (last.how, last.code) == ("exception", None) and not process.failures:
+        return last.t_ns
+    return None
+
+
+def undone(op: Op, at_ns: int) -> Op:
+    """An operation as it was when the job was interrupted: what broke since was in flight."""
+    if (
+        op.error is None
+        or op.end_ns is None
+        or op.end_ns < at_ns - INTERRUPT_SLACK_NS
+        or op.refused
+    ):
+        return op
+    return replace(op, error=None, end_ns=None, complete_ns=None)
+
+
+def since_interrupt(found: Sequence[End], at_ns: int | None) -> tuple[End, ...]:
+    """The ends of processes; those since the job was interrupted are due to that."""
+    if at_ns is None:
+        return tuple(found)
+    return tuple(_since(end, at_ns) for end in found)
+
+
+def _since(end: End, at_ns: int) -> End:
+    slack = 0 if end.how == OWN else INTERRUPT_SLACK_NS
+    if end.how == ALIVE or end.t_ns < at_ns - slack:
+        return end
+    return replace(end, how=SILENT, told_to_end=True, interrupted=True)

@@ -17,6 +17,7 @@ from disttrace_viewer.analysis.process_ends import (
     MISSED_NS,
     OWN,
     SILENT,
+    STOPPED_AGENT,
     TOGETHER_NS,
     is_closed,
 )
@@ -37,10 +38,6 @@ def find(case: Case) -> Iterator[Finding]:
         alike = [p for p in order if _alike(case, first, p)]
         yield _finding(case, first, alike)
         order = [p for p in order if p not in alike and p not in case.ends]
-
-
-STOPPED_AGENT = "SignalException"
-"""What torchrun's agent raises in its handler of signals."""
 
 
 def counts(case: Case, process: int) -> bool:
@@ -99,11 +96,11 @@ def _gone(case: Case) -> list[int]:
         i
         for i, end in enumerate(evidence.ends)
         if end.how == SILENT
-        and not end.told_to_end
+        and not (end.told_to_end or end.interrupted)
         and evidence.trace.processes[i].role != "agent"
         and i not in case.ends
     ]
-    return [p for p in silent if _died(case, p, silent) and not _awaited_before(case, p)]
+    return [p for p in silent if _died(case, p, silent) and not awaited_before(case, p)]
 
 
 def _died(case: Case, process: int, silent: list[int]) -> bool:
@@ -195,7 +192,7 @@ def _survivor(case: Case, process: int, together: Set[int]) -> bool:
     )
 
 
-def _awaited_before(case: Case, process: int) -> bool:
+def awaited_before(case: Case, process: int) -> bool:
     """Whether others had been waiting for it for so long that its end changed nothing."""
     evidence = case.evidence
     at = evidence.ends[process].t_ns
@@ -232,7 +229,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
         op=None if last is None else last.call.op,
         locations=tuple(place for p in alike if (place := evidence.whereabouts(p)) is not None),
         at_ns=end.t_ns,
-        scope=Scope(roots=frozenset(alike), members=_launchers(case, alike) | _after(case, alike)),
+        scope=Scope(roots=frozenset(alike), members=_launchers(case, alike) | after(case, alike)),
     )
 
 
@@ -257,7 +254,7 @@ def _odd_models(case: Case, alike: list[int]) -> tuple[int, ...] | None:
     return tuple(p for p in alike if case.evidence.trace.processes[p].rank in odd)
 
 
-def _after(case: Case, processes: list[int]) -> frozenset[int]:
+def after(case: Case, processes: list[int]) -> frozenset[int]:
     """Members of their groups whose failure passes on that communication broke since."""
     evidence = case.evidence
     gone = set(processes)

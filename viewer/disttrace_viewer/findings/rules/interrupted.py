@@ -1,0 +1,62 @@
+"""Somebody ended the job, or one rank, from outside by SIGINT: nobody in it is to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from disttrace_viewer.analysis.node_rendezvous import AGENT
+from disttrace_viewer.analysis.process_ends import STOPPED_AGENT
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope
+from disttrace_viewer.findings.rules import process_failed
+from disttrace_viewer.wording import sentences
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """A note where the whole job was interrupted; an error where ranks were, and others were not.
+
+    A rank that others had been waiting for when it was interrupted broke nothing by that.
+    """
+    evidence, trace = case.evidence, case.evidence.trace
+    found = [i for i, end in enumerate(evidence.ends) if end.interrupted]
+    if evidence.interrupted_ns is None:
+        broke = [p for p in found if not process_failed.awaited_before(case, p)]
+        if broke and len(trace.processes) > 1:
+            yield _finding(case, broke, whole=False)
+        return
+    ranks = [i for i in found if trace.processes[i].role != AGENT]
+    if ranks or found:
+        yield _finding(case, ranks or found, whole=True)
+
+
+def _finding(case: Case, who: list[int], *, whole: bool) -> Finding:
+    evidence, trace = case.evidence, case.evidence.trace
+    first = min(who, key=lambda p: evidence.ends[p].t_ns)
+    label = sentences.capital(sentences.processes(trace, who))
+    verb = "were" if len(who) > 1 else "was"
+    at = ""
+    if not whole and (where := evidence.whereabouts(first)) is not None:
+        at = f" at {sentences.is_at(where)}"
+    told = next(
+        (
+            f" (torchrun: {f.text})"
+            for p in trace.processes
+            for f in p.failures
+            if f.type == STOPPED_AGENT and whole
+        ),
+        " (SIGINT)",
+    )
+    return Finding(
+        kind="process_failed",
+        severity=NOTE if whole else ERROR,
+        summary=f"{label} {verb} interrupted from outside{told}{at}"
+        + ("; what ranks report after that follows from it." if whole else "."),
+        hint="Somebody pressed Ctrl-C, or something sent the signal: a shell, a scheduler, a"
+        " notebook. What stood before is the verdict.",
+        waiting=(),
+        at_ns=evidence.ends[first].t_ns,
+        locations=tuple(p for w in who if (p := evidence.whereabouts(w)) is not None),
+        scope=Scope()
+        if whole
+        else Scope(roots=frozenset(who), members=process_failed.after(case, who)),
+    )
