@@ -34,7 +34,7 @@ IN_MAIN: list[tuple[str, int, Exits, Failures]] = [
     ("killed", -9, [], []),
     ("terminated", -15, [], []),
     ("aborts", -6, [], []),
-    ("interrupted", -2, [("exception", None)], []),
+    ("interrupted", -2, [("exception", None)], [("KeyboardInterrupt", "")]),
     ("raises_in_thread", 0, [("normal", None)], FAILURE),
     ("leaves_a_daemon", 0, [("normal", None)], []),
     ("own_hook", 1, [("exception", 1)], FAILURE),
