@@ -1401,7 +1401,7 @@ static int forgive(Method *self, PyObject **taken) {
     return ours;
 }
 
-/* Number of the entry of a group or store; 0: not known yet. */
+/* Number of the entry of a group or store; 0: not known yet, or without a definition. */
 static int64_t entry_number(Method *self, PyObject *owner) {
     PyObject *key = PyLong_FromVoidPtr(owner);
     if (key == NULL) return -1;
@@ -1411,7 +1411,7 @@ static int64_t entry_number(Method *self, PyObject *owner) {
     PyObject *n = PyObject_GetAttr(entry, self->core->state->n);
     int64_t number = n ? PyLong_AsLongLong(n) : -1;
     Py_XDECREF(n);
-    return number;
+    return number < 0 && !PyErr_Occurred() ? 0 : number;
 }
 
 /* The key of a call. 1: done; 0: calls of this form have none; -1: an exception. */

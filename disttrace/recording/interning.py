@@ -66,6 +66,11 @@ class Definitions:
         """Whether nothing new should be defined."""
         return self._bytes >= self.bound or self._count >= MOST
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing at all should be defined any more, groups and stores included."""
+        return self._bytes >= 2 * self.bound or self._count >= 2 * MOST
+
     def write_definition(self, record: Mapping[str, Any]) -> int:
         """Put a definition into the journal; returns its size in bytes."""
         raise NotImplementedError
@@ -112,8 +117,9 @@ class Definitions:
         varying = {key: known.pop(key) for key in VARYING if key in known}
         fixed = known
         with self.lock:
-            if not fixed.get("stack"):
-                fixed.pop("stack", None)
+            for key in ("stack", "group", "store"):
+                if fixed.get(key, 1) < 1:  # unknown, or without a definition of its own
+                    del fixed[key]
             whole = {**fixed, **varying}
             call = self._known(op, synchronous, counter, whole)
             if call is not None:
@@ -126,7 +132,7 @@ class Definitions:
             if self.full:
                 fixed.pop("stack", None)
             call = self._known(op, synchronous, counter, fixed, whole=False)
-            if call is None and self._count < 2 * MOST and self._bytes < 2 * self.bound:
+            if call is None and not self.exhausted:
                 call = self._made(op, synchronous, counter, fixed, whole=False)
             if call is None:  # not even that: every operation has a name and a kind
                 varying = {**fixed, **varying}

@@ -76,5 +76,6 @@ def _source(capture: Capture, operation: Operation, work: Any) -> bytes:
     entry = capture.groups.by_number(operation.call.group)
     if entry is None:
         return b',"y":%d' % source
-    counter = entry.stream_counter("recv", source, operation.call.tag, None)
-    return b',"y":%d,"q":%d' % (source, counter.next())
+    new = not capture.recorder.exhausted
+    counter = entry.stream_counter("recv", source, operation.call.tag, None, new=new)
+    return b',"y":%d' % source + (b',"q":%d' % counter.next() if counter is not None else b"")

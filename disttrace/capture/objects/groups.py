@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from disttrace.capture.objects.registry import Registry
-from disttrace.capture.objects.stores import Stores
+from disttrace.capture.objects.stores import StoreEntry, Stores
 from disttrace.journal import format as fmt
 from disttrace.recording.operation import Counter
 from disttrace.recording.recorder import Recorder
@@ -16,10 +17,14 @@ from disttrace.recording.recorder import Recorder
 
 @dataclass(slots=True, eq=False)
 class GroupEntry:
-    """A group as its definition says it, with its counters."""
+    """A group as its definition says it, with its counters.
+
+    ``n`` is negative where the journal defines no more: its operations are recorded without it.
+    """
 
     n: int
     keys: dict[str, Any]
+    store: StoreEntry | None = None
     backends: dict[str, str] = field(default_factory=dict)  # device type -> backend
     collectives: dict[str | None, Counter] = field(default_factory=dict)
     streams: dict[tuple[str, int, int | None], Counter] = field(default_factory=dict)
@@ -45,15 +50,26 @@ class GroupEntry:
         return self._counter(self.collectives, backend)
 
     def stream_counter(
-        self, direction: str, peer: int, tag: int | None, backend: str | None
-    ) -> Counter:
-        """Counts messages to or from ``peer`` (group rank)."""
+        self,
+        direction: str,
+        peer: int,
+        tag: int | None,
+        backend: str | None,
+        *,
+        new: bool,
+    ) -> Counter | None:
+        """Counts messages to or from ``peer`` (group rank); without ``new`` only those of streams
+        that were seen before."""
         key = (direction, peer, None if backend in fmt.ON_DEVICE else tag)
-        return self._counter(self.streams, key)
+        return self._counter(self.streams, key) if new else self.streams.get(key)
 
     def _counter(self, counters: dict[Any, Counter], key: Any) -> Counter:
         known = counters.get(key)
         return known if known is not None else counters.setdefault(key, self.new_counter())
+
+
+_GONE = 1000
+"""Groups that are remembered after their objects went away: C++ may hand out new ones for them."""
 
 
 class Groups:
@@ -65,6 +81,9 @@ class Groups:
         self._registry: Registry[GroupEntry] = Registry()
         self._unclaimed: Registry[dict[str, Any]] = Registry()  # backends in no ProcessGroup yet
         self._definitions: dict[int, GroupEntry] = {}
+        self._numbers = itertools.count(1)
+        self._beyond = itertools.count(-1, -1)
+        self._forget_at = 2 * _GONE
         self._made: dict[tuple[str, str], int] = {}  # groups made so far, by meeting place
         self.get, self.entries = self._registry.get, self._registry.entries
         # Called with each object that becomes known as a group or as a backend used directly.
@@ -77,8 +96,7 @@ class Groups:
 
     def group_made(self, group: Any, store: Any, rank: int | None, size: int | None) -> GroupEntry:
         """A ProcessGroup was constructed over ``store``."""
-        keys = self._group_keys(group, store, rank, size)
-        return self._add(group, self._new_entry(keys))
+        return self._add(group, self._new_entry(self._group_keys(group, store, rank, size)))
 
     def backend_made(self, backend: Any, store: Any, rank: int | None, size: int | None) -> None:
         """A Backend was constructed: a group by itself if it is used before one claims it."""
@@ -113,11 +131,14 @@ class Groups:
         new = {k: v for k, v in keys.items() if v is not None and entry.keys.get(k) != v}
         if new:
             entry.keys.update(new)
-            self._recorder.define("group", n=entry.n, **new)
+            if entry.n > 0 and not self._recorder.exhausted:
+                self._recorder.define("group", n=entry.n, **new)
 
     def definitions(self) -> list[dict[str, Any]]:
-        """Every definition so far, for the journal of a forked child."""
-        return [{fmt.DEF: "group", "n": e.n, **e.keys} for e in self._definitions.values()]
+        """Definitions of stores and groups, for the journal of a forked child."""
+        entries = list(self._definitions.values())
+        stores = self._stores.definitions(e.store for e in entries if e.store is not None)
+        return stores + [{fmt.DEF: "group", "n": e.n, **_said(e)} for e in entries]
 
     def refresh(self, group: Any, entry: GroupEntry) -> None:
         """Ask torch again for what it registers only after a group's construction."""
@@ -135,14 +156,17 @@ class Groups:
             place = self._stores.of(store)
             prefix = "/".join(fmt.UNKNOWN_PREFIX if p is None else p for p in place.prefix)
             nth = self._made.get((place.name, prefix), 0) + 1
-            self._made[place.name, prefix] = keys["nth"] = nth
-            keys["store"] = place.n
+            keys["nth"], keys["store"] = nth, place
+            if not self._recorder.exhausted:
+                self._made[place.name, prefix] = nth
         return keys
 
     def _add(self, group: Any, entry: GroupEntry) -> GroupEntry:
-        self._definitions[entry.n] = entry
         entry.keys.setdefault("t", self._recorder.now())
-        self._recorder.define("group", n=entry.n, **entry.keys)
+        if entry.n > 0:
+            self._forget()
+            self._definitions[entry.n] = entry
+            self._recorder.define("group", n=entry.n, **_said(entry))
         entry.reference = weakref.ref(group)
         self._registry.add(group, entry)
         for tell in self.on_new:
@@ -150,8 +174,23 @@ class Groups:
         return entry
 
     def _new_entry(self, keys: dict[str, Any]) -> GroupEntry:
-        n = len(self._definitions) + 1
-        return GroupEntry(n, keys, new_counter=self._recorder.core.new_counter)
+        n = next(self._beyond if self._recorder.exhausted else self._numbers)
+        return GroupEntry(
+            n, keys, keys.pop("store", None), new_counter=self._recorder.core.new_counter
+        )
+
+    def _forget(self) -> None:
+        """A program may make groups for ever: of those that went away, keep the last."""
+        if len(self._definitions) < self._forget_at:
+            return
+        gone = [
+            n
+            for n, entry in list(self._definitions.items())
+            if entry.reference is not None and entry.reference() is None
+        ]
+        for n in gone[:-_GONE]:
+            del self._definitions[n]
+        self._forget_at = 2 * len(self._definitions) + _GONE
 
     def _register(self, group: Any) -> GroupEntry:
         """A group made before tracing started, by C++, or whose Python wrapper was made anew."""
@@ -165,6 +204,12 @@ class Groups:
         entry = self._new_entry(keys)
         entry.backends.update(keys.get("backends") or {})
         return self._add(group, entry)
+
+
+def _said(entry: GroupEntry) -> dict[str, Any]:
+    """The keys of a group's record: the store by its number."""
+    store = entry.store
+    return entry.keys if store is None or store.n < 0 else {**entry.keys, "store": store.n}
 
 
 def described(group: Any) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,31 +19,38 @@ _REMOTE = re.compile(r"remote=\[?(?:::ffff:)?([^\]]+?)\]?:(\d+)\b")
 
 @dataclass(slots=True, eq=False)
 class StoreEntry:
-    """A store as its definition says it."""
+    """A store as its definition says it. ``n`` is negative where the journal defines no more."""
 
     n: int
     name: str
-    base: int | None
+    base: StoreEntry | None
     prefix: list[str | None]
     keys: dict[str, Any] = field(default_factory=dict)
 
+    def definition(self) -> dict[str, Any]:
+        """The keys of its record."""
+        base = None if self.base is None else self.base.n
+        return {"name": self.name, "base": base, "prefix": self.prefix, **self.keys}
+
     @property
-    def root(self) -> int:
-        """The number of the store at the bottom of the chain."""
-        return self.n if self.base is None else self.base
+    def root(self) -> StoreEntry:
+        """The store at the bottom of the chain."""
+        return self if self.base is None else self.base
 
 
 class Stores:
     """Numbers the stores of this process and follows chains of prefixes.
 
     A prefix can be read nowhere afterwards, so the chain is collected while it is built; of a store
-    that was made before tracing started the prefix stays unknown.
+    that was made before tracing started the prefix stays unknown. What is kept of a store goes away
+    with it, and with the groups that meet there.
     """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._registry: Registry[StoreEntry] = Registry()
-        self._definitions: dict[int, dict[str, Any]] = {}
+        self._numbers = itertools.count(1)
+        self._beyond = itertools.count(-1, -1)
         self.get, self.entries = self._registry.get, self._registry.entries
 
     def of(self, store: Any) -> StoreEntry:
@@ -74,14 +83,19 @@ class Stores:
     def clone(self, store: Any, original: Any) -> StoreEntry:
         """The same place by a connection of its own: no call over it waits for the original's."""
         known = self.of(original)
-        keys = {"connection": len(self._definitions) + 1}
+        n = self._number()
+        keys = {"connection": n}
         return self._define(
-            store, known.keys["type"], known.name, known.root, list(known.prefix), keys
+            store, known.keys["type"], known.name, known.root, list(known.prefix), keys, n
         )
 
-    def definitions(self) -> list[dict[str, Any]]:
-        """Every definition so far, for the journal of a forked child."""
-        return list(self._definitions.values())
+    def definitions(self, others: Iterable[StoreEntry]) -> list[dict[str, Any]]:
+        """Definitions of the stores alive now and of ``others``, for the journal of a forked
+        child."""
+        entries = {entry.n: entry for entry in (*self._registry.values(), *others)}
+        bases = {e.base.n: e.base for e in entries.values() if e.base is not None}
+        known = sorted((entries | bases).items())
+        return [{fmt.DEF: "store", "n": n, **e.definition()} for n, e in known if n > 0]
 
     def _register(self, store: Any) -> StoreEntry:
         kind = type(store).__name__
@@ -95,11 +109,12 @@ class Stores:
         store: Any,
         kind: str,
         name: str,
-        base: int | None,
+        base: StoreEntry | None,
         prefix: list[str | None],
         keys: dict[str, Any],
+        n: int | None = None,
     ) -> StoreEntry:
-        n = len(self._definitions) + 1
+        n = self._number() if n is None else n
         entry = StoreEntry(n, name, base, prefix, {"type": kind, **keys})
         if not name:
             entry.name = _name(kind, entry.keys)
@@ -107,10 +122,12 @@ class Stores:
         self._write(entry)
         return entry
 
+    def _number(self) -> int:
+        return next(self._beyond if self._recorder.exhausted else self._numbers)
+
     def _write(self, entry: StoreEntry) -> None:
-        record = {"name": entry.name, "base": entry.base, "prefix": entry.prefix, **entry.keys}
-        self._definitions[entry.n] = {fmt.DEF: "store", "n": entry.n, **record}
-        self._recorder.define("store", n=entry.n, **record)
+        if entry.n > 0:
+            self._recorder.define("store", n=entry.n, **entry.definition())
 
 
 def known_keys(store: Any) -> dict[str, Any]:

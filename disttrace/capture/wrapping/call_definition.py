@@ -48,7 +48,8 @@ class Described:
             device = entry.barrier_device()
         backend = entry.backend(device)
         self._asynchronous = asynchronous
-        self._counter = _counter(row, entry, signature, backend)
+        new = not capture.recorder.exhausted
+        self._counter = _counter(row, entry, signature, backend, new)
         self._keys: dict[str, Any] = {
             "kind": row.kind,
             "group": entry.n,
@@ -79,7 +80,7 @@ class Described:
 
 
 def _counter(
-    row: Named, entry: GroupEntry, signature: Signature, backend: str | None
+    row: Named, entry: GroupEntry, signature: Signature, backend: str | None, new: bool
 ) -> Counter | None:
     if row.kind != MESSAGE:
         return entry.collective_counter(backend)
@@ -87,4 +88,4 @@ def _counter(
         return None  # any source: numbered when the source is known
     if signature.tag is None and backend not in ON_DEVICE:
         return None  # the stream it belongs to is not known
-    return entry.stream_counter(row.op, signature.peer, signature.tag, backend)
+    return entry.stream_counter(row.op, signature.peer, signature.tag, backend, new=new)

@@ -84,7 +84,7 @@ class Capture:
 
     def known(self) -> list[dict[str, Any]]:
         """Definitions that a forked child's journal must repeat."""
-        return [*self.stores.definitions(), *self.groups.definitions()]
+        return self.groups.definitions()
 
 
 def _at_once(name: str, callback: Callable[[ModuleType], None]) -> None:

@@ -171,9 +171,12 @@ def _problems(trace: Trace, names: Names) -> list[str]:
     for process in trace.processes:
         if process.dropped:
             count = sum(d.operations or 0 for d in process.dropped)
+            oldest = (
+                f"the oldest {number(count, 'operation')}" if count else "its oldest operations"
+            )
             found.append(
-                f"{names.process(process.index)}: the oldest {number(count, 'operation')} were"
-                " dropped to stay within DISTTRACE_MAX_MB."
+                f"{names.process(process.index)}: {oldest} were dropped to stay within"
+                " DISTTRACE_MAX_MB."
             )
     notes: dict[str, list[int]] = {}
     for process in trace.processes:

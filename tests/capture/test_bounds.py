@@ -1,0 +1,121 @@
+"""A program that makes stores, groups and streams for ever is recorded within a bound."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrace.capture.objects.groups import _GONE, Groups
+from disttrace.capture.objects.stores import Stores
+from disttrace.journal.writer import Journal
+from disttrace.recording import interning
+from disttrace.recording.recorder import Recorder
+from support.processes import ROOT, python
+from support.raw import read_journals
+
+FEW = 40
+
+
+class Thing:
+    """Stands for a store or a group: something that can be referred to weakly."""
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    """One with a journal of its own."""
+
+    def open_journal() -> Journal:
+        return Journal(str(tmp_path), "j", max_bytes=2**24, window=made.core.new_window)
+
+    made = Recorder(
+        t0=0,
+        process=lambda: "p",
+        open_journal=open_journal,
+        opening=lambda: [{"def": "process", "process": "p"}],
+        on_failure=lambda error: pytest.fail(str(error)),
+    )
+    return made
+
+
+def test_definitions_of_stores_and_groups_come_to_an_end(
+    recorder: Recorder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the bound they have no definition, and the calls on them no group and no store."""
+    monkeypatch.setattr(interning, "MOST", FEW)
+    stores = Stores(recorder)
+    groups = Groups(recorder, stores)
+    base, alive = Thing(), []
+    for number in range(10 * FEW):
+        store, group = Thing(), Thing()
+        stores.prefixed(store, str(number), base)
+        alive.append(groups.group_made(group, store, 0, 2))
+    assert alive[0].n == 1
+    assert alive[-1].n < 0
+    assert alive[-1].stream_counter("send", 1, 7, "gloo", new=not recorder.exhausted) is None
+    call, extra = recorder.call(
+        "x", synchronous=True, counter=None, kind="collective", group=alive[-1].n
+    )
+    assert (call.group, extra) == (None, b"")
+    recorder.close()
+    (journal,) = read_journals(tmp_path)
+    defined = len(journal.of("store")) + len(journal.of("group"))
+    assert 2 * FEW - 2 < defined <= 2 * FEW  # a thread's counts too
+    assert all("group" not in record for record in journal.of("call"))
+
+
+def test_what_is_kept_of_a_store_goes_with_it(recorder: Recorder) -> None:
+    """A child's journal repeats what is alive: stores, their servers, and places of groups."""
+    stores = Stores(recorder)
+    groups = Groups(recorder, stores)
+    base, place, group, kept = Thing(), Thing(), Thing(), Thing()
+    for number in range(100):
+        stores.prefixed(Thing(), str(number), base)
+    groups.group_made(group, stores_of(stores, place, base), 0, 2)
+    stores.prefixed(kept, "kept", base)
+    del place
+    definitions = groups.definitions()
+    known = {d["n"]: d for d in definitions if d["def"] == "store"}
+    assert [d["prefix"] for d in known.values()] == [[], ["place"], ["kept"]]
+    (described,) = [d for d in definitions if d["def"] == "group"]
+    assert known[described["store"]]["prefix"] == ["place"]
+
+
+def stores_of(stores: Stores, place: Thing, base: Thing) -> Thing:
+    """``place`` as a store with a prefix."""
+    stores.prefixed(place, "place", base)
+    return place
+
+
+def test_groups_that_went_away_are_forgotten_in_the_end(recorder: Recorder) -> None:
+    """The last of them stay: C++ may hand out a new object for one. Those alive all stay."""
+    groups = Groups(recorder, Stores(recorder))
+    lasting = [Thing() for _ in range(20)]
+    entries = [groups.group_made(group, None, 0, 2) for group in lasting]
+    for _ in range(10 * _GONE):
+        last = groups.group_made(Thing(), None, 0, 2)
+    assert len(groups.definitions()) < 4 * _GONE
+    assert all(groups.by_number(entry.n) is entry for entry in (*entries, last))
+    assert groups.by_number(len(entries) + 1) is None
+
+
+@pytest.mark.parametrize("core", ["c", "python"])
+def test_calls_on_what_has_no_definition_go_on(tmp_path: Path, core: str) -> None:
+    """In a real program, with both cores: every call is on record, and nothing is switched off."""
+    program = ROOT / "benchmarks" / "recorder" / "different_calls.py"
+    counts = "--calls", "9000", "--folder", str(tmp_path)
+    outcome = python(
+        program,
+        *("--work", "prefixes"),
+        *counts,
+        DISTTRACE="1",
+        DISTTRACE_DIR=str(tmp_path),
+        DISTTRACE_MAX_MB="1",
+        DISTTRACE_CORE=core,
+    ).check()
+    assert outcome.stderr == ""
+    (journal,) = read_journals(tmp_path)
+    last = [r for r in journal.records if "b" in r][-1]
+    assert last["b"] >= 9000
+    assert len(journal.of("store")) < 6000
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 1.1 * 2**20
