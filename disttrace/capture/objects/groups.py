@@ -24,11 +24,11 @@ class GroupEntry:
 
     n: int
     keys: dict[str, Any]
-    store: StoreEntry | None = None
     backends: dict[str, str] = field(default_factory=dict)  # device type -> backend
     collectives: dict[str | None, Counter] = field(default_factory=dict)
     streams: dict[tuple[str, int, int | None], Counter] = field(default_factory=dict)
     reference: weakref.ref[Any] | None = None
+    store: StoreEntry | None = None
     new_counter: Callable[[], Counter] = Counter  # the core's own
 
     def backend(self, device: str | None) -> str | None:
@@ -175,9 +175,8 @@ class Groups:
 
     def _new_entry(self, keys: dict[str, Any]) -> GroupEntry:
         n = next(self._beyond if self._recorder.exhausted else self._numbers)
-        return GroupEntry(
-            n, keys, keys.pop("store", None), new_counter=self._recorder.core.new_counter
-        )
+        store = keys.pop("store", None)
+        return GroupEntry(n, keys, store=store, new_counter=self._recorder.core.new_counter)
 
     def _forget(self) -> None:
         """A program may make groups for ever: of those that went away, keep the last."""
