@@ -63,14 +63,23 @@ class Outcome:
         return "\n".join([*lines, *reports, self.stdout[-1000:], self.stderr[-3000:]])
 
 
-def command(row: Row) -> list[str]:
-    """How the row's program is started."""
+OWN_FOLDER = ["sh", "-c", 'DISTTRACE_DIR=$DISTTRACE_DIR/rank$RANK exec "$@"', "sh"]
+"""Before a worker's command: its journals are in a folder that no other process knows."""
+
+
+def command(row: Row, apart: Path | None = None) -> list[str]:
+    """How the row's program is started; ``apart``: with a folder per rank below this one."""
     program = [str(row.path), *row.arguments]
     if row.torchrun:
         way = "--standalone" if row.standalone else f"--master-port={free_port()}"
         launcher = ["-m", "torch.distributed.run", way, f"--nproc-per-node={row.world}"]
+        if apart is not None:
+            launcher += ["--no-python", *OWN_FOLDER, sys.executable]
         return [sys.executable, *launcher, *program]
     options = row.launch.split()
+    if apart is not None:
+        for rank in range(row.world):
+            options += ["--set", f"{rank}:DISTTRACE_DIR={apart / f'rank{rank}'}"]
     if row.launcher != NODES:
         options = ["--world", str(row.world), *options]
     return [sys.executable, str(EXAMPLES / "faults" / row.launcher), *options, *program]
@@ -93,9 +102,12 @@ def diagnose(folder: Path) -> tuple[dict[str, Any] | None, int, str]:
 
 @contextmanager
 def started(
-    row: Row, folder: Path, environ: Mapping[str, str]
+    row: Row, folder: Path, environ: Mapping[str, str], *, apart: bool = False
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The row's program, traced, in a process group of its own that does not outlive this."""
+    """The row's program, traced, in a process group of its own that does not outlive this.
+
+    ``apart``: each rank has a folder of its own, as on hosts that share none.
+    """
     environment = {
         **os.environ,
         "DISTTRACE": "1",
@@ -105,7 +117,7 @@ def started(
     }
     with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
-            command(row),
+            command(row, folder / "journals" if apart else None),
             env=environment,
             cwd=REPOSITORY,
             stdout=stdout,

@@ -139,7 +139,8 @@ def known_keys(store: Any) -> dict[str, Any]:
         except Exception:  # another kind of store, or a Python subclass that raises
             continue
     found = _REMOTE.search(repr(store)) if "port" in keys else None
-    if found:
+    # Where addresses have no names (no DNS), torch shows memory that nobody has written.
+    if found and found[2] == str(keys["port"]):
         keys["address"] = f"{found[1]}:{found[2]}"
     return keys
 

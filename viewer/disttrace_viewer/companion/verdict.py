@@ -1,64 +1,187 @@
 """Works out verdicts on a job that stands still: ``python -m ... DIR JOB PREFIX STALL_S``.
 
-It answers each line on standard input with one line of JSON. A child of the companion, so that
-what reading and judging take of memory, and whatever goes wrong in it, is gone when it ends. It
-judges states (``states/``): of each journal the end is read, of the suspects' all, and nothing is
-needed beyond what the recorder needs.
+It answers each line on standard input with one line of JSON, but for ``ready`` and ``mute``, which
+it only does. A child of the companion, so that what reading and judging take of memory, and
+whatever goes wrong in it, is gone when it ends. It judges states (``states/``): of each journal the
+end is read, of the suspects' all, and nothing is needed beyond what the recorder needs. Ranks whose
+journals are not in the folder are asked for their states (``exchange.py``).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import sys
+import uuid
+from dataclasses import replace
 from typing import Any
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
-from disttrace_viewer.analysis.process_ends import ALIVE
-from disttrace_viewer.diagnosis.positions import positions
-from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, Finding
+from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.companion.exchange import Exchange
+from disttrace_viewer.companion.told import (
+    Told,
+    addresses,
+    is_alone,
+    order,
+    packed,
+    unknown_ranks,
+    unpacked,
+)
+from disttrace_viewer.companion.words import habitual, lines, stalled, voices, who_waits
+from disttrace_viewer.findings.finding import ERROR
 from disttrace_viewer.merge.jobs import closure
+from disttrace_viewer.states import folder
 from disttrace_viewer.states.job import judged
-from disttrace_viewer.wording import quantities
+from disttrace_viewer.states.merged import Merged, trace_of
+from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.verdict import Verdict
+from disttrace_viewer.wording import quantities, sentences
 
-MOST_FINDINGS = 3
-MOST_POSITIONS = 4
-HABIT = 2
-"""Who has waited at a place for so long before is given as many times that."""
+READY, MUTE = b"ready", b"mute"
 SOONEST_S = 0.3
-LONGEST_LINE = 400
+JOIN_S = 1.0
+PATIENCE_S = 3.0
+"""So long, at most, one waits for answers beyond the limit before telling what is known."""
+ASK_AGAIN_S = 0.5
 
 
-def verdict(directory: str, job: str, prefix: str, stall_s: float) -> dict[str, Any]:
-    """What is to be said now.
+class Judge:
+    """Reads the journals of a folder whenever it is asked, and asks others for what is not there.
 
-    ``signature`` tells one picture from another and is empty where nothing is stalled; ``lines``
-    are for stderr, ``text`` is the whole report; ``voices`` are ids of processes of this host that
-    may speak, best first, and none where another host has the word; ``waiting`` says that somebody
-    waits, ``pids`` are the processes of this host, ``next_s`` says when the longest of these waits
-    reaches the limit.
+    Where the folder holds the journals of all ranks nobody else is asked.
     """
-    judgement = judged(
-        journals(directory, prefix),
-        choose=lambda jobs: [one.id for one in closure(jobs, [job])],
-        stall_ns=round(stall_s * 1e9),
-    )
-    case, found, trace = judgement.case, judgement.findings, judgement.case.evidence.trace
-    errors = [f for f in found if f.severity == ERROR and not _habitual(case, f)]
-    ages = [case.evidence.age_ns(op) / 1e9 for op in case.evidence.blocking]
-    rest = [stall_s - age for age in ages if age < stall_s]
-    return {
-        "signature": [[f.kind, sorted(f.culprits), f.group, f.seq, f.key] for f in errors],
-        "lines": _lines(case, errors, directory),
-        "going_on": f"{quantities.number(len(trace.processes), 'process', 'processes')}"
-        " of the job communicate again.",
-        "text": "\n".join(judgement.lines()) + "\n",
-        "voices": _voices(case),
-        "pids": [p.pid for p in trace.processes if p.pid and case.evidence.look(p).alive],
-        "waiting": bool(ages),
-        "next_s": max(SOONEST_S, min(rest, default=stall_s)),
-    }
+
+    def __init__(self, directory: str, job: str, prefix: str, stall_s: float) -> None:
+        self._directory = directory
+        self._job = job
+        self._prefix = prefix
+        self._stall_s = stall_s
+        self._all_here = False
+        self._is_ready = True
+        self.exchange = Exchange(uuid.uuid4().hex[:12], lambda: packed(self._local()))
+
+    def ready(self) -> None:
+        """Something may be about to stall: be there when others ask."""
+        self._is_ready = self._join(self._local()) or self._all_here
+
+    def pause_s(self) -> float | None:
+        """Until ``turn`` is due; None: only a question makes us do something."""
+        if self.exchange.open:
+            return self.exchange.pause_s
+        return None if self._is_ready else JOIN_S
+
+    def turn(self) -> None:
+        """Answer others; be there for them as soon as there is a store."""
+        if self.exchange.open:
+            self.exchange.poll()
+        elif not self._is_ready:
+            self.ready()
+
+    def verdict(self) -> dict[str, Any]:
+        """What is to be said now.
+
+        ``signature`` tells one picture from another and is empty where nothing is stalled;
+        ``lines`` are for stderr, ``text`` is the whole report; ``voices`` are ids of processes of
+        this host that may speak, best first, and none where another host has the word; ``waiting``
+        says that somebody waits, ``pids`` are the processes of this host, ``next_s`` says when the
+        longest of these waits reaches the limit; ``ops`` are the waits of the stalled, as
+        [process, number].
+        """
+        local = self._local()
+        joined = self._join(local)
+        told = Told()
+        if joined:
+            answers = self.exchange.gather()
+            if answers is None and self.exchange.open:
+                return _LISTENS
+            told = unpacked(answers or ())
+        judgement = judged(
+            journals(self._directory, self._prefix),
+            # Those who answered share a store with us, so they are of our job whatever its name.
+            choose=lambda jobs: [
+                one.id for one in (jobs if told.states else closure(jobs, [self._job]))
+            ],
+            stall_ns=round(self._stall_s * 1e9),
+            local=local,
+            others=told.states,
+            look=told.look,
+        )
+        found = self._found(judgement, told, joined=joined)
+        if not found["waiting"]:
+            self.exchange.leave()
+        return found
+
+    def _found(self, judgement: Verdict, told: Told, *, joined: bool) -> dict[str, Any]:
+        case, trace = judgement.case, judgement.case.evidence.trace
+        errors = [f for f in judgement.findings if f.severity == ERROR and not habitual(case, f)]
+        unknown = () if self._all_here else unknown_ranks(trace)
+        ages = [case.evidence.age_ns(op) / 1e9 for op in case.evidence.blocking]
+        rest = [self._stall_s - age for age in ages if age < self._stall_s]
+        if unknown:
+            # Who is not known may be in it as well as missing: that is nobody's fault by records.
+            errors = [f for f in errors if f.culprits or not f.absent_ranks]
+            patience = self._stall_s + min(self._stall_s / 2, PATIENCE_S)
+            if not errors and joined and (wait := patience - max(ages, default=patience)) > 0:
+                rest.append(min(wait, ASK_AGAIN_S))  # they may be about to answer
+            elif not errors:
+                errors = who_waits(case, unknown)
+        signature = [
+            [f.kind, sorted(trace.processes[i].id for i in f.culprits), f.group, f.seq, f.key]
+            for f in errors
+        ]
+        said = lines(case, errors, self._directory)
+        if said and unknown:
+            whom = sentences.ranks(unknown)
+            why = "they did not answer" if joined else "no store of the job leads to them"
+            said.insert(len(said) - 1, f"nothing is known of {whom}: {why}")
+        elsewhere = {state["id"] for state in told.states}
+        return {
+            "signature": signature,
+            "lines": said,
+            "going_on": f"{quantities.number(len(trace.processes), 'process', 'processes')}"
+            " of the job communicate again.",
+            "text": "\n".join(judgement.lines()) + "\n",
+            "voices": voices(case, elsewhere, anywhere=bool(unknown) or joined),
+            "pids": [
+                p.pid
+                for p in trace.processes
+                if p.pid and p.id not in elsewhere and case.evidence.look(p).alive
+            ],
+            "waiting": bool(ages),
+            "next_s": max(SOONEST_S, min(rest, default=self._stall_s)),
+            "ops": stalled(case, errors),
+        }
+
+    def _local(self) -> Merged:
+        return folder.of_journals(journals(self._directory, self._prefix), window=WINDOW)
+
+    def _join(self, local: Merged) -> bool:
+        """Whether others were found whom to ask; there may be nobody to be asked."""
+        if self._all_here or not local.states:
+            return False
+        trace, _ = trace_of(local)
+        self._all_here = not is_alone(trace)
+        if self._all_here:
+            self.exchange.leave()
+            return False
+        here = replace(trace, processes=tuple(p for p in trace.processes if look(p).alive))
+        return self.exchange.join(addresses(local, trace), order(here))
+
+
+_LISTENS = {
+    "signature": [],
+    "lines": [],
+    "going_on": "",
+    "text": "",
+    "voices": [],
+    "pids": [],
+    "waiting": True,
+    "next_s": 1.0,
+    "ops": [],
+}
+"""Somebody else leads."""
 
 
 def journals(directory: str, prefix: str) -> list[str]:
@@ -70,50 +193,28 @@ def journals(directory: str, prefix: str) -> list[str]:
     ]
 
 
-def _habitual(case: Case, finding: Finding) -> bool:
-    """Whether all who wait have waited at that place for about as long before: a checkpoint."""
-    waits = [case.of_process[p][0] for p in finding.waiting if case.of_process.get(p)]
-    return bool(waits) and all(
-        case.evidence.age_ns(w.op) < HABIT * case.evidence.longest_ns(w.op) for w in waits
-    )
-
-
-def _lines(case: Case, found: list[Finding], directory: str) -> list[str]:
-    """At most ten lines, whatever the number of ranks."""
-    if not found:
-        return []
-    said = [f"stalled: {found[0].summary}"]
-    said += [f"also: {finding.summary}" for finding in found[1:MOST_FINDINGS]]
-    if len(found) > MOST_FINDINGS:
-        said.append(f"and {len(found) - MOST_FINDINGS} more findings")
-    where = positions(case, found)
-    said += [f"  {line}" for line in where[:MOST_POSITIONS]]
-    if len(where) > MOST_POSITIONS:
-        said.append(f"  and {len(where) - MOST_POSITIONS} more places")
-    if found[0].hint is not None:
-        said.append(found[0].hint)
-    said.append(f"more: disttrace diagnose {directory}")
-    return [
-        line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..." for line in said
-    ]
-
-
-def _voices(case: Case) -> list[str]:
-    """Who may speak: torchrun's agent, else the lowest rank; nobody if that is on another host."""
-    evidence = case.evidence
-    living = [p for p in evidence.trace.processes if evidence.ends[p.index].how == ALIVE]
-    living.sort(key=lambda p: (p.role != "agent", p.rank is None, p.rank or 0, p.start_ns))
-    here = [p for p in living if evidence.look(p).alive]
-    if not here or here[0].host != living[0].host:
-        return []
-    return [p.id for p in here]
-
-
 def main(argv: list[str]) -> None:
-    """Answer until standard input ends."""
+    """Do what each line on standard input asks for until it ends, and answer others meanwhile."""
     directory, job, prefix, stall_s = argv
-    for _ in sys.stdin:
-        print(json.dumps(verdict(directory, job, prefix, float(stall_s))), flush=True)  # noqa: T201
+    judge = Judge(directory, job, prefix, float(stall_s))
+    asked = b""
+    while True:
+        readable, _, _ = select.select([0], [], [], judge.pause_s())
+        if not readable:
+            judge.turn()
+            continue
+        piece = os.read(0, 4096)
+        *whole, asked = (asked + piece).split(b"\n")
+        for line in whole:
+            if line == READY:
+                judge.ready()
+            elif line == MUTE:
+                judge.exchange.mute()
+            else:
+                print(json.dumps(judge.verdict()), flush=True)  # noqa: T201
+        if not piece:
+            judge.exchange.leave()
+            return
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ _TOGETHER_S = 0.7
 _ANSWER_S = 2.0
 """So long a process has to print what it was asked to; then the next one is asked."""
 _WITHIN_S = 120.0
+_LEAVE_S = 3.0
 ABORTED = 75
 """Exit code of a job that ``DISTTRACE_ON_STALL=abort`` ended (EX_TEMPFAIL of sysexits.h)."""
 
@@ -85,12 +86,12 @@ class Watch:
                 self._ask()
             elif self._verdicts is None and quiet >= self._limit_s / 2:
                 self._verdicts = _start(self._order)  # it imports while there is time
+                self._tell_child(b"ready\n")
 
     def finish(self) -> None:
         """Leave nothing behind."""
         if self._verdicts is not None:
-            self._verdicts.kill()
-            self._verdicts.wait()
+            self._end(self._verdicts)
         if self._file is not None:
             os.close(self._file)
             try:
@@ -104,14 +105,30 @@ class Watch:
     def _ask(self) -> None:
         if self._verdicts is None:
             self._verdicts = _start(self._order)
+        if self._tell_child(b"\n"):
+            self._asked_at = time.monotonic()
+        else:
+            self._over("it ended")
+
+    def _tell_child(self, line: bytes) -> bool:
+        assert self._verdicts is not None
         assert self._verdicts.stdin is not None
         try:
-            self._verdicts.stdin.write(b"\n")
+            self._verdicts.stdin.write(line)
             self._verdicts.stdin.flush()
         except OSError:
-            self._over("it ended")
-            return
-        self._asked_at = time.monotonic()
+            return False
+        return True
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
+        """Give it time to take its keys out of the job's store."""
+        assert child.stdin is not None
+        try:
+            child.stdin.close()
+            child.wait(_LEAVE_S)
+        except (OSError, subprocess.TimeoutExpired):
+            child.kill()
+            child.wait()
 
     def _read_verdict(self) -> None:
         assert self._verdicts is not None
@@ -214,6 +231,9 @@ class Watch:
         assert saying is not None
         if not saying.voices:
             self._saying = None
+            if self._verdicts is not None:
+                self._tell_child(b"mute\n")  # then somebody on another host has to speak
+                self._signature = None
             return
         voice = saying.voices.pop(0)
         saying.asked_at = time.monotonic()

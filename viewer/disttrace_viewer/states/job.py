@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from disttrace_viewer.analysis.evidence import STALL_NS
+from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.discover import Files, discover
 from disttrace_viewer.load.problems import Problems
@@ -14,6 +15,7 @@ from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import Engine, here
 from disttrace_viewer.states.merged import Merged, jobs_of, merge
 from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict, verdict
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Job
@@ -45,24 +47,30 @@ def judged(
     stall_ns: int = STALL_NS,
     engine: Engine = here,
     progress: folder.Progress | None = None,
+    local: Merged | None = None,
+    others: Sequence[State] = (),
+    look: Look = look,
 ) -> Verdict:
     """The verdict on the job that ``choose`` picks, from journals or from files of states.
 
-    Raises ViewerError where there is neither.
+    ``local`` are the states of the journals, where they were reduced already; ``others`` are of
+    processes whose journals lie elsewhere; ``look`` says which processes live. Raises ViewerError
+    where there is neither.
     """
     stored = bool(paths) and all(folder.holds_states(path) for path in paths)
     if stored:
         merged = folder.read(paths)
     else:
-        merged = folder.of_journals(paths, window=WINDOW, engine=engine, progress=progress)
+        merged = local or folder.of_journals(paths, window=WINDOW, engine=engine, progress=progress)
+        merged = merge([merged, *others])
     if not merged.states:
         raise ViewerError(f"neither journals nor states in {', '.join(paths)}.")
     jobs = choose(jobs_of(merged))
-    found = verdict(merged, jobs=jobs, stall_ns=stall_ns)
+    found = verdict(merged, jobs=jobs, stall_ns=stall_ns, look=look)
     suspects = () if stored else suspects_of(found)
     if suspects:
         merged = in_full(merged, suspects, paths, engine)
-        found = verdict(merged, jobs=jobs, stall_ns=stall_ns)
+        found = verdict(merged, jobs=jobs, stall_ns=stall_ns, look=look)
     return found
 
 

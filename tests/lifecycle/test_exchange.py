@@ -1,0 +1,138 @@
+"""Companions without a common folder: what they tell each other through the job's own store."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+import pytest
+from torch.distributed import TCPStore
+
+from disttrace_viewer.companion import exchange
+from disttrace_viewer.companion.exchange import Exchange
+from disttrace_viewer.companion.store_client import MOST_BYTES, StoreClient
+
+
+@pytest.fixture(params=[True, False], ids=["libuv", "plain"])
+def store(request: pytest.FixtureRequest) -> TCPStore:
+    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5), use_libuv=request.param)
+
+
+@pytest.fixture
+def join(store: TCPStore) -> Iterator[Callable[..., Exchange]]:
+    """Companions that answer in threads of their own until ``stop``, or the test is over."""
+    over = threading.Event()
+    threads: list[threading.Thread] = []
+    all_of: list[Exchange] = []
+
+    def joined(name: str, order: int, answer: bytes, *, answers: bool = True) -> Exchange:
+        one = Exchange(name, lambda: answer)
+        assert one.join([("127.0.0.1", store.port)], order)
+        all_of.append(one)
+
+        def run() -> None:
+            while not over.wait(0.02):
+                one.poll()
+
+        if answers:
+            threads.append(threading.Thread(target=run))
+            threads[-1].start()
+        return one
+
+    def stop() -> None:
+        over.set()
+        for thread in threads:
+            thread.join()
+        for one in all_of:
+            one.leave()
+
+    joined.stop = stop  # type: ignore[attr-defined]
+    yield joined
+    stop()
+
+
+def keys(store: TCPStore) -> int:
+    return int(store.num_keys())
+
+
+def test_the_client_speaks_as_torch_does(store: TCPStore) -> None:
+    """What one writes the other reads; a program's keys begin with a slash there."""
+    client = StoreClient("127.0.0.1", store.port, 5)
+    assert client.add("/n", 3) == 3
+    assert store.add("n", 4) == 7
+    assert client.get("none") is None
+    client.set("/v", b"\0" * MOST_BYTES)
+    client.append("/v", b"x")
+    assert store.get("v") == b"\0" * MOST_BYTES + b"x"
+    assert client.compare_set("/v2", b"", b"a") == b"a"
+    assert client.compare_set("/v2", b"", b"b") == b"a"
+    assert [client.delete("/v2"), client.delete("/v2")] == [True, False]
+    client.close()
+
+
+def test_one_leads_and_hears_all(store: TCPStore, join: Callable[..., Exchange]) -> None:
+    """That of the lowest rank; answers of any length arrive whole; no key is left."""
+    before = keys(store)
+    long = bytes(range(256)) * 300
+    first = join("a", 1, b"", answers=False)
+    for name, order, answer in (("b", 3, b"of b"), ("c", 5, long)):
+        join(name, order, answer)
+    assert sorted(first.gather() or ()) == sorted([b"of b", long])
+    assert sorted(first.gather() or ()) == sorted([b"of b", long])
+    first.leave()
+    join.stop()  # type: ignore[attr-defined]
+    assert keys(store) == before
+
+
+def test_who_does_not_answer_is_not_waited_for_again(
+    store: TCPStore, join: Callable[..., Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its keys are removed for it: nobody else can."""
+    monkeypatch.setattr(exchange, "ANSWER_S", 0.2)
+    before = keys(store)
+    first = join("a", 1, b"", answers=False)
+    join("b", 3, b"killed", answers=False)
+    assert first.gather() == []
+    assert first.gather() == []
+    first.leave()
+    assert keys(store) == before
+
+
+def test_the_next_one_leads(
+    store: TCPStore, join: Callable[..., Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After one that was killed, and after one whose processes cannot speak."""
+    monkeypatch.setattr(exchange, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(exchange, "FIRST_S", 0.1)
+    monkeypatch.setattr(exchange, "ANSWER_S", 0.2)
+    killed, second, third = (
+        join(name, order, b"", answers=False) for name, order in (("a", 1), ("b", 3), ("c", 5))
+    )
+    assert killed.gather() is not None
+    assert second.gather() is None
+    assert comes_to_lead(second)
+    second.mute()
+    assert second.gather() is None
+    assert comes_to_lead(third)
+
+
+def comes_to_lead(one: Exchange) -> bool:
+    deadline = time.monotonic() + 20
+    while one.gather() is None and time.monotonic() < deadline:
+        one.poll()
+        time.sleep(0.05)
+    return time.monotonic() < deadline
+
+
+def test_without_a_store_everybody_is_alone() -> None:
+    """One that is gone, and one that is none: each host says what it knows."""
+    gone = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5))
+    port = gone.port
+    one = Exchange("a", bytes)
+    del gone
+    assert not one.join([("127.0.0.1", port)], 1)
+    assert not one.open
+    assert one.gather() is None
+    one.leave()

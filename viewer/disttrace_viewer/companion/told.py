@@ -1,0 +1,140 @@
+"""What companions tell each other of their processes: states, and what each host's kernel says.
+
+A state is about two kilobytes packed, with the stacks of its threads; ``MOST_STATE`` bounds it
+where a process has hundreds of operations in flight. Here is also whom to ask: whether the journals
+at hand are of all ranks, and the stores through which the others can be reached.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from disttrace_viewer.analysis.liveness import Look, Seen, look
+from disttrace_viewer.companion.exchange import Address
+from disttrace_viewer.states.merged import Merged, trace_of
+from disttrace_viewer.states.state import State, StateError, checked
+from disttrace_viewer.trace.model import Process, Trace
+
+MOST_STATE = 8 << 10
+"""Bytes of a packed state; of a longer one half of the operations are told, and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What others told: their states, and what their kernels say of each process by its id."""
+
+    states: tuple[State, ...] = ()
+    seen: Mapping[str, Seen] | None = None
+
+    def look(self, process: Process) -> Seen:
+        """What is known of a process: by its own host, else by this one."""
+        found = (self.seen or {}).get(process.id)
+        return look(process) if found is None else found
+
+
+def packed(merged: Merged, see: Look = look) -> bytes:
+    """The states of our processes as bytes, and whether these live."""
+    trace, _ = trace_of(merged)
+    seen = {p.id: (s.alive, s.code, s.state) for p in trace.processes for s in [see(p)]}
+    states = [_bounded(state) for state in merged.states.values()]
+    told = {"states": states, "seen": seen}
+    return zlib.compress(orjson.dumps(told, option=orjson.OPT_NON_STR_KEYS), 6)
+
+
+def unpacked(answers: Iterable[bytes]) -> Told:
+    """All answers in one; what is none of ours is left out."""
+    states: list[State] = []
+    seen: dict[str, Seen] = {}
+    for data in answers:
+        try:
+            told = orjson.loads(zlib.decompress(data))
+            states += map(checked, told["states"])
+            seen.update((one, Seen(*word)) for one, word in told["seen"].items())
+        except (zlib.error, ValueError, KeyError, TypeError, StateError):
+            continue  # of another version, or no answer at all: its ranks are not known then
+    return Told(tuple(states), seen)
+
+
+def _bounded(state: State) -> State:
+    while len(_bytes(state)) > MOST_STATE and len(state["ops"]) > 1:
+        ops = state["ops"]
+        kept = ops[-(len(ops) // 2) :]
+        calls = {row[1] for row in kept}
+        numbered = state["numbered"]
+        table = {n: c for n, c in numbered["call"].items() if int(n) in calls}
+        state = {
+            **state,
+            "ops": kept,
+            "numbered": {**numbered, "call": table},
+            "read": min(state["read"], state["size"] - 1),  # not in full: nothing is certain by it
+        }
+    return state
+
+
+def _bytes(state: State) -> bytes:
+    return zlib.compress(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS), 1)
+
+
+def unknown_ranks(trace: Trace) -> tuple[int, ...]:
+    """Ranks of the job of which no journal is at hand."""
+    world = max(_worlds(trace.processes, trace), default=0)
+    known = {p.rank for p in trace.processes if p.role != "agent" and p.rank is not None}
+    return tuple(rank for rank in range(world) if rank not in known)
+
+
+def _worlds(processes: Sequence[Process], trace: Trace) -> Iterable[int]:
+    for process in processes:
+        if process.world_size is not None:
+            yield process.world_size
+        elif (text := process.env.get("WORLD_SIZE", "")).isdigit() and process.role != "agent":
+            yield int(text)
+    for group in trace.groups:
+        if group.default and group.size is not None:
+            yield group.size
+
+
+def is_alone(trace: Trace) -> bool:
+    """Whether there may be processes of the job of which no journal is at hand."""
+    workers = [p for p in trace.processes if p.role != "agent" and p.rank is not None]
+    return bool(unknown_ranks(trace)) or not workers
+
+
+def addresses(merged: Merged, trace: Trace) -> list[Address]:
+    """TCPStores of the job, that of the default group first, last where workers expect one."""
+    found: dict[Address, None] = {}
+    for state in merged.states.values():
+        stores: dict[Any, dict[str, Any]] = state["numbered"].get("store", {})
+        groups = state["numbered"].get("group", {}).values()
+        first = [g.get("store") for g in groups if g.get("default")]
+        bases = [_base(stores, number) for number in first]
+        for store in (*bases, *stores.values()):
+            port, host = (store or {}).get("port"), (store or {}).get("host")
+            if store and store.get("base") is None and host and port:
+                found.setdefault((str(host), int(port)))
+    for process in trace.processes:
+        host, text = process.env.get("MASTER_ADDR"), process.env.get("MASTER_PORT", "")
+        if host and text.isdigit() and process.role != "agent":
+            found.setdefault((host, int(text)))
+    return list(found)[:4]
+
+
+def _base(stores: Mapping[Any, dict[str, Any]], number: Any) -> dict[str, Any] | None:
+    for _ in range(8):
+        store = stores.get(number)
+        if store is None or store.get("base") is None:
+            return store
+        number = store["base"]
+    return None
+
+
+def order(trace: Trace) -> int:
+    """The place of our best speaker: the lowest rank, and before it the agent that started it."""
+    ranks = [p.rank for p in trace.processes if p.role != "agent" and p.rank is not None]
+    agents = any(p.role == "agent" for p in trace.processes)
+    lowest = min(ranks, default=1 << 30)
+    return 2 * lowest + (0 if agents else 1)

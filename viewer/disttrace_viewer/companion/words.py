@@ -1,0 +1,103 @@
+"""What is said of a stall: who waits and is missing, in ten lines, and by whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from typing import Any
+
+from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.process_ends import ALIVE
+from disttrace_viewer.diagnosis.positions import positions
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import LIKELY, Finding
+from disttrace_viewer.wording import sentences
+
+MOST_FINDINGS = 3
+MOST_POSITIONS = 4
+HABIT = 2
+"""Who has waited at a place for so long before is given as many times that."""
+LONGEST_LINE = 400
+
+
+def habitual(case: Case, finding: Finding) -> bool:
+    """Whether all who wait have waited at that place for about as long before: a checkpoint."""
+    waits = [case.of_process[p][0] for p in finding.waiting if case.of_process.get(p)]
+    return bool(waits) and all(
+        case.evidence.age_ns(w.op) < HABIT * case.evidence.longest_ns(w.op) for w in waits
+    )
+
+
+def who_waits(case: Case, unknown: Sequence[int]) -> list[Finding]:
+    """Who has waited for the limit, where nobody can say for whom: no accusation."""
+    evidence, trace = case.evidence, case.evidence.trace
+    waiting = [w for w in case.waits if not w.side and w.late_ns is None and case.old(w)]
+    old = sorted(waiting, key=lambda wait: wait.op.begin_ns)
+    if not old:
+        return []
+    first = old[0]
+    alike = [w for w in old if w.op.call.op == first.op.call.op and w.op.seq == first.op.seq]
+    who = sorted({w.process for w in alike})
+    where = frame(trace, first.op)
+    at = "" if where is None else f" at {sentences.is_at(where)}"
+    group = None if first.op.call.group is None else trace.groups[first.op.call.group]
+    members = None if group is None else group.ranks
+    missing = [r for r in unknown if members is None or r in members] or unknown
+    age = sentences.span(max(evidence.age_ns(w.op) for w in alike))
+    finding = Finding(
+        kind="no_progress",
+        certainty=LIKELY,
+        summary=f"{sentences.capital(sentences.members(trace, who))}"
+        f" {sentences.have(len(who))} been waiting in {sentences.operation(trace, first.op)}{at}"
+        f" for {age}; {sentences.ranks(missing)} may be missing there.",
+        waiting=tuple(who),
+        group=None if group is None else group.id,
+        seq=first.op.seq,
+    )
+    return [finding]
+
+
+def stalled(case: Case, errors: Sequence[Finding]) -> list[list[Any]]:
+    """[process id, operation number] of the waits that findings are about."""
+    processes = case.evidence.trace.processes
+    found = {i for finding in errors for i in finding.waiting}
+    waits = [w for i in sorted(found) for w in case.of_process.get(i, ())]
+    return [[processes[w.process].id, w.op.number] for w in waits]
+
+
+def lines(case: Case, found: list[Finding], directory: str) -> list[str]:
+    """At most ten lines, whatever the number of ranks."""
+    if not found:
+        return []
+    said = [f"stalled{_marked(found[0])}"]
+    said += [f"also{_marked(finding)}" for finding in found[1:MOST_FINDINGS]]
+    if len(found) > MOST_FINDINGS:
+        said.append(f"and {len(found) - MOST_FINDINGS} more findings")
+    where = positions(case, found)
+    said += [f"  {line}" for line in where[:MOST_POSITIONS]]
+    if len(where) > MOST_POSITIONS:
+        said.append(f"  and {len(where) - MOST_POSITIONS} more places")
+    if found[0].hint is not None:
+        said.append(found[0].hint)
+    said.append(f"more: disttrace diagnose {directory}")
+    return [
+        line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..." for line in said
+    ]
+
+
+def _marked(finding: Finding) -> str:
+    return f"{' (likely)' if finding.certainty == LIKELY else ''}: {finding.summary}"
+
+
+def voices(case: Case, elsewhere: Set[str], *, anywhere: bool) -> list[str]:
+    """Who may speak: torchrun's agent, else the lowest rank.
+
+    Nobody if that is on another host, unless there is no telling (``anywhere``): of the companions
+    who ask each other only the one that leads gets this far.
+    """
+    evidence = case.evidence
+    living = [p for p in evidence.trace.processes if evidence.ends[p.index].how == ALIVE]
+    living.sort(key=lambda p: (p.role != "agent", p.rank is None, p.rank or 0, p.start_ns))
+    here = [p for p in living if p.id not in elsewhere and evidence.look(p).alive]
+    if not here or (here[0].host != living[0].host and not anywhere):
+        return []
+    return [p.id for p in here]
