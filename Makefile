@@ -79,7 +79,7 @@ test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu
 
 faults: $(STAMP) ## the whole matrix of faults, and the page that shows it; BACKEND=standin: as on NCCL
-	$(BIN)/python tests/reliability/faults.py --backend $(BACKEND) $(if $(filter gloo,$(BACKEND)),--write docs/faults.md)
+	$(BIN)/python tests/reliability/faults.py --backend $(BACKEND) --losses $(if $(filter gloo,$(BACKEND)),--write docs/faults.md)
 
 fuzz: $(STAMP) ## wrong journals against every command and reader: make fuzz CASES=20000
 	PYTHONPATH=.:viewer:tests $(BIN)/python -m fuzz --cases $(CASES)

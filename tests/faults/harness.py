@@ -18,7 +18,9 @@ from typing import Any
 from faults.clocks import shift_clocks
 from faults.expectation import EXAMPLES, NODES, REPOSITORY, Row
 from faults.judge import brief, judge, serious
+from support.losses import FEW, wrong_verdicts
 from support.processes import free_port
+from support.scenes import all_gone
 
 STALL_S = 3.0
 PAUSE_S = 1.0
@@ -201,8 +203,11 @@ def _wait_for_end(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def run_row(row: Row, folder: Path, **environ: str) -> Outcome:
-    """Run a row in an empty folder of its own, with these variables besides the usual ones."""
+def run_row(row: Row, folder: Path, *, losses: bool = False, **environ: str) -> Outcome:
+    """Run a row in an empty folder of its own, with these variables besides the usual ones.
+
+    ``losses``: its journals are judged once more without each single file of them.
+    """
     began = time.monotonic()
     verdicts: list[Verdict] = []
     problems: list[str] = []
@@ -222,6 +227,9 @@ def run_row(row: Row, folder: Path, **environ: str) -> Outcome:
         kill(process)
     report, code, text = diagnose(_journals(row, folder))
     verdicts.append(_verdict(row, "post mortem" if killed else "ended", report, code, text))
+    if losses:
+        lost = wrong_verdicts(_journals(row, folder), folder / "scratch", all_gone, FEW)
+        problems += [f"without {text}" for text in lost]
     return Outcome(
         row=row,
         verdicts=tuple(verdicts),

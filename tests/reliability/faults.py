@@ -88,11 +88,11 @@ def page(lines: list[str]) -> str:
     return head + "\n".join(lines) + "\n"
 
 
-def run(row: Row, backend: str, semantics: str) -> Outcome:
+def run(row: Row, backend: str, semantics: str, *, losses: bool) -> Outcome:
     """One row, in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="disttrace-faults-") as folder:
         if backend == "gloo":
-            return run_row(row, Path(folder))
+            return run_row(row, Path(folder), losses=losses)
         with standin.environment(semantics) as environ:
             return run_row(standin.adapted(row), Path(folder), **environ)
 
@@ -111,13 +111,17 @@ def main() -> int:
         "--semantics", choices=["2.5", "2.8", "2.13", "2.15"], default="2.13",
         help="of which torch's NCCL the stand-in has the manners",
     )  # fmt: skip
+    parser.add_argument(
+        "--losses", action="store_true",
+        help="judge each row's journals also without every single file of them",
+    )  # fmt: skip
     parser.add_argument("--write", type=Path, help="the page to write")
     options = parser.parse_args()
     wanted = chosen(options)
     here = [row for row in wanted if able(row)]
     if options.backend == "standin":
         here = [row for row in here if standin.makes_sense(row)]
-    one = functools.partial(run, backend=options.backend, semantics=options.semantics)
+    one = functools.partial(run, backend=options.backend, semantics=options.semantics, losses=options.losses)
     outcomes = []
     with ThreadPoolExecutor(options.jobs) as pool:
         for outcome in pool.map(one, here * options.repeat):

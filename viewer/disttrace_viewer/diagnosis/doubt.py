@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from disttrace_viewer.analysis.process_ends import CASCADE, OWN
+from disttrace_viewer.analysis.process_ends import CASCADE, OWN, SILENT
 from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import NOTE, Finding
+from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
+from disttrace_viewer.wording import sentences
 
 SEEN = frozenset(
     {
@@ -33,8 +35,35 @@ def judged(case: Case, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...]
     gaps = gaps_of(case.evidence.trace, case.evidence.sample)
     if not gaps.lost and not gaps.absent:
         return tuple(findings), ()
-    kept = tuple(f for f in findings if f.severity == NOTE or _holds(case, gaps, f))
-    return kept, tuple(_sentences(gaps))
+    kept = [f for f in findings if f.severity == NOTE or _holds(case, gaps, f)]
+    if gaps.absent:
+        kept = [_unblamed(f, gaps) if _may_follow(case, f) else f for f in kept]
+    return tuple(kept), tuple(_sentences(gaps))
+
+
+def _may_follow(case: Case, finding: Finding) -> bool:
+    """Whether who is blamed may have been ended by what a rank without a journal did: a backend
+    aborts the innocent over what another one sends, and who dies first takes others along.
+    """
+    evidence = case.evidence
+    if not finding.culprits or finding.kind in SEEN:
+        return False
+    if finding.kind == "process_failed":
+        return not _failed_first(case, finding)
+    return bool(evidence.closed) and any(
+        evidence.ends[p].how in (SILENT, OWN, CASCADE) for p in finding.culprits
+    )
+
+
+def _unblamed(finding: Finding, gaps: Gaps) -> Finding:
+    """What happened, without saying whose doing it was."""
+    more = f"collect the journals of {sentences.ranks(gaps.absent)}"
+    return replace(
+        finding,
+        culprits=(),
+        certainty=LIKELY,
+        settles=tuple(dict.fromkeys((*finding.settles, more))),
+    )
 
 
 def _holds(case: Case, gaps: Gaps, finding: Finding) -> bool:

@@ -150,7 +150,7 @@ class Case:
         return mine is None or None in theirs or mine in theirs
 
     def _reaches(self, finding: Finding, number: int, process: int) -> bool:
-        if process in finding.scope.roots:
+        if process in finding.scope.roots or self.ends.get(process) == number:
             return True
         return any(self.owner.get(wait) == number for wait in self.of_process.get(process, ()))
 

@@ -159,7 +159,9 @@ def _skipped(case: Case, extra: Extra) -> str:
 
 def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     ends = [case.evidence.ends[s] for s in sinks]
-    if sinks and all(end.how == CLEAN and end.asked_at for end in ends):
+    if not sinks:
+        return "See whether these ranks were started, and whether their journals were collected."
+    if all(end.how == CLEAN and end.asked_at for end in ends):
         return (
             "Find who asks for the end there (os._exit, sys.exit): the others were still at work."
         )
@@ -170,13 +172,11 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         )
     one = len(sinks) == 1
     late = dict(wait.lateness)
-    if sinks and all(s in late for s in sinks):
+    if all(s in late for s in sinks):
         return (
             f"Find what held {'it' if one else 'them'} up before this call (a loader, a checkpoint,"
             " an evaluation), or allow more time: timeout= of the group."
         )
-    if not sinks:
-        return "See whether these ranks were started, and whether their journals were collected."
     return (
         f"Look at what {'this rank does' if one else 'these ranks do'} there: a data loader, a"
         " lock, or code that only some ranks run."
