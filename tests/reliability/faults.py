@@ -121,7 +121,9 @@ def main() -> int:
     here = [row for row in wanted if able(row)]
     if options.backend == "standin":
         here = [row for row in here if standin.makes_sense(row)]
-    one = functools.partial(run, backend=options.backend, semantics=options.semantics, losses=options.losses)
+    one = functools.partial(
+        run, backend=options.backend, semantics=options.semantics, losses=options.losses
+    )
     outcomes = []
     with ThreadPoolExecutor(options.jobs) as pool:
         for outcome in pool.map(one, here * options.repeat):
