@@ -203,7 +203,9 @@ def _wait_for_end(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-def run_row(row: Row, folder: Path, *, losses: bool = False, **environ: str) -> Outcome:
+def run_row(
+    row: Row, folder: Path, environ: Mapping[str, str] | None = None, *, losses: bool = False
+) -> Outcome:
     """Run a row in an empty folder of its own, with these variables besides the usual ones.
 
     ``losses``: its journals are judged once more without each single file of them.
@@ -211,7 +213,7 @@ def run_row(row: Row, folder: Path, *, losses: bool = False, **environ: str) -> 
     began = time.monotonic()
     verdicts: list[Verdict] = []
     problems: list[str] = []
-    with started(row, folder, environ) as process:
+    with started(row, folder, environ or {}) as process:
         if row.ends == "ends":
             if not _wait_for_end(process):
                 problems.append(f"still runs after {ENDED_S:g} s, although it should end")

@@ -24,5 +24,5 @@ def test_the_right_thing_is_said_where_calls_return_at_once(
     pytest.importorskip("torch")
     assert len(SLICE) == 2
     with standin.environment(semantics) as environ:
-        outcome = run_row(standin.adapted(row), tmp_path, **environ)
+        outcome = run_row(standin.adapted(row), tmp_path, environ)
     assert outcome.right, outcome.explain()

@@ -94,7 +94,7 @@ def run(row: Row, backend: str, semantics: str, *, losses: bool) -> Outcome:
         if backend == "gloo":
             return run_row(row, Path(folder), losses=losses)
         with standin.environment(semantics) as environ:
-            return run_row(standin.adapted(row), Path(folder), **environ)
+            return run_row(standin.adapted(row), Path(folder), environ)
 
 
 def main() -> int:
