@@ -99,7 +99,7 @@ class Bench:
 
     def compare(self, row: Row) -> Result:
         """Run the row with journals alone and with each collector, and look for differences."""
-        first = run_row(row, self._new(), DISTTRACE_EXPORT="json")
+        first = run_row(row, self._new(), {"DISTTRACE_EXPORT": "json"})
         plain = [facts(first)]
         result = Result(
             row.name, row.number, plain[0]["diagnosis"], plain[0]["exit code"],
@@ -122,8 +122,7 @@ class Bench:
         outcome = run_row(
             row,
             folder,
-            DISTTRACE_EXPORT="json,otlp",
-            OTEL_EXPORTER_OTLP_ENDPOINT=place.endpoint,
+            {"DISTTRACE_EXPORT": "json,otlp", "OTEL_EXPORTER_OTLP_ENDPOINT": place.endpoint},
         )
         return Run(seconds=outcome.seconds), facts(outcome)
 
@@ -134,7 +133,7 @@ class Bench:
             if looked == PLAIN_RUNS:
                 break
             if looked == len(plain):
-                plain.append(facts(run_row(row, self._new(), DISTTRACE_EXPORT="json")))
+                plain.append(facts(run_row(row, self._new(), {"DISTTRACE_EXPORT": "json"})))
             looked += 1
         return different, looked
 
