@@ -22,6 +22,7 @@ NUMBERED = ("string", "stack", "thread", "store", "group", "call")
 LISTED = ("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous")
 MOST_OF_A_KIND = 1 << 18
 """Definitions of one kind in one journal: each costs up to a hundred times its line in memory."""
+NONE: Record = {}
 ROLES = ("agent", "worker", "child", "main")
 
 
@@ -107,9 +108,16 @@ class Definitions:
 
     def frames(self, number: int | None) -> list[tuple[str, int, str]]:
         """(file, line, function) of a stack, innermost first; empty where it is not defined."""
-        found = self.get("stack", number) or {}
+        found = None if number is None else self.numbered["stack"].get(number)
+        if found is None:
+            return []
+        string = self.numbered["string"].get
         return [
-            (self.string(file) or "?", line, self.string(function) or "?")
+            (
+                string(file, NONE).get("v") or "?",
+                line,
+                string(function, NONE).get("v") or "?",
+            )
             for file, line, function in found.get("frames") or ()
         ]
 
@@ -227,8 +235,9 @@ def parse(text: Text, problems: Problems) -> Definitions:
     """The definitions in a file. Records of unknown kinds are passed over, as the format asks."""
     found = Definitions(text.path)
     bad = first = 0
+    known = _ALIKE.get
     for line_number, line in enumerate(_lines(text.data), 1):
-        alike = _ALIKE.get(line)
+        alike = known(line)
         if alike is not None:
             found.admit(*alike)
             continue
@@ -253,6 +262,7 @@ def parse(text: Text, problems: Problems) -> Definitions:
     return found
 
 
+_PIECE = 1 << 20
 _LONG = re.compile(rb'"ranks":\[([0-9, ]{256,})\]')
 """A list of ranks as it was before there were ranges: the same bytes in every member's journal."""
 
@@ -268,7 +278,7 @@ def _short(numbers: bytes) -> bytes:
 _ALIKE: dict[bytes, tuple[str, Record]] = {}
 """Checked records by their lines: the ranks of a job write most of them byte for byte alike."""
 _MOST_ALIKE = 1 << 15
-_KINDS_ALIKE = ("string", "stack", "thread", "store", "call")
+_KINDS_ALIKE = ("string", "stack", "thread", "store", "group", "call")
 
 
 def _take(found: Definitions, record: dict[str, Any], line: bytes) -> bool:
@@ -289,11 +299,11 @@ def _take(found: Definitions, record: dict[str, Any], line: bytes) -> bool:
 def _lines(data: bytes) -> Iterator[bytes]:
     start = 0
     while start < len(data):
-        # Line by line: a list of all lines would take as much memory again.
-        end = data.find(b"\n", start)
-        end = len(data) if end < 0 else end
-        line = data[start:end]
-        if len(line) > 512 and b'"ranks":[' in line:
-            line = _LONG.sub(lambda found: b'"ranks":' + _short(found[1]), line)
-        yield line
-        start = end + 1
+        # Piece by piece: a list of all lines would take as much memory again.
+        end = data.find(b"\n", min(start + _PIECE, len(data) - 1)) + 1 or len(data)
+        for line in data[start:end].rstrip(b"\n").split(b"\n"):
+            if len(line) > 512 and b'"ranks":[' in line:
+                yield _LONG.sub(lambda found: b'"ranks":' + _short(found[1]), line)
+            else:
+                yield line
+        start = end

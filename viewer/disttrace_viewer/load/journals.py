@@ -19,6 +19,8 @@ from disttrace_viewer.trace.plain_text import plain
 
 _NAME = re.compile(r"^(?P<job>.*)-(?P<host>[^-]*)-(?P<pid>\d+)-(?P<random>[0-9A-Za-z]+)$")
 _HEAD_BYTES = 1 << 16
+_SHORT_HEAD = 1 << 10
+"""The head is a line of a hundred bytes, unless the file is damaged."""
 
 
 @dataclass(slots=True)
@@ -138,7 +140,9 @@ def _head(files: Files, problems: Problems) -> Record | None:
         path = files.segments[number]
         try:
             with open(open_regular(path), "rb") as file:
-                data = file.read(_HEAD_BYTES)
+                data = file.read(_SHORT_HEAD)
+                if b"\n" not in data.strip():
+                    data += file.read(_HEAD_BYTES)
         except OSError:
             continue
         quiet = Problems()

@@ -80,9 +80,13 @@ def _unique(group: Group, processes: Sequence[Process]) -> Group:
 def _by_members(bucket: Sequence[Seen]) -> list[list[Seen]]:
     """Split by members; who does not know the global ranks goes with the only ones of that size."""
     found: dict[Hashable, list[Seen]] = {}
+    alike: dict[int, list[Seen]] = {}
     for item in bucket:
         if item.ranks is not None:
-            found.setdefault(item.ranks, []).append(item)
+            # Equal lists mostly are one object; a tuple works out its hash each time.
+            alike.setdefault(id(item.ranks), []).append(item)
+    for items in alike.values():
+        found.setdefault(items[0].ranks, []).extend(items)
     for item in bucket:
         if item.ranks is None:
             sized = [k for k in found if isinstance(k, tuple) and len(k) == item.size]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -51,12 +50,8 @@ def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -
     """Processes, places, groups and jobs from definitions."""
     processes, clocks = processing.processes_of(journals)
     lives = [_life(p, j) for p, j in zip(processes, journals, strict=True)]
-    stores = stores_of(journals)
-    places, place_ids = places_of(processes, stores, lives)
-    stores = tuple(
-        dataclasses.replace(s, place=place_ids.get(s.base if s.base is not None else s.index, ""))
-        for s in stores
-    )
+    places, place_ids = places_of(processes, stores_of(journals, only_bases=True), lives)
+    stores = stores_of(journals, place_ids)
     circles = launching.circles(processes, places)
     groups, group_index = grouping.merge(
         processes,

@@ -20,34 +20,47 @@ if TYPE_CHECKING:
     import polars as pl
 
 KINDS = ("collective", "message", "store", "constructor", "composed")
+NO_PLACES: Mapping[int, str] = {}
 _TEXTS = ("backend", "device", "reduce_op", "name", "origin")
 _AS_THEY_ARE = ("async", "shapes", "dtypes", "bytes", "root", "peer", "tag")
 
 
-def stores_of(journals: Sequence[Journal]) -> tuple[Store, ...]:
-    """Every store of every process; ``place`` is still to be found."""
+def stores_of(
+    journals: Sequence[Journal],
+    places: Mapping[int, str] = NO_PLACES,
+    *,
+    only_bases: bool = False,
+) -> tuple[Store, ...]:
+    """Every store of every process, or only those at the bottom of chains of prefixes;
+    ``places``: the place of each of these by index, once they are found.
+    """
     found: list[Store] = []
+    first = 0
     for process, journal in enumerate(journals):
         records = journal.definitions.numbered["store"]
-        index = {n: len(found) + i for i, n in enumerate(records)}
+        index = dict(zip(records, range(first, first + len(records)), strict=True))
+        first += len(records)
         for number, record in records.items():
-            base = record.get("base")
+            own = index[number]
+            base = index.get(record.get("base", number), own)
+            if only_bases and base != own:
+                continue
             found.append(
                 Store(
-                    index=index[number],
-                    process=process,
-                    number=number,
-                    type=record.get("type") or "?",
-                    name=record.get("name") or None,
-                    base=index.get(base, index[number]) if base is not None else index[number],
-                    prefix=tuple(record.get("prefix") or ()),
-                    host=record.get("host") or None,
-                    port=record.get("port"),
-                    server=record.get("server", False),
-                    address=record.get("address") or None,
-                    path=record.get("path") or None,
-                    place="",
-                    connection=record.get("connection"),
+                    own,
+                    process,
+                    number,
+                    record.get("type") or "?",
+                    record.get("name") or None,
+                    base,
+                    tuple(record.get("prefix") or ()),
+                    record.get("host") or None,
+                    record.get("port"),
+                    record.get("server", False),
+                    record.get("address") or None,
+                    record.get("path") or None,
+                    places.get(base, ""),
+                    record.get("connection"),
                 )
             )
     return tuple(found)

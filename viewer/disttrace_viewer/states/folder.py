@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import orjson
@@ -14,14 +16,26 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states.engines import Engine, here
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import reduce
-from disttrace_viewer.states.state import State, StateError, checked
+from disttrace_viewer.states.state import Batches, State, StateError, pack_batch
 from disttrace_viewer.trace.errors import ViewerError
 
 BATCH = 128
 """Journals of a task."""
 SUFFIX = ".states.jsonl.gz"
-Parts = Iterator[tuple[list[bytes], tuple[str, ...]]]
-"""States as JSON, and names of journals that nobody could read: their worker was lost twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """States of some journals as a batch, and the names of those that nobody could read: their
+    worker was lost twice.
+    """
+
+    states: bytes | None
+    count: int
+    lost: tuple[str, ...] = ()
+
+
+Parts = Iterator[Part]
 Progress = Callable[[int, int], None]
 """Called with journals done so far, and of how many."""
 
@@ -34,14 +48,15 @@ class Task:
     window: int | None
 
 
-def run(task: Task) -> list[bytes]:
-    """The states of a task's journals, as JSON."""
-    found = []
-    for base, definitions, segments in task.files:
-        state = reduce(Files(base, definitions, dict(segments)), window=task.window)
-        if state is not None:
-            found.append(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS))
-    return found
+def run(task: Task) -> Part:
+    """The states of a task's journals."""
+    with no_cycles():
+        found = []
+        for base, definitions, segments in task.files:
+            state = reduce(Files(base, definitions, dict(segments)), window=task.window)
+            if state is not None:
+                found.append(state)
+        return Part(pack_batch(found), len(found))
 
 
 def reduced(
@@ -77,12 +92,26 @@ def reduced_files(
         for first in range(0, len(found), batch)
     ]
     done = 0
-    for number, states in engine(run, tasks):
+    for number, part in engine(run, tasks):
         done += len(tasks[number].files)
         if progress is not None:
             progress(done, len(found))
-        lost = () if states is not None else tuple(base for base, _, _ in tasks[number].files)
-        yield states or [], lost
+        yield part or Part(None, 0, tuple(base for base, _, _ in tasks[number].files))
+
+
+@contextmanager
+def no_cycles() -> Iterator[None]:
+    """Without the collector of reference cycles, which looks at every object again and again and
+    finds nothing: states and what is made of them hold none.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def size_of(path: str) -> int:
@@ -102,15 +131,19 @@ def of_journals(
     progress: Progress | None = None,
 ) -> Merged:
     """The merged states of all journals below ``paths``."""
+    return merged(reduced(paths, window=window, engine=engine, batch=batch, progress=progress))
+
+
+def merged(parts: Parts) -> Merged:
+    """The states of all parts, merged."""
     found: list[State] = []
     unread: list[str] = []
-    for states, lost in reduced(
-        paths, window=window, engine=engine, batch=batch, progress=progress
-    ):
-        found += map(orjson.loads, states)
-        unread += lost
-    merged = merge(found)
-    return Merged(merged.states, tuple(sorted(unread)))
+    batches = Batches()
+    for part in parts:
+        if part.states is not None:
+            found += batches.states(part.states)
+        unread += part.lost
+    return Merged(merge(found).states, tuple(sorted(unread)))
 
 
 def write(path: str, parts: Parts) -> tuple[int, int]:
@@ -124,10 +157,11 @@ def write(path: str, parts: Parts) -> tuple[int, int]:
             os.makedirs(path, exist_ok=True)
             path = os.path.join(path, f"{os.uname().nodename}-{os.getpid()}{SUFFIX}")
         with gzip.open(f"{path}.part", "wb", compresslevel=4) as file:
-            for states, lost in parts:
-                file.writelines(state + b"\n" for state in states)
-                file.writelines(orjson.dumps({"unread": base}) + b"\n" for base in lost)
-                count, unread = count + len(states), unread + len(lost)
+            for part in parts:
+                if part.states is not None:
+                    file.write(part.states + b"\n")
+                file.writelines(orjson.dumps({"unread": base}) + b"\n" for base in part.lost)
+                count, unread = count + part.count, unread + len(part.lost)
         os.replace(f"{path}.part", path)
     except OSError as error:
         raise ViewerError(f"cannot write {path}: {error.strerror}.") from error
@@ -145,21 +179,20 @@ def read(paths: Sequence[str]) -> Merged:
     """The merged states in files. Raises ViewerError where one holds no states."""
     found: list[State] = []
     unread: list[str] = []
+    batches = Batches()
     for path in _files(paths):
         try:
             with gzip.open(path, "rb") as file:
                 for line in file:
-                    value = orjson.loads(line)
-                    if isinstance(value, dict) and isinstance(value.get("unread"), str):
-                        unread.append(value["unread"])
+                    if line.startswith(b'{"unread":'):
+                        unread.append(orjson.loads(line)["unread"])
                     else:
-                        found.append(checked(value))
+                        found += batches.states(line)
         except StateError as error:
             raise ViewerError(f"{path} {error}.") from error
         except (OSError, EOFError, orjson.JSONDecodeError) as error:
             raise ViewerError(f"{path} cannot be read as states ({error}).") from error
-    merged = merge(found)
-    return Merged(merged.states, tuple(sorted(unread)))
+    return Merged(merge(found).states, tuple(sorted(unread)))
 
 
 def _files(paths: Sequence[str]) -> Iterator[str]:

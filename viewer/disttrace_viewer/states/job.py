@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import orjson
-
 from disttrace_viewer.analysis.evidence import STALL_NS
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.findings.finding import ERROR, LIKELY
@@ -57,6 +55,17 @@ def judged(
     processes whose journals lie elsewhere; ``look`` says which processes live. Raises ViewerError
     where there is neither.
     """
+    with folder.no_cycles():
+        return _judged(paths, choose, stall_ns, engine, progress)
+
+
+def _judged(
+    paths: Sequence[str],
+    choose: Choose,
+    stall_ns: int,
+    engine: Engine,
+    progress: folder.Progress | None,
+) -> Verdict:
     stored = bool(paths) and all(folder.holds_states(path) for path in paths)
     if stored:
         merged = folder.read(paths)
@@ -98,9 +107,5 @@ def in_full(
     """The states with those of some processes reduced from all that their journals hold."""
     bases = {merged.states[identity]["base"] for identity in suspects}
     files: list[Files] = [f for f in discover(paths, Problems()) if f.base in bases]
-    again = [
-        orjson.loads(state)
-        for states, _ in folder.reduced_files(files, window=None, engine=engine, batch=1)
-        for state in states
-    ]
-    return merge([merged, *again])
+    again = folder.merged(folder.reduced_files(files, window=None, engine=engine, batch=1))
+    return merge([merged, Merged(again.states)])

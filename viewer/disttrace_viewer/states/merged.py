@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
 from disttrace.journal.format import ranks_of
@@ -36,6 +37,11 @@ class Merged:
     unread: tuple[str, ...] = ()
     """Sentences about journals that were asked for and are in no state."""
 
+    @cached_property
+    def survey(self) -> Survey:
+        """What the definitions of all states say together."""
+        return _survey(list(self.states.values()))
+
 
 def merge(states: Iterable[State | Merged]) -> Merged:
     """All states in one. ``merge([merge([a, b]), c])`` equals ``merge([a, merge([b, c])])``."""
@@ -61,17 +67,18 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
 
     ``jobs`` are ids of those to keep (default: all).
     """
-    survey = _survey(list(merged.states.values()))
+    whole = survey = merged.survey
     states = [merged.states[j.id] for j in survey.journals]
-    whole = survey
     if jobs is not None:
         chosen = set(jobs)
         kept = [s for s, p in zip(states, survey.processes, strict=True) if p.job in chosen]
         if len(kept) < len(states):
             survey = _survey(kept)
             states = [merged.states[j.id] for j in survey.journals]
+    problems = Problems()
+    problems.extend(survey.problems)
     for sentence in merged.unread:
-        survey.problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
+        problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
     building = _Building(survey, states)
     building.read()
     here = {job.id for job in survey.jobs}
@@ -92,7 +99,7 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
         stacks=tuple(building.stacks),
         errors=tuple(building.errors),
         keys=tuple(building.keys),
-        problems=survey.problems.found(),
+        problems=problems.found(),
         paths=survey.paths,
         read_ns=time.time_ns(),
         _calls=dict(enumerate(building.calls)),
@@ -102,7 +109,7 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
 
 def jobs_of(merged: Merged) -> tuple[Any, ...]:
     """The jobs that the states are of."""
-    return _survey(list(merged.states.values())).jobs
+    return merged.survey.jobs
 
 
 def _survey(states: Sequence[State]) -> Survey:
@@ -121,7 +128,7 @@ def _survey(states: Sequence[State]) -> Survey:
 
 
 def _journal(state: State) -> Journal:
-    definitions = Definitions(state["base"])
+    definitions = _Known(state["base"])
     definitions.process = state["process"]
     definitions.identity = state["identity"]
     definitions.versions = state["versions"]
@@ -129,7 +136,10 @@ def _journal(state: State) -> Journal:
     for kind, records in state["listed"].items():
         definitions.listed[kind] = records
     for kind, table in state["numbered"].items():
-        definitions.numbered[kind] = {int(n): _record(kind, value) for n, value in table.items()}
+        record = _RECORDS.get(kind)
+        definitions.numbered[kind] = {
+            int(n): value if record is None else record(value) for n, value in table.items()
+        }
     return Journal(
         id=state["id"],
         files=Files(state["base"], state["base"]),
@@ -140,15 +150,26 @@ def _journal(state: State) -> Journal:
     )
 
 
-def _record(kind: str, value: Any) -> dict[str, Any]:
-    if kind == "string":
-        return {"v": value}
-    if kind == "stack":
-        return {"frames": value}
-    if kind == "group" and "ranks" in value:
-        return {**value, "ranks": ranks_of(value["ranks"])}
-    record: dict[str, Any] = value
-    return record
+class _Known(Definitions):
+    """Definitions whose stacks bear names already."""
+
+    __slots__ = ()
+
+    def frames(self, number: int | None) -> list[tuple[str, int, str]]:
+        """The frames of a stack."""
+        found = self.get("stack", number)
+        return [] if found is None else [(file, line, name) for file, line, name in found["frames"]]
+
+
+def _group(value: dict[str, Any]) -> dict[str, Any]:
+    return {**value, "ranks": ranks_of(value["ranks"])} if "ranks" in value else value
+
+
+_RECORDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "string": lambda value: {"v": value},
+    "stack": lambda value: {"frames": value},
+    "group": _group,
+}
 
 
 @dataclass
@@ -167,6 +188,9 @@ class _Building:
     courses: dict[tuple[int, Stream], tuple[int, int, int]] = field(default_factory=dict)
     queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     _stores: dict[tuple[int, int], int] = field(default_factory=dict)
+    _alike: dict[int, _Alike] = field(default_factory=dict)
+    """By the identity of a record, which states that are read together share."""
+    _stacks_alike: dict[int, int | None] = field(default_factory=dict)
     _own_rank: dict[tuple[int, int], int | None] = field(default_factory=dict)
 
     def read(self) -> None:
@@ -195,8 +219,10 @@ class _Building:
     def _process(self, process: Process, journal: Journal, state: State) -> None:
         clock, index = self.survey.clocks[process.clock], process.index
 
+        zero = to_unix(clock, process.t0)  # clocks of states do not drift
+
         def unix(t: int) -> int:
-            return to_unix(clock, process.t0 + t)
+            return zero + t
 
         beat = state["beat"]
         files = (state["base"], *_paths(state))
@@ -222,7 +248,7 @@ class _Building:
             if known is None:
                 unknown = self._call(index, journal, {}) if unknown is None else unknown
                 known = unknown
-            self._op(index, journal, row, known, unix(row[2]))
+            self._op(index, journal, row, known, zero + row[2])
         for call, ns in state["longest"]:
             if call in calls:
                 self.longest[index, calls[call]] = ns
@@ -238,13 +264,9 @@ class _Building:
                 self.queues[index, self._stores[index, store], key] = (pushed, popped)
 
     def _op(self, process: int, journal: Journal, row: list[Any], call: int, begin: int) -> None:
-        row = row + [None] * (len(ROW) - len(row))
-        number, _, _, end, thread, parent, seq, key, *rest = row
+        missing = len(ROW) - len(row)
+        number, _, _, end, thread, parent, seq, key, *rest = row + _NONE[:missing]
         issued, wait, complete, source, error, refused, lost = rest
-
-        def after(ns: int | None) -> int | None:
-            return None if ns is None else begin + ns
-
         text = None
         if error is not None:
             text = journal.definitions.string(error) or "?"
@@ -253,22 +275,22 @@ class _Building:
             self.refused[process, number], seq = seq, None
         self.ops.append(
             Op(
-                process=process,
-                number=number,
-                call=self.calls[call],
-                thread=thread or 0,
-                parent=parent,
-                seq=seq,
-                key=None if key is None else self._key(key),
-                source=source,
-                error=text,
-                refused=bool(refused),
-                lost=bool(lost),
-                begin_ns=begin,
-                issued_ns=after(issued),
-                wait_begin_ns=after(wait),
-                complete_ns=after(complete),
-                end_ns=after(end),
+                process,
+                number,
+                self.calls[call],
+                thread or 0,
+                parent,
+                seq,
+                None if key is None else self._key(key),
+                source,
+                text,
+                bool(refused),
+                bool(lost),
+                begin,
+                None if issued is None else begin + issued,
+                None if wait is None else begin + wait,
+                None if complete is None else begin + complete,
+                None if end is None else begin + end,
             )
         )
 
@@ -277,40 +299,79 @@ class _Building:
         return self.keys.setdefault(key, len(self.keys))
 
     def _call(self, process: int, journal: Journal, record: dict[str, Any]) -> int:
-        survey = self.survey
-        group = survey.group_index.get((process, record.get("group", -1)))
-        number = record.get("stack")
-        stack = () if number is None else stack_of(journal, number)
+        alike = self._alike.get(id(record))
+        if alike is None:
+            alike = self._alike[id(record)] = _Alike.of(record)
+        group = self.survey.group_index.get((process, alike.group))
+        index = len(self.calls)
+        own_rank = None if group is None else self._own_rank.get((process, group))
+        store = self._stores.get((process, alike.store))
+        stack = self._stack(journal, alike.stack)
+        before = (index, process, alike.op, alike.kind, group, own_rank)
+        fields: tuple[Any, ...] = (*before, *alike.middle, store, *alike.names, stack, alike.args)
+        self.calls.append(Call(*fields))
+        return index
+
+    def _stack(self, journal: Journal, number: int | None) -> int | None:
+        record = journal.definitions.get("stack", number)
+        if record is None:
+            return None
+        key = id(record["frames"])
+        if key not in self._stacks_alike:
+            stack = stack_of(journal, number)
+            self._stacks_alike[key] = (
+                self.stacks.setdefault(stack, len(self.stacks)) if stack else None
+            )
+        return self._stacks_alike[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """What calls of one record share; numbers are the process's own."""
+
+    record: dict[str, Any]
+    """Kept, since its identity stands for it."""
+    op: str
+    kind: str
+    group: int
+    middle: tuple[Any, ...]
+    """From the backend to the tag."""
+    store: int
+    names: tuple[str | None, str | None]
+    stack: int | None
+    args: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> _Alike:
         args = record.get("args") or {}
         ranks = ranks_of(args.get("ranks"))
         shapes, dtypes = record.get("shapes"), record.get("dtypes")
-        self.calls.append(
-            Call(
-                index=len(self.calls),
-                process=process,
-                op=record.get("op") or "?",
-                kind=kind if (kind := record.get("kind")) in KINDS else "unknown",
-                group=group,
-                group_rank=None if group is None else self._own_rank.get((process, group)),
-                backend=record.get("backend") or None,
-                device=record.get("device") or None,
-                asynchronous=record.get("async"),
-                shapes=None if shapes is None else tuple(map(tuple, shapes)),
-                dtypes=None if dtypes is None else tuple(dtypes),
-                bytes=record.get("bytes"),
-                splits=record.get("splits"),
-                reduce_op=record.get("reduce_op") or None,
-                root=record.get("root"),
-                peer=record.get("peer"),
-                tag=record.get("tag"),
-                store=self._stores.get((process, record.get("store", -1))),
-                name=record.get("name") or None,
-                origin=record.get("origin") or None,
-                stack=self.stacks.setdefault(stack, len(self.stacks)) if stack else None,
-                args=args if ranks is None else {**args, "ranks": list(ranks)},
-            )
+        return cls(
+            record=record,
+            op=record.get("op") or "?",
+            kind=kind if (kind := record.get("kind")) in KINDS else "unknown",
+            group=record.get("group", -1),
+            middle=(
+                record.get("backend") or None,
+                record.get("device") or None,
+                record.get("async"),
+                None if shapes is None else tuple(map(tuple, shapes)),
+                None if dtypes is None else tuple(dtypes),
+                record.get("bytes"),
+                record.get("splits"),
+                record.get("reduce_op") or None,
+                record.get("root"),
+                record.get("peer"),
+                record.get("tag"),
+            ),
+            store=record.get("store", -1),
+            names=(record.get("name") or None, record.get("origin") or None),
+            stack=record.get("stack"),
+            args=args if ranks is None else {**args, "ranks": list(ranks)},
         )
-        return len(self.calls) - 1
+
+
+_NONE: list[Any] = [None] * len(ROW)
 
 
 def _paths(state: State) -> tuple[str, ...]:

@@ -13,12 +13,8 @@ from __future__ import annotations
 
 import functools
 import os
-import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
-
-import orjson
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.load import text as texts
@@ -26,7 +22,7 @@ from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
-from disttrace_viewer.sample.sample import BUILDING
+from disttrace_viewer.states.reading import Reading, Record, over
 from disttrace_viewer.states.state import ROW, VERSION, State
 
 WINDOW = 256 << 10
@@ -40,8 +36,6 @@ MOST_GROUPS = 512
 OVERRIDES = 1 << 30
 """Calls of one operation only, with fields of its own, are numbered from here."""
 
-Record = dict[str, Any]
-
 
 def reduce(files: Files, *, window: int | None = None) -> State | None:
     """The state of the process that wrote these files; None where they hold no journal."""
@@ -50,7 +44,7 @@ def reduce(files: Files, *, window: int | None = None) -> State | None:
     if journal is None:
         return None
     name_gaps(journal, problems)
-    reading = _Reading(journal.definitions)
+    reading = Reading(journal.definitions)
     read = size = 0
     numbers = sorted(files.segments)
     for number in numbers:
@@ -102,229 +96,7 @@ def _tail(path: str, length: int, window: int, problems: Problems) -> Iterator[b
     yield texts.clean(path, data[data.find(b"\n") + 1 :], problems).data
 
 
-@dataclass
-class _Reading:
-    """What a journal's segments say, record by record. A begin is one dictionary all along: what
-    becomes of it is added to it.
-    """
-
-    definitions: Definitions
-    count: int = 0
-    last_t: int = 0
-    beat: int | None = None
-    stands: dict[int, tuple[int, int]] = field(default_factory=dict)
-    open: dict[int, Record] = field(default_factory=dict)
-    newest: dict[tuple[int, int], Record] = field(default_factory=dict)
-    """By thread and call."""
-    latest: dict[int, Record] = field(default_factory=dict)
-    """The newest numbered one by call."""
-    done: dict[int, Record] = field(default_factory=dict)
-    """The newest that ended well by call."""
-    longest: dict[int, int] = field(default_factory=dict)
-    active: dict[int, int] = field(default_factory=dict)
-    failed: dict[tuple[int, int], list[Record]] = field(default_factory=dict)
-    built: dict[int, Record] = field(default_factory=dict)
-    keys: dict[tuple[int, str], list[Record]] = field(default_factory=dict)
-    queues: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    stores: dict[int, Record] = field(default_factory=dict)
-    """The first operation in a store inside of each composed one."""
-    sourced: dict[tuple[int, int], Record] = field(default_factory=dict)
-    courses: dict[tuple[int, str | None], list[int]] = field(default_factory=dict)
-    """By stream of collectives: newest number, hash of all call sites up to it and before it, and
-    whether none was left out.
-    """
-    bad: int = 0
-    _kept_whole: set[int] = field(default_factory=set)
-    """Calls of which every operation is kept."""
-    _known: set[int] = field(default_factory=set)
-    _in_store: dict[int, int] = field(default_factory=dict)
-    _on_course: dict[int, tuple[list[int], int]] = field(default_factory=dict)
-
-    def take(self, data: bytes) -> None:
-        """Whole lines of a segment."""
-        lines = data.split(b"\n")
-        if not lines[-1]:
-            lines.pop()
-        try:
-            records: Iterable[Any] = orjson.loads(b"[" + b",".join(lines) + b"]")
-        except orjson.JSONDecodeError:
-            records = self._one_by_one(lines)
-        begin, end, other = self._begin, self._end, self._other
-        for record in records:
-            try:
-                if "b" in record:
-                    begin(record)
-                elif "e" in record:
-                    end(record)
-                else:
-                    other(record)
-            except (KeyError, TypeError, AttributeError, ValueError):
-                self.bad += 1
-
-    def _one_by_one(self, lines: Iterable[bytes]) -> Iterator[Any]:
-        for line in lines:
-            try:
-                yield orjson.loads(line)
-            except orjson.JSONDecodeError:
-                self.bad += 1
-
-    def _other(self, record: Record) -> None:
-        if (t := record.get("hb")) is not None:
-            self.beat = max(t, self.beat or 0)
-            self.last_t = max(self.last_t, t)
-        elif (t := record.get("at")) is not None:
-            thread = record.get("h", 0)
-            if t >= self.stands.get(thread, (0, 0))[0]:
-                self.stands[thread] = (t, record.get("k", 0))
-            self.last_t = max(self.last_t, t)
-        elif "seg" in record:
-            self.last_t = max(self.last_t, record.get("t", 0))
-        else:
-            self._mark(record)
-
-    def _begin(self, record: Record) -> None:
-        number, call, t = record["b"], record.get("s", 0), record["t"]
-        if type(number) is not int or type(t) is not int:
-            raise TypeError
-        if number in self.open:
-            return  # a copy at the head of a segment
-        self.open[number] = record
-        self.count += 1
-        thread = record.get("h", 0)
-        self.newest[thread, call] = record
-        if t > self.active.get(thread, 0):
-            self.active[thread] = t
-        if call not in self._known:
-            self._learn(call)
-        if "q" in record:
-            self.latest[call] = record
-            on_course = self._on_course.get(call)
-            if on_course is not None:
-                course, site = on_course
-                if record["q"] == course[0] + 1:
-                    course[2] = course[1]
-                    course[0], course[1] = record["q"], (course[1] * 1_000_003 + site) & _HASH
-                else:
-                    course[3] = 0
-        if call in self._kept_whole:
-            self.built[number] = record
-        if "p" in record and call in self._in_store:
-            self.stores.setdefault(record["p"], record)
-        if "k" in record:
-            self._key(record, call)
-
-    def _learn(self, call: int) -> None:
-        self._known.add(call)
-        found = self.definitions.numbered["call"].get(call) or {}
-        op, kind = found.get("op") or "", found.get("kind")
-        if kind == fmt.CONSTRUCTOR or (kind == fmt.COMPOSED and op.startswith(BUILDING)):
-            self._kept_whole.add(call)
-        if "store" in found:
-            self._in_store[call] = found["store"]
-        if kind == fmt.COLLECTIVE and "group" in found:
-            stream = (found["group"], found.get("backend"))
-            course = self.courses.setdefault(stream, [0, 0, 0, 1])
-            site = repr((op, self.definitions.frames(found.get("stack"))))
-            self._on_course[call] = (course, zlib.crc32(site.encode()))
-
-    def _key(self, record: Record, call: int) -> None:
-        keys = record["k"] if isinstance(record["k"], list) else [record["k"]]
-        op = (self.definitions.numbered["call"].get(call) or {}).get("op")
-        for key in keys:
-            kept = self.keys.pop((call, key), None)  # to its end: the oldest go first
-            self.keys[call, key] = (
-                [record, record] if kept is None else [kept[0], record, *kept[2:]]
-            )
-            if op == "store.queue_push":
-                queue = self.queues.setdefault((self._in_store.get(call, 0), key), [0, 0])
-                queue[0] += 1
-
-    def _end(self, record: Record) -> None:
-        begin = self.open.pop(record["e"], None)
-        if begin is None:
-            return
-        call, d = begin.get("s", 0), record["d"]
-        begin["end"] = d
-        if "u" in record:
-            # A synchronous call waits from its issue on unless it says otherwise.
-            begin["issued"] = record["u"]
-            begin["wait"] = record.get("v", record["u"])
-        elif "v" in record:
-            begin["wait"] = record["v"]
-        for name in ("q", "y", "x", "f"):
-            if name in record:
-                begin[name] = record[name]
-        if "q" in record:
-            self.latest[call] = begin
-        if "y" in record:
-            self.sourced[call, record["y"]] = begin
-        at = begin["t"] + d
-        if at > self.last_t:
-            self.last_t = at
-        if "complete" not in begin or "wait" in begin:
-            thread = begin.get("h", 0)
-            if at > self.active.get(thread, 0):
-                self.active[thread] = at
-        if "f" in record and call in self._on_course:
-            course = self._on_course[call][0]  # it gives its number back
-            if begin.get("q") == course[0]:
-                course[0], course[1] = course[0] - 1, course[2]
-            else:
-                course[3] = 0
-        if "x" in record:
-            found = self.failed.setdefault((call, record["x"]), [begin])
-            found[1:] = [begin]
-        else:
-            self._done(begin, call, d)
-
-    def _done(self, begin: Record, call: int, end: int) -> None:
-        self.done[call] = begin
-        waited = end - begin.get("wait", 0)
-        if waited > self.longest.get(call, -1):
-            self.longest[call] = waited
-        if "k" in begin:
-            keys = begin["k"] if isinstance(begin["k"], list) else [begin["k"]]
-            op = (self.definitions.numbered["call"].get(call) or {}).get("op")
-            for key in keys:
-                kept = self.keys.get((call, key))
-                if kept is not None:
-                    kept[2:] = [begin]
-                if op == "store.queue_pop":
-                    queue = self.queues.setdefault((self._in_store.get(call, 0), key), [0, 0])
-                    queue[1] += 1
-
-    def _mark(self, record: Record) -> None:
-        for kind, name in _MARKS:
-            if kind in record:
-                begin = self.open.get(record[kind])
-                if begin is None:
-                    return
-                begin.setdefault(name, record["d"])
-                thread = begin.get("h", 0)
-                at = begin["t"] + record["d"]
-                if kind in ("i", "w"):
-                    self.active[thread] = max(at, self.active.get(thread, 0))
-                self.last_t = max(self.last_t, at)
-                call = begin.get("s", 0)
-                if kind == "c" and _over(begin, self.definitions.numbered["call"].get(call) or {}):
-                    self._done(begin, call, record["d"])
-                return
-
-
-_MARKS = (("i", "issued"), ("w", "wait"), ("c", "complete"), ("l", "lost"))
-
-
-_HASH = (1 << 61) - 1
-
-
-def _over(record: Record, call: Record) -> bool:
-    """Whether it has ended; a wait for what a device ends is over when that was seen complete."""
-    if "end" in record or "complete" not in record:
-        return "end" in record
-    return "wait" not in record or fmt.ends_on_device(call.get("backend"), call.get("device"))
-
-
-def _chosen(reading: _Reading) -> list[Record]:
+def _chosen(reading: Reading) -> list[Record]:
     """The kept begins by number, see the module's docstring."""
     calls = reading.definitions.numbered["call"]
     found: dict[int, Record] = {}
@@ -354,7 +126,7 @@ def _chosen(reading: _Reading) -> list[Record]:
     pending = [
         r
         for r in reading.open.values()
-        if not ("lost" in r or "x" in r or _over(r, calls.get(r.get("s", 0)) or {}))
+        if not ("lost" in r or "x" in r or over(r, calls.get(r.get("s", 0)) or {}))
     ]
     half = MOST_PENDING // 2
     built = [reading.built[n] for n in sorted(reading.built)]
@@ -383,7 +155,7 @@ def _chosen(reading: _Reading) -> list[Record]:
 
 
 def _state(
-    journal: Journal, reading: _Reading, problems: Problems, *, read: int, size: int
+    journal: Journal, reading: Reading, problems: Problems, *, read: int, size: int
 ) -> State:
     definitions = journal.definitions
     calls = definitions.numbered["call"]
@@ -457,7 +229,7 @@ _VERSIONS = frozenset(("torch", "not_captured"))
 def _row(record: Record, call: int, keys: Record) -> list[Any]:
     completed_at = record.get("complete")
     end = record.get("end")
-    if end is None and _over(record, keys):
+    if end is None and over(record, keys):
         end = completed_at
     if completed_at is None and "wait" in record and "x" not in record:
         completed_at = record.get("end")
@@ -487,7 +259,7 @@ def _row(record: Record, call: int, keys: Record) -> list[Any]:
 
 
 def _referred(
-    definitions: Definitions, calls: dict[int, Record], rows: list[list[Any]], reading: _Reading
+    definitions: Definitions, calls: dict[int, Record], rows: list[list[Any]], reading: Reading
 ) -> dict[str, dict[int, Any]]:
     """The definitions that kept ones refer to, and every store and group."""
     numbered = definitions.numbered
@@ -495,14 +267,10 @@ def _referred(
     stacks |= {stack for _, stack in reading.stands.values()}
     for kind in ("failure", "exit"):
         stacks |= {item["stack"] for item in definitions.listed[kind] if "stack" in item}
-    kept = {n: numbered["stack"][n] for n in stacks if n in numbered["stack"]}
-    strings = {
-        n for stack in kept.values() for f, _, name in stack.get("frames") or () for n in (f, name)
-    }
-    strings |= {row[12] for row in rows if len(row) > 12 and row[12] is not None}
+    errors = {row[12] for row in rows if len(row) > 12 and row[12] is not None}
     return {
-        "string": {n: definitions.string(n) for n in strings},
-        "stack": {n: stack.get("frames") or [] for n, stack in kept.items()},
+        "string": {n: definitions.string(n) for n in errors},
+        "stack": {n: definitions.frames(n) for n in stacks if n in numbered["stack"]},
         "thread": {
             n: _bare(t) for n, t in numbered["thread"].items() if n in reading.active or n == 0
         },

@@ -7,7 +7,7 @@ A state is a dictionary, so that it can be sent, stored and merged without anyth
   ``modified_ns``, ``head_t``; ``read`` and ``size``: bytes of its segments that were read and that
   there are; ``segment``: the newest one
 * ``process``, ``identity``, ``versions``, ``listed``, ``numbered``: definitions, those only to
-  which something kept refers; ranks of groups as ranges
+  which something kept refers; ranks of groups as ranges, frames of stacks with their names
 * ``ops``: kept operations, each ``ROW`` without trailing nulls; times as in the journal
 * ``count``: operations begun; ``longest`` [call, ns], ``active`` [thread, t], ``queues``
   [store, key, pushes, finished pops], ``courses`` [group, backend, newest number, hash of the call
@@ -15,17 +15,23 @@ A state is a dictionary, so that it can be sent, stored and merged without anyth
   [thread, t, stack]
 * ``problems``: [path, kind, sentence]
 
+The states of many processes travel as a batch, in which equal definitions are written once:
+
+* ``shared``: definitions, each as a text of JSON
+* ``states``: states whose ``numbered`` definitions are indices into ``shared``
+
 Which operations are kept is said in ``disttrace_viewer.states.reduce``.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
-VERSION = 1
+VERSION = 2
 State = dict[str, Any]
 
 ROW = (
@@ -65,6 +71,58 @@ def unpack(data: bytes) -> State:
         return checked(orjson.loads(zlib.decompress(data)))
     except (zlib.error, orjson.JSONDecodeError) as error:
         raise StateError(f"is no state of a process ({error})") from error
+
+
+def pack_batch(states: Iterable[State]) -> bytes:
+    """States as one line of JSON, in which equal definitions are written once."""
+    index: dict[bytes, int] = {}
+    found = [
+        {
+            **state,
+            "numbered": {
+                kind: {
+                    number: index.setdefault(orjson.dumps(value), len(index))
+                    for number, value in table.items()
+                }
+                for kind, table in state["numbered"].items()
+            },
+        }
+        for state in states
+    ]
+    return orjson.dumps(
+        {"shared": [text.decode() for text in index], "states": found},
+        option=orjson.OPT_NON_STR_KEYS,
+    )
+
+
+class Batches:
+    """Reads batches; equal definitions of all of them become one object, which nobody changes."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Any] = {}
+
+    def states(self, data: bytes) -> list[State]:
+        """The states of a batch, or a state by itself. Raises StateError."""
+        value = orjson.loads(data)
+        if not isinstance(value, dict) or "shared" not in value:
+            return [checked(value)]
+        try:
+            shared = [self._one(text) for text in value["shared"]]
+            found = [checked(state) for state in value["states"]]
+            for state in found:
+                state["numbered"] = {
+                    kind: {int(number): shared[place] for number, place in table.items()}
+                    for kind, table in state["numbered"].items()
+                }
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StateError("is no batch of states") from error
+        return found
+
+    def _one(self, text: str) -> Any:
+        found = self._known.get(text)
+        if found is None:
+            found = self._known[text] = orjson.loads(text)
+        return found
 
 
 def checked(value: object) -> State:
