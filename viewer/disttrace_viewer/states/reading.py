@@ -175,7 +175,7 @@ class Reading:
         pop, done, longest, active = self.open.pop, self.done, self.longest, self.active
         last_t = self.last_t
         if not _are_numbers(records):
-            whole = [record for record in records if set(map(type, record.values())) == _INTEGERS]
+            whole = [r for r in records if set(map(type, r.values())) == _INTEGERS or "o" in r]
             self.bad, records = self.bad + len(records) - len(whole), whole
         for record in records:
             if "e" not in record:
@@ -199,7 +199,8 @@ class Reading:
                 thread = begin.get("h", 0)
                 if at > active.get(thread, 0):
                     active[thread] = at
-            if len(record) > 3 and self._unusual(begin, record, call):
+            more = len(record) > 3 or (len(record) > 2 and "u" not in record)
+            if more and self._unusual(begin, record, call):
                 continue
             done[call] = begin
             waited = d - begin.get("wait", 0)
