@@ -38,6 +38,7 @@ def is_large(paths: Sequence[str]) -> bool:
     return False
 
 
+@folder.no_cycles()
 def judged(
     paths: Sequence[str],
     *,
@@ -55,17 +56,6 @@ def judged(
     processes whose journals lie elsewhere; ``look`` says which processes live. Raises ViewerError
     where there is neither.
     """
-    with folder.no_cycles():
-        return _judged(paths, choose, stall_ns, engine, progress)
-
-
-def _judged(
-    paths: Sequence[str],
-    choose: Choose,
-    stall_ns: int,
-    engine: Engine,
-    progress: folder.Progress | None,
-) -> Verdict:
     stored = bool(paths) and all(folder.holds_states(path) for path in paths)
     if stored:
         merged = folder.read(paths)
