@@ -233,7 +233,9 @@ class Evidence:
         """What each process's communication says of how it ended."""
         found = {}
         native = {op.process for op in self.pending if op.call.origin == "c++"}
-        blocked = {op.process for op in self.pending if op.call.kind in _GROUPED}
+        grouped = [op for op in self.pending if op.call.kind in _GROUPED]
+        blocked = {op.process for op in grouped}
+        held = {op.process for op in grouped if op.issued_ns is None or op.wait_begin_ns}
         for process in self.trace.processes:
             index = process.index
             broken, failed = self.broken.get(index, ()), self.failed.get(index, ())
@@ -246,6 +248,7 @@ class Evidence:
                 broken_ns=min(of_group, default=None),
                 native=index in native or any(op.call.origin == "c++" for op in failed),
                 blocked=index in blocked,
+                held=index in held,
                 main_ns=self._began.get(index, 0),
             )
         return found
@@ -414,6 +417,13 @@ class Evidence:
                     Location(op.process, where.file, where.line, where.function, op.call.op)
                 )
         return tuple(dict.fromkeys(p for p in places if p is not None))
+
+    def within(self, op: Op) -> str:
+        """`` inside gather_object``, where the program called that; else nothing."""
+        outer = self.sample.get(op.process, op.parent)
+        if outer is None or outer.call.kind != "composed" or outer.call.op in _GATHERING:
+            return ""
+        return f" inside {self.top(outer).call.op}"
 
     def top(self, op: Op) -> Op:
         """The outermost pending composed operation around an operation, else itself."""

@@ -74,6 +74,8 @@ class Communication:
     """C++ code has issued an operation that is in flight, or failed."""
     blocked: bool = False
     """It is in a collective or a P2P operation."""
+    held: bool = False
+    """A thread of it is, and has not come back from it."""
     main_ns: int = 0
     """When its main thread began its newest operation."""
 
@@ -175,6 +177,8 @@ def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen) -> E
     how = CLEAN
     if known not in (None, 0):
         how = _guilt(process.exit.causes, process.exit.stack, process.exit.t_ns, told_of)
+    elif word == "os._exit" and told_of.held:
+        how = OWN  # another thread ended the process under the one that communicates
     return End(
         how, process.exit.t_ns, known, None, process.exit.stack, word, known_dead=True,
         causes=process.exit.causes,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from disttrace_viewer.analysis.process_ends import CASCADE, OWN, SILENT
+from disttrace_viewer.analysis.process_ends import CASCADE, OWN, SILENT, TOGETHER_NS
 from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
@@ -26,6 +26,8 @@ SEEN = frozenset(
     }
 )
 """Kinds that rest on what is in records, and not on what is in none."""
+AWAY = ("missing_participant", "unmatched_send", "unmatched_recv")
+"""Kinds that blame who is not there."""
 
 
 def judged(case: Case, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
@@ -46,12 +48,12 @@ def _may_follow(case: Case, finding: Finding) -> bool:
     aborts the innocent over what another one sends, and who dies first takes others along.
     """
     evidence = case.evidence
-    if not finding.culprits or finding.kind in SEEN:
-        return False
     if finding.kind == "process_failed":
-        return not _failed_first(case, finding)
-    return bool(evidence.closed) and any(
-        evidence.ends[p].how in (SILENT, OWN, CASCADE) for p in finding.culprits
+        return bool(finding.culprits) and not _failed_first(case, finding)
+    return finding.kind in AWAY and any(
+        evidence.ends[p].how in (SILENT, OWN, CASCADE)
+        and evidence.cut_ns - evidence.ends[p].t_ns > TOGETHER_NS
+        for p in finding.culprits
     )
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from disttrace_viewer.analysis.evidence import Evidence
+from disttrace_viewer.analysis.evidence import STUCK_NS, Evidence
 from disttrace_viewer.analysis.node_rendezvous import Agents
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import (
     CASCADE,
     CLEAN,
@@ -22,6 +23,8 @@ from disttrace_viewer.findings.finding import ERROR, Finding
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
+POLLED_NS = 3_000_000_000
+"""Who polls asks at least so often."""
 EARLY = "let it hang for longer before ending it: all was ended after a short wait"
 """What would settle such a wait."""
 
@@ -157,6 +160,19 @@ class Case:
     def outside(self, process: int) -> bool:
         """Whether a process is in no wait of its own."""
         return process not in self.of_process
+
+    def polls(self, process: int) -> Op | None:
+        """What a process asks a store again and again while others wait for it; None if it does
+        not: then somebody else may have to act first.
+        """
+        last = self.evidence.last.get(process)
+        if last is None or last.call.kind != "store" or last.call.origin == "c++":
+            return None
+        if self.evidence.until_ns(process) - last.begin_ns > POLLED_NS:
+            return None
+        since = [self.evidence.since_ns(w.op) for w in self.waits if process in w.targets]
+        asked_later = last.begin_ns - min(since, default=last.begin_ns) >= STUCK_NS
+        return last if asked_later else None
 
     def clean(self, process: int) -> bool:
         """Whether a process ended as if all were well."""

@@ -147,7 +147,7 @@ def _sides(case: Case, found: Difference) -> str:
 def _value(case: Case, found: Difference, rank: int) -> str:
     value, op = found.values[rank], found.members[rank].call.op
     if found.kind == "op_mismatch":
-        return value
+        return value + case.evidence.within(found.members[rank])
     if found.kind == "root_mismatch":
         root = case.evidence.trace.groups[found.group].global_rank(int(value))
         return f"{op} with root {value if root is None else root}"

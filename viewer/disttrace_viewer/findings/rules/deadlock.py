@@ -127,7 +127,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
 
 
 def _detail(case: Case, wait: Wait) -> str:
-    text = sentences.operation(case.evidence.trace, wait.op)
+    text = sentences.operation(case.evidence.trace, wait.op) + case.evidence.within(wait.op)
     return f"{text}, {sentences.sizes(wait.op)}" if wait.kind == MESSAGE else text
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from disttrace_viewer.analysis.evidence import Course
 from disttrace_viewer.analysis.operation import Op, frame
-from disttrace_viewer.analysis.process_ends import CLEAN, SILENT
+from disttrace_viewer.analysis.process_ends import CLEAN, SILENT, TOGETHER_NS
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
@@ -49,13 +49,18 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     extra = _extra(case, wait, sinks)
     other = crossed.partner(case, wait) if extra is None else None
     # Who has no journal was there when the group was made: it may have come, or have failed first.
-    unseen = bool(wait.absent) and bool(evidence.closed)
+    unseen = bool(wait.absent) and any(
+        evidence.cut_ns - (op.end_ns or 0) > TOGETHER_NS for op in evidence.closed
+    )
     nobody = extra is not None or other is not None or unseen
     early = all(case.early(w) for w in inside)
+    # Who polls a store waits for somebody as well, and no record says for whom.
+    away = tuple(s for s in sinks if case.polls(s) is None)
+    nobody = nobody or not away
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
     unsure = any(w.op.call.origin == "c++" for w in inside) or bool(_mute(case, sinks))
-    unsure = unsure or _not_compared(case, wait, sinks)
+    unsure = unsure or _not_compared(case, wait, sinks) or len(away) < len(sinks)
     return Finding(
         kind="missing_participant",
         summary=_summary(case, wait, sinks, inside, extra)
@@ -64,7 +69,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         f"{crossed.question(case, wait, other)}",
         certainty=CERTAIN if whole and not nobody and not unsure and not early else LIKELY,
         hint=_hint(case, wait, sinks) if extra is None else _skipped(case, extra),
-        culprits=() if nobody else tuple(sinks),
+        culprits=() if nobody else away,
         waiting=tuple(who),
         op=wait.op.call.op,
         group=None if group is None else group.id,
@@ -112,7 +117,7 @@ def _summary(
     who, many = sentences.processes(trace, waiting), len(waiting)
     at = sentences.listed(list(dict.fromkeys(sentences.place(frame(trace, w.op)) for w in inside)))
     age = sentences.span(max(evidence.age_ns(w.op) for w in inside))
-    name = sentences.operation(trace, wait.op)
+    name = sentences.operation(trace, wait.op) + evidence.within(wait.op)
     if wait.kind == RENDEZVOUS:
         name = f"the creation of a group ({wait.op.call.op})"
     gave_up = all(w.op.error is not None for w in inside)
@@ -159,6 +164,8 @@ def _skipped(case: Case, extra: Extra) -> str:
 
 def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     ends = [case.evidence.ends[s] for s in sinks]
+    if sinks and all(case.polls(s) for s in sinks):
+        return "Find who should bring about what is asked for there, and what it does instead."
     if not sinks:
         return "See whether these ranks were started, and whether their journals were collected."
     if all(end.how == CLEAN and end.asked_at for end in ends):

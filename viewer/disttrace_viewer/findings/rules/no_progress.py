@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from disttrace_viewer.analysis.liveness import STOPPED
 from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.analysis.process_ends import is_closed
+from disttrace_viewer.analysis.process_ends import ALIVE, SILENT, is_closed
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MESSAGE, OTHER, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
+from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.wording import sentences
 
 
@@ -29,6 +31,7 @@ def find(case: Case) -> Iterator[Finding]:
 def _finding(case: Case, wait: Wait) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     inside = [w for w in case.open() if w.exchange == wait.exchange or _alike(w, wait)]
+    still = () if wait.kind == OTHER else tuple(p for p in wait.arrived if _still(case, p))
     who = [w.process for w in inside]
     group = wait.op.call.group
     label = sentences.processes(trace, who)
@@ -45,15 +48,20 @@ def _finding(case: Case, wait: Wait) -> Finding:
     else:
         summary = (
             f"All members have joined {name} with matching arguments, and {label}"
-            f" {lasting.format('it')}: nothing moves."
+            f" {lasting.format('it')}: nothing moves"
+            f"{outside.where(case, still) if still else ''}."
         )
     return Finding(
         kind="no_progress",
         summary=summary,
         certainty=LIKELY,
+        culprits=still,
         hint=(
-            "Suspect the network, the device or the library: test the links between these hosts,"
-            " look for errors of the driver, and compare library versions."
+            "Look at what holds it there: a signal, a debugger, a call in a library that keeps the"
+            " GIL, a swapping or frozen host."
+            if still
+            else "Suspect the network, the device or the library: test the links between these"
+            " hosts, look for errors of the driver, and compare library versions."
         ),
         waiting=tuple(who),
         op=wait.op.call.op,
@@ -63,6 +71,14 @@ def _finding(case: Case, wait: Wait) -> Finding:
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset(w.exchange for w in inside), roots=frozenset(who)),
     )
+
+
+def _still(case: Case, process: int) -> bool:
+    """Whether a member has begun, and then stopped running while the others wait."""
+    end = case.evidence.ends[process]
+    if end.held == STOPPED:
+        return True
+    return end.how in (ALIVE, SILENT) and outside.frozen_ns(case, process) > 0
 
 
 def _alike(one: Wait, two: Wait) -> bool:

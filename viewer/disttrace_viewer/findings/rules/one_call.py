@@ -18,10 +18,15 @@ Site = tuple[str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class OneCall:
-    """``who`` left out the call ``op`` of the others (``skipped``), or made it beyond theirs."""
+    """``who`` left out the call ``op`` of the others (``skipped``), or made it beyond theirs.
+
+    ``instead``: the call on the other side. Where ``op`` was never made before, nobody knows
+    whether it was made too many, or ``instead`` was left out.
+    """
 
     who: tuple[int, ...]
     op: Op
+    instead: Op
     skipped: bool
 
     def hint(self, case: Case) -> str:
@@ -34,9 +39,11 @@ class OneCall:
                 f"{who} skipped the call at {at}, after which all calls of both sides are the same"
                 " again: look for a branch, a `continue` or an empty batch before it."
             )
+        due = sentences.place(frame(trace, self.instead))
         return (
-            f"{who} made one more call, at {at}; apart from it both sides made the same calls: look"
-            " for a collective inside `if rank ...`, or under a condition on the data."
+            f"{who} made one more call, at {at}, or left out the one at {due} and went on: look"
+            " for a collective inside `if rank ...`, or for a `continue`, a `break` or fewer"
+            " batches before that."
         )
 
 
@@ -58,13 +65,13 @@ def find(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> O
     usual = _after(before[0], before[0][-1])
     # Who is where the others would be after their call has left that one out.
     if usual == here and _after(before[0], here) == there:
-        return OneCall(tuple(twos), one, skipped=True)
+        return OneCall(tuple(twos), one, two, skipped=True)
     if usual == there and _after(before[0], there) == here:
-        return OneCall(tuple(ones), two, skipped=True)
+        return OneCall(tuple(ones), two, one, skipped=True)
     if usual == there and here not in before[0]:
-        return OneCall(tuple(ones), one, skipped=False)
+        return OneCall(tuple(ones), one, two, skipped=False)
     if usual == here and there not in before[0]:
-        return OneCall(tuple(twos), two, skipped=False)
+        return OneCall(tuple(twos), two, one, skipped=False)
     return None
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 
 from disttrace_viewer.analysis.liveness import DISK, STOPPED
+from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.peer_addresses import words
 from disttrace_viewer.analysis.process_ends import ALIVE, MISSED_NS, SILENT
 from disttrace_viewer.findings.case import Case
@@ -41,6 +42,11 @@ def doing(case: Case, process: int, *, many: bool) -> str:
         return f"{are} stopped (SIGSTOP, or a debugger){_at(case, process)}"
     if end.held == DISK:
         return f"{are} in uninterruptible sleep (disk, NFS or a driver){_at(case, process)}"
+    asked = case.polls(process)
+    if asked is not None:
+        what = sentences.operation(evidence.trace, asked)
+        at = sentences.place(frame(evidence.trace, asked))
+        return f"{'ask' if many else 'asks'} again and again ({what} at {at})"
     if evidence.stands(process) is not None:
         return f"{are}{_at(case, process)}, not in any collective"
     last = evidence.last.get(process)

@@ -163,13 +163,15 @@ def _shared(case: Case, process: int, op: Op) -> bool:
 
 
 def _kept_open(case: Case, process: int) -> bool:
-    """Whether somebody waited for it for long after its last sign, on a backend that notices at
-    once when a process ends, and lost no connection: then it still was there.
+    """Whether somebody waited for it, or in one exchange with it, for long after its last sign, on
+    a backend that notices at once when a process ends, and lost no connection: then it still was
+    there.
     """
     evidence = case.evidence
     at = evidence.ends[process].t_ns
     return any(
-        process in wait.targets
+        process in (*wait.targets, *wait.arrived)
+        and wait.process != process
         and (wait.op.error is None or not is_closed(wait.op.error))
         and not wait.op.on_device
         and (wait.op.end_ns or evidence.until_ns(wait.process)) - at > MISSED_NS

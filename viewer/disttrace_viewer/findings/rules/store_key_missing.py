@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 
+from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.store_keys import Setters
 from disttrace_viewer.analysis.wait_graph import KEY, Wait
@@ -77,7 +78,11 @@ def _finding(case: Case, wait: Wait) -> Finding:
         text += f"; the nearest key that was set is {near!r}"
         if setter is not None:
             text += f", by {trace.processes[setter].label}"
-    others = [p for p in (store.processes if store else ()) if p not in who and case.outside(p)]
+    others = [
+        p
+        for p in (store.processes if store else ())
+        if p not in who and case.outside(p) and trace.processes[p].role != AGENT
+    ]
     doing = f"; of those who use this store{outside.where(case, others)[1:]}" if others else ""
     early = all(case.early(w) for w in inside)
     age = sentences.span(max(evidence.age_ns(w.op) for w in behind or inside))

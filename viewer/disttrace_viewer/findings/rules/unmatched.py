@@ -88,7 +88,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     early = case.early(wait)
     whole = bool(sinks) and case.certain_journals([wait.process, *sinks])
     other = None if wait.any_of else crossed.partner(case, wait)
-    nobody = wait.any_of or other is not None
+    nobody = wait.any_of or other is not None or all(case.polls(s) for s in sinks)
     return Finding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
         summary=_summary(case, wait, sinks)
@@ -99,7 +99,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         " under a condition, or in a batch that one side left shorter?"
         if not wait.lateness
         else "Find what held it up before that call, or allow more time: timeout= of the group.",
-        culprits=() if nobody else tuple(sinks),
+        culprits=() if nobody else tuple(s for s in sinks if case.polls(s) is None),
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
         op=op.call.op,
         group=_group(case, op),

@@ -1,0 +1,62 @@
+"""Who looks guilty and need not be: whoever polls a store, is frozen, or is ended by a thread."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.journals import MS, Journal
+from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, only, ranks, steps
+
+
+def poll(journal: Journal, until_s: int) -> None:
+    """It asks for a count in the store every half second."""
+    where = journal.stack(("train.py", 60, "wait_for_all"))
+    store = journal.prefix_store(1, "app")
+    add = journal.call("store.add", kind="store", store=store, origin="python", stack=where)
+    for n in range(1, 2 * until_s):
+        journal.run(add, t=n * S // 2, d=MS, k="done/2")
+
+
+@pytest.mark.parametrize("polls", [True, False])
+def test_who_polls_a_store_waits_for_somebody_as_well(tmp_path: Path, *, polls: bool) -> None:
+    """Rank 0 asks for the count of those that are done; another rank forgot to add to it."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank:
+            journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
+        elif polls:
+            poll(journal, 20)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "missing_participant"
+    assert ranks(tmp_path, found.culprits) == ([] if polls else [0])
+    assert found.certainty == ("likely" if polls else "certain")
+    if polls:
+        assert "asks again and again (store.add of 'app/done/2' at train.py:60)" in found.summary
+
+
+def test_a_thread_that_ends_the_process_under_a_call(tmp_path: Path) -> None:
+    """The main thread is in a collective when another one calls ``os._exit(0)``."""
+    for journal, group in steps(tmp_path, 3):
+        number = journal.begin(journal.collective(group), 200 * MS, q=3)
+        if journal.rank == 1:
+            stack = journal.stack(("train.py", 9, "watchdog"))
+            journal.define("exit", t=300 * MS, how="os._exit", code=0, stack=stack)
+            continue
+        journal.end(number, 110 * MS, x=journal.string(PEER_GONE))
+        fail(journal, 311 * MS, "RuntimeError", PEER_GONE.partition(": ")[2], line=40)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    assert "left by os._exit(0) at train.py:9 in watchdog" in found.summary
+
+
+def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None:
+    """All have begun it; rank 2 gives no sign of life since, and nobody lost its connection."""
+    for journal, group in steps(tmp_path, 3):
+        journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 0 if journal.rank == 2 else 30)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, found.certainty) == ("no_progress", "likely")
+    assert ranks(tmp_path, found.culprits) == [2]
+    assert "rank 2 has been frozen for 29.8 s" in found.summary
