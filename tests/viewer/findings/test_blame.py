@@ -60,3 +60,20 @@ def test_a_member_that_was_frozen_inside_of_a_collective(tmp_path: Path) -> None
     assert (found.kind, found.certainty) == ("no_progress", "likely")
     assert ranks(tmp_path, found.culprits) == [2]
     assert "rank 2 has been frozen for 29.8 s" in found.summary
+
+
+def test_the_exception_of_a_thread_is_told_of_whoever_waits_for_it(tmp_path: Path) -> None:
+    """Rank 1's loading thread failed; its main thread waits for the next batch."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            thread = journal.numbered("thread", name="load", native=7)
+            stack = journal.stack(("train.py", 13, "load"))
+            journal.define(
+                "failure", t=180 * MS, type="OSError", text="disk is gone", stack=stack, h=thread
+            )
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    assert "thread first: OSError: disk is gone at train.py:13 in load" in (found.hint or "")

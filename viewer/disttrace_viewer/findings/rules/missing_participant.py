@@ -166,6 +166,9 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     ends = [case.evidence.ends[s] for s in sinks]
     if sinks and all(case.polls(s) for s in sinks):
         return "Find who should bring about what is asked for there, and what it does instead."
+    thread = next((text for s in sinks for text in outside.failed_threads(case, s)), None)
+    if thread is not None:
+        return f"Read the exception of its thread first: {thread}."
     if not sinks:
         return "See whether these ranks were started, and whether their journals were collected."
     if all(end.how == CLEAN and end.asked_at for end in ends):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from disttrace_viewer.analysis.liveness import DISK, STOPPED
-from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.operation import frame, innermost
 from disttrace_viewer.analysis.peer_addresses import words
 from disttrace_viewer.analysis.process_ends import ALIVE, MISSED_NS, SILENT
 from disttrace_viewer.findings.case import Case
@@ -72,6 +72,15 @@ def frozen_ns(case: Case, process: int) -> int:
     processes = case.evidence.trace.processes
     silent = max(p.last_ns for p in processes) - processes[process].last_ns
     return silent if silent > MISSED_NS else 0
+
+
+def failed_threads(case: Case, process: int) -> Iterator[str]:
+    """Exceptions that ended threads of a process whose main thread may wait for them."""
+    for failure in case.evidence.trace.processes[process].failures:
+        if failure.thread:
+            where = innermost(failure.stack)
+            at = "" if where is None else f" at {sentences.is_at(where)}"
+            yield f"{failure.chain[0]}{at}"
 
 
 def locations(case: Case, processes: Iterable[int]) -> tuple[Location, ...]:
