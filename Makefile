@@ -23,7 +23,7 @@ CHECKED = disttrace viewer tests examples benchmarks hatch_build.py
 ON_CORES = tests/recording tests/capture tests/robustness/test_uninstall.py tests/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz stress test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench docs clean sanitize test-cores native
+.PHONY: help setup demo test fuzz stress memory test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench docs clean sanitize test-cores native
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -87,6 +87,9 @@ fuzz: $(STAMP) ## wrong journals against every command and reader: make fuzz CAS
 stress: $(STAMP) ## 64 threads on stores and collectives for a minute, on each core at each bound
 	$(BIN)/python tests/reliability/many_threads.py
 	$(BIN)/python tests/reliability/many_threads.py --written --max-mb 1 --max-mb 16
+
+memory: $(STAMP) ## what every command needs of memory for 50 MB of the most expensive input
+	$(BIN)/python tests/reliability/memory.py
 
 faults-live: $(STAMP) ## every hang of the matrix, told by the job itself on its stderr
 	$(BIN)/python tests/reliability/faults_live.py --jobs 2

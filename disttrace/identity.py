@@ -117,8 +117,11 @@ class Identity:
 
     def base_name(self) -> str:
         """Name of the journal's files, without suffix."""
-        parts = (self.job, self.host, str(self.pid), self.process[:12])
-        return "-".join(file_part(part) for part in parts)
+        return self.name_of(self.pid) + file_part(self.process[:12])
+
+    def name_of(self, pid: int) -> str:
+        """How the names of journals of this job's process ``pid`` on this host begin."""
+        return "".join(f"{file_part(part)}-" for part in (self.job, self.host, str(pid)))
 
 
 def file_part(label: str) -> str:

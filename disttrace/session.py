@@ -69,6 +69,7 @@ class Session:
         )
         self.capture = Capture(self.recorder, reporter, stack_depth=config.stack_depth)
         self.capture.on_identity = self._identified
+        self.capture.left_journal = self._left_journal
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
         self._companion = Companion(config, reporter.say)
         self._voice = (
@@ -204,6 +205,14 @@ class Session:
         self.recorder.note(
             "identity", **launch(self.identity, os.environ), **{**keys, "role": role}
         )
+
+    def _left_journal(self, pid: int) -> bool:
+        """Whether a process launched here has a journal; True where the folder cannot be read."""
+        name = self.identity.name_of(pid)
+        try:
+            return any(file.startswith(name) for file in os.listdir(self.config.dir))
+        except OSError:
+            return True
 
     def _journal_failed(self, error: BaseException) -> None:
         """Writing is over: say so once and get out of the program's way."""

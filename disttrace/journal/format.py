@@ -205,6 +205,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "code": "rank",
         "signal": "name",
         "error": "text",
+        "journal": "flag",
     },
     "rendezvous": {
         "t": "time",

@@ -98,3 +98,16 @@ def test_a_script_that_launches(tmp_path: Path) -> None:
     assert (worker["rank"], worker["attempt"], worker["run"]) == (0, 0, "mine")
     ends = [record["event"] for record in roles["agent"].of("worker")]
     assert ends == ["started", "exited"]
+
+
+def test_a_worker_that_fails_before_torch_is_told_by_the_agent(tmp_path: Path) -> None:
+    """It has no journal, and the verdict is about it and not about its launcher."""
+    program = Path(__file__).with_name("before_torch.py")
+    outcome = torchrun(program, 2, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path))
+    assert outcome.code == 1, f"{outcome}"
+    (failed,) = (r for r in agent(read_journals(tmp_path)).of("worker") if r["event"] == "failed")
+    assert (failed["rank"], failed["code"], failed["journal"]) == (1, 1, False)
+    verdict = python("-m", "disttrace", "diagnose", tmp_path)
+    sentence = "process_failed: Rank 1 ended with exit code 1 before it used torch.distributed."
+    assert sentence in verdict.stdout, f"{verdict}"
+    assert verdict.stdout.count("ERROR") == 1, f"{verdict}"

@@ -28,7 +28,7 @@ Arguments = Callable[..., "dict[str, Any] | None"]
 
 def install(capture: Capture) -> None:
     """Wait for what a launcher imports."""
-    workers = Workers(capture.recorder)
+    workers = Workers(capture.recorder, lambda pid: capture.left_journal(pid))
     capture.engine.on_undo(PART, "imports to come", lambda: None)
     for module, opened in (
         (_AGENT, lambda m: _agent(capture, m.SimpleElasticAgent)),

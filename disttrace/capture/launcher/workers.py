@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from disttrace.recording.recorder import Recorder
@@ -16,8 +16,10 @@ _MOST = 100_000
 class Workers:
     """Writes ``worker`` records: started, exited, failed by itself, killed by its launcher."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, left_journal: Callable[[int], bool]) -> None:
+        """``left_journal``: whether the process with a pid has one in the folder."""
         self._recorder = recorder
+        self._left_journal = left_journal
         self._running: set[int] = set()
         self._told: set[int] = set()  # were sent a signal by this process
 
@@ -33,8 +35,10 @@ class Workers:
         for local_rank, pid, code in _codes(context, ask=now):
             if code is not None and pid in self._running:
                 self._running.discard(pid)
-                error = _error(context, local_rank) if code else {}
-                self._note(context, local_rank, pid, self._how(pid, code), _code(code) | error)
+                keys = _code(code) | (_error(context, local_rank) if code else {})
+                if not self._left_journal(pid):
+                    keys["journal"] = False
+                self._note(context, local_rank, pid, self._how(pid, code), keys)
 
     def told(self, context: Any) -> bool:
         """Those that still run are about to be told to end; whether there are any."""

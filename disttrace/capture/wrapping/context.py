@@ -37,6 +37,8 @@ class Capture:
         self.broken: set[str] = set()  # parts taken out of service
         self.on_stopping: Callable[[], None] = lambda: None  # a launcher stops its workers
         self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
+        # Whether a process launched here has a journal in the folder, by its pid.
+        self.left_journal: Callable[[int], bool] = lambda pid: True
         # Called by the live thread; each says whether it waits for something.
         self.pollers: list[Callable[[], bool]] = []
         self.wake: Callable[[], None] = lambda: None  # a poller waits for something from now on

@@ -168,6 +168,7 @@ def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) 
                 attempt=item.get("attempt"),
                 code=_code(item),
                 error=item.get("error"),
+                left_journal=item.get("journal") is not False,
             )
             for item in listed["worker"]
         ),

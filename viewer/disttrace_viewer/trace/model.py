@@ -127,6 +127,8 @@ class Worker:
     """Exit code; -N for signal N."""
     error: str | None
     """Text of its error file."""
+    left_journal: bool = True
+    """False: its launcher found none when it had ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,11 @@ from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.rules.unseen_workers import EXITED, Unseen, unseen_workers
 from disttrace_viewer.wording import sentences
+
+_SHOWN = 4
+"""Ranks without a journal of which it is told what their launcher knows."""
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -93,6 +97,8 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         verb = "wait" if len(set(others)) > 1 else "waits"
         text = f"{sentences.processes(trace, others)} {verb} {_apart(case, theirs, rendezvous)}"
     early = all(case.early(w) for w in same)
+    ended = {o.rank for o in _unseen(case, wait) if o.sure and o.worker.event == EXITED}
+    lost = [rank for rank in wait.absent if rank not in ended]
     name = rendezvous.store.name or wait.op.call.op
     label = sentences.processes(trace, {w.process for w in same})
     return Finding(
@@ -102,7 +108,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
             f" waiting in {evidence.top(wait.op).call.op} ({at}) at {name} for {age}: {came};"
             f" {text}."
         ),
-        certainty=CERTAIN if elsewhere or not (wait.absent or early) else LIKELY,
+        certainty=CERTAIN if elsewhere or not (lost or early) else LIKELY,
         hint=_hint(wait, elsewhere),
         culprits=_minority(case, same, elsewhere) if elsewhere else tuple(sinks),
         absent_ranks=() if elsewhere else wait.absent,
@@ -116,8 +122,8 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
             roots=frozenset(sinks),
             absent=frozenset((None, r) for r in wait.absent),
         ),
-        settles=(f"collect the journals of {sentences.ranks(wait.absent)}, if started",)
-        if wait.absent
+        settles=(f"collect the journals of {sentences.ranks(lost)}, if started",)
+        if lost
         else (EARLY,)
         if early and not elsewhere
         else (),
@@ -170,9 +176,19 @@ def _missing(case: Case, wait: Wait, sinks: list[int]) -> str:
             f"{sentences.processes(trace, never)} never joined"
             f"{outside.where(case, never, named=True)}"
         )
-    if wait.absent:
-        parts.append(f"no journal of {sentences.ranks(wait.absent)} was found")
+    known = _unseen(case, wait)
+    parts += [f"rank {one.rank} {one.words}" for one in known[:_SHOWN]]
+    nowhere = set(wait.absent) - {one.rank for one in known[:_SHOWN]}
+    if nowhere:
+        parts.append(f"no journal of {sentences.ranks(nowhere)} was found")
     return " and ".join(parts)
+
+
+def _unseen(case: Case, wait: Wait) -> list[Unseen]:
+    """What launchers know of the ranks that are absent."""
+    trace = case.evidence.trace
+    attempt, unseen = trace.processes[wait.process].attempt, unseen_workers(trace)
+    return [one for rank in wait.absent if (one := unseen.get((attempt, rank))) is not None]
 
 
 def _hint(wait: Wait, elsewhere: list[Wait]) -> str:
