@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+import orjson
+
 from disttrace.journal.format import ranks_of
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.load.discover import Files
@@ -42,6 +44,27 @@ class Merged:
         """What the definitions of all states say together."""
         return _survey(list(self.states.values()))
 
+    @cached_property
+    def opened(self) -> Merged:
+        """With the creations of groups that are over, if any rule can have a use for them: where
+        all came to an end and all processes made the same groups there is nothing to find in them.
+        """
+        states = list(self.states.values())
+        if any(state["unsettled"] for state in states) or self._differ():
+            return Merged({key: _opened(state) for key, state in self.states.items()}, self.unread)
+        return self
+
+    def _differ(self) -> bool:
+        joined: set[int] = set()
+        made = [self.states[journal.id]["made"] for journal in self.survey.journals]
+        for group in self.survey.groups:
+            if group.default:
+                members = [m.process for m in group.members]
+                if len({made[i] for i in members}) > 1 or joined & {*members}:
+                    return True
+                joined.update(members)
+        return False
+
 
 def merge(states: Iterable[State | Merged]) -> Merged:
     """All states in one. ``merge([merge([a, b]), c])`` equals ``merge([a, merge([b, c])])``."""
@@ -67,6 +90,7 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
 
     ``jobs`` are ids of those to keep (default: all).
     """
+    merged = merged.opened
     whole = survey = merged.survey
     states = [merged.states[j.id] for j in survey.journals]
     if jobs is not None:
@@ -109,7 +133,7 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
 
 def jobs_of(merged: Merged) -> tuple[Any, ...]:
     """The jobs that the states are of."""
-    return merged.survey.jobs
+    return merged.opened.survey.jobs
 
 
 def _survey(states: Sequence[State]) -> Survey:
@@ -125,6 +149,28 @@ def _survey(states: Sequence[State]) -> Survey:
         key=lambda j: (j.definitions.process.get("start_ns", j.modified_ns), j.id),
     )
     return build((), journals, problems)
+
+
+def _opened(state: State) -> State:
+    """A state with the creations that are over among its operations."""
+    built = orjson.loads(state["built"])
+    numbered = dict(state["numbered"])
+    for kind in ("call", "store"):
+        more = {int(n): value for n, value in built[kind].items()}
+        known = {int(n): value for n, value in numbered[kind].items()}
+        numbered[kind] = dict(sorted({**more, **known}.items()))
+    ops = sorted((*state["ops"], *built["ops"]), key=lambda row: row[0])
+    return {
+        **state,
+        "numbered": numbered,
+        "ops": ops,
+        "built": NOTHING,
+        "unsettled": False,
+        "made": 0,
+    }
+
+
+NOTHING = '{"ops":[],"call":{},"store":{}}'
 
 
 def _journal(state: State) -> Journal:

@@ -11,12 +11,15 @@ the begins stand that were in flight when it was opened.
 
 from __future__ import annotations
 
-import functools
 import os
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
+
 import disttrace.journal.format as fmt
+from disttrace_viewer.analysis.rendezvous import STORES
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.discover import Files
@@ -31,6 +34,7 @@ HEAD = 64 << 10
 CHUNK = 1 << 20
 MOST_PENDING = 256
 MOST_KEYS = 256
+CREATING = ("new_group", "split_group")
 MOST_GROUPS = 512
 """Of more constructors and creations than this only the first and the last half are kept."""
 OVERRIDES = 1 << 30
@@ -96,8 +100,10 @@ def _tail(path: str, length: int, window: int, problems: Problems) -> Iterator[b
     yield texts.clean(path, data[data.find(b"\n") + 1 :], problems).data
 
 
-def _chosen(reading: Reading) -> list[Record]:
-    """The kept begins by number, see the module's docstring."""
+def _chosen(reading: Reading) -> tuple[list[Record], list[Record]]:
+    """The kept begins by number, see the module's docstring, and those of creations that are over,
+    which count only where another process is not done with its own.
+    """
     calls = reading.definitions.numbered["call"]
     found: dict[int, Record] = {}
     best: dict[object, Record] = {}
@@ -130,19 +136,20 @@ def _chosen(reading: Reading) -> list[Record]:
     ]
     half = MOST_PENDING // 2
     built = [reading.built[n] for n in sorted(reading.built)]
+    settled = [record for record in built if _settled(record, calls)]
     keyed = [record for kept in list(reading.keys.values())[-MOST_KEYS:] for record in kept]
     for record in (
         *best.values(),
         *(pending if len(pending) <= MOST_PENDING else pending[:half] + pending[-half:]),
         *(record for kept in reading.failed.values() for record in kept),
-        *(
-            built
-            if len(built) <= MOST_GROUPS
-            else built[: MOST_GROUPS // 2] + built[-MOST_GROUPS // 2 :]
-        ),
+        *(record for record in built if not _settled(record, calls)),
         *reading.sourced.values(),
         *keyed,
-        *(reading.stores[n] for n in reading.built if n in reading.stores),
+        *(
+            reading.stores[n]
+            for n, around in reading.built.items()
+            if n in reading.stores and not _settled(around, calls)
+        ),
     ):
         found[record["b"]] = record
     everything = {**reading.open, **reading.built}
@@ -151,7 +158,18 @@ def _chosen(reading: Reading) -> list[Record]:
         while above is not None and above["b"] not in found:
             found[above["b"]] = above
             above = everything.get(above.get("p", -1))
-    return [found[number] for number in sorted(found)]
+    if len(settled) > MOST_GROUPS:
+        settled = settled[: MOST_GROUPS // 2] + settled[-MOST_GROUPS // 2 :]
+    aside = [record for record in settled if record["b"] not in found]
+    return [found[number] for number in sorted(found)], aside
+
+
+def _settled(record: Record, calls: dict[int, Record]) -> bool:
+    """Whether it made a group and ended well."""
+    call = calls.get(record.get("s", 0)) or {}
+    op = call.get("op") or ""
+    made = op.startswith(CREATING) if call.get("kind") == fmt.COMPOSED else op not in STORES
+    return made and "end" in record and not ("x" in record or "f" in record or "a" in record)
 
 
 def _state(
@@ -161,7 +179,8 @@ def _state(
     calls = definitions.numbered["call"]
     own: dict[int, Record] = {}
     rows, used = [], set()
-    for record in _chosen(reading):
+    chosen, aside = _chosen(reading)
+    for record in chosen:
         call = record.get("s", 0)
         if isinstance(record.get("a"), dict):
             number = OVERRIDES + len(own)
@@ -182,9 +201,19 @@ def _state(
             journal.files.paths[0], "noise", f"{reading.bad:,} lines not readable; left out."
         )
     waiting = {row[1] for row in rows}
+    only = {record.get("s", 0) for record in aside} - used
     numbered = _referred(
-        definitions, {n: calls[n] for n in used if n in calls} | own, rows, reading
+        definitions, {n: calls[n] for n in used if n in calls} | own, rows, reading, only
     )
+    built = {
+        "ops": [_row(record, record.get("s", 0), {}) for record in aside],
+        "call": {n: _bare(calls[n]) for n in only if n in calls},
+        "store": {
+            n: _bare(store)
+            for n, store in definitions.numbered["store"].items()
+            if n not in numbered["store"]
+        },
+    }
     return {
         "state": VERSION,
         "format": definitions.process.get("format"),
@@ -202,6 +231,12 @@ def _state(
         "listed": {kind: found for kind, found in definitions.listed.items() if found},
         "numbered": numbered,
         "ops": rows,
+        "built": orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
+        "unsettled": any(
+            "end" not in record or "x" in record or "f" in record
+            for record in reading.built.values()
+        ),
+        "made": _made(reading, calls),
         "count": reading.count,
         "longest": [[call, ns] for call, ns in reading.longest.items() if call in waiting],
         "active": list(reading.active.items()),
@@ -259,11 +294,23 @@ def _row(record: Record, call: int, keys: Record) -> list[Any]:
 
 
 def _referred(
-    definitions: Definitions, calls: dict[int, Record], rows: list[list[Any]], reading: Reading
+    definitions: Definitions,
+    calls: dict[int, Record],
+    rows: list[list[Any]],
+    reading: Reading,
+    aside: set[int],
 ) -> dict[str, dict[int, Any]]:
-    """The definitions that kept ones refer to, and every store and group."""
+    """The definitions that kept ones refer to, and every group; ``aside`` are calls that may be
+    needed as well, of which only the stacks are among these.
+    """
     numbered = definitions.numbered
     stacks = {call["stack"] for call in calls.values() if "stack" in call}
+    more = (numbered["call"].get(n) or {} for n in aside)
+    stacks |= {call["stack"] for call in more if "stack" in call}
+    stores = {call["store"] for call in calls.values() if "store" in call}
+    stores |= {group["store"] for group in numbered["group"].values() if "store" in group}
+    stores |= {n for n, store in numbered["store"].items() if store.get("base", n) == n}
+    stores |= {store for store, _ in reading.queues}
     stacks |= {stack for _, stack in reading.stands.values()}
     for kind in ("failure", "exit"):
         stacks |= {item["stack"] for item in definitions.listed[kind] if "stack" in item}
@@ -274,7 +321,7 @@ def _referred(
         "thread": {
             n: _bare(t) for n, t in numbered["thread"].items() if n in reading.active or n == 0
         },
-        "store": {n: _bare(store) for n, store in numbered["store"].items()},
+        "store": {n: _bare(store) for n, store in numbered["store"].items() if n in stores},
         "group": {
             n: _bare(group)
             if group.get("ranks") is None
@@ -285,10 +332,31 @@ def _referred(
     }
 
 
-@functools.lru_cache(maxsize=1 << 12)
+_RANGES: dict[int, tuple[tuple[int, ...], list[Any]]] = {}
+"""By the identity of a tuple, which all members of a group share and whose hash takes long."""
+
+
 def _ranges(ranks: tuple[int, ...]) -> list[Any]:
     """The same for all members of a group, and nobody changes it."""
-    return fmt.ranges_of(ranks)
+    found = _RANGES.get(id(ranks))
+    if found is None:
+        if len(_RANGES) >= 1 << 12:
+            _RANGES.clear()
+        found = _RANGES[id(ranks)] = (ranks, fmt.ranges_of(ranks))
+    return found[1]
+
+
+def _made(reading: Reading, calls: dict[int, Record]) -> int:
+    """A number that is the same where processes made the same groups in the same order."""
+    made = []
+    for number in sorted(reading.built):
+        record = reading.built[number]
+        call = calls.get(record.get("s", 0)) or {}
+        args = call.get("args") or {}
+        if call.get("op") == "new_group" and not args.get("use_local_synchronization"):
+            ranks = args.get("ranks")
+            made.append((_ranges(ranks) if isinstance(ranks, tuple) else ranks, record.get("a")))
+    return zlib.crc32(repr(made).encode()) if made else 0
 
 
 def _bare(record: Record) -> Record:

@@ -9,6 +9,9 @@ A state is a dictionary, so that it can be sent, stored and merged without anyth
 * ``process``, ``identity``, ``versions``, ``listed``, ``numbered``: definitions, those only to
   which something kept refers; ranks of groups as ranges, frames of stacks with their names
 * ``ops``: kept operations, each ``ROW`` without trailing nulls; times as in the journal
+* ``built``: JSON of creations of groups that ended well (``ops``, ``call``, ``store``): they count
+  only where somebody is not done with his (``unsettled``), or made other groups
+  (``made``, a hash of their ranks)
 * ``count``: operations begun; ``longest`` [call, ns], ``active`` [thread, t], ``queues``
   [store, key, pushes, finished pops], ``courses`` [group, backend, newest number, hash of the call
   sites of all collectives up to it, and up to the one before], ``beat``, ``last_t``, ``stands``
