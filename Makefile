@@ -23,7 +23,7 @@ CHECKED = disttrace viewer tests examples benchmarks hatch_build.py
 ON_CORES = tests/recording tests/capture tests/robustness/test_uninstall.py tests/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz stress memory test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench docs clean sanitize test-cores native
+.PHONY: help setup demo test fuzz stress memory test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench bench-viewer docs clean sanitize test-cores native
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -120,6 +120,9 @@ torch-suite: $(STAMP) ## all of PyTorch's own distributed tests, plain and trace
 
 bench: $(STAMP) ## what tracing costs, beside other tracers
 	$(BIN)/python benchmarks/recorder/overhead.py
+
+bench-viewer: $(STAMP) ## how a verdict's cost grows with ranks, hosts, groups and operations
+	PYTHONPATH=.:viewer $(BIN)/python benchmarks/viewer/growth.py
 
 docs: $(STAMP) ## the pages that are generated from real runs
 	$(BIN)/python docs/generate.py

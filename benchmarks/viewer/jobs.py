@@ -53,6 +53,8 @@ class Shape:
     per_host: int = 8
     lists: bool = False
     hosts_apart: bool = True
+    more: int = 0
+    """So many groups more like that of tp, for every rank: made and not used."""
 
     @property
     def size(self) -> int:
@@ -71,6 +73,12 @@ class Shape:
         found += [("mp", ranks[:, d, :].reshape(-1)) for d in range(self.dp)]
         if self.pp > 1:
             found += [("emb", ranks[[0, -1], d, t]) for d, t in pairs]
+        found += [
+            (f"more{n}", ranks[p, d, :])
+            for n in range(self.more)
+            for p in range(self.pp)
+            for d in range(self.dp)
+        ]
         return [(kind, [int(rank) for rank in members]) for kind, members in found]
 
     @cached_property
@@ -127,12 +135,20 @@ class Run:
 def _last(what: str, now: Times) -> Times:
     """When the last member of everybody's group has come."""
     if what == "msg":  # even stages send to the next one, odd ones receive
-        found = now.copy()
+        found: Times = now.copy()
         for stage in range(0, len(now) - 1, 2):
             found[stage] = found[stage + 1] = np.maximum(now[stage], now[stage + 1])
         return found
-    axis = {"tp": 2, "dp_scatter": 1, "dp_gather": 1, "mp": (0, 2), "world": (0, 1, 2)}[what]
-    return np.broadcast_to(now.max(axis, keepdims=True), now.shape).copy()
+    axes: dict[str, tuple[int, ...]] = {
+        "tp": (2,),
+        "dp_scatter": (1,),
+        "dp_gather": (1,),
+        "mp": (0, 2),
+    }
+    axis = axes.get(what, (0, 1, 2))
+    every: Times = np.empty_like(now)
+    every[...] = np.max(now, axis=axis, keepdims=True)
+    return every
 
 
 @dataclass
