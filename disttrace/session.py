@@ -94,8 +94,7 @@ class Session:
         patterns = redact.split(self.config.redact or "")
         redact.use(redact.Masker(patterns) if self.config.mask else redact.Unmasked())
         self._hand_down()
-        main = threading.main_thread()  # is number 0, whoever imports torch
-        self.recorder.thread_number(main.ident or 0, main.name, main.native_id)
+        self.recorder.main_thread()  # is number 0, whoever imports torch
         self._summary.install(self.identity)
         self._ending.install(self._hook)
         if self._companion.exports or companion.spans_wanted:

@@ -75,10 +75,15 @@ class Stacks:
     def _threads(self) -> list[tuple[int, list[Line]]]:
         """Number and lines of every thread but ours."""
         known = {t.ident: (t.name, t.native_id) for t in threading.enumerate()}
-        number = self._capture.recorder.thread_number
+        recorder, main = self._capture.recorder, threading.main_thread().ident
+
+        def number(ident: int) -> int:
+            if ident == main:
+                return recorder.main_thread()
+            return recorder.thread_number(ident, *known.get(ident, ("", None)))
+
         return [
-            (number(ident, *known.get(ident, ("", None))), lines)
-            for ident, lines in _copies(skip=threading.get_ident()).items()
+            (number(ident), lines) for ident, lines in _copies(skip=threading.get_ident()).items()
         ]
 
     def _note(self, thread: int, lines: list[Line]) -> None:

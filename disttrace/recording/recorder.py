@@ -7,6 +7,7 @@ tensor, a Work, a group, a store or a frame. What is done for every operation is
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -317,6 +318,14 @@ class Recorder(Definitions):
     def _switch_off(self) -> None:
         self.off = self.core.off = True
         self.core.put = cores.discard
+
+    def main_thread(self) -> int:
+        """The number of the main thread, which a fork leaves with its parent's native id."""
+        main = threading.main_thread()
+        native = main.native_id
+        if not os.path.exists(f"/proc/self/task/{native}"):
+            native = os.getpid()  # the only thread of a new process
+        return self.thread_number(main.ident or 0, main.name, native)
 
     def _register_thread(self) -> int:
         thread = threading.current_thread()

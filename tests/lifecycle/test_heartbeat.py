@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 
-from support.processes import clean_environ, run_program
+from support.preloaded import preloaded
 from support.raw import RawJournal, read_journals
 
 # A heartbeat every 10 ms, and stacks after 20 ms of silence.
@@ -31,8 +30,8 @@ def journal_has(text):
 
 def run(folder: Path, program: str, **variables: str) -> list[RawJournal]:
     """Journals of the program, which must end well."""
-    environ = clean_environ(DISTTRACE_DIR=str(folder), **variables)
-    run_program([sys.executable, "-c", QUICK + program], environ).check()
+    variables = {"DISTTRACE_DIR": str(folder), **variables}
+    preloaded("-c", QUICK + program, timeout=60.0, **variables).check()
     return read_journals(folder)
 
 
@@ -126,6 +125,22 @@ assert os.waitpid(child, 0)[1] == 0
 assert "disttrace-live" in names()
 """
     assert len(run(tmp_path, program)) == 2
+
+
+def test_the_main_thread_of_a_fork_is_one_thread(tmp_path: Path) -> None:
+    """Its operations and its stacks bear one number, although it has another native id now."""
+    program = """
+child = os.fork()
+if child == 0:
+    dist.HashStore().set("k", "v")
+    journal_has('"at"')
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    (journal,) = run(tmp_path, program)
+    assert [record["n"] for record in journal.of("thread") if record["name"] == "MainThread"] == [0]
+    assert {record.get("h", 0) for record in journal.records if "b" in record} == {0}
+    assert lines(journal, 0)
 
 
 def test_the_clock_is_read_again(tmp_path: Path) -> None:

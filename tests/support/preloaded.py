@@ -1,0 +1,125 @@
+"""Runs programs in forks of an interpreter that has imported torch: seconds less for each.
+
+A fork is a process of its own in all that counts here: it begins untraced, with the environment
+that is asked for, starts tracing as an interpreter does under ``DISTTRACE=1``, and ends as an
+interpreter ends. What differs: torch is there before disttrace, as where a program calls
+``disttrace.install()`` late, and the outermost frame is ours. The order in which the two come, and
+what a start costs, are the business of other tests.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from support.processes import GRACE, Outcome, clean_environ, descendant_groups, signal_group
+
+_INTERPRETER = Path(__file__).with_name("preloaded_interpreter.py")
+
+
+def preloaded(*args: str | os.PathLike[str], timeout: float = 60.0, **variables: str) -> Outcome:
+    """As ``support.processes.python``; ``-W ignore`` may stand first."""
+    order = {"args": [os.fspath(arg) for arg in args], "env": clean_environ(**variables)}
+    return _interpreter().run({**order, "cwd": os.getcwd()}, timeout)
+
+
+class _Interpreter:
+    """The process that forks."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, _INTERPRETER, str(theirs.fileno())],
+                env=clean_environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+            )
+
+    def run(self, order: dict[str, object], timeout: float) -> Outcome:
+        """What ``support.processes.run_program`` does, with its hard limit."""
+        pipes = [os.pipe(), os.pipe()]
+        answers, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, open(os.devnull, "rb") as nothing:
+            sent = [theirs.fileno(), nothing.fileno(), *(write for _, write in pipes)]
+            socket.send_fds(self._control, [json.dumps(order).encode()], sent)
+        said = [_Reader(read) for read, _ in pipes]
+        for _, write in pipes:
+            os.close(write)
+        with answers:
+            return _outcome(answers, said, timeout)
+
+    def end(self) -> None:
+        """It ends when nobody can order any more."""
+        self._control.close()
+        self._process.wait(GRACE)
+
+
+def _outcome(answers: socket.socket, said: list[_Reader], timeout: float) -> Outcome:
+    pid = int(answers.recv(64))  # the first waits for the imports
+    deadline = time.monotonic() + timeout
+    try:
+        hung = not _over(answers, said, deadline)
+        if hung:
+            groups = {pid, *descendant_groups(pid)}
+            for number in (signal.SIGABRT, signal.SIGKILL):
+                for group in groups:
+                    signal_group(group, number)
+                _over(answers, said, time.monotonic() + GRACE)
+    finally:
+        signal_group(pid, signal.SIGKILL)
+    stdout, stderr = (reader.text() for reader in said)
+    answers.settimeout(GRACE)
+    status = int(answers.recv(64))
+    return Outcome(os.waitstatus_to_exitcode(status), stdout, stderr, hung)
+
+
+def _over(answers: socket.socket, said: list[_Reader], deadline: float) -> bool:
+    for reader in said:
+        reader.join(max(0.0, deadline - time.monotonic()))
+    if any(reader.is_alive() for reader in said):
+        return False
+    # Its streams are closed, which is almost always its end.
+    left = max(0.0, deadline - time.monotonic())
+    return bool(select.select([answers], [], [], left)[0])
+
+
+class _Reader(threading.Thread):
+    """Reads a pipe to its end."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(daemon=True)
+        self._descriptor = descriptor
+        self._data = b""
+        self.start()
+
+    def run(self) -> None:
+        while chunk := os.read(self._descriptor, 1 << 16):
+            self._data += chunk
+        os.close(self._descriptor)
+
+    def text(self) -> str:
+        """What came so far."""
+        return self._data.decode(errors="replace")
+
+
+_kept: list[_Interpreter] = []
+_lock = threading.Lock()
+
+
+def _interpreter() -> _Interpreter:
+    with _lock:
+        if not _kept:
+            _kept.append(_Interpreter())
+            atexit.register(_kept[0].end)
+        return _kept[0]
