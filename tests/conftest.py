@@ -12,6 +12,25 @@ from support.processes import free_port
 
 os.environ.pop("COLUMNS", None)  # xdist sets it: a test that means a width says so
 
+LONGEST = (
+    "test_live.py",
+    "test_bad_collectors.py",
+    "test_ecosystem.py",
+    "test_slice.py",
+    "test_stall_verdict.py",
+    "test_packaging.py",
+    "test_hang_page.py",
+    "test_examples.py",
+    "test_activation.py",
+)
+"""Files with which a run over several processes begins, so that none is alone at its end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
 
 @pytest.fixture(autouse=True)
 def nothing_stays_behind() -> Iterator[None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import python
+from support.preloaded import preloaded
 
 PROGRAM = """
 import disttrace
@@ -35,7 +35,7 @@ else:
 def test_an_annotation_is_the_parent_of_what_happens_in_it(tmp_path: Path) -> None:
     """Traced from `install` on, also where decorated before, at the user's line; errors pass."""
     pytest.importorskip("torch")
-    outcome = python("-c", PROGRAM, DISTTRACE_DIR=str(tmp_path)).check()
+    outcome = preloaded("-c", PROGRAM, DISTTRACE_DIR=str(tmp_path)).check()
     assert outcome.stderr == ""
     records = [
         json.loads(line)

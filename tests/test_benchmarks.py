@@ -175,6 +175,7 @@ def test_one_process() -> None:
     complete(beside)
 
 
+@pytest.mark.long  # as test_one_process
 def test_two_processes() -> None:
     """The ranks go through all tracers together, a checking group among them."""
     (table,) = two_processes.measure(TINY).tables
@@ -228,6 +229,7 @@ def test_a_start_that_fails_or_hangs_is_no_figure(tmp_path: Path) -> None:
         startup_time.cpu_time(start, "import time; time.sleep(60)", limit=0.2)
 
 
+@pytest.mark.long  # as test_one_process
 def test_ddp_step() -> None:
     """Our journal holds the reducer's all-reduces: a bucket per layer in the small model."""
     (table,) = ddp_step.measure(TINY).tables
@@ -237,6 +239,7 @@ def test_ddp_step() -> None:
     assert float(found[1]) >= 1
 
 
+@pytest.mark.long  # as test_one_process
 def test_peak_memory() -> None:
     """Sharded training gives a peak, or this torch is said to have none."""
     (table,) = peak_memory.measure(TINY).tables

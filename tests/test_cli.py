@@ -12,12 +12,15 @@ import pytest
 
 from disttrace import __version__, cli
 from disttrace.config import SETTINGS
+from support.preloaded import preloaded
 from support.processes import clean_environ, python
 
 
 def disttrace(*args: str, **variables: str) -> tuple[int, str, str]:
     """Run the command line in a process of its own: code, stdout, stderr."""
-    outcome = python("-m", "disttrace", *args, timeout=60, **variables)
+    # `info` imports torch.
+    run = preloaded if args[:1] == ("info",) else python
+    outcome = run("-m", "disttrace", *args, timeout=60, **variables)
     return outcome.code, outcome.stdout, outcome.stderr
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from disttrace.capture.native import hooks
-from support.processes import clean_environ, run_program
+from support.preloaded import preloaded
 
 PROGRAM = Path(__file__).parent / "programs" / "failing.py"
 PACKAGE = "disttrace"
@@ -64,9 +63,8 @@ USED = [(helper, parts) for helper, parts in HELPERS if not helper.startswith(_U
 
 def run(helper: str, folder: Path) -> tuple[str, list[str]]:
     """What the program printed, and disttrace's sentences."""
-    command = [sys.executable, "-W", "ignore", str(PROGRAM), helper, str(folder)]
     core = {"DISTTRACE_CORE": "python"} if helper.endswith(_PLAIN) else {}
-    outcome = run_program(command, clean_environ(**core), 120).check()
+    outcome = preloaded("-W", "ignore", PROGRAM, helper, folder, timeout=120, **core).check()
     sentences = [line for line in outcome.stderr.splitlines() if line.startswith("disttrace:")]
     assert "Traceback" not in outcome.stderr, outcome.stderr
     return outcome.stdout, sentences

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.processes import python
+from support.preloaded import preloaded
 from support.raw import read_journals
 
 CALLS = 3000
@@ -43,7 +43,7 @@ def test_every_operation_ends_once(tmp_path: Path) -> None:
     Inside the C++ part of a call a handler's operation passes as part of that call, so of those an
     unknown number is on record.
     """
-    outcome = python("-c", PROGRAM, str(tmp_path), str(CALLS)).check()
+    outcome = preloaded("-c", PROGRAM, str(tmp_path), str(CALLS)).check()
     assert outcome.stderr == ""
     handled = int(outcome.stdout)
     assert handled > 20

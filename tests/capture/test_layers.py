@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from disttrace.capture.calls.operations import NATIVE
-from support.processes import clean_environ, python, run_program
+from support.preloaded import preloaded
 from support.raw import RawJournal, read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -25,12 +24,11 @@ Counts = collections.Counter[str]
 
 def run_ranks(program: str, folder: Path, mode: str) -> list[dict[str, Any]]:
     """What each rank of a program says, both run at once."""
-    env = clean_environ(OMP_NUM_THREADS="1")
-    arguments = [str(WORLD), str(folder / f"store-{mode}"), mode, str(folder / "out")]
+    arguments = (str(WORLD), folder / f"store-{mode}", mode, folder / "out")
 
     def rank(number: int) -> dict[str, Any]:
-        command = [sys.executable, str(PROGRAMS / program), str(number), *arguments]
-        said: dict[str, Any] = json.loads(run_program(command, env, 60).check().stdout)
+        ran = preloaded(PROGRAMS / program, str(number), *arguments, OMP_NUM_THREADS="1")
+        said: dict[str, Any] = json.loads(ran.check().stdout)
         return said
 
     with ThreadPoolExecutor(WORLD) as pool:
@@ -119,10 +117,10 @@ def test_groups_made_in_other_ways(tmp_path: Path) -> None:
 def test_a_python_backend(tmp_path: Path) -> None:
     """Its methods are recorded once, whether C++ calls them for a hooked group or the program."""
     program = PROGRAMS / "own_backend.py"
-    plain = python(program).check()
+    plain = preloaded(program).check()
     if "No constructor" in plain.stdout:
         pytest.skip("this torch has no Python backends")
-    traced = python(program, str(tmp_path)).check()
+    traced = preloaded(program, str(tmp_path)).check()
     assert traced.stdout == plain.stdout
     (journal,) = read_journals(tmp_path)
     ran = json.loads(plain.stdout.splitlines()[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.cores import EACH_CORE
-from support.processes import python
+from support.preloaded import preloaded
 from support.raw import read_journals
 
 PROGRAM = """
@@ -64,7 +64,7 @@ print(disttrace.session._session.capture.broken)
 @EACH_CORE
 def test_the_program_and_the_tracing_go_on(tmp_path: Path, core: str) -> None:
     """A property that raises, refused arguments, a handler's exception, a super class's method."""
-    outcome = python("-W", "ignore", "-c", PROGRAM, str(tmp_path), core).check()
+    outcome = preloaded("-W", "ignore", "-c", PROGRAM, str(tmp_path), core).check()
     assert outcome.stdout.split("\n") == [*["refused"] * 3, "stopped", "own", "set()", ""]
     assert outcome.stderr == ""
     (journal,) = read_journals(tmp_path)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import collections
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from disttrace.capture.calls.operations import NATIVE
-from support.processes import Outcome, clean_environ, run_program
+from support.preloaded import preloaded
+from support.processes import Outcome
 from support.raw import RawJournal, read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -21,12 +21,12 @@ NAMES = {row.dispatcher: row.op for row in NATIVE}
 
 def run_ranks(folder: Path, mode: str, **variables: str) -> list[Outcome]:
     """Both ranks of `paths.py`, at once."""
-    env = clean_environ(OMP_NUM_THREADS="1", **variables)
+    env = {"OMP_NUM_THREADS": "1", **variables}
     store = folder / f"store-{mode}"
 
     def rank(number: int) -> Outcome:
-        command = [sys.executable, str(PROGRAMS / "paths.py"), str(number), str(WORLD)]
-        return run_program([*command, str(store), mode, str(folder / "out")], env, 120)
+        arguments = (str(number), str(WORLD), store, mode, folder / "out")
+        return preloaded(PROGRAMS / "paths.py", *arguments, timeout=120, **env)
 
     with ThreadPoolExecutor(WORLD) as pool:
         return [outcome.check() for outcome in pool.map(rank, range(WORLD))]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from support.processes import clean_environ, python, run_program
+from support.preloaded import preloaded
+from support.processes import python
 from support.raw import RawJournal, read_journals
 
 PROGRAM = Path(__file__).parent / "programs" / "refused.py"
@@ -19,12 +19,11 @@ OUTSIDE = ("broadcast", "reduce", "send", "recv")
 
 def run_ranks(folder: Path, mode: str) -> list[str]:
     """What each rank prints, all run at once."""
-    env = clean_environ(OMP_NUM_THREADS="1")
 
     def rank(number: int) -> str:
-        arguments = [str(number), str(WORLD), str(folder / f"store-{mode}"), mode]
-        command = [sys.executable, str(PROGRAM), *arguments, str(folder / "out")]
-        return run_program(command, env, 90).check().stdout
+        arguments = (str(number), str(WORLD), str(folder / f"store-{mode}"), mode)
+        ran = preloaded(PROGRAM, *arguments, folder / "out", timeout=90, OMP_NUM_THREADS="1")
+        return ran.check().stdout
 
     with ThreadPoolExecutor(WORLD) as pool:
         return list(pool.map(rank, range(WORLD)))

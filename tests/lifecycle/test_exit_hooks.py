@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from support.patches import OURS
-from support.processes import Outcome, python
+from support.preloaded import preloaded
+from support.processes import Outcome
 from support.raw import RawJournal, read_journals
 
 PROGRAM = Path(__file__).with_name("ways_out.py")
@@ -59,7 +60,7 @@ def ends(journal: RawJournal) -> tuple[list[Any], list[Any]]:
 
 def traced(folder: Path, start: str, name: str) -> Outcome:
     """The program under tracing; no frame of ours is in what it says of itself."""
-    outcome = python(
+    outcome = preloaded(
         *(PROGRAM, start, name),
         PYTHONFAULTHANDLER="",  # it would list every thread at an abort, ours too
         DISTTRACE="1",
@@ -101,7 +102,7 @@ def test_way_out_of_torch_spawn(tmp_path: Path) -> None:
 
 def test_the_failing_line(tmp_path: Path) -> None:
     """A failure shows where it was raised, innermost first."""
-    python(PROGRAM, "spawn", "raises", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path))
+    traced(tmp_path, "spawn", "raises")
     (journal,) = read_journals(tmp_path)
     strings = {record["n"]: record["v"] for record in journal.of("string")}
     stacks = {record["n"]: record["frames"] for record in journal.of("stack")}
@@ -116,7 +117,7 @@ def test_the_failing_line(tmp_path: Path) -> None:
 )
 def test_what_it_was_raised_from(tmp_path: Path, name: str, kind: str) -> None:
     """A failure, or a request to end, names the error of the operation that it follows from."""
-    python(PROGRAM, "main", name, DISTTRACE="1", DISTTRACE_DIR=str(tmp_path))
+    traced(tmp_path, "main", name)
     (journal,) = read_journals(tmp_path)
     strings = {record["n"]: record["v"] for record in journal.of("string")}
     (failed,) = (strings[r["x"]] for r in journal.records if "e" in r and "x" in r)
@@ -125,14 +126,16 @@ def test_what_it_was_raised_from(tmp_path: Path, name: str, kind: str) -> None:
 
 def test_a_failure_of_its_own_has_no_causes(tmp_path: Path) -> None:
     """Nothing was being handled when it was raised."""
-    python(PROGRAM, "main", "raises", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path))
+    traced(tmp_path, "main", "raises")
     (journal,) = read_journals(tmp_path)
     assert "causes" not in journal.only("failure")
 
 
 def test_parent_and_forked_child_end_apart(tmp_path: Path) -> None:
     """A child forked by hand that leaves by os._exit has a journal and an end of its own."""
-    outcome = python(PROGRAM, "main", "forks", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
+    outcome = preloaded(
+        PROGRAM, "main", "forks", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)
+    ).check()
     assert outcome.stdout == "3\n"
     found = {j.only("process")["role"]: ends(j)[0] for j in read_journals(tmp_path)}
     assert found == {"main": [("normal", None)], "child": [("os._exit", 3)]}
@@ -140,7 +143,7 @@ def test_parent_and_forked_child_end_apart(tmp_path: Path) -> None:
 
 def test_pool(tmp_path: Path) -> None:
     """A pool's workers are traced, and its results come."""
-    outcome = python(PROGRAM, "fork", "pool", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
+    outcome = traced(tmp_path, "fork", "pool").check()
     assert outcome.stdout == "[0, 1, 4, 9, 16, 25]\n"
     roles = {journal.only("process")["role"] for journal in read_journals(tmp_path)}
     assert roles == {"child"}

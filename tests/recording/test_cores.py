@@ -14,7 +14,7 @@ from disttrace.journal.writer import Journal
 from disttrace.recording import choice
 from disttrace.recording.recorder import Recorder
 from support.cores import EACH_CORE
-from support.processes import python
+from support.preloaded import preloaded
 from support.raw import read_journals
 
 PROGRAM = """
@@ -69,7 +69,7 @@ def test_both_write_the_same_records(tmp_path: Path) -> None:
     written: dict[str, list[bytes]] = {}
     for name in choice.NAMES:
         folder = tmp_path / name
-        python("-c", PROGRAM, str(folder), name).check()
+        preloaded("-c", PROGRAM, str(folder), name).check()
         (segment,) = folder.glob("*.ops.jsonl")
         written[name] = segment.read_bytes().split(b"\n")[1:]  # the first says which process
     assert len(written[choice.PLAIN]) > 120

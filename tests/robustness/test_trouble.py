@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from support.preloaded import preloaded
 from support.processes import Outcome, clean_environ, run_program
 from support.raw import read_journals
 
@@ -20,8 +21,10 @@ SENTENCE = "disttrace: tracing is off in process"
 
 def run(kind: str, folder: Path | str, *prefix: str) -> Outcome:
     """The program with tracing into ``folder``; ``prefix`` is a command that runs it."""
-    env = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(folder), DISTTRACE_MAX_MB="4")
-    return run_program([*prefix, sys.executable, PROGRAM, kind], env)
+    variables = {"DISTTRACE": "1", "DISTTRACE_DIR": str(folder), "DISTTRACE_MAX_MB": "4"}
+    if not prefix:
+        return preloaded(PROGRAM, kind, timeout=60.0, **variables)
+    return run_program([*prefix, sys.executable, PROGRAM, kind], clean_environ(**variables))
 
 
 def check(outcome: Outcome, *, sentences: int) -> None:

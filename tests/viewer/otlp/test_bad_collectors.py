@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from support.collector import Collector, exporters, serve_grpc, serve_http
+from support.preloaded import preloaded
 from support.processes import ROOT, Outcome, python, torchrun, wait_until
 
 PROGRAMS = Path(__file__).parent / "programs"
 BOUND = 45.0
 """Seconds after which the exporter has given up a collector that never takes anything."""
+SOON: dict[str, Any] = {"OTEL_BSP_EXPORT_TIMEOUT": "2000", "OTEL_EXPORTER_OTLP_TIMEOUT": "2"}
+"""Give up after two seconds."""
 
 
 @contextlib.contextmanager
@@ -77,7 +80,7 @@ BAD: dict[str, Callable[[str], Any]] = {
 FIRST = ("down", "silent")
 
 
-def loader(out: Path, protocol: str, endpoint: str) -> Outcome:
+def loader(out: Path, protocol: str, endpoint: str, **more: Any) -> Outcome:
     """The DataLoader program with two ranks, exported to ``endpoint``."""
     return torchrun(
         PROGRAMS / "loader.py",
@@ -87,10 +90,11 @@ def loader(out: Path, protocol: str, endpoint: str) -> Outcome:
         DISTTRACE_EXPORT="otlp",
         OTEL_EXPORTER_OTLP_PROTOCOL=protocol,
         OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+        **more,
     )
 
 
-# Each takes as long as the exporter is patient: one half always, all of them with the faults.
+# One half always, all of them with the faults.
 EVERY = [
     pytest.param(
         kind, protocol, marks=() if (kind in FIRST) is (protocol == "grpc") else pytest.mark.faults
@@ -104,7 +108,7 @@ EVERY = [
 def test_a_program_does_not_notice(kind: str, protocol: str, tmp_path: Path) -> None:
     """Forking DataLoader included: same output, exit code 0; the loss is counted, in one place."""
     with BAD[kind](protocol) as endpoint:
-        outcome = loader(tmp_path, protocol, endpoint).check()
+        outcome = loader(tmp_path, protocol, endpoint, **SOON).check()
         assert outcome.stdout.splitlines() == ["total 112.0"] * 2
         wait_until(lambda: not exporters(tmp_path), BOUND)
     (log,) = tmp_path.iterdir()
@@ -118,8 +122,8 @@ def test_a_program_does_not_notice(kind: str, protocol: str, tmp_path: Path) -> 
 
 
 def test_a_slow_collector_gets_everything(tmp_path: Path) -> None:
-    """Five seconds per request: the program does not wait for it, the exporter does."""
-    with serve_grpc(Collector(delay=5.0)) as collector:
+    """Two seconds per request: the program does not wait for it, the exporter does."""
+    with serve_grpc(Collector(delay=2.0)) as collector:
         loader(tmp_path, "grpc", collector.endpoint).check()
         wait_until(lambda: not exporters(tmp_path), 60)
         assert list(tmp_path.iterdir()) == []
@@ -138,7 +142,7 @@ def test_a_collector_that_dies_and_comes_back(tmp_path: Path) -> None:
 
     killer = threading.Thread(target=kill)
     killer.start()
-    outcome = loader(tmp_path, "grpc", first.endpoint)
+    outcome = loader(tmp_path, "grpc", first.endpoint, **SOON)
     killer.join(60)
     outcome.check()
     assert seen.is_set()
@@ -161,12 +165,13 @@ def test_exit_is_not_delayed(tmp_path: Path) -> None:
 
     def ending(export: str) -> float:
         with silent("grpc") as endpoint:
-            outcome = python(
+            outcome = preloaded(
                 program,
                 DISTTRACE="1",
                 DISTTRACE_DIR=str(tmp_path / "out"),
                 DISTTRACE_EXPORT=export,
                 OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
+                **SOON,
             ).check()
             return time.time() - float(outcome.stdout)
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.collector import Collector, exporters, serve_grpc
+from support.preloaded import preloaded
 from support.processes import (
     ROOT,
     clean_environ,
@@ -80,7 +81,7 @@ def test_an_unsampled_trace_is_not_sent(tmp_path: Path) -> None:
     header = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
     with serve_grpc(Collector()) as collector:
         more = settings(tmp_path, collector, TRACEPARENT=header)
-        torchrun(ROOT / "examples" / "pingpong.py", 2, **more).check()
+        preloaded(PROGRAMS / "children.py", **more).check()
         wait_until(lambda: not exporters(tmp_path), 40)
     assert collector.spans == []
     assert collector.metrics["disttrace.operations"]
@@ -100,7 +101,7 @@ def test_the_sampler_of_the_environment_decides(
     """For whole traces; metrics count everything, sampled or not."""
     with serve_grpc(Collector()) as collector:
         variables = {"OTEL_TRACES_SAMPLER": sampler, "OTEL_TRACES_SAMPLER_ARG": argument}
-        python(PROGRAMS / "children.py", **settings(tmp_path, collector, **variables)).check()
+        preloaded(PROGRAMS / "children.py", **settings(tmp_path, collector, **variables)).check()
         wait_until(lambda: not exporters(tmp_path), 40)
     assert bool(collector.spans) is sent
     assert bool(collector.operations()) is sent
@@ -156,7 +157,7 @@ def test_off_is_off(tmp_path: Path) -> None:
     """With OTEL_SDK_DISABLED nothing is sent, and the journals still go."""
     with serve_grpc(Collector()) as collector:
         more = settings(tmp_path, collector, OTEL_SDK_DISABLED="true")
-        torchrun(ROOT / "examples" / "pingpong.py", 2, **more).check()
+        preloaded(PROGRAMS / "children.py", **more).check()
         wait_until(lambda: not exporters(tmp_path), 40)
     assert (collector.spans, collector.metrics) == ([], {})
     assert os.listdir(tmp_path) == []

@@ -25,22 +25,9 @@ import polars as pl
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.clock import realign
 from disttrace_viewer.trace.model import Clock, Trace
+from disttrace_viewer.trace.operation import SYNCHRONIZING
 
-JOINING = (
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_gather",
-    "all_gather_coalesced",
-    "all_gather_into_tensor",
-    "all_gather_into_tensor_coalesced",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "monitored_barrier",
-)
+JOINING = (*SYNCHRONIZING, "monitored_barrier")
 """Collectives that nobody leaves before everybody came."""
 MOST_DRIFT = 5e-4
 """Crystals are off by less."""

@@ -7,23 +7,8 @@ from dataclasses import dataclass
 
 from disttrace_viewer.sample.sample import Sample
 from disttrace_viewer.trace.model import Process, Trace
-from disttrace_viewer.trace.operation import Op
+from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 
-SYNCHRONIZING = (
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_gather",
-    "all_gather_coalesced",
-    "all_gather_into_tensor",
-    "all_gather_into_tensor_coalesced",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "reduce_scatter_tensor_coalesced",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-)
-"""Collectives that nobody completes before all members have begun them."""
 REAL = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")
 """Backends of which that is true; ``fake`` completes alone."""
 UNINSTALLED = "uninstalled"

@@ -13,6 +13,22 @@ from disttrace_viewer.trace.model import Call, Trace
 if TYPE_CHECKING:
     import polars as pl
 
+SYNCHRONIZING = (
+    "all_reduce",
+    "all_reduce_coalesced",
+    "all_gather",
+    "all_gather_coalesced",
+    "all_gather_into_tensor",
+    "all_gather_into_tensor_coalesced",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced",
+    "all_to_all",
+    "all_to_all_single",
+    "barrier",
+)
+"""Collectives that nobody completes before all members have begun them."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:

@@ -19,7 +19,8 @@ DELAY_S = 1.0
 """A batch is sent when it is full or this old (OTEL_BSP_SCHEDULE_DELAY, in milliseconds)."""
 TRIES = 3
 GIVE_UP_S = 10.0
-"""After the job: so long without a delivery, and the rest is given up."""
+"""After the job: so long without a delivery, and the rest is given up (OTEL_BSP_EXPORT_TIMEOUT, in
+milliseconds)."""
 LONGEST_S = 300.0
 """After the job: so long at most, however slowly the collector takes spans."""
 
@@ -41,6 +42,7 @@ class Delivery(SpanProcessor):
         self._size = _setting("OTEL_BSP_MAX_QUEUE_SIZE", QUEUE)
         self._batch = min(_setting("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", BATCH), self._size)
         self._delay = _setting("OTEL_BSP_SCHEDULE_DELAY", int(DELAY_S * 1000)) / 1000
+        self._patience = _setting("OTEL_BSP_EXPORT_TIMEOUT", int(GIVE_UP_S * 1000)) / 1000
         self._queue: deque[ReadableSpan] = deque()
         self._changed = threading.Condition()
         self._under_way = 0
@@ -78,7 +80,7 @@ class Delivery(SpanProcessor):
             while self._queue or self._under_way:
                 self._changed.wait(0.2)
                 now = time.monotonic()
-                if now - self._last_success > GIVE_UP_S or now - begin > LONGEST_S:
+                if now - self._last_success > self._patience or now - begin > LONGEST_S:
                     break
             self._gave_up = True
             rest = len(self._queue) + self._under_way
