@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.journals import MS, Journal
 from support.scenes import all_gone, findings, leave, only, ranks, steps
 
@@ -100,3 +102,34 @@ def test_a_late_sender_is_found_and_its_partner_is_not(tmp_path: Path) -> None:
     found = only(findings(tmp_path, look=all_gone))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("late_sender", [1])
     assert "sends late by 20 ms in 20 of 20 cases before pong.py:7 in answer" in found.summary
+
+
+@pytest.mark.parametrize("slow", [None, 3])
+def test_the_first_of_equal_workers_is_not_late(tmp_path: Path, slow: int | None) -> None:
+    """Rank 0 takes from ranks 1 to 3 in turn; each works for 30 ms, or one of them for 90 ms."""
+    (server, group), *workers = steps(tmp_path, 4)
+    takes = {rank: server.message(group, "recv", rank) for rank in (1, 2, 3)}
+    t = 200 * MS
+    for number in range(1, COUNT + 1):
+        ready = {rank: t + (90 if rank == slow else 30) * MS for rank in takes}
+        now = t
+        for rank, call in takes.items():
+            over = max(now, ready[rank]) + MS
+            ball(server, call, now, over, number)
+            now = over
+        for rank, (journal, mine) in zip(ready, workers, strict=True):
+            where = journal.stack(("worker.py", 7, "work"))
+            call = journal.message(mine, "send", 0, stack=where)
+            ball(journal, call, ready[rank], max(ready[rank], t + 30 * MS) + MS, number)
+            end = journal.stack(("worker.py", 9, "answer"))
+            back = journal.message(mine, "recv", 0, stack=end)
+            ball(journal, back, ready[rank] + 2 * MS, now + MS, number)
+            ball(server, server.message(group, "send", rank), now, now + MS, number)
+            now += MS
+        t = now + MS
+    for journal, _ in [(server, group), *workers]:
+        leave(journal, t)
+    found = findings(tmp_path, look=all_gone)
+    assert [(f.kind, ranks(tmp_path, f.culprits)) for f in found] == (
+        [] if slow is None else [("late_sender", [slow])]
+    )

@@ -4,6 +4,9 @@ The own delay in an exchange is the smaller of two: how much later it came than 
 (the lower one of two), and how much longer it was away since it was last released than the median.
 Lateness that was inherited from somebody else makes both differ, so it vanishes by itself; and
 several equally slow members, fewer than half, are all found.
+
+Of a message the other end's absence counts, and that of others who send from the same line: a
+server takes from one worker after the other, so the first of equal ones would look late.
 """
 
 from __future__ import annotations
@@ -125,21 +128,52 @@ def late_senders(exchanges: Exchanges) -> list[Delay]:
         return found.select("exchange", pl.col("_gap").alias(f"_{side}_gap"))
 
     behind = pl.col("send_begin_ns") - pl.col("recv_begin_ns")
+    away = pl.max_horizontal("_recv_gap", pl.col("_usual_gap").fill_null(0))
     delays = (
         lazy.join(gap("send"), on="exchange")
         .join(gap("recv"), on="exchange")
+        .join(_usual_gaps(exchanges, met["send_call"]), on="send_call", how="left")
         .select(
             "exchange",
             pl.col("send_process").alias("process"),
             pl.col("send_call").alias("call"),
             pl.col("send_begin_ns").alias("first_ns"),
-            pl.min_horizontal(behind, pl.col("_send_gap") - pl.col("_recv_gap")).alias("delay"),
+            pl.min_horizontal(behind, pl.col("_send_gap") - away).alias("delay"),
             pl.concat_list(behind).alias("_waited"),
             pl.concat_list("recv_process").alias("others"),
         )
         .drop_nulls("delay")
     )
     return _sites(exchanges.trace, delays.collect())
+
+
+def _usual_gaps(exchanges: Exchanges, calls: pl.Series) -> pl.LazyFrame:
+    """By ``send_call``: how long the lower median of all who send from its line is away before it.
+
+    Null where one process alone sends from there.
+    """
+    lines = exchanges.trace.calls.lazy().with_row_index("send_call").select("send_call", "stack")
+    here = lines.filter(pl.col("send_call").is_in(calls.unique().implode())).select("stack")
+    sends = (
+        exchanges.messages.lazy()
+        .filter(pl.col("send_begin_ns").is_not_null())
+        .join(lines.join(here.unique(), on="stack", how="semi"), on="send_call")
+        .select(
+            "stack",
+            pl.col("send_process").alias("process"),
+            pl.col("send_number").alias("number"),
+            pl.col("send_begin_ns").alias("begin_ns"),
+        )
+    )
+    none = sends.select("process", "number", pl.lit(None, pl.Int64).alias("_met")).head(0)
+    usual = (
+        _with_gaps(exchanges.trace, sends, none)
+        .group_by("stack", "process")
+        .agg(pl.col("_gap").median())
+        .group_by("stack")
+        .agg(pl.when(pl.len() > 1).then(pl.col("_gap").quantile(0.5, "lower")).alias("_usual_gap"))
+    )
+    return lines.join(usual, on="stack").select("send_call", "_usual_gap")
 
 
 def _with_gaps(trace: Trace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.LazyFrame:
