@@ -88,7 +88,8 @@ def skip(draw: random.Random, program: Program) -> Faulty | None:
     if chosen is None:
         return None
     index, act, rank, step = chosen
-    kinds = frozenset({"store_key_missing"}) if act.kind == SET else OUT_OF_STEP
+    # Whoever left out a key may wait for those who wait for it.
+    kinds = frozenset({"store_key_missing", "deadlock"}) if act.kind == SET else OUT_OF_STEP
     return Faulty(
         _changed(program, index, rank, step, instead=()),
         Truth(

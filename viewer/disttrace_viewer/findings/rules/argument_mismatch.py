@@ -145,9 +145,11 @@ def _sides(case: Case, found: Difference) -> str:
 
 
 def _value(case: Case, found: Difference, rank: int) -> str:
-    value, op = found.values[rank], found.members[rank].call.op
+    member = found.members[rank]
+    value, within = found.values[rank], case.evidence.within(member)
+    op = member.call.op + within
     if found.kind == "op_mismatch":
-        return value + case.evidence.within(found.members[rank])
+        return value + within
     if found.kind == "root_mismatch":
         root = case.evidence.trace.groups[found.group].global_rank(int(value))
         return f"{op} with root {value if root is None else root}"
