@@ -32,6 +32,7 @@ from disttrace.journal.writer import Journal
 from disttrace.lifecycle import companion
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
+from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.heartbeat import Live
 from disttrace.lifecycle.summary import Summary
 from disttrace.lifecycle.voice import Voice
@@ -82,7 +83,13 @@ class Session:
         self._summary = Summary(
             config, lambda: self._journal is not None, self.capture.groups.default_rank
         )
-        self.live = Live(self.capture, beats=config.heartbeat, voice=self._voice)
+        self._without_gil = GilFreeStacks(self.capture, config.stall) if config.heartbeat else None
+        self.live = Live(
+            self.capture,
+            beats=config.heartbeat,
+            voice=self._voice,
+            without_gil=self._without_gil,
+        )
         self.capture.wake = self.live.wake
         self.capture.store_trace = config.store_trace
         self.capture.when_imported = self._hook.when_imported
@@ -97,6 +104,8 @@ class Session:
         self.recorder.main_thread()  # is number 0, whoever imports torch
         self._summary.install(self.identity)
         self._ending.install(self._hook)
+        if self._without_gil is not None:
+            self._without_gil.install()
         if self._companion.exports or companion.spans_wanted:
             self._hook.when_imported("opentelemetry.trace", companion.note_spans(self.recorder))
         self._hook.when_imported(_DISTRIBUTED, self._torch_arrived)
@@ -142,6 +151,8 @@ class Session:
             window=self.recorder.core.new_window,
         )
         self._journal = journal
+        if self._without_gil is not None:
+            self._without_gil.start(journal.definitions)
         if self._voice is not None:
             self._voice.start(self.identity)
         self.live.start()  # its first turn waits for the lock under which journals are opened
@@ -152,6 +163,8 @@ class Session:
     def _close(self) -> None:
         """Before the interpreter finalizes, or at uninstall: no thread, no journal."""
         self.live.stop()
+        if self._without_gil is not None:
+            self._without_gil.stop()
         self.recorder.close()
 
     def _opening(self) -> list[Mapping[str, Any]]:

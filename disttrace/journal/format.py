@@ -61,6 +61,8 @@ DEFINITIONS = (
     "note",
     "dropped",
 )
+DUMPED = "dumped"
+"""Stacks that ``faulthandler`` wrote before this are history: the process goes on."""
 
 # Kinds of calls.
 COLLECTIVE = "collective"

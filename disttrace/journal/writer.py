@@ -169,6 +169,11 @@ class Journal:
         return self._max_bytes // 4
 
     @property
+    def definitions(self) -> int:
+        """The descriptor of the definitions file. Raises OSError."""
+        return self._defs.checked()
+
+    @property
     def number(self) -> int:
         """Number of the current segment, from 1."""
         return self._number

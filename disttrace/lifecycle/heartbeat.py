@@ -13,6 +13,7 @@ import time
 from disttrace.capture.wrapping.context import Capture
 from disttrace.identity import read_clock
 from disttrace.journal.format import HEARTBEAT_NS
+from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.stack_sampler import Stacks
 from disttrace.lifecycle.voice import LOOK_NS as VOICE_NS
 from disttrace.lifecycle.voice import Voice
@@ -36,8 +37,16 @@ _clock = time.perf_counter_ns
 class Live:
     """The thread and its timetable. ``beats`` is off where only the pollers need it."""
 
-    def __init__(self, capture: Capture, *, beats: bool, voice: Voice | None = None) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        *,
+        beats: bool,
+        voice: Voice | None = None,
+        without_gil: GilFreeStacks | None = None,
+    ) -> None:
         self._capture = capture
+        self._without_gil = without_gil
         self._voice = voice
         self._beats = beats
         self._thread: threading.Thread | None = None
@@ -81,6 +90,8 @@ class Live:
         """A copy must not hold half of what the thread was doing, nor warn that it has threads."""
         self._paused = self._thread is not None
         self.stop()
+        if self._without_gil is not None:
+            self._without_gil.pause()
 
     def after_fork(self) -> None:
         """In the parent: go on."""
@@ -91,6 +102,8 @@ class Live:
 
     def in_child(self) -> None:
         """In a forked child: the thread stayed behind; one of its own comes with the journal."""
+        if self._without_gil is not None:
+            self._without_gil.stop()
         self._fresh()
 
     def _fresh(self) -> None:
@@ -133,6 +146,8 @@ class Live:
         if self._beats and now >= self._look_due:
             self._look_due = now + LOOK_NS
             self._stacks.look(now)
+            if self._without_gil is not None:
+                self._put_off(now)
         if self._beats and now >= self._beat_due:
             self._beat_due = now + HEARTBEAT_NS
             self._beat(now)
@@ -146,6 +161,14 @@ class Live:
             due = min(due, self._voice_due)
         rest = max(due - now, 0) if self._beats else _UNTIL_WOKEN_NS
         return min(rest, _IDLE_NS) if self._capture.pollers else rest
+
+    def _put_off(self, now: int) -> None:
+        try:
+            assert self._without_gil is not None
+            self._without_gil.put_off(now)
+        except BaseException as error:
+            self._without_gil = None
+            self._capture.fail("stacks without the GIL", error)
 
     def _poll(self) -> bool:
         pending = False

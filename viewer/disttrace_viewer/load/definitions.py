@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
-from disttrace.journal.format import DEF, DEFINITIONS, FORMAT, ranges_of
+from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, ranges_of
 from disttrace_viewer.load import ids
+from disttrace_viewer.load.dumps import Dumps
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
@@ -23,6 +24,8 @@ LISTED = ("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous")
 MOST_OF_A_KIND = 1 << 18
 """Definitions of one kind in one journal: each costs up to a hundred times its line in memory."""
 NONE: Record = {}
+_OF_DUMPS = 1 << 40
+"""From here strings and stacks are numbered that the process did not number itself."""
 ROLES = ("agent", "worker", "child", "main")
 
 
@@ -37,6 +40,7 @@ class Definitions:
         "_group_ids",
         "_like_named",
         "checker",
+        "dumped",
         "identity",
         "last_t",
         "listed",
@@ -55,6 +59,8 @@ class Definitions:
         self.numbered: dict[str, dict[int, Record]] = {kind: {} for kind in NUMBERED}
         self.listed: dict[str, list[Record]] = {kind: [] for kind in LISTED}
         self.last_t = 0
+        self.dumped: int | None = None
+        """Stack of the main thread, where it was last seen without a word of the process."""
         self._group_ids: dict[int, str] = {}
         self._like_named: dict[int, int] = {}
 
@@ -86,6 +92,16 @@ class Definitions:
             self.listed[kind].append(found)
         else:
             getattr(self, kind).update(found)
+
+    def admit_dump(self, lines: Sequence[tuple[str, int, str]]) -> None:
+        """Take where the main thread was when the process could not say it itself."""
+        texts = list(dict.fromkeys(text for file, _, name in lines for text in (file, name)))
+        numbers = {text: _OF_DUMPS + place for place, text in enumerate(texts)}
+        for text, number in numbers.items():
+            self.numbered["string"][number] = {"n": number, "v": text}
+        frames = [[numbers[file], line, numbers[name]] for file, line, name in lines]
+        self.numbered["stack"][_OF_DUMPS] = {"n": _OF_DUMPS, "frames": frames}
+        self.dumped = _OF_DUMPS
 
     def _complete(self, kind: str, found: Record) -> None:
         known = self.numbered[kind].setdefault(found["n"], found)
@@ -234,6 +250,7 @@ def number_in(text: str | None, type_: str = "rank") -> int | None:
 def parse(text: Text, problems: Problems) -> Definitions:
     """The definitions in a file. Records of unknown kinds are passed over, as the format asks."""
     found = Definitions(text.path)
+    dumps = Dumps()
     bad = first = 0
     known = _ALIKE.get
     for line_number, line in enumerate(_lines(text.data), 1):
@@ -243,7 +260,12 @@ def parse(text: Text, problems: Problems) -> Definitions:
             continue
         record = json_object(line)
         if record is None or not _take(found, record, line):
-            bad, first = bad + 1, first or line_number
+            if not dumps.take(line):
+                bad, first = bad + 1, first or line_number
+        elif record.get(DEF) == DUMPED:
+            dumps.take(line)
+    if dumps.main:
+        found.admit_dump(dumps.main)
     if bad:
         problems.add(
             text.path,

@@ -154,14 +154,19 @@ class _Reading:
             beat = self._beat.get(process.index)
             # One stack may be sampled a million times.
             stack = cache(partial(stack_of, self.survey.journals[process.index]))
+            last = max(last, self._last_end.get(process.index, last))
+            stands = {
+                thread: StackSample(to_unix(clock, process.t0 + t), stack(number))
+                for thread, (t, number) in self._stands.get(process.index, {}).items()
+            }
+            dumped = self.survey.journals[process.index].definitions.dumped
+            if dumped is not None:  # after the last word of the process itself
+                stands[0] = StackSample(last, stack(dumped))
             yield dataclasses.replace(
                 process,
-                last_ns=max(last, self._last_end.get(process.index, last)),
+                last_ns=last,
                 heartbeat_ns=None if beat is None else to_unix(clock, process.t0 + beat),
-                latest_samples={
-                    thread: StackSample(to_unix(clock, process.t0 + t), stack(number))
-                    for thread, (t, number) in self._stands.get(process.index, {}).items()
-                },
+                latest_samples=stands,
                 samples=tuple(
                     StackSample(to_unix(clock, process.t0 + t), stack(number))
                     for t, number in sorted(self._samples.get(process.index, ()), key=_time)

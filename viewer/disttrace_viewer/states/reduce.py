@@ -177,6 +177,9 @@ def _state(
 ) -> State:
     definitions = journal.definitions
     calls = definitions.numbered["call"]
+    if definitions.dumped is not None:
+        last = max(reading.last_t, definitions.last_t, *reading.active.values())
+        reading.stands[0] = (last, definitions.dumped)
     own: dict[int, Record] = {}
     rows, used = [], set()
     chosen, aside = _chosen(reading)
