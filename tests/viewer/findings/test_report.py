@@ -18,6 +18,7 @@ from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.journals import MS, training
 from support.scenes import beat, fail, stand, steps, verdict
+from support.states import hang as many_hang
 
 FINDING = {
     "kind", "severity", "certainty", "summary", "hint", "culprits", "culprit_ranks", "waiting",
@@ -89,6 +90,42 @@ def test_reports_follow_the_schema(
     assert schema["$defs"]["finding"]["properties"]["kind"]["enum"] == list(KINDS)
     told["findings"].append({"kind": "something else"})
     assert not Draft202012Validator(schema).is_valid(told)
+
+
+def test_many_processes_are_folded(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """What does not differ stands once, with ranks as ranges; ``--full`` has every process."""
+    many_hang(tmp_path, size=70)
+    _, told = as_json(tmp_path, capsysbinary)
+    schema = json.loads((files("disttrace_viewer.diagnosis") / "diagnose.schema.json").read_text())
+    assert list(Draft202012Validator(schema).iter_errors(told)) == []
+    assert sorted((p["count"], str(p["ranks"])) for p in told["processes"]) == [
+        (1, "[69]"),
+        (69, "[{'from': 0, 'to': 68, 'step': 1}]"),
+    ]
+    (found,) = told["findings"]
+    assert (found["culprit_ranks"], found["waiting_ranks"]) == (
+        [69],
+        [{"from": 0, "to": 68, "step": 1}],
+    )
+    assert (found["waiting_count"], told["coverage"]["whole"]) == (69, 70)
+    assert main(["diagnose", str(tmp_path), "--json", "--full"]) == 1
+    whole = json.loads(capsysbinary.readouterr().out)
+    assert len(whole["processes"]) == len(whole["coverage"]["journals"]) == 70
+    assert whole["findings"][0]["waiting_ranks"] == list(range(69))
+
+
+def test_a_report_of_many_findings_fits_a_screen(tmp_path: Path) -> None:
+    """Forty ranks fail by themselves, each in a line of its own."""
+    for journal, _ in steps(tmp_path, 40):
+        fail(journal, (300 + (journal.rank or 0)) * MS, "ValueError", "no", line=journal.rank or 1)
+        (tmp_path / f"stranger{journal.rank}.jsonl").write_text("{}")
+    case, found = verdict(tmp_path)
+    assert len(found) > 8
+    said = list(lines(case, found))
+    assert len(said) <= 60
+    assert any("more (--json has all)" in line for line in said)
 
 
 def test_a_healthy_job_exits_with_0(

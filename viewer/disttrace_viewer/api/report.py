@@ -121,9 +121,9 @@ class Report:
         found = [self._position(p) for p in self._case.evidence.trace.processes]
         return tuple(sorted(found, key=lambda p: (p.rank is None, p.rank or 0, p.pid or 0)))
 
-    def to_dict(self) -> dict[str, Any]:
-        """The values of ``diagnose --json``."""
-        return report.report(self._case, self._found)
+    def to_dict(self, *, full: bool = True) -> dict[str, Any]:
+        """The values of ``diagnose --json``; those of many processes folded unless ``full``."""
+        return report.report(self._case, self._found, full=full)
 
     def _position(self, one: model.Process) -> Position:
         case = self._case

@@ -16,6 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_engine(parser)
     parser.add_argument("--json", action="store_true", help="the report as JSON (docs/json.md)")
     parser.add_argument(
+        "--full",
+        action="store_true",
+        help="with --json: every process by itself, also where many do the same",
+    )
+    parser.add_argument(
         "--stall",
         type=common.seconds,
         metavar="SECONDS",
@@ -42,7 +47,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         import orjson
 
-        common.write(orjson.dumps(report.to_dict(), option=orjson.OPT_INDENT_2) + b"\n")
+        values = report.to_dict(full=args.full)
+        common.write(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
     else:
         report.print(stacks=args.stacks, width=args.width, color=common.color(args))
     if not report.healthy:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from disttrace.journal.format import ranges_of
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT, UNINSTALLED
 from disttrace_viewer.diagnosis.completeness import missing_ranks
@@ -25,8 +26,16 @@ def healthy(findings: Sequence[Finding]) -> bool:
     return all(finding.severity == NOTE for finding in findings)
 
 
-def report(case: Case, findings: Sequence[Finding]) -> dict[str, Any]:
-    """The whole report as plain values."""
+FOLD = 64
+"""Jobs of more processes are folded in ``diagnose --json``, unless ``--full`` is given."""
+
+
+def report(case: Case, findings: Sequence[Finding], *, full: bool = True) -> dict[str, Any]:
+    """The report as plain values: whole, or (``full`` false) with what is alike of many processes
+    written once, and ranks as ranges.
+    """
+    if not full and len(case.evidence.trace.processes) > FOLD:
+        return _folded(report(case, findings))
     return {
         "format": FORMAT,
         "healthy": healthy(findings),
@@ -34,6 +43,58 @@ def report(case: Case, findings: Sequence[Finding]) -> dict[str, Any]:
         "findings": [finding(case, f) for f in findings],
         "coverage": coverage(case),
     }
+
+
+def _folded(whole: dict[str, Any]) -> dict[str, Any]:
+    """A report in which processes that do the same at the same place are one entry, the first of
+    them, with all ``ranks`` and their ``count``.
+    """
+    culprits = {one for found in whole["findings"] for one in found["culprits"]}
+    alike: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for one in whole["processes"]:
+        last = one["last"] or {}
+        where = last.get("location") or {}
+        own = one["id"] if one["id"] in culprits else None
+        place = (where.get("file"), where.get("line"), where.get("function"))
+        did = (last.get("op"), last.get("seq"), last.get("key"), last.get("status"))
+        alike.setdefault((own, one["role"], one["state"], *place, *map(str, did)), []).append(one)
+    journals = whole["coverage"]["journals"]
+    kept = [one for one in journals if one["state"] != "whole"]
+    coverage = {**whole["coverage"], "journals": kept}
+    coverage["whole"] = len(journals) - len(kept)
+    coverage["records"] = sum(one["records"] for one in journals)
+    coverage["missing_ranks"] = ranges_of(coverage["missing_ranks"])
+    return {
+        **whole,
+        "folded": True,
+        "processes": [
+            {**together[0], "ranks": _some_ranks(together), "count": len(together)}
+            for together in alike.values()
+        ],
+        "findings": [_folded_finding(found) for found in whole["findings"]],
+        "coverage": coverage,
+    }
+
+
+def _folded_finding(found: dict[str, Any]) -> dict[str, Any]:
+    places: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for where in found["locations"]:
+        place = (where["file"], where["line"], where["function"], where["op"])
+        places.setdefault(place, []).append(where)
+    return {
+        **found,
+        "culprit_ranks": ranges_of(found["culprit_ranks"]),
+        "waiting": found["waiting"][:FOLD],
+        "waiting_ranks": ranges_of(found["waiting_ranks"]),
+        "waiting_count": len(found["waiting"]),
+        "locations": [
+            {**together[0], "ranks": _some_ranks(together)} for together in places.values()
+        ],
+    }
+
+
+def _some_ranks(items: Iterable[dict[str, Any]]) -> list[Any]:
+    return ranges_of(sorted({item["rank"] for item in items if item["rank"] is not None}))
 
 
 def by_rank(processes: Iterable[Process]) -> list[Process]:

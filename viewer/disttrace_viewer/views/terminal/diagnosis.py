@@ -17,17 +17,30 @@ from disttrace_viewer.trace.model import Stack
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.quantities import number
 
-ROWS = 24
-"""More places than this are counted; those of culprits and of who waits come first."""
-FOLLOWING = 6
-"""More consequences of one finding than this are counted."""
 CAVEATS = 8
-"""Sentences about what is missing that are shown."""
+"""Sentences about what is missing, and about problems of files, that are shown."""
+MOST_LINES = 60
+"""A report with more is shortened, before lines are wrapped and without stacks."""
 STACKS = 8
 """So many different stacks are shown."""
 
 PLAIN, HEAD, BAD, WAIT, GOOD, DIM = "plain", "head", "bad", "wait", "good", "dim"
 """What a line is: its style."""
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How much of a report is shown; what is more is counted."""
+
+    findings: int
+    rows: int
+    """Places; those of culprits and of who waits come first."""
+    following: int
+    """Consequences of one finding."""
+
+
+LENGTHS = (Length(1_000, 24, 6), Length(8, 16, 2), Length(3, 8, 1))
+"""From the longest on; the last one fits into ``MOST_LINES`` whatever the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +65,33 @@ def lines(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> I
 
 def page(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> Iterator[Line]:
     """The report; ``stacks`` adds the recorded frames of whoever is stuck."""
+    serious = [f for f in findings if f.severity != NOTE]
+    where, read = places(case, serious), tuple(_coverage(case))
+    for length in LENGTHS:
+        found = [*_judgement(case, findings, where, length), *read]
+        if len(found) <= MOST_LINES:
+            break
+    yield from found[: len(found) - len(read)]
+    if stacks:
+        yield from _stacks(case, findings)
+    yield from read
+
+
+def _judgement(
+    case: Case, findings: Sequence[Finding], where: Sequence[Place], length: Length
+) -> Iterator[Line]:
     yield from _caveats(case, findings)
     if not findings or all(finding.severity == NOTE for finding in findings):
         yield _verdict_of_health(case)
-    for place, finding in enumerate(findings, 1):
+    shown = findings[: length.findings]
+    for place, finding in enumerate(shown, 1):
         yield from _finding(place, finding)
-    yield from _where(case, findings)
-    for place, finding in enumerate(findings, 1):
-        yield from _following(place if len(findings) > 1 else None, finding)
-    if stacks:
-        yield from _stacks(case, findings)
-    yield from _coverage(case)
+    left = len(findings) - len(shown)
+    if left > 0:
+        yield Line(f"and {number(left, 'finding')} more (--json has all)", style=DIM)
+    yield from _where(case, findings, where, length.rows)
+    for place, finding in enumerate(shown, 1):
+        yield from _following(place if len(findings) > 1 else None, finding, length.following)
 
 
 # -- what is wrong ---------------------------------------------------------------------------
@@ -133,15 +162,15 @@ def _finding(place: int, finding: Finding) -> Iterator[Line]:
         yield Line(f"{sentences.listed(finding.settles)}.", "   To confirm: ", HEAD)
 
 
-def _following(place: int | None, finding: Finding) -> Iterator[Line]:
+def _following(place: int | None, finding: Finding, most: int) -> Iterator[Line]:
     if not finding.consequences:
         return
     yield Line("")
     of = "" if place is None else f" from {place}"
     yield Line(f"What follows{of or ' from it'}:", style=HEAD)
-    for sentence in finding.consequences[:FOLLOWING]:
+    for sentence in finding.consequences[:most]:
         yield Line(sentence, "  - ", DIM)
-    left = len(finding.consequences) - FOLLOWING
+    left = len(finding.consequences) - most
     if left > 0:
         yield Line(f"and {left} more (--json has all)", "  - ", DIM)
 
@@ -149,16 +178,16 @@ def _following(place: int | None, finding: Finding) -> Iterator[Line]:
 # -- where the ranks are ---------------------------------------------------------------------
 
 
-def _where(case: Case, findings: Sequence[Finding]) -> Iterator[Line]:
+def _where(
+    case: Case, findings: Sequence[Finding], found: Sequence[Place], most: int
+) -> Iterator[Line]:
     trace = case.evidence.trace
-    serious = [f for f in findings if f.severity != NOTE]
-    found = places(case, serious)
     if not found:
         return
-    waiting = {p for f in serious for p in f.waiting}
+    waiting = {p for f in findings if f.severity != NOTE for p in f.waiting}
     yield Line("")
     yield Line("Where the ranks are:", style=HEAD)
-    labels = [sentences.processes(trace, place.processes) for place in found[:ROWS]]
+    labels = [sentences.processes(trace, place.processes) for place in found[:most]]
     room = min(28, max(map(len, labels)))
     for place, label in zip(found, labels, strict=False):
         waits = bool(waiting & set(place.processes))
@@ -167,9 +196,9 @@ def _where(case: Case, findings: Sequence[Finding]) -> Iterator[Line]:
             f"{'▶' if place.culprit else ' '} {label:<{room}}  {place.state:<7}  ",
             BAD if place.culprit else WAIT if waits else PLAIN,
         )
-    rest = sum(len(place.processes) for place in found[ROWS:])
+    rest = sum(len(place.processes) for place in found[most:])
     if rest:
-        yield Line(f"and {number(rest, 'process', 'processes')} at {len(found) - ROWS} more places")
+        yield Line(f"and {number(rest, 'process', 'processes')} at {len(found) - most} more places")
 
 
 def _doing(place: Place) -> str:
@@ -230,7 +259,9 @@ def _coverage(case: Case) -> Iterator[Line]:
         yield Line(f"{found['dropped']:,} old operations were dropped (DISTTRACE_MAX_MB).")
     if not case.evidence.columnar:
         yield Line(NO_HISTORY, style=DIM)
-    for problem in found["problems"]:
+    for problem in found["problems"][:CAVEATS]:
         yield Line(problem, style=WAIT)
+    if len(found["problems"]) > CAVEATS:
+        yield Line(f"and {len(found['problems']) - CAVEATS} more (--json has all)", style=WAIT)
     if found["other_jobs"]:
         yield Line(f"Other jobs here: {', '.join(found['other_jobs'][:5])} (--job ID reads one).")
