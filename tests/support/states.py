@@ -6,6 +6,7 @@ import os
 import signal
 from pathlib import Path
 
+from disttrace_viewer.states import folder as folders
 from support.journals import MS, Journal
 from support.scenes import S, beat, stand, steps
 
@@ -31,6 +32,14 @@ def dies_once(task: tuple[str, int]) -> int:
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return number * number
+
+
+def reduced_by_another(mark: str, task: folders.Task) -> folders.Part:
+    """The states of a task, of which the first takes its worker down."""
+    if not Path(mark).exists():
+        Path(mark).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return folders.run(task)
 
 
 def dies(number: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,12 @@ from typing import Any
 import pytest
 
 from disttrace.cli import main
-from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.states import engines, folder, job, verdict
 from disttrace_viewer.states.engines import engine_of, here, local
-from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.trace.errors import ViewerError
 from support.scenes import nobody_knows
-from support.states import dies, dies_once, hang
-
-
-def findings(merged: Merged) -> tuple[Finding, ...]:
-    """What is wrong, of another host's journals."""
-    return verdict(merged, look=nobody_knows).findings
+from support.splits import drawn, findings
+from support.states import dies, dies_once, hang, reduced_by_another
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 100])
@@ -30,12 +24,7 @@ def test_any_split_into_tasks_gives_the_findings_of_the_whole(tmp_path: Path, ba
     hang(tmp_path, size=7)
     whole = folder.of_journals([str(tmp_path)])
 
-    def shuffled(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
-        results = list(here(function, tasks))
-        random.Random(batch).shuffle(results)
-        return iter(results)
-
-    split = folder.of_journals([str(tmp_path)], engine=shuffled, batch=batch)
+    split = folder.of_journals([str(tmp_path)], engine=drawn(batch), batch=batch)
     assert split == whole
     assert findings(split) == findings(whole)
 
@@ -73,11 +62,36 @@ def test_a_local_dask_cluster(tmp_path: Path) -> None:
     distributed = pytest.importorskip("distributed")
     hang(tmp_path, size=5)
     with distributed.LocalCluster(
-        n_workers=1, processes=False, dashboard_address=None, host="127.0.0.1", protocol="tcp"
+        n_workers=1, processes=False, dashboard_address=":0", host="127.0.0.1", protocol="tcp"
     ) as cluster:
         engine = engine_of(cluster.scheduler_address)
         found = folder.of_journals([str(tmp_path)], engine=engine, batch=2)
     assert found == folder.of_journals([str(tmp_path)])
+
+
+def test_a_dask_cluster_loses_a_worker(tmp_path: Path) -> None:
+    """SIGKILL in mid-run: another one does its batch, and the findings are those of the whole."""
+    distributed = pytest.importorskip("distributed")
+    hang(tmp_path / "journals", size=5)
+    with distributed.LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=":0",
+        host="127.0.0.1",
+        silence_logs=60,
+    ) as cluster:
+        engine = engine_of(cluster.scheduler_address)
+
+        def loses(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
+            assert function is folder.run
+            return engine(functools.partial(reduced_by_another, str(tmp_path / "died")), tasks)
+
+        found = folder.of_journals([str(tmp_path / "journals")], engine=loses, batch=2)
+    assert (tmp_path / "died").exists()
+    whole = folder.of_journals([str(tmp_path / "journals")])
+    assert found == whole
+    assert findings(found) == findings(whole)
 
 
 @pytest.mark.parametrize(
