@@ -1,4 +1,7 @@
-"""Settings: one row each, and the one function that decides which value holds."""
+"""Settings: one row each, and the one function that decides which value holds.
+
+Most of this file is the table of settings, with what each is for.
+"""
 
 from __future__ import annotations
 

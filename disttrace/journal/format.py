@@ -2,6 +2,7 @@
 
 The recorder writes these, the viewer and the exporter read them; nothing else is shared. The
 records are documented in ``docs/journal.md``, who is trusted with what in ``SECURITY.md``.
+Long, for it is one file that the two halves share.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the rules look at: processes and their ends, what each waits in, and what came before."""
+"""What the rules look at: processes and their ends, what each waits in, and what came before.
+
+One class, since each of its properties is worked out from others of them, and kept.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Whether the members of one collective came with arguments that fit together, and who is odd."""
+"""Whether the members of one collective came with arguments that fit together, and who is odd.
+
+Each kind of disagreement is a few lines here; they are one list, in the order in which one hides
+the next.
+"""
 
 from __future__ import annotations
 

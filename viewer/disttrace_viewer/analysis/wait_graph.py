@@ -3,6 +3,7 @@
 Edges follow the wait-for graphs of MPI deadlock detection (AND/OR model): a collective waits for
 all members that have not begun it, a message for its other end, a receive from any source for any
 possible sender, a key for whoever sets it, a constructor of a group for its other members.
+One file, since each kind of wait is a case of one decision.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ processes where only these were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -160,16 +160,3 @@ def message_stream(op: Op) -> MessageStream | None:
     tag = None if call.backend in ON_DEVICE else call.tag
     ends = (call.group_rank, op.peer) if call.op == "send" else (op.peer, call.group_rank)
     return (call.group, *ends, tag)
-
-
-def with_parents(ops: Iterable[Op], everything: Mapping[tuple[int, int], Op]) -> list[Op]:
-    """Operations and all around them, by process and number."""
-    found = {op.id: op for op in ops}
-    pending = list(found.values())
-    while pending:
-        op = pending.pop()
-        above = None if op.parent is None else everything.get((op.process, op.parent))
-        if above is not None and above.id not in found:
-            found[above.id] = above
-            pending.append(above)
-    return [found[key] for key in sorted(found)]

@@ -5,7 +5,7 @@ Numbers that stand for things are indices: ``operations.process`` into ``Trace.p
 ``calls.store`` into ``Trace.stores``, ``calls.stack`` into ``Trace.stacks``, ``operations.key``
 into ``Trace.keys`` and ``operations.error`` into ``Trace.errors``. Times are unix nanoseconds after
 alignment (see ``disttrace_viewer.merge.clock``). The columns of both tables are in
-``disttrace_viewer.trace.columns``.
+``disttrace_viewer.trace.columns``. Long, since each type refers to the others.
 """
 
 from __future__ import annotations

@@ -11,12 +11,21 @@ from collections.abc import Iterable, Sequence
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.timing.bandwidth import by_device, with_shapes
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.trace.columns import STATUS, WAIT_END
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.call_fields import FIELDS, FRAME, FURTHER
+from disttrace_viewer.views.call_references import (
+    OF_PROCESS,
+    Column,
+    columns_of,
+    group_ids,
+    groups_by_index,
+    processes_by_index,
+    stacks_by_index,
+    stores_by_index,
+)
 
 
 def operations(
@@ -78,10 +87,10 @@ def calls(trace: Trace, wanted: Iterable[str]) -> pl.DataFrame:
     rows = rows.rename({"process": "_p", "group": "_g", "store": "_s", "stack": "_k"})
     rows = rows.with_columns(name="_name").with_columns(pl.col("args").fill_null("{}"))
     for index, table in (
-        ("_p", _processes(trace)),
-        ("_g", _groups(trace, need)),
-        ("_s", _stores(trace)),
-        ("_k", _stacks(trace, need)),
+        ("_p", processes_by_index(trace)),
+        ("_g", groups_by_index(trace, need)),
+        ("_s", stores_by_index(trace)),
+        ("_k", stacks_by_index(trace, need)),
     ):
         rows = rows.join(table.lazy(), on=index, how="left", maintain_order="left")
     if "stack" in need:
@@ -97,44 +106,9 @@ def calls(trace: Trace, wanted: Iterable[str]) -> pl.DataFrame:
 
 def processes(trace: Trace) -> pl.DataFrame:
     """One row per process, by rank: who it is, when it lived (unix ns), how it says it ended."""
-    return pl.DataFrame(
-        [
-            (
-                p.job,
-                p.id,
-                p.rank,
-                p.local_rank,
-                p.world_size,
-                p.role,
-                p.host,
-                p.pid,
-                p.attempt,
-                p.start_ns,
-                p.last_ns,
-                None if p.exit is None else p.exit.how,
-                None if p.exit is None else p.exit.code,
-                trace.clocks[p.clock].error_ns,
-            )
-            for p in trace.processes
-        ],
-        schema={
-            "job": pl.String,
-            "process": pl.String,
-            "rank": pl.Int64,
-            "local_rank": pl.Int64,
-            "world_size": pl.Int64,
-            "role": pl.String,
-            "host": pl.String,
-            "pid": pl.Int64,
-            "attempt": pl.Int64,
-            "start_ns": pl.Int64,
-            "last_ns": pl.Int64,
-            "exit": pl.String,
-            "exit_code": pl.Int64,
-            "clock_error_ns": pl.Int64,
-        },
-        orient="row",
-    ).sort("rank", "start_ns", "process", nulls_last=True)
+    error: Column = (pl.Int64, lambda p: trace.clocks[p.clock].error_ns)
+    found = columns_of(trace, {**OF_PROCESS, "clock_error_ns": error})
+    return found.sort("rank", "start_ns", "process", nulls_last=True)
 
 
 def groups(trace: Trace) -> pl.DataFrame:
@@ -197,7 +171,7 @@ def collectives(waits: WaitStates) -> pl.DataFrame:
     parts = waits.parts.lazy().filter(pl.col("kind") == "collective")
     parts = by_device(parts, trace.completions)
     members = (
-        parts.join(_processes(trace).lazy(), left_on="process", right_on="_p", how="left")
+        parts.join(processes_by_index(trace).lazy(), left_on="process", right_on="_p", how="left")
         .with_columns(
             _arrival=pl.struct("rank", pl.col("process_right").alias("process"), "begin_ns")
         )
@@ -219,7 +193,7 @@ def collectives(waits: WaitStates) -> pl.DataFrame:
         exchanges.collectives.lazy()
         .join(call.drop("_short"), on="call", how="left", maintain_order="left")
         .join(members, on="exchange", how="left", maintain_order="left")
-        .join(_group_ids(trace), left_on="group", right_on="_g", how="left", maintain_order="left")
+        .join(group_ids(trace), left_on="group", right_on="_g", how="left", maintain_order="left")
         .with_columns(
             is_root=pl.lit(value=False),
             spread_ns=pl.col("last_ns") - pl.col("first_ns"),
@@ -273,7 +247,9 @@ def store_operations(exchanges: Exchanges) -> pl.DataFrame:
     ``place`` is the store server, ``part`` one of ``set``, ``wait`` and ``other``.
     """
     trace = exchanges.trace
-    owners = _processes(trace).lazy().select("_p", "job", "rank", pl.col("process").alias("_id"))
+    owners = (
+        processes_by_index(trace).lazy().select("_p", "job", "rank", pl.col("process").alias("_id"))
+    )
     return (
         exchanges.key_events.lazy()
         .with_columns(STATUS)
@@ -295,9 +271,6 @@ def store_operations(exchanges: Exchanges) -> pl.DataFrame:
     )
 
 
-# -- small tables of what calls refer to ----------------------------------------------------------
-
-
 def _of(ranks: pl.Expr, group_rank: pl.Expr) -> pl.Expr:
     """The global rank of a group rank, null where there is none."""
     return pl.when(group_rank >= 0).then(ranks.list.get(group_rank, null_on_oob=True))
@@ -307,85 +280,6 @@ def _text(key: str | list[str] | None) -> str | None:
     import json
 
     return json.dumps(key) if isinstance(key, list) else key
-
-
-def _processes(trace: Trace) -> pl.DataFrame:
-    return pl.DataFrame(
-        [
-            (
-                p.index,
-                trace.short_ids[p.index],
-                p.job,
-                p.id,
-                p.role,
-                p.host,
-                p.pid,
-                p.attempt,
-                p.rank,
-                p.local_rank,
-            )
-            for p in trace.processes
-        ],
-        schema={
-            "_p": pl.UInt32,
-            "_short": pl.String,
-            "job": pl.String,
-            "process": pl.String,
-            "role": pl.String,
-            "host": pl.String,
-            "pid": pl.Int64,
-            "attempt": pl.Int64,
-            "rank": pl.Int64,
-            "local_rank": pl.Int64,
-        },
-        orient="row",
-    )
-
-
-def _group_ids(trace: Trace) -> pl.LazyFrame:
-    return pl.LazyFrame(
-        {"_g": [g.index for g in trace.groups], "_group": [g.id for g in trace.groups]},
-        schema={"_g": pl.UInt32, "_group": pl.String},
-    )
-
-
-def _groups(trace: Trace, need: set[str]) -> pl.DataFrame:
-    columns: dict[str, tuple[pl.DataType, list[object]]] = {
-        "group": (pl.String(), [g.id for g in trace.groups]),
-        "group_name": (pl.String(), [g.name for g in trace.groups]),
-        "group_desc": (pl.String(), [g.desc for g in trace.groups]),
-    }
-    if "group_ranks" in need:
-        ranks = [None if g.ranks is None else list(g.ranks) for g in trace.groups]
-        columns["group_ranks"] = (pl.List(pl.Int64()), list(ranks))
-    index = pl.Series("_g", [g.index for g in trace.groups], dtype=pl.UInt32)
-    return pl.DataFrame(
-        [index, *(pl.Series(name, values, dtype=kind) for name, (kind, values) in columns.items())]
-    )
-
-
-def _stores(trace: Trace) -> pl.DataFrame:
-    return pl.DataFrame(
-        {
-            "_s": [s.index for s in trace.stores],
-            "store": [s.name for s in trace.stores],
-            "place": [s.place for s in trace.stores],
-        },
-        schema={"_s": pl.UInt32, "store": pl.String, "place": pl.String},
-    )
-
-
-def _stacks(trace: Trace, need: set[str]) -> pl.DataFrame:
-    index = pl.Series("_k", range(len(trace.stacks)), dtype=pl.UInt32)
-    columns = [index]
-    if "line" in need:
-        frames = [innermost(stack) for stack in trace.stacks]
-        texts = [None if one is None else f"{one.file}:{one.line}" for one in frames]
-        columns.append(pl.Series("line", texts, dtype=pl.String))
-    if "stack" in need:
-        values = [[frame._asdict() for frame in stack] for stack in trace.stacks]
-        columns.append(pl.Series("stack", values, dtype=pl.List(FRAME)))
-    return pl.DataFrame(columns)
 
 
 def _absent(exchanges: Exchanges) -> pl.Series:

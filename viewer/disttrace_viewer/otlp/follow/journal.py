@@ -49,7 +49,6 @@ class Operation:
     device_ns: int | None = None
     unobserved: bool = False
     pending_sent: bool = False
-    announced: bool = False
 
     @property
     def state(self) -> State:
