@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -96,12 +97,19 @@ class Voice:
         if place != self._seen:
             self._seen, self._since = place, now
             self._asked = self._ask_at = 0
-        elif now - self._since >= self._start_after and now >= self._ask_at:
+        elif now - self._since >= self._starts_after() and now >= self._ask_at:
             self._ask_at = now + 8 * self._start_after  # it may have been killed meanwhile
             if self._asked < _MOST_STARTS:
                 self._asked += 1
                 self._companion.start(self._identity, quiet_since=self._since)
         self._read()
+
+    def _starts_after(self) -> int:
+        """Later where the program is told of its children's ends: it would be told of the shell's
+        that starts the companion, and another process may start it sooner.
+        """
+        told = signal.getsignal(signal.SIGCHLD) not in (signal.SIG_DFL, signal.SIG_IGN, None)
+        return 2 * self._start_after if told else self._start_after
 
     def _read(self) -> None:
         try:

@@ -39,11 +39,14 @@ def main(argv: list[str]) -> int:
     order = Order(**wanted)
     registry = Registry(path, descriptor)
     duties: list[Duty] = []
+    tell = None
     if order.exports:
         try:
             from disttrace_viewer.companion.export import Export
 
-            duties.append(Export(order, log, owner=registry.owner))
+            export = Export(order, log, owner=registry.owner)
+            duties.append(export)
+            tell = export.stalled
         except ModuleNotFoundError as error:
             log.say(f"nothing is exported: {error.name} is missing; pip install 'disttrace[otlp]'")
         except Exception as error:
@@ -52,7 +55,7 @@ def main(argv: list[str]) -> int:
     if order.watches:
         from disttrace_viewer.companion.watch import Watch
 
-        duties.append(Watch(order, log))
+        duties.append(Watch(order, log, tell))
     try:
         serve(duties, registry, log)
     except Exception as error:

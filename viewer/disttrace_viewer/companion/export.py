@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.service import Order
@@ -13,6 +14,9 @@ from disttrace_viewer.otlp.send.backends import span_exporter, target
 from disttrace_viewer.otlp.send.delivery import Delivery
 from disttrace_viewer.otlp.send.log import Errors
 from disttrace_viewer.otlp.send.metrics import SentMetrics
+
+if TYPE_CHECKING:
+    from disttrace_viewer.otlp.send.logs import StallLogs
 
 
 class Export:
@@ -38,6 +42,7 @@ class Export:
             logger.addHandler(Errors(self._delivery.error))
             emit = Tracers(self._delivery).emit
         self.pipeline = Pipeline(emit, None, pending_ns=int(order.pending_s * 1e9), say=log.say)
+        self._logs: StallLogs | None = None
         self._metrics = SentMetrics(target("METRICS"), self.pipeline, self._delivery)
 
     def follow(self, base: str) -> None:
@@ -49,6 +54,18 @@ class Export:
         self.pipeline.poll()
         self._warn_of_hosts()
         self._metrics.named()
+
+    def stalled(self, summary: str, text: str, ops: Sequence[Sequence[Any]]) -> None:
+        """Tell of a stall: an event on the spans of who waits, and a log record."""
+        self.pipeline.poll()
+        spans = self.pipeline.stalled(summary, [(str(one), int(number)) for one, number in ops])
+        where = target("LOGS")
+        if spans and where.protocol is not None:
+            from disttrace_viewer.otlp.send.logs import StallLogs
+
+            if self._logs is None:
+                self._logs = StallLogs(where.protocol)
+            self._logs.tell(summary, text, spans[0])
 
     def ended(self, base: str) -> None:
         """Read the last words of a process that is gone."""
@@ -62,6 +79,8 @@ class Export:
         if self._delivery is not None:
             self._delivery.finish()
         self._metrics.wait()
+        if self._logs is not None:
+            self._logs.finish()
         if not self._order.keep:
             for journal in self.pipeline.journals.values():
                 journal.delete()

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import disttrace.journal.format as fmt
@@ -33,13 +34,16 @@ _WITHIN_S = 120.0
 _LEAVE_S = 3.0
 ABORTED = 75
 """Exit code of a job that ``DISTTRACE_ON_STALL=abort`` ended (EX_TEMPFAIL of sysexits.h)."""
+Tell = Callable[[str, str, Sequence[Sequence[Any]]], None]
 
 
 class Watch:
     """What is known of the stall, and who was asked to say it."""
 
-    def __init__(self, order: Order, log: Log) -> None:
+    def __init__(self, order: Order, log: Log, tell: Tell | None = None) -> None:
+        """``tell`` gets each new picture too: summary, report, and the waits in question."""
         self._order = order
+        self._tell = tell
         self._log = log
         self._on_stall = os.environ.get("DISTTRACE_ON_STALL", "").strip()
         self._path = os.path.splitext(order.registry)[0] + fmt.ANNOUNCEMENTS_SUFFIX
@@ -170,6 +174,8 @@ class Watch:
                 self._stalled_since = now
             self._say(verdict["lines"], verdict["voices"])
             self._tell_command(verdict["text"])
+            if self._tell is not None and verdict["lines"]:
+                self._tell(verdict["lines"][0], verdict["text"], verdict["ops"])
         elif changed and self._signature is not None and not verdict["waiting"]:
             self._say([f"going on: {verdict['going_on']}"], verdict["voices"])
         if signature or not verdict["waiting"]:

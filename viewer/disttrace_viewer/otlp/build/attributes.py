@@ -21,6 +21,7 @@ Attributes = dict[str, Value]
 TYPE = "disttrace.type"
 """What a span stands for: operation, process, end, group or exchange."""
 PENDING = "disttrace.pending"
+STALLED = "disttrace.stalled"
 
 _FROM_CALL = (
     *("op", "kind", "name", "backend", "device", "async"),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from disttrace_viewer.otlp.build import processes
 from disttrace_viewer.otlp.build.exchanges import Exchanges
-from disttrace_viewer.otlp.build.spans import Builder, Emit, Exchanged, exchanged
+from disttrace_viewer.otlp.build.spans import Builder, Emit, Exchanged, Span, exchanged
 from disttrace_viewer.otlp.follow.journal import JournalReader, Operation
 from disttrace_viewer.trace.plain_text import plain
 
@@ -127,6 +127,19 @@ class Pipeline:
         for base in self.journals:
             self.ended(base)
         self._send_exchanges(time.time_ns(), final=True)
+
+    def stalled(self, summary: str, ops: Iterable[tuple[str, int]]) -> list[Span]:
+        """Send operations in flight, [process, number], as stalled; their spans."""
+        wanted = set(ops)
+        spans = []
+        now = time.time_ns()
+        for journal, operation, _ in self.in_flight():
+            if (journal.definitions.id, operation.number) in wanted:
+                self._root(journal)
+                spans.append(self._builder.stalled(journal, operation, now, summary))
+                operation.pending_sent = True
+                self._emit(spans[-1])
+        return spans
 
     def in_flight(self) -> Iterator[tuple[JournalReader, Operation, int]]:
         """Every operation in flight with its age in nanoseconds."""

@@ -166,6 +166,15 @@ class Builder:
             failed=None,
         )
 
+    def stalled(self, journal: JournalReader, op: Operation, now: int, summary: str) -> Span:
+        """The pending span with the stall as an event; another one where it was sent already."""
+        span = self.pending(journal, op, now)
+        if op.pending_sent:
+            other = ids.other_span(span.context.trace, "stalled", span.context.span, now)
+            span = replace(span, context=span.context._replace(span=other))
+        said: Attributes = {"disttrace.summary": summary}
+        return replace(span, events=(*span.events, (attributes.STALLED, now, said)))
+
     def parent(self, journal: JournalReader, op: Operation) -> Context:
         """The innermost of: composed operation around it, the user's span, the process's root."""
         outer = op.parent

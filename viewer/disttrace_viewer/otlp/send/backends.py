@@ -19,7 +19,7 @@ _SHORTEST = 4  # of a header's value: less would mask words
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a signal (``TRACES``, ``METRICS``) goes; ``protocol`` None: nowhere."""
+    """Where a signal (``TRACES``, ``METRICS``, ``LOGS``) goes; ``protocol`` None: nowhere."""
 
     protocol: str | None
     name: str
@@ -88,6 +88,18 @@ def metric_exporter(protocol: str) -> Any:
     from opentelemetry.exporter.otlp.proto.http import metric_exporter as http
 
     return http.OTLPMetricExporter()
+
+
+def log_exporter(protocol: str) -> Any:
+    """The SDK's exporter of logs."""
+    if protocol == "grpc":
+        from opentelemetry.exporter.otlp.proto.grpc._log_exporter import OTLPLogExporter
+
+        return OTLPLogExporter()
+    _certificate_wins("LOGS")
+    from opentelemetry.exporter.otlp.proto.http import _log_exporter as http
+
+    return http.OTLPLogExporter()
 
 
 def _certificate_wins(signal: str) -> None:

@@ -8,6 +8,9 @@ from collections.abc import Callable
 
 from disttrace_viewer.otlp.send.backends import without_secrets
 
+LOGS_THREAD = "disttrace-logs"
+"""From which log records are sent: what exporters say there is not about spans."""
+
 
 class Errors(logging.Handler):
     """What OpenTelemetry's exporters say about a delivery."""
@@ -17,6 +20,8 @@ class Errors(logging.Handler):
         self._tell = tell
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.threadName == LOGS_THREAD:
+            return  # a collector of spans need not take logs
         self._tell(without_secrets(_short(record.getMessage())))
 
 

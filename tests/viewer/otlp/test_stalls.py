@@ -1,0 +1,55 @@
+"""A stall, told to a collector: an event on the spans of who waits, and a log record."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.companion.export import Export
+from disttrace_viewer.companion.log import Log
+from disttrace_viewer.companion.service import Order
+from support.collector import SERVE, Collector
+from support.journals import MS
+from support.scenes import steps
+
+SUMMARY = "stalled: Rank 1 never joined all_reduce #3"
+
+
+@pytest.mark.parametrize("protocol", sorted(SERVE))
+@pytest.mark.parametrize("sent", [False, True], ids=["", "sent before"])
+def test_a_stall_is_a_log_record_and_an_event(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sent: bool
+) -> None:
+    """Both bear the trace of the job; the pending span has it also where it was sent before."""
+    (waits, group), _ = steps(tmp_path, 2, 2)
+    waits.begin(waits.collective(group), 200 * MS, q=3)
+    with SERVE[protocol](Collector()) as collector:
+        for name in [name for name in os.environ if name.startswith("OTEL_")]:
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
+        order = Order(
+            directory=str(tmp_path), registry="", job="job", prefix="job-", exports=True,
+            pending_s=0.0 if sent else 1e9, keep=True, watches=True, stall_s=3.0, quiet_since=None,
+        )  # fmt: skip
+        log = Log(os.open(os.devnull, os.O_WRONLY))
+        export = Export(order, log, owner=os.getuid())
+        export.follow(waits.base.name)
+        export.turn()
+        (number,) = (operation.number for _, operation, _ in export.pipeline.in_flight())
+        export.stalled(SUMMARY, "the report", [[waits.process, number], ["another", 7]])
+        export.finish()
+    told = [span for span in collector.pending() if span.events]
+    assert [span.events for span in told] == [
+        (("disttrace.stalled", {"disttrace.summary": SUMMARY}),)
+    ]
+    assert len({span.span for span in collector.pending()}) == 1 + sent
+    (record,) = collector.logs
+    assert record.body.string_value == SUMMARY
+    assert (record.trace_id.hex(), record.span_id.hex()) == (told[0].trace, told[0].span)
+    assert {one.key: one.value.string_value for one in record.attributes} == {
+        "disttrace.type": "stall",
+        "disttrace.report": "the report",
+    }
