@@ -68,7 +68,7 @@ coverage: $(STAMP) ## the tests, and which lines they reached (of this process o
 	$(BIN)/python -m pytest $(BESIDE) --cov=disttrace --cov=disttrace_viewer --cov-report=term:skip-covered
 
 test-all: test ## also what is too long for every run
-	$(BIN)/python -m pytest $(BESIDE) -m long
+	$(BIN)/python -m pytest $(BESIDE) -m "long or faults"
 	$(MAKE) faults torch-suite
 
 test-torch: ## the tests on another torch: make test-torch TORCH=2.15.0
