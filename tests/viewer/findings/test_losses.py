@@ -68,6 +68,27 @@ def left_early(folder: Path) -> None:
         beat(journal, 30)
 
 
+def frozen(folder: Path) -> None:
+    """Rank 2 of 3 froze inside of a collective; the launcher beats for longer than all."""
+    agent = Journal(folder, pid=3999, role="agent")
+    beat(agent, 40)
+    for journal, group in steps(folder, 3, 4, parent=agent.process):
+        journal.begin(journal.collective(group), 300 * MS, q=5)
+        beat(journal, 0 if journal.rank == 2 else 30)
+
+
+def aborted(folder: Path) -> None:
+    """All pass other sizes, and rank 2 dies of what another one sent."""
+    for journal, group in steps(folder, 3, 4):
+        size = 4096 if journal.rank == 0 else 8 if journal.rank == 1 else 4
+        call = journal.collective(group, shapes=[[size]], bytes=4 * size)
+        number = journal.begin(call, 300 * MS, q=5)
+        if journal.rank == 2:
+            continue  # SIGABRT
+        journal.end(number, 20 * MS, x=journal.string(PEER_GONE))
+        fail(journal, 340 * MS, "RuntimeError", PEER_GONE.partition(": ")[2], line=40)
+
+
 SCENES: tuple[tuple[Callable[[Path], None], int, set[int]], ...] = (
     (healthy, 0, set()),
     (missing, 1, {2}),
@@ -75,6 +96,8 @@ SCENES: tuple[tuple[Callable[[Path], None], int, set[int]], ...] = (
     (mismatch, 1, {0}),
     (ring, 1, set()),
     (left_early, 1, {1}),
+    (frozen, 1, {2}),
+    (aborted, 1, set()),
 )
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.liveness import STOPPED
 from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.analysis.process_ends import ALIVE, SILENT, is_closed
+from disttrace_viewer.analysis.process_ends import ALIVE, MISSED_NS, SILENT, is_closed
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MESSAGE, OTHER, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
@@ -31,7 +31,7 @@ def find(case: Case) -> Iterator[Finding]:
 def _finding(case: Case, wait: Wait) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     inside = [w for w in case.open() if w.exchange == wait.exchange or _alike(w, wait)]
-    still = () if wait.kind == OTHER else tuple(p for p in wait.arrived if _still(case, p))
+    still = () if wait.kind == OTHER else _still(case, wait.arrived)
     who = [w.process for w in inside]
     group = wait.op.call.group
     label = sentences.processes(trace, who)
@@ -73,12 +73,16 @@ def _finding(case: Case, wait: Wait) -> Finding:
     )
 
 
-def _still(case: Case, process: int) -> bool:
-    """Whether a member has begun, and then stopped running while the others wait."""
-    end = case.evidence.ends[process]
-    if end.held == STOPPED:
-        return True
-    return end.how in (ALIVE, SILENT) and outside.frozen_ns(case, process) > 0
+def _still(case: Case, arrived: Sequence[int]) -> tuple[int, ...]:
+    """Members that have begun, and then stopped running while other members went on waiting."""
+    ends, processes = case.evidence.ends, case.evidence.trace.processes
+    newest = max((processes[p].last_ns for p in arrived), default=0)
+    return tuple(
+        p
+        for p in arrived
+        if ends[p].held == STOPPED
+        or (ends[p].how in (ALIVE, SILENT) and newest - processes[p].last_ns > MISSED_NS)
+    )
 
 
 def _alike(one: Wait, two: Wait) -> bool:

@@ -68,9 +68,13 @@ def _at(case: Case, process: int) -> str:
 
 
 def frozen_ns(case: Case, process: int) -> int:
-    """For how long a process gave no sign of life until the last one of the others."""
+    """For how long a process gave no sign of life until the last one of the others.
+
+    A journal without definitions has no clock, and its times are no signs.
+    """
     processes = case.evidence.trace.processes
-    silent = max(p.last_ns for p in processes) - processes[process].last_ns
+    others = [p.last_ns for p in processes if not p.losses]
+    silent = max(others, default=0) - processes[process].last_ns
     return silent if silent > MISSED_NS else 0
 
 
