@@ -7,13 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.diagnosis.report import coverage
-from disttrace_viewer.merge.jobs import newest
+from disttrace_viewer.merge.jobs import closure, newest
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.journals import MS, Journal, training, workers
 from support.losses import each_loss, outcome, wrong_verdicts
-from support.scenes import PEER_GONE, S, all_gone, beat, fail, leave, stand, steps, verdict
+from support.scenes import (
+    PEER_GONE,
+    S,
+    all_gone,
+    beat,
+    fail,
+    join,
+    leave,
+    nobody_knows,
+    stand,
+    steps,
+    verdict,
+)
 
 
 def healthy(folder: Path) -> None:
@@ -189,3 +202,23 @@ def test_peers_tell_that_a_journal_was_cut_between_lines(tmp_path: Path) -> None
     (sentence,) = case.incomplete
     assert sentence.startswith("rank 1: its journal ends at #2 of the default group, but others")
     assert "completed #6 with it" in sentence
+
+
+def test_no_rank_is_blamed_for_being_absent_beside_an_orphan(tmp_path: Path) -> None:
+    """Processes are jobs of their own until they meet: the orphan may be the missing rank."""
+    for journal in workers(tmp_path, 3)[1:]:
+        join(journal, 100 * MS, 3)
+        beat(journal, 20)
+    for path in tmp_path.glob("*-4000-*"):
+        path.unlink()
+    (before,) = verdict(tmp_path)[1]
+    assert (before.kind, before.absent_ranks) == ("rendezvous_unreachable", (0,))
+    Journal(tmp_path, pid=4000, rank=0, world_size=3, job="alone").definitions.unlink()
+    trace = load(
+        [str(tmp_path)], choose=lambda jobs: [j.id for j in closure(jobs, [newest(jobs).id])]
+    )
+    case, findings = diagnose(trace, look=nobody_knows)
+    assert [(f.kind, f.absent_ranks, f.certainty) for f in findings] == [
+        ("rendezvous_unreachable", (), "likely")
+    ]
+    assert case.evidence.trace.other_jobs

@@ -35,12 +35,22 @@ def judged(case: Case, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...]
     no sentence: nothing is.
     """
     gaps = gaps_of(case.evidence.trace, case.evidence.sample)
+    if any(not job.known for job in case.evidence.trace.other_jobs):
+        findings = [_unnamed(f) if f.absent_ranks else f for f in findings]
     if not gaps.lost and not gaps.absent:
         return tuple(findings), ()
     kept = [f for f in findings if f.severity == NOTE or _holds(case, gaps, f)]
     if gaps.absent:
         kept = [_unblamed(f, gaps) if _may_follow(case, f) else f for f in kept]
     return tuple(kept), tuple(_sentences(gaps))
+
+
+def _unnamed(finding: Finding) -> Finding:
+    """Without ranks of which no process was seen: beside the job lie journals without definitions,
+    and one of these may be theirs.
+    """
+    more = "collect the definitions (*.defs.jsonl) of the journals here that lack them"
+    return replace(finding, absent_ranks=(), certainty=LIKELY, settles=(*finding.settles, more))
 
 
 def _may_follow(case: Case, finding: Finding) -> bool:
