@@ -96,6 +96,7 @@ memory: $(STAMP) ## what every command needs of memory for 50 MB of the most exp
 
 faults-live: $(STAMP) ## every hang of the matrix, told by the job itself on its stderr
 	$(BIN)/python tests/reliability/faults_live.py --jobs 2
+	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --apart
 
 faults-random: $(STAMP) ## programs and faults drawn from a seed: make faults-random N=200 SEED=1
 	PYTHONPATH=tests $(BIN)/python -m faults.drawn --number $(N) --seed $(SEED) --jobs 4
