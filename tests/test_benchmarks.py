@@ -29,6 +29,9 @@ from benchmarks.recorder.scale import TINY
 from benchmarks.recorder.series import Spread, added, ratio, relative, spread
 from benchmarks.report import BEGIN, END, Report, Table, Verdict, document, markdown, replaced
 from benchmarks.viewer import latency
+from benchmarks.viewer.growth import exponent
+from benchmarks.viewer.jobs import Shape, make
+from disttrace_viewer.api import load
 from support.processes import ROOT
 
 PYTHON_ISSUED = [
@@ -280,3 +283,20 @@ def test_the_page_is_not_written_from_some_parts() -> None:
     outcome = run("--parts", "segments", "--write")
     assert outcome.returncode == 2
     assert "--write takes a run of all parts" in outcome.stderr
+
+
+@pytest.mark.parametrize("fault", ["tp", "dp", "mp", "world"])
+def test_a_simulated_job_hangs_where_it_should(tmp_path: Path, fault: str) -> None:
+    """Its journals read without a problem, and the verdict names the rank that stops coming."""
+    job = make(tmp_path, Shape(2, 2, 2, 4, fault=fault, per_host=4))
+    assert (job["ranks"], job["hosts"], job["culprit"]) == (8, 2, 3)
+    found = load(tmp_path).diagnose().to_dict()
+    (error,) = [one for one in found["findings"] if one["severity"] == "error"]
+    assert (error["kind"], error["culprit_ranks"]) == ("missing_participant", [3])
+    assert found["coverage"]["problems"] == []
+
+
+def test_exponents_are_slopes_of_logarithms() -> None:
+    """Of costs that double with each size, or grow fourfold."""
+    assert exponent([1, 2, 4, 8], [3, 6, 12, 24]) == pytest.approx(1)
+    assert exponent([1, 2, 4, 8], [1, 4, 16, 64]) == pytest.approx(2)
