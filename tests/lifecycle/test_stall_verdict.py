@@ -22,7 +22,7 @@ for step in range(3):
     if step == 2 and dist.get_rank() == 1:
         time.sleep(5)
     dist.all_reduce(torch.ones(4))
-print("result", step, flush=True)
+print(f"result {step}\\n", end="", flush=True)
 dist.destroy_process_group()
 """
 STALLED = "disttrace: stalled: Rank 1 never joined all_reduce #3 of the default group"
