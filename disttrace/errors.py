@@ -18,6 +18,8 @@ from disttrace import redact
 HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 """Where our own files are: frames and exceptions of these are ours, and never the user's."""
 
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+
 
 def is_ours(error: BaseException) -> bool:
     """Whether ``error``, which a guard of ours caught, may be swallowed."""
@@ -30,6 +32,27 @@ def is_ours(error: BaseException) -> bool:
             return False
         traceback = traceback.tb_next
     return True
+
+
+def is_of_asked(error: BaseException) -> bool:
+    """Whether something of the program's raised ``error`` when we asked it: a ``__hash__``, say.
+
+    Then the call at hand cannot be described, and that is no failure of ours.
+    """
+    traceback = error.__traceback__
+    if traceback is None:
+        return False
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    file = traceback.tb_frame.f_code.co_filename
+    return not (is_our_file(file) or _is_library(file))
+
+
+def _is_library(path: str) -> bool:
+    if path.startswith("<frozen "):
+        return True
+    in_library = path.startswith(_LIBRARY) and "-packages" not in path[len(_LIBRARY) :]
+    return in_library or f"{os.sep}torch{os.sep}" in path
 
 
 def _interrupted(frame: types.FrameType) -> bool:

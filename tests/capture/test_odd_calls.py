@@ -73,3 +73,65 @@ def test_the_program_and_the_tracing_go_on(tmp_path: Path, core: str) -> None:
     assert [c["op"] for c in found].count("all_reduce") >= 3
     assert [c["op"] for c in found].count("store.set") == 2  # the refused one, too
     assert "shapes" not in next(c for c in found if c["op"] == "all_reduce")
+
+
+RAISING = """
+import sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+store, tensor = dist.HashStore(), torch.ones(2)
+
+def of(base, **methods):
+    def raising(name):
+        def method(self, *args):
+            raise ValueError(name)
+        return method
+    names = "__hash__ __eq__ __repr__ __str__ __len__ __iter__ __index__ __int__ __bool__".split()
+    return type("Odd", (base,), {name: raising(name) for name in names})
+
+Object, Int, Str, List, Tuple = map(of, (object, int, str, list, tuple))
+calls = [
+    lambda: dist.broadcast(tensor, Int(0)), lambda: dist.send(tensor, Int(1)),
+    lambda: dist.broadcast(tensor, Object()), lambda: dist.send(tensor, 1, tag=Int(3)),
+    lambda: dist.all_reduce(tensor, op=Object()), lambda: dist.all_reduce(tensor, group=Object()),
+    lambda: dist.new_group(List([0, 1])), lambda: dist.new_group(Tuple([0])),
+    lambda: dist.new_group([0, 1], group_desc=Str("x")),
+    lambda: dist.all_gather(List([tensor]), tensor),
+    lambda: dist.group.WORLD.allreduce(List([tensor])),
+    lambda: dist.group.WORLD.barrier(Object()),
+    lambda: dist.PrefixStore(Str("p"), store), lambda: dist.PrefixStore(Object(), store),
+    lambda: store.set(Str("a"), Str("b")), lambda: store.add("n", Int(1)),
+    lambda: store.wait(List()),
+    lambda: store.multi_get(Object()), lambda: dist.all_gather_object(List(), Object()),
+    lambda: dist.monitored_barrier(timeout=Object()), lambda: dist.barrier(device_ids=List([0])),
+]
+for call in calls:
+    try:
+        call()
+    except Exception as error:
+        print(type(error).__name__, str(error).partition("\\n")[0])
+    else:
+        print("done")
+dist.all_reduce(tensor)
+store.set("k", "v")
+from disttrace import session
+if session._session is not None:
+    print(session._session.capture.broken, file=sys.stderr)
+"""
+
+
+@EACH_CORE
+def test_arguments_that_raise_whatever_they_are_asked(tmp_path: Path, core: str) -> None:
+    """The program sees what it sees without tracing, and no part of the tracing is switched off."""
+    bare = RAISING.replace("disttrace.install(", "str((").replace("core=sys.argv[2])", "))")
+    bare = bare.replace("dir=sys.argv[1], ", "")
+    plain = python("-W", "ignore", "-c", bare, str(tmp_path), core).check()
+    outcome = python("-W", "ignore", "-c", RAISING, str(tmp_path), core).check()
+    assert outcome.stdout == plain.stdout
+    assert outcome.stderr == "set()\n"
+    (journal,) = read_journals(tmp_path)
+    assert journal.operations()[-1][0] == "store.set"

@@ -264,14 +264,30 @@ def arguments_of(
 
 
 def plain_value(value: Any) -> Any:
-    """``value`` if it says something by itself, else None."""
+    """``value`` if it says something by itself, else None.
+
+    A subclass of the program's may do anything when it is asked: the base class is.
+    """
     if isinstance(value, datetime.timedelta):
-        return value.total_seconds()
-    if isinstance(value, (bool, int, float, str)):
+        return datetime.timedelta.total_seconds(value)
+    if value is True or value is False:
         return value
-    if isinstance(value, (list, tuple)) and all(isinstance(item, int) for item in value):
-        return list(value)
-    if isinstance(value, (list, tuple)) and all(isinstance(item, (list, tuple)) for item in value):
-        inner = [plain_value(item) for item in value]
+    for kind, read in _SCALARS:
+        if isinstance(value, kind):
+            return read(value)
+    if not isinstance(value, (list, tuple)):
+        return None
+    items = list(list.__iter__(value) if isinstance(value, list) else tuple.__iter__(value))
+    if all(isinstance(item, int) for item in items):
+        return [int.__index__(item) for item in items]
+    if all(isinstance(item, (list, tuple)) for item in items):
+        inner = [plain_value(item) for item in items]
         return inner if None not in inner else None
     return None
+
+
+_SCALARS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (int, int.__index__),
+    (float, float.__float__),
+    (str, str.__str__),
+)

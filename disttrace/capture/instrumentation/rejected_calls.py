@@ -107,7 +107,9 @@ class Refusals:
         if entry is None:
             return
         op = _FUNCTIONS[name]
-        ranks = {key: given[key] for key in _RANKS if isinstance(given.get(key), int)}
+        ranks = {
+            key: int.__index__(given[key]) for key in _RANKS if isinstance(given.get(key), int)
+        }
 
         def define(stack: int | None) -> Made:
             return capture.recorder.call(

@@ -18,6 +18,9 @@ from disttrace.patching.patcher import Engine
 from disttrace.recording.operation import KeyTexts, Operation, ThreadState
 from disttrace.recording.recorder import Recorder
 
+_UNDESCRIBED = 1000
+"""Calls of a part that raise when they are described, before it is taken for the part's fault."""
+
 
 class Capture:
     """One per process; every part gets it."""
@@ -35,6 +38,7 @@ class Capture:
         self.reads = False  # the native core was told how to read arguments
         self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
         self.broken: set[str] = set()  # parts taken out of service
+        self._undescribed: dict[str, int] = {}  # by part: calls that could not be described
         self.on_stopping: Callable[[], None] = lambda: None  # a launcher stops its workers
         self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
         # Whether a process launched here has a journal in the folder, by its pid.
@@ -57,10 +61,17 @@ class Capture:
     def fail(self, part: str, error: BaseException) -> None:
         """``part`` raised ``error``: say so once and take the part out of service.
 
-        What is not ours (a signal handler's exception, Ctrl-C) is raised again.
+        What is not ours (a signal handler's exception, Ctrl-C) is raised again. What an argument of
+        the program's raised when it was asked costs one call its record, and the first a note.
         """
         if not errors.is_ours(error):
             raise error
+        if errors.is_of_asked(error) and self._undescribed.get(part, 0) < _UNDESCRIBED:
+            self._undescribed[part] = self._undescribed.get(part, 0) + 1
+            if self._undescribed[part] == 1:
+                what = f"{errors.first_line(error)} ({_innermost(error)})"
+                self.recorder.note("note", text=f"a call of {part} cannot be described: {what}")
+            return
         self.engine.undo(part)
         self.broken.add(part)
         where = _innermost(error)
