@@ -6,6 +6,7 @@ from pathlib import Path
 
 from support.cores import EACH_CORE
 from support.preloaded import preloaded
+from support.processes import python
 from support.raw import read_journals
 
 PROGRAM = """

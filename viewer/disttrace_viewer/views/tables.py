@@ -59,10 +59,11 @@ def operations(
         found = found.with_columns(
             peer_group_rank=pl.coalesce("peer_group_rank", pl.col("source").cast(pl.Int64))
         )
+    if "peer" in wanted:
+        found = _with_global(trace, found, peer="peer_group_rank")
     made = {
         "id": pl.concat_str("_short", pl.lit("."), "_number") if "id" in wanted else None,
         "parent": pl.concat_str("_short", pl.lit("."), "_parent") if "parent" in wanted else None,
-        "peer": _of(pl.col("group_ranks"), pl.col("peer_group_rank")) if "peer" in wanted else None,
         "bytes": pl.coalesce("_bytes", "bytes") if "bytes" in wanted else None,
         "number": pl.col("_number"),
         "duration_ns": pl.col("end_ns") - pl.col("begin_ns"),
@@ -79,9 +80,9 @@ def calls(trace: Trace, wanted: Iterable[str]) -> pl.DataFrame:
     """What the operations of a call share, one row per ``call``, for some columns."""
     need = set(wanted)
     if "peer" in need:
-        need |= {"peer_group_rank", "group_ranks"}
+        need |= {"peer_group_rank", "_g"}
     if "root" in need:
-        need |= {"root_group_rank", "group_ranks"}
+        need |= {"root_group_rank"}
     rows = trace.calls.lazy().with_row_index("call")
     rows = rows.rename({"root": "root_group_rank", "peer": "peer_group_rank", "name": "_name"})
     rows = rows.rename({"process": "_p", "group": "_g", "store": "_s", "stack": "_k"})
@@ -96,11 +97,11 @@ def calls(trace: Trace, wanted: Iterable[str]) -> pl.DataFrame:
     if "stack" in need:
         rows = rows.with_columns(pl.col("stack").fill_null(pl.lit([], pl.List(FRAME))))
     if "root" in need:
-        rows = rows.with_columns(root=_of(pl.col("group_ranks"), pl.col("root_group_rank")))
+        rows = _with_global(trace, rows, root="root_group_rank")
     schema = rows.collect_schema().names()
-    kept = [name for name in ("call", "_short", *FIELDS, *FURTHER) if name in schema]
+    kept = [name for name in ("call", "_short", "_g", *FIELDS, *FURTHER) if name in schema]
     return rows.select(
-        name for name in kept if name in need or name.startswith("_") or name == "call"
+        name for name in kept if name in need or name in ("_short", "call")
     ).collect()
 
 
@@ -271,9 +272,20 @@ def store_operations(exchanges: Exchanges) -> pl.DataFrame:
     )
 
 
-def _of(ranks: pl.Expr, group_rank: pl.Expr) -> pl.Expr:
-    """The global rank of a group rank, null where there is none."""
-    return pl.when(group_rank >= 0).then(ranks.list.get(group_rank, null_on_oob=True))
+def _with_global(trace: Trace, rows: pl.LazyFrame, **columns: str) -> pl.LazyFrame:
+    """``rows``, whose groups are ``_g``, with global ranks for columns of group ranks; null where
+    there is none. A list of all ranks beside each row would be the square of the job's size.
+    """
+    known = [g for g in trace.groups if g.ranks is not None]
+    ranks = pl.DataFrame(
+        {"_g": [g.index for g in known], "_global": [list(g.ranks or ()) for g in known]},
+        schema={"_g": pl.UInt32, "_global": pl.List(pl.Int64)},
+    ).with_columns(_member=pl.int_ranges(pl.col("_global").list.len()))
+    members = ranks.explode("_global", "_member").drop_nulls().lazy()
+    for name, group_rank in columns.items():
+        table = members.rename({"_global": name, "_member": group_rank})
+        rows = rows.join(table, on=["_g", group_rank], how="left", maintain_order="left")
+    return rows
 
 
 def _text(key: str | list[str] | None) -> str | None:
