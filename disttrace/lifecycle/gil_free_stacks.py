@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,10 @@ PART = "stacks without the GIL"
 SHORTEST_S = 1.5
 OF_LIMIT = 0.4
 """So much of the limit the background thread may be kept from running before it is held so."""
+FEW = 8
+"""Threads beyond which no watchdog is set. Many that take turns keep ours waiting for as long as one
+that holds the GIL, and a dump of stacks that move is not safe: with 64 it ended the program by
+SIGSEGV (`tests/reliability/many_threads.py`)."""
 
 
 class GilFreeStacks:
@@ -85,6 +90,11 @@ class GilFreeStacks:
             return
         if self._set_at and now - self._set_at >= after:
             self._capture.recorder.note(DUMPED)  # what was written meanwhile is history
+        if threading.active_count() > FEW:
+            if self._set_at and self._cancel is not None:
+                self._cancel()
+            self._set_at = 0
+            return
         self._set_at = now
         later(self._after_s, file=self._file)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -76,7 +77,13 @@ def test_a_written_segment_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """The line is in the file though its write is the last."""
     segment = WrittenSegment(str(tmp_path / "s"), limit=1000, budget=WriteBudget(0.05))
     segment.put(b"quick\n")
-    monkeypatch.setattr("disttrace.journal.own_file.write_all", lambda fd, data: time.sleep(0.1))
+    real = os.write
+
+    def slow(fd: int, data: bytes) -> int:
+        time.sleep(0.1)
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", slow)
     with pytest.raises(SlowWrites):
         segment.put(b"slow\n")
     segment.close()

@@ -126,7 +126,8 @@ def judged(folder: Path, done: int, max_mb: int) -> list[str]:
 def _lines(path: Path) -> Any:
     with path.open("rb") as file:
         for line in file:
-            yield json.loads(line)
+            if line.startswith(b"{"):  # else stacks that faulthandler wrote among definitions
+                yield json.loads(line)
 
 
 def run(core: str, max_mb: int, options: argparse.Namespace) -> bool:
