@@ -27,7 +27,7 @@ SHORTEST_S = 1.5
 OF_LIMIT = 0.4
 """So much of the limit the background thread may be kept from running before it is held so."""
 FEW = 8
-"""Threads beyond which no watchdog is set. Many that take turns keep ours waiting for as long as one
+"""Threads beyond which no watchdog is set. Many that take turns keep ours waiting as long as one
 that holds the GIL, and a dump of stacks that move is not safe: with 64 it ended the program by
 SIGSEGV (`tests/reliability/many_threads.py`)."""
 
