@@ -24,7 +24,7 @@ from disttrace.capture.native import (
     device_completion,
     dispatcher,
     flight_recorder,
-    functional_waits,
+    functional,
     hooks,
     store_proxy,
 )
@@ -57,7 +57,7 @@ PARTS: tuple[Part, ...] = (
     Part(device_completion.PART, device_completion.install),
     Part(work.PART, work.install),
     Part(hooks.PART, _issued_by_cxx),
-    Part(functional_waits.PART, functional_waits.install),
+    Part(functional.PART, functional.install),
     Part(functions.PART, functions.install),
     Part(coalescing.PART, coalescing.install),
     Part(group_methods.PART, group_methods.install),

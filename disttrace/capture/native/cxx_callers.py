@@ -2,7 +2,7 @@
 
 Kernels cost microseconds on every operation, so they are put in place only then: before DDP's
 reducer and what its constructor calls, before a compiled model is loaded, and once operators are
-looked up. Looking up those of functional collectives proves nothing yet (see tripwires.py).
+looked up. Looking up those of functional collectives proves nothing yet (see lazy_kernels.py).
 """
 
 from __future__ import annotations
@@ -71,6 +71,26 @@ def watch_constructors(capture: Capture, part: str, appeared: Callable[[], None]
         for module in (dist, c10d):
             if hasattr(module, name):
                 capture.engine.value(part, module, name, function(getattr(module, name)))
+
+
+def watch_compiled(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
+    """Call ``appeared`` before inductor loads a graph whose wrapper is C++: it calls collectives by
+    entry points of C, which pass no operator of functional collectives."""
+
+    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
+        def load(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            if cls.__name__ == "CppWrapperCodeCache":
+                guarded(capture, part, appeared)
+            return original(cls, *args, **kwargs)
+
+        return load
+
+    def watch(module: Any) -> None:
+        loader = getattr(module, "CppPythonBindingsCodeCache", None)
+        if loader is not None:
+            capture.engine.function(part, loader.load_pybinding_async.__func__, wrapper)
+
+    capture.when_imported("torch._inductor.codecache", watch)
 
 
 def guarded(capture: Capture, part: str, appeared: Callable[[], None]) -> None:

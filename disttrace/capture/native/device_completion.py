@@ -36,7 +36,7 @@ from disttrace.capture.native.graph_captures import GraphCaptures
 from disttrace.capture.native.matching import Running, State
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import ends_on_device
-from disttrace.recording.operation import Operation
+from disttrace.recording.operation import Call, Operation
 
 PART = "completion on devices"
 
@@ -68,6 +68,7 @@ def install(capture: Capture) -> None:
     device = DeviceOperations(capture, flight_recorder.source)
     capture.works.on_device = device.add
     capture.works.waited_on_device = device.waited
+    capture.works.by_recorder = device.by_recorder
     capture.pollers.append(device.poll)
     capture.on_fork.append(device.forget)
     atexit.register(_last_look, capture, device)
@@ -85,6 +86,7 @@ def _stop(capture: Capture, device: DeviceOperations) -> None:
     atexit.unregister(_last_look)
     capture.works.on_device = capture.works.ends_here
     capture.works.waited_on_device = capture.works.waited_here
+    capture.works.by_recorder = capture.works.by_work
     if device.poll in capture.pollers:
         capture.pollers.remove(device.poll)
 
@@ -169,7 +171,7 @@ class DeviceOperations:
         if self.captures.here():
             self._recorder.end(operation)  # it runs when the graph is replayed, and is not recorded
             return
-        name = self._recorder_of(operation)
+        name = self._recorder_of(operation.call)
         if name is None:
             self._follow(operation, work)
         elif name == NATIVE and self._blocking:
@@ -189,11 +191,16 @@ class DeviceOperations:
     def waited(self, operation: Operation, work: Any) -> None:
         """A wait for ``operation`` returned: that says something only where it blocks the host."""
         in_flight = not operation.ended
-        if in_flight and self._blocking and self._recorder_of(operation) == NATIVE:
+        if in_flight and self._blocking and self._recorder_of(operation.call) == NATIVE:
             self._waiting.pop(operation.n, None)
             self._recorder.end(operation)
         elif operation.n not in self._works:
             self.add(operation, None, work)
+
+    def by_recorder(self, call: Call) -> bool:
+        """Whether operations of ``call`` are followed without a Work."""
+        name = self._recorder_of(call)
+        return name is not None and not (name == NATIVE and self._blocking)
 
     def aborting(self, group: int) -> None:
         """The group is about to be aborted: what is not over by now never will be."""
@@ -482,8 +489,8 @@ class DeviceOperations:
             seen=calls[-1][1],
         )
 
-    def _recorder_of(self, operation: Operation) -> str | None:
-        number = operation.call.group
+    def _recorder_of(self, call: Call) -> str | None:
+        number = call.group
         if number is None:
             return None
         if number not in self._recorders:

@@ -2,11 +2,13 @@
 
 Every collective passes the operators ``c10d::*``. Kernels see them also in inference mode, on
 autograd's threads and from compiled graphs. They cost microseconds for every operation, Python's
-too, so they wait for something that issues from C++.
+too, so they wait for something that issues from C++. Functional collectives are not worth that:
+for them the same kernels stand where only their threads come by (``functional.py``).
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +17,9 @@ from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import NATIVE, Native
 from disttrace.capture.hot_path.call_key import freeze
-from disttrace.capture.native import cxx_callers, hooks, lazy_kernels
+from disttrace.capture.native import cxx_callers, functional, hooks, lazy_kernels
 from disttrace.capture.native.kernels import (
+    WITHIN,
     Kernels,
     after_key,
     operators,
@@ -28,7 +31,7 @@ from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.call_definition import Described
 from disttrace.capture.wrapping.context import Capture
-from disttrace.recording.operation import Operation, ThreadState
+from disttrace.recording.operation import Call, Operation, ThreadState
 
 PART = hooks.PART
 _NAMESPACE = "c10d"
@@ -43,29 +46,47 @@ _DUMMY = frozenset({"barrier", "monitored_barrier"})  # their tensor only carrie
 
 def install(capture: Capture) -> None:
     """Watch for C++ callers."""
-    kernels = Kernels(capture, PART, _NAMESPACE)
+    everywhere = Kernels(capture, PART, _NAMESPACE)
+    within = Kernels(capture, PART, _NAMESPACE, WITHIN)
     operations = NativeOperations(capture)
+    issuing = functional.Issuing(capture, PART)
 
-    def place() -> None:
+    def place(kernels: Kernels) -> None:
         defined = frozenset(operators(_NAMESPACE))
         for row in NATIVE:
             if row.dispatcher in defined:
                 reader = _Reader(capture, operations, row, schema_of(_NAMESPACE, row.dispatcher))
-                kernels.put(row.dispatcher, _kernel(capture, kernels, reader, row.dispatcher))
+                kernel = _kernel(capture, kernels, reader, row.dispatcher, issuing.seen)
+                kernels.put(row.dispatcher, kernel)
+
+    def place_within() -> None:
+        place(within)
+        issuing.place()
 
     def appeared() -> None:
-        kernels.once(place)
+        everywhere.once(functools.partial(place, everywhere))
+
+    def called() -> None:
+        within.once(place_within)
 
     cxx_callers.watch_constructors(capture, PART, appeared)
+    cxx_callers.watch_compiled(capture, PART, appeared)
     cxx_callers.watch_operators(capture, PART, appeared, (_NAMESPACE,))
-    lazy_kernels.install(capture, PART, appeared)
+    lazy_kernels.install(capture, PART, functional.NAMESPACES, called)
+    lazy_kernels.install(capture, PART, (lazy_kernels.AUTOGRAD,), appeared)
 
 
-def _kernel(capture: Capture, kernels: Kernels, reader: _Reader, name: str) -> Callable[..., Any]:
+def _kernel(
+    capture: Capture,
+    kernels: Kernels,
+    reader: _Reader,
+    name: str,
+    seen: Callable[[Call], None],
+) -> Callable[..., Any]:
     from torch._C._distributed_c10d import Work
 
-    redispatch, after, unbox_work = redispatch_of(_NAMESPACE, name), after_key(), Work.unbox
-    threads, fail = capture.recorder.threads, capture.fail
+    redispatch, after = redispatch_of(_NAMESPACE, name), after_key(kernels.key)
+    threads, fail, unbox_work = capture.recorder.threads, capture.fail, Work.unbox
     begin, issued = reader.begin, reader.operations.done
 
     def done(operation: Operation, args: tuple[Any, ...], result: Any) -> None:
@@ -79,6 +100,7 @@ def _kernel(capture: Capture, kernels: Kernels, reader: _Reader, name: str) -> C
         if not (thread.inside or kernels.off):
             try:
                 operation = begin(thread, args, sys._getframe(1))
+                seen(operation.call)
             except BaseException as error:
                 fail(PART, error)
         if operation is None:

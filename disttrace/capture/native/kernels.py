@@ -1,8 +1,8 @@
 """Python kernels on operators of torch's dispatcher, put in place and taken out again.
 
-They stand under BackendSelect, which also sees inference mode and compiled graphs, and pass on to
-what comes after it. A kernel must not be taken out while it runs: then it stays, and passes
-everything on.
+They stand under BackendSelect, which also sees inference mode and compiled graphs, or under a key
+that only those include who mean them, and pass on to what comes after it. A kernel must not be
+taken out while it runs: then it stays, and passes everything on.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from disttrace.capture.wrapping.context import Capture
 from disttrace.patching import dynamo
 
 KEY = "BackendSelect"
+WITHIN = "VmapMode"
+"""A key that no tensor has, and that passes on whatever has no kernel of it. A thread that includes
+it comes through the kernels that stand there, and no other thread does."""
 
 
 class Kernels:
     """The kernels of one part in one namespace of operators."""
 
-    def __init__(self, capture: Capture, part: str, namespace: str) -> None:
+    def __init__(self, capture: Capture, part: str, namespace: str, key: str = KEY) -> None:
         self.off = False
+        self.key = key
         self._capture = capture
         self._part = part
         self._namespace = namespace
@@ -50,16 +54,16 @@ class Kernels:
             self._undoable()
         running = self._running
 
-        def kernel(*args: Any) -> Any:
+        def kernel(*args: Any, **kwargs: Any) -> Any:
             running.append(None)
             try:
-                return traced(*args)
+                return traced(*args, **kwargs)
             finally:
                 running.pop()
 
         for function in (kernel, traced):
             dynamo.skip(function.__code__)
-        self._library.impl(name, kernel, KEY, with_keyset=True)
+        self._library.impl(name, kernel, self.key, with_keyset=True)
 
     def remove(self) -> None:
         """Take them out; while one runs they stay, idle, until tracing ends."""
@@ -73,7 +77,9 @@ class Kernels:
             self._library = None
 
     def _undoable(self) -> None:
-        self._capture.engine.on_undo(self._part, f"{self._namespace} kernels", self.remove)
+        self._capture.engine.on_undo(
+            self._part, f"{self._namespace} kernels of {self.key}", self.remove
+        )
 
     def _forked(self) -> None:
         """In a forked child: the thread that held it does not exist here."""
@@ -106,8 +112,15 @@ def redispatch_of(namespace: str, name: str) -> Callable[..., Any]:
     return redispatch
 
 
-def after_key() -> Any:
-    """The keys to pass an operator on with: ``keyset & after_key()``."""
-    from torch._C import DispatchKey, _dispatch_keyset_full_after
+def dispatch_key(name: str) -> Any:
+    """torch's own object for a key; not all of them are attributes of ``DispatchKey``."""
+    import torch
 
-    return _dispatch_keyset_full_after(DispatchKey.BackendSelect)
+    return torch._C._parse_dispatch_key(name)
+
+
+def after_key(name: str = KEY) -> Any:
+    """The keys to pass an operator on with: ``keyset & after_key()``."""
+    from torch._C import _dispatch_keyset_full_after
+
+    return _dispatch_keyset_full_after(dispatch_key(name))

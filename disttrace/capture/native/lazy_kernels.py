@@ -11,22 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture.native import cxx_callers
-from disttrace.capture.native.kernels import operators, schema_of
+from disttrace.capture.native import cxx_callers, functional
 from disttrace.capture.wrapping.context import Capture
 from disttrace.patching import dynamo
 
-_NAMESPACES = (cxx_callers.FUNCTIONAL, "_c10d_functional_autograd")
-
-# Operators that communicate say in which group; the others only wait for a result, or wrap it.
-_GROUP = "group_name"
+# Its operators stand above the keys at which kernels can see them, and issue from there.
+AUTOGRAD = "_c10d_functional_autograd"
 
 
-def install(capture: Capture, part: str, called: Callable[[], None]) -> None:
-    """Call ``called`` before the first functional collective, in the thread that issues it."""
+def install(
+    capture: Capture, part: str, namespaces: tuple[str, ...], called: Callable[[], None]
+) -> None:
+    """Call ``called`` before the first functional collective of ``namespaces``, in the thread that
+    issues it."""
     wires = LazyRegistration(capture, part, called)
-    capture.engine.on_undo(part, "operators of functional collectives", wires.disarm)
-    for namespace in _NAMESPACES:
+    capture.engine.on_undo(part, f"operators of {', '.join(namespaces)}", wires.disarm)
+    for namespace in namespaces:
         cxx_callers.watch_operators(capture, part, wires.arming(namespace), (namespace,))
 
 
@@ -49,11 +49,10 @@ class LazyRegistration:
 
             if self._over:
                 return
-            for name in operators(namespace):
-                if any(a.name == _GROUP for a in schema_of(namespace, name).arguments):
-                    packet = getattr(getattr(torch.ops, namespace), name)
-                    for operator in (packet, packet.default):
-                        self._arm(operator)
+            for name in functional.issuers(namespace):
+                packet = getattr(getattr(torch.ops, namespace), name)
+                for operator in (packet, packet.default):
+                    self._arm(operator)
 
         return arm
 

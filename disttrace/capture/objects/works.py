@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from disttrace.recording.operation import Operation
+from disttrace.recording.operation import Call, Operation
 from disttrace.recording.recorder import Recorder
 
 _clock = time.perf_counter_ns
@@ -45,6 +45,8 @@ class Works:
         self.on_device: OnDevice = self.ends_here
         # The same after a wait for it returned, which need not mean that the device is done.
         self.waited_on_device: Callable[[Operation, Any], None] = self.waited_here
+        # Whether who watches the device needs no Work for operations of a call.
+        self.by_recorder: Callable[[Call], bool] = self.by_work
 
     def add(self, work: Any, operation: Operation, more: Sequence[Operation] = ()) -> None:
         """``work`` is the handle of ``operation``, and of ``more`` where they were coalesced."""
@@ -74,6 +76,15 @@ class Works:
         for number in results:
             self._results[number] = operation
 
+    def expect(self, operation: Operation, results: Sequence[int]) -> None:
+        """``operation`` ends with a wait for one of these storages; its Work was not seen."""
+        operation.tensors = results
+        for number in results:
+            before = self._results.get(number)
+            self._results[number] = operation
+            if before is not None and not before.ended and before.reference is None:
+                self._recorder.lost(before)  # nobody waited for it while that memory was its own
+
     def keep(self, work: Any) -> None:
         """The program holds on to completion in another way (a future): see it to the end."""
         operation = self._open.get(id(work))
@@ -86,7 +97,7 @@ class Works:
 
         Returns the operations that end with it.
         """
-        if operation.reference is None:
+        if operation.reference is None and not operation.tensors:
             return ()
         self._close(operation)
         self._core.unfollow(operation)
@@ -133,6 +144,10 @@ class Works:
     def waited_here(self, operation: Operation, work: Any) -> None:
         """The same after a wait, which orders streams and tells nothing of the device."""
         self.ends_here(operation, None, work)
+
+    def by_work(self, call: Call) -> bool:
+        """Nobody watches the device: a Work is all that could tell."""
+        return False
 
     def release(self) -> None:
         """Hold nothing any more: the interpreter is about to finalize, or tracing ends."""

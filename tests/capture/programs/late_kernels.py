@@ -25,6 +25,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import disttrace
 
 THREADS = 4
+_WAIT = "wait_tensor"  # has its kernel from the import of functional collectives on
 F = torch.ops._c10d_functional
 
 
@@ -76,7 +77,7 @@ def inference() -> dict[str, int]:
 
 
 def autograd() -> dict[str, int]:
-    """The operators of autograd issue those without, forwards and, in its thread, backwards."""
+    """The operators of autograd issue by themselves forwards and, in its thread, backwards."""
     x = torch.ones(4, requires_grad=True)
     torch.ops._c10d_functional_autograd.all_gather_into_tensor(x, 2, name()).sum().backward()
     return {"all_gather_into_tensor": 1, "reduce_scatter_tensor": 1}
@@ -184,6 +185,7 @@ def main(folder: str) -> None:
         said["hooks"] = hasattr(dist.ProcessGroup, "register_pre_hook")
         said["issued"] = case()
         said["after"] = bool(kernels("c10d"))
+        said["functional"] = kernels("_c10d_functional") != [_WAIT]
         said["waiting"] = [
             name for name, kind in classes().items() if plain.get(name, kind) != kind
         ]
