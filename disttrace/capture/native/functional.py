@@ -16,7 +16,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from disttrace.capture.calls import arguments
+import torch
+
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.native import cxx_callers
@@ -81,49 +82,60 @@ class Issuing:
             self._capture.works,
             self._capture.sites.place,
         )
-        threads, begin, get = recorder.threads, recorder.begin, self._calls.get
+        threads, begin, issued, get = (
+            recorder.threads,
+            recorder.begin,
+            recorder.issued,
+            self._calls.get,
+        )
         redispatch, after, within = redispatch_of(namespace, name), after_key(), self._within
         names = [argument.name for argument in schema_of(namespace, name).arguments]
-        at, number_of = names.index(_GROUP), self._group_number
+        at, number_of, running = names.index(_GROUP), self._group_number(), kernels.running
 
         def done(operation: Operation, result: Any) -> None:
-            recorder.issued(operation)
+            issued(operation)
             if operation.call.device_ends:
                 works.on_device(operation, None, None)
+            elif isinstance(result, torch.Tensor):
+                works.expect(operation, (storage(result),))
             else:
-                works.expect(operation, [storage(tensor) for tensor in arguments.flat(result)])
+                works.expect(operation, [storage(tensor) for tensor in result])
 
         def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-            thread = threads.state
-            if thread.inside or kernels.off:
-                return redispatch(keyset & after, *args, **kwargs)
-            operation = key = None
+            running.append(None)
             try:
-                if not kwargs:
-                    group = number_of(args[at])
+                thread = threads.state
+                if thread.inside or kernels.off:
+                    return redispatch(keyset & after, *args, **kwargs)
+                operation = key = None
+                try:
+                    group = None if kwargs else number_of(args[at])
                     if group is not None:
-                        frozen = tuple([freeze(args[n]) for n in range(len(args)) if n != at])
-                        key = name, group, frozen, place(sys._getframe(2))
+                        read = [freeze(value) for value in args]
+                        read[at] = group
+                        key = name, tuple(read), place(sys._getframe(1))
                         call = get(key)
                         if call is not None:
                             operation = begin(thread, call)
-            except BaseException as error:
-                fail(part, error)
-            if operation is None:
-                return within(key, redispatch, keyset & after, args, kwargs)
-            try:
-                thread.inside = True
-                result = redispatch(keyset & after, *args)
-            except BaseException as error:
+                except BaseException as error:
+                    fail(part, error)
+                if operation is None:
+                    return within(key, redispatch, keyset & after, args, kwargs)
+                try:
+                    thread.inside = True
+                    result = redispatch(keyset & after, *args)
+                except BaseException as error:
+                    thread.inside = False
+                    failed(part, operation, error)
+                    raise
                 thread.inside = False
-                failed(part, operation, error)
-                raise
-            thread.inside = False
-            try:
-                done(operation, result)
-            except BaseException as error:
-                fail(part, error)
-            return result
+                try:
+                    done(operation, result)
+                except BaseException as error:
+                    fail(part, error)
+                return result
+            finally:
+                running.pop()
 
         return kernel
 
@@ -136,8 +148,6 @@ class Issuing:
         kwargs: dict[str, Any],
     ) -> Any:
         """Have the operator issued where the kernels on ``c10d`` see it, and learn of them."""
-        import torch
-
         included, include = (
             torch._C._dispatch_tls_is_dispatch_key_included,
             torch._C._dispatch_tls_set_dispatch_key_included,
@@ -157,13 +167,17 @@ class Issuing:
             if key is not None and len(issued) == 1 and self._is_enough(issued[0]):
                 self._calls.add(key, issued[0])
 
-    def _group_number(self, name: Any) -> int | None:
-        """The number of the group that an operator names; None where it is not known yet."""
+    def _group_number(self) -> Callable[[Any], int | None]:
+        """Gives the number of the group that an operator names; None where it is not known yet."""
         from torch._C._distributed_c10d import _resolve_process_group
 
-        group = _resolve_process_group(name) if type(name) is str else name
-        entry = self._capture.groups.get(id(group))
-        return None if entry is None else entry.n
+        entry_of = self._capture.groups.get
+
+        def number(name: Any) -> int | None:
+            entry = entry_of(id(_resolve_process_group(name) if type(name) is str else name))
+            return None if entry is None else entry.n
+
+        return number
 
     def _is_enough(self, call: Call) -> bool:
         """Whether operations of ``call`` are followed to their ends without a Work."""
@@ -174,11 +188,11 @@ class Issuing:
 
 
 def install(capture: Capture) -> None:
-    """Put a kernel on the operator when functional collectives appear."""
+    """Put a kernel on the wait when functional collectives appear."""
     kernels = Kernels(capture, PART, cxx_callers.FUNCTIONAL)
 
     def place() -> None:
-        kernels.put(_WAIT, _kernel(capture, kernels))
+        kernels.put_counting(_WAIT, _wait_kernel(capture, kernels))
 
     def appeared() -> None:
         kernels.once(place)
@@ -186,41 +200,44 @@ def install(capture: Capture) -> None:
     cxx_callers.watch_operators(capture, PART, appeared, (cxx_callers.FUNCTIONAL,))
 
 
-def _kernel(capture: Capture, kernels: Kernels) -> Callable[..., Any]:
+def _wait_kernel(capture: Capture, kernels: Kernels) -> Callable[..., Any]:
     redispatch, after = redispatch_of(cxx_callers.FUNCTIONAL, _WAIT), after_key()
-    recorder, works = capture.recorder, capture.works
-
-    def claim(tensor: Any) -> Operation | None:
-        """The operation whose result ``tensor`` holds; None if it is over or was never seen."""
-        operation = works.of_result(tensor)
-        if operation is not None:
-            recorder.wait_begins(operation)
-        return operation
-
-    def over(operation: Operation) -> None:
-        works.over(operation)
-        if not operation.call.device_ends:
-            recorder.end(operation)
+    recorder, works, running = capture.recorder, capture.works, kernels.running
+    end, wait_begins, of_result, over = (
+        recorder.end,
+        recorder.wait_begins,
+        works.of_result,
+        works.over,
+    )
 
     def wait_tensor(keyset: Any, tensor: Any) -> Any:
-        operation = None
+        running.append(None)
         try:
-            if not kernels.off:
-                operation = claim(tensor)
-        except BaseException as error:
-            capture.fail(PART, error)
-        if operation is None:
-            return redispatch(keyset & after, tensor)
-        try:
-            result = redispatch(keyset & after, tensor)
-        except BaseException as error:
-            works.over(operation)
-            capture.failed(PART, operation, error, on_issue=False)
-            raise
-        try:
-            over(operation)
-        except BaseException as error:
-            capture.fail(PART, error)
-        return result
+            operation = None
+            try:
+                if not kernels.off:
+                    # None where the operation is over or was never seen.
+                    operation = of_result(tensor)
+                    if operation is not None:
+                        wait_begins(operation)
+            except BaseException as error:
+                capture.fail(PART, error)
+            if operation is None:
+                return redispatch(keyset & after, tensor)
+            try:
+                result = redispatch(keyset & after, tensor)
+            except BaseException as error:
+                over(operation)
+                capture.failed(PART, operation, error, on_issue=False)
+                raise
+            try:
+                over(operation)
+                if not operation.call.device_ends:
+                    end(operation)
+            except BaseException as error:
+                capture.fail(PART, error)
+            return result
+        finally:
+            running.pop()
 
     return wait_tensor

@@ -32,7 +32,7 @@ class Kernels:
         self._library: Any = None
         self._asked = False
         self._placing = threading.RLock()  # a signal handler may issue, too
-        self._running: list[None] = []  # one entry for each kernel that runs now, on any thread
+        self.running: list[None] = []  # one entry for each kernel that runs now, on any thread
         capture.on_fork.append(self._forked)
 
     def once(self, place: Callable[[], None]) -> None:
@@ -47,22 +47,26 @@ class Kernels:
 
     def put(self, name: str, traced: Callable[..., Any]) -> None:
         """Have ``traced(keyset, *arguments)`` called for the operator ``name``."""
+        running = self.running
+
+        def kernel(*args: Any) -> Any:
+            running.append(None)
+            try:
+                return traced(*args)
+            finally:
+                running.pop()
+
+        dynamo.skip(traced.__code__)
+        self.put_counting(name, kernel)
+
+    def put_counting(self, name: str, kernel: Callable[..., Any]) -> None:
+        """The same with a function that has an entry in ``running`` while it runs."""
         if self._library is None:
             import torch
 
             self._library = torch.library.Library(self._namespace, "IMPL")
             self._undoable()
-        running = self._running
-
-        def kernel(*args: Any, **kwargs: Any) -> Any:
-            running.append(None)
-            try:
-                return traced(*args, **kwargs)
-            finally:
-                running.pop()
-
-        for function in (kernel, traced):
-            dynamo.skip(function.__code__)
+        dynamo.skip(kernel.__code__)
         self._library.impl(name, kernel, self.key, with_keyset=True)
 
     def remove(self) -> None:
@@ -70,7 +74,7 @@ class Kernels:
         self.off = True
         if self._library is None:
             return
-        if self._running:
+        if self.running:
             self._undoable()
         else:
             self._library._destroy()

@@ -97,7 +97,8 @@ class Works:
 
         Returns the operations that end with it.
         """
-        if operation.reference is None and not operation.tensors:
+        if operation.reference is None:
+            self._forget_results(operation)
             return ()
         self._close(operation)
         self._core.unfollow(operation)
@@ -192,12 +193,15 @@ class Works:
         """It is complete: it needs no polling, and nobody needs to hold its Work."""
         if self._open.get(operation.work) is operation:
             del self._open[operation.work]
-        for number in operation.tensors:
-            if self._results.get(number) is operation:
-                del self._results[number]
+        self._forget_results(operation)
         if operation.held:
             operation.held = False
             self._held.pop(operation.work, None)
+
+    def _forget_results(self, operation: Operation) -> None:
+        for number in operation.tensors:
+            if self._results.get(number) is operation:
+                del self._results[number]
 
     def _dropped(self, operation: Operation) -> None:
         """Nobody can wait for it any more. Runs in whatever thread drops the last reference."""
