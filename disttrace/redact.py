@@ -82,7 +82,23 @@ _SHAPES: tuple[tuple[str, str], ...] = (
     ),
 )
 _TOKENS = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(shape for _, shape in _SHAPES)})")
-_LONG_RUN = re.compile(r"[A-Za-z0-9_\-]{13}")
+_RUN = 13
+_RUN_OF = r"[A-Za-z0-9_\-]"
+_LONG_RUN = re.compile(rf"{_RUN_OF}{{{_RUN}}}")
+# What a text has in which something other than a long run may be masked, or JSON would escape.
+_TELLING = '@=: "\\'
+_SEPARATES = "".join(
+    character
+    for character in map(chr, range(0x21, 0x7F))
+    if character not in _TELLING and not re.match(_RUN_OF, character)
+)
+_PLAIN_TEXT = re.compile(
+    rf"[{re.escape(_SEPARATES)}]*"
+    rf"(?:{_RUN_OF}{{1,{_RUN - 1}}}[{re.escape(_SEPARATES)}]+)*(?:{_RUN_OF}{{1,{_RUN - 1}}})?"
+)
+_PLAIN_CHARACTERS = bytes(
+    2 if re.match(_RUN_OF, chr(n)) else chr(n) in _SEPARATES for n in range(128)
+) + bytes([_RUN - 1])
 
 _PRIVATE_KEY = re.compile(r"-----BEGIN[A-Z ]* PRIVATE KEY-----.*?(?:-----END[A-Z ]*-----|\Z)", re.S)
 
@@ -177,6 +193,15 @@ class Masker:
     def __init__(self, patterns: Iterable[str] = ()) -> None:
         """Raises re.error for a pattern that is none."""
         self._patterns = [re.compile(pattern) for pattern in patterns]
+        self.plain = _PLAIN_CHARACTERS if not self._patterns else None
+        """What may be known of most texts by their characters: 128 bytes, one for each character of
+        ASCII (0: look closer, 1: plain, 2: plain, and one of a run), and how long a run may be. A
+        text of plain characters without longer runs is masked nowhere, and needs no escape in
+        JSON. None where that cannot be told."""
+
+    def is_plain(self, text: str) -> bool:
+        """Whether ``text`` is masked nowhere, and needs no escape in JSON; False if in doubt."""
+        return self.plain is not None and _PLAIN_TEXT.fullmatch(text) is not None
 
     def text(self, text: str) -> str:
         """``text`` with what looks like a secret replaced by ``***``."""

@@ -1,9 +1,11 @@
-/* The native core: what core.py's PlainCore and capture/hot_path/wrapper.py do, for every call.
+/* The native core: what core.py's PlainCore and capture/hot_path/plain.py do, for every call.
 
 It finds what is called and from where, writes the records of begin, issue, wait and end into the
 journal's window, and calls torch's original. Whatever is rare (a call not seen before, an
-exception, work of a device, a window that is full) is left to the same Python functions that the plain core
-uses. The plain core is the reference: both write the same bytes, and a test compares them.
+exception, work of a device, a window that is full) is left to the same Python functions that the
+plain core uses, and what need not be fast is Python's too (core.py's NativeCore makes the objects
+of the types below). The plain core is the reference: both write the same bytes, and a test compares
+them.
 
 Only documented C API is used, and nothing of torch: a tensor's shape is an attribute as any other.
 All of this runs under the GIL. Between two calls into Python no other thread and no signal handler
@@ -11,8 +13,8 @@ can come, which is why there is no lock in this file.
 
 Longer than the other files of this project: its types refer to each other, so it is one object.
 
-Sections: module state, clock, lines, Window, Counter, Call, Thread, Operation, places, table, Core,
-keys of calls, Method.  */
+Sections: module state, clock, lines, Window, Counter, Call, Thread, Core's fields, Operation,
+threads, places, table, keys of calls, records, Core, Method.  */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -28,26 +30,47 @@ keys of calls, Method.  */
 
 enum {
     WAITED = 16,     /* as in operation.py */
-    SPARE = 64,      /* operations kept for the next ones */
     DEEPEST = 100,   /* frames, as in call_site.py */
     KEY_WORDS = 400, /* what a key may have; longer ones are read in Python each time */
     TABLE = 20000,   /* calls, as in call_table.py */
+    ROWS = 1 << 15,  /* of the table: more than calls, a power of two */
     CODES = 8192,    /* code objects kept alive for the keys */
     LINE = 512,      /* bytes of a line that need no memory of their own */
 };
 
 typedef struct Core Core;
-typedef struct Operation Operation;
 
 /* ---- module state ----------------------------------------------------------------------- */
 
+enum { WINDOW, COUNTER, CALL, THREAD, OPERATION, CORE, METHOD, TYPES };
+enum { SHAPE, DTYPE, IS_CPU, DEVICE, NUMBER, NAMES };
+
 typedef struct {
-    PyTypeObject *window, *counter, *call, *thread, *operation, *core, *method;
-    /* Names that are looked up in the hot path. */
-    PyObject *shape, *dtype, *is_cpu, *device, *n;
+    PyTypeObject *types[TYPES];
+    PyObject *names[NAMES]; /* that are looked up in the hot path */
 } State;
 
-static struct PyModuleDef module;
+/* Objects among the members of a type are those that it holds. */
+static void clear_members(PyObject *self, const PyMemberDef *members) {
+    for (; members->name != NULL; members++)
+        if (members->type == T_OBJECT) Py_CLEAR(*(PyObject **)((char *)self + members->offset));
+}
+
+static int visit_members(PyObject *self, const PyMemberDef *members, visitproc visit, void *arg) {
+    for (; members->name != NULL; members++)
+        if (members->type == T_OBJECT) Py_VISIT(*(PyObject **)((char *)self + members->offset));
+    return 0;
+}
+
+static void free_object(PyObject *self, const PyMemberDef *members) {
+    PyTypeObject *type = Py_TYPE(self);
+    clear_members(self, members);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* Whether Python has set this to something. */
+static int given(PyObject *value) { return value != NULL && value != Py_None; }
 
 /* ---- clock ------------------------------------------------------------------------------ */
 
@@ -64,35 +87,11 @@ static int64_t perf_counter(void) {
 
 /* ---- lines ------------------------------------------------------------------------------ */
 
-/* A record as journal/format.py gives it, cut at its places: "%d" a number, "%b" bytes. */
-typedef struct {
-    int count;
-    struct {
-        char text[12];
-        int length;
-        char kind; /* 'd', 'b', or 0 after the last text */
-    } part[8];
-} Template;
+/* A record as journal/format.py gives it: a tuple of bytes. A number follows each but the last, and
+   before that come further keys. */
+typedef PyObject *Template;
 
-static int template_from(Template *made, PyObject *bytes) {
-    const char *text = PyBytes_AsString(bytes);
-    if (text == NULL) return -1;
-    made->count = 0;
-    for (;;) {
-        const char *place = strchr(text, '%');
-        size_t length = place ? (size_t)(place - text) : strlen(text);
-        if (made->count == 8 || length > sizeof made->part[0].text) {
-            PyErr_SetString(PyExc_ValueError, "this template has too many or too long parts");
-            return -1;
-        }
-        memcpy(made->part[made->count].text, text, length);
-        made->part[made->count].length = (int)length;
-        made->part[made->count].kind = place ? place[1] : 0;
-        made->count++;
-        if (place == NULL) return 0;
-        text = place + 2;
-    }
-}
+enum { BEGIN, BEGIN_UNCOUNTED, ISSUED, WAIT, END, END_SYNCHRONOUS, TEMPLATES };
 
 static char *put_number(char *out, int64_t number) {
     char digits[20];
@@ -105,31 +104,28 @@ static char *put_number(char *out, int64_t number) {
     return out;
 }
 
+static char *put_bytes(char *out, PyObject *text) {
+    if (text == NULL) return out;
+    memcpy(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text));
+    return out + PyBytes_GET_SIZE(text);
+}
+
 /* The most bytes that a line with these texts can take. */
-static Py_ssize_t line_bound(PyObject *const *texts, int count) {
+static Py_ssize_t line_bound(PyObject *const texts[2]) {
     Py_ssize_t bound = 8 * (12 + 20);
-    for (int i = 0; i < count; i++) bound += texts[i] ? PyBytes_GET_SIZE(texts[i]) : 0;
+    for (int i = 0; i < 2; i++) bound += texts[i] ? PyBytes_GET_SIZE(texts[i]) : 0;
     return bound;
 }
 
 /* Write the record; `texts` are bytes objects or NULL. Returns its length. */
-static Py_ssize_t line_from(const Template *template, char *line, const int64_t *numbers,
-                            PyObject *const *texts) {
+static Py_ssize_t line_from(Template template, char *line, const int64_t *numbers,
+                            PyObject *const texts[2]) {
+    Py_ssize_t last = PyTuple_GET_SIZE(template) - 1;
     char *out = line;
-    for (int i = 0; i < template->count; i++) {
-        memcpy(out, template->part[i].text, template->part[i].length);
-        out += template->part[i].length;
-        if (template->part[i].kind == 'd')
-            out = put_number(out, *numbers++);
-        else if (template->part[i].kind == 'b') {
-            PyObject *text = *texts++;
-            if (text != NULL) {
-                memcpy(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text));
-                out += PyBytes_GET_SIZE(text);
-            }
-        }
-    }
-    return out - line;
+    for (Py_ssize_t i = 0; i < last; i++)
+        out = put_number(put_bytes(out, PyTuple_GET_ITEM(template, i)), numbers[i]);
+    out = put_bytes(put_bytes(out, texts[0]), texts[1]);
+    return put_bytes(out, PyTuple_GET_ITEM(template, last)) - line;
 }
 
 /* ---- Window: the reserved part of a segment that lines are copied into -------------------- */
@@ -240,11 +236,9 @@ static PyObject *counter_give_back(PyObject *self, PyObject *number) {
     Py_RETURN_NONE;
 }
 
-static void plain_dealloc(PyObject *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
+static const PyMemberDef no_members[] = {{NULL}};
+
+static void counter_dealloc(PyObject *self) { free_object(self, no_members); }
 
 static PyMethodDef counter_methods[] = {
     {"next", counter_next, METH_NOARGS, "1, 2, 3, ..."},
@@ -254,7 +248,7 @@ static PyMethodDef counter_methods[] = {
 
 static PyType_Slot counter_slots[] = {
     {Py_tp_new, PyType_GenericNew},
-    {Py_tp_dealloc, plain_dealloc},
+    {Py_tp_dealloc, counter_dealloc},
     {Py_tp_methods, counter_methods},
     {0, NULL},
 };
@@ -262,61 +256,31 @@ static PyType_Slot counter_slots[] = {
 static PyType_Spec counter_spec = {"disttrace.recording._fast.Counter", sizeof(Counter), 0,
                                    Py_TPFLAGS_DEFAULT, counter_slots};
 
-/* ---- Call --------------------------------------------------------------------------------- */
+/* ---- Call: as in operation.py --------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
     int64_t n;
-    Counter *counter; /* or NULL */
-    PyObject *op, *group, *tag;
+    PyObject *op, *counter, *group, *tag;
     char synchronous, device_ends, whole;
 } Call;
 
-static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"n", "op", "synchronous", "counter", NULL};
-    long long n;
-    int synchronous;
-    PyObject *op, *counter;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LOpO", names, &n, &op, &synchronous, &counter))
-        return NULL;
-    State *state = PyType_GetModuleState(type);
-    if (counter != Py_None && !Py_IS_TYPE(counter, state->counter)) {
-        PyErr_SetString(PyExc_TypeError, "counter must be a Counter of this core");
-        return NULL;
-    }
-    Call *self = (Call *)type->tp_alloc(type, 0);
-    if (self == NULL) return NULL;
-    self->n = n;
-    self->op = Py_NewRef(op);
-    self->synchronous = (char)synchronous;
-    self->whole = 1;
-    if (counter != Py_None) self->counter = (Counter *)Py_NewRef(counter);
-    return (PyObject *)self;
-}
-
-static void call_dealloc(PyObject *op) {
-    Call *self = (Call *)op;
-    Py_CLEAR(self->counter);
-    Py_CLEAR(self->op);
-    Py_CLEAR(self->group);
-    Py_CLEAR(self->tag);
-    plain_dealloc(op);
-}
-
 static PyMemberDef call_members[] = {
-    {"n", T_LONGLONG, offsetof(Call, n), READONLY, NULL},
-    {"op", T_OBJECT, offsetof(Call, op), READONLY, NULL},
-    {"counter", T_OBJECT, offsetof(Call, counter), READONLY, NULL},
-    {"synchronous", T_BOOL, offsetof(Call, synchronous), READONLY, NULL},
-    {"device_ends", T_BOOL, offsetof(Call, device_ends), 0, NULL},
-    {"whole", T_BOOL, offsetof(Call, whole), 0, NULL},
+    {"n", T_LONGLONG, offsetof(Call, n), 0, NULL},
+    {"op", T_OBJECT, offsetof(Call, op), 0, NULL},
+    {"counter", T_OBJECT, offsetof(Call, counter), 0, NULL},
     {"group", T_OBJECT, offsetof(Call, group), 0, NULL},
     {"tag", T_OBJECT, offsetof(Call, tag), 0, NULL},
+    {"synchronous", T_BOOL, offsetof(Call, synchronous), 0, NULL},
+    {"device_ends", T_BOOL, offsetof(Call, device_ends), 0, NULL},
+    {"whole", T_BOOL, offsetof(Call, whole), 0, NULL},
     {NULL},
 };
 
+static void call_dealloc(PyObject *self) { free_object(self, call_members); }
+
 static PyType_Slot call_slots[] = {
-    {Py_tp_new, call_new},
+    {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, call_dealloc},
     {Py_tp_members, call_members},
     {0, NULL},
@@ -325,76 +289,33 @@ static PyType_Slot call_slots[] = {
 static PyType_Spec call_spec = {"disttrace.recording._fast.Call", sizeof(Call), 0,
                                 Py_TPFLAGS_DEFAULT, call_slots};
 
-/* ---- Thread: what the recorder knows of one thread ---------------------------------------- */
+/* ---- Thread: as in operation.py ------------------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
     int64_t number;
     PyObject *native, *parents, *batches, *tail;
-    char inside; /* in a recorded call: what it calls in turn is part of it */
-    int waiting;
-    Operation *waited[WAITED]; /* whose own call waits for them, innermost last */
+    PyObject *waited; /* operations whose own call waits for them, innermost last */
+    char inside;      /* in a recorded call: what it calls in turn is part of it */
 } Thread;
 
-static PyObject *thread_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"number", NULL};
-    long long number;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "L", names, &number)) return NULL;
-    Thread *self = (Thread *)type->tp_alloc(type, 0);
-    if (self == NULL) return NULL;
-    self->number = number;
-    self->native = PyLong_FromUnsignedLong(PyThread_get_thread_native_id());
-    self->parents = PyList_New(0);
-    self->tail = number ? PyBytes_FromFormat(",\"h\":%ld", (long)number) : PyBytes_FromString("");
-    if (self->native == NULL || self->parents == NULL || self->tail == NULL) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    return (PyObject *)self;
-}
-
-static void thread_dealloc(PyObject *op) {
-    Thread *self = (Thread *)op;
-    while (self->waiting) Py_DECREF((PyObject *)self->waited[--self->waiting]);
-    Py_CLEAR(self->native);
-    Py_CLEAR(self->parents);
-    Py_CLEAR(self->batches);
-    Py_CLEAR(self->tail);
-    plain_dealloc(op);
-}
-
-static int thread_set_tail(PyObject *op, PyObject *value, void *Py_UNUSED(closure)) {
-    if (value == NULL || !PyBytes_CheckExact(value)) {
-        PyErr_SetString(PyExc_TypeError, "tail must be bytes");
-        return -1;
-    }
-    Py_SETREF(((Thread *)op)->tail, Py_NewRef(value));
-    return 0;
-}
-
-static PyObject *thread_get_tail(PyObject *op, void *Py_UNUSED(closure)) {
-    return Py_NewRef(((Thread *)op)->tail);
-}
-
 static PyMemberDef thread_members[] = {
-    {"number", T_LONGLONG, offsetof(Thread, number), READONLY, NULL},
-    {"native", T_OBJECT, offsetof(Thread, native), READONLY, NULL},
-    {"inside", T_BOOL, offsetof(Thread, inside), 0, NULL},
-    {"parents", T_OBJECT, offsetof(Thread, parents), READONLY, NULL},
+    {"number", T_LONGLONG, offsetof(Thread, number), 0, NULL},
+    {"native", T_OBJECT, offsetof(Thread, native), 0, NULL},
+    {"parents", T_OBJECT, offsetof(Thread, parents), 0, NULL},
     {"batches", T_OBJECT, offsetof(Thread, batches), 0, NULL},
+    {"tail", T_OBJECT, offsetof(Thread, tail), 0, NULL},
+    {"waited", T_OBJECT, offsetof(Thread, waited), 0, NULL},
+    {"inside", T_BOOL, offsetof(Thread, inside), 0, NULL},
     {NULL},
 };
 
-static PyGetSetDef thread_getset[] = {
-    {"tail", thread_get_tail, thread_set_tail, "What its operations' begin records share.", NULL},
-    {NULL},
-};
+static void thread_dealloc(PyObject *self) { free_object(self, thread_members); }
 
 static PyType_Slot thread_slots[] = {
-    {Py_tp_new, thread_new},
+    {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, thread_dealloc},
     {Py_tp_members, thread_members},
-    {Py_tp_getset, thread_getset},
     {0, NULL},
 };
 
@@ -402,6 +323,8 @@ static PyType_Spec thread_spec = {"disttrace.recording._fast.ThreadState", sizeo
                                   Py_TPFLAGS_DEFAULT, thread_slots};
 
 /* ---- Core's fields ------------------------------------------------------------------------ */
+
+typedef struct Operation Operation;
 
 typedef struct {
     uint64_t hash;
@@ -420,30 +343,29 @@ struct Core {
     State *state;
     char off; /* everything passes */
     int64_t t0, last_number;
-    Template begin, begin_uncounted, issued, wait, end, end_synchronous;
-    PyObject *recover, *register_thread, *put, *clock, *ambient, *wake, *dropped;
-    PyObject *works, *open; /* operations by id() of their Work: all, and those not seen complete */
-    Window *window;         /* what `put` puts into, where that is a window of ours */
+    PyObject *all_templates;       /* a tuple: it is checked once, and its items stay */
+    Template templates[TEMPLATES]; /* borrowed from there */
+    PyObject *recover, *register_thread, *clock, *ambient, *wake, *dropped; /* set by Python */
+    PyObject *put;
+    Window *window;             /* what `put` puts into, where that is a window of ours */
+    PyObject *works, *open;     /* operations by id() of their Work: all, and those not complete */
     Operation *oldest, *newest; /* in flight; each holds a reference */
-    Operation *spare[SPARE];
-    int spares;
     /* The thread that came last; the others are in their thread states' dictionaries. */
     uint64_t thread_id;
     Thread *thread; /* borrowed from that dictionary */
     PyObject *thread_key;
-    /* Places. */
+    /* Places: frames of a stack, and what says of a code object whether it is the user's. */
     int depth;
     PyObject *is_user;
     Code *codes;
     int code_count;
     uint64_t generation; /* changes when code objects are let go of */
-    /* Calls by key. */
-    Row *rows;
-    Py_ssize_t row_count, row_room;
-    /* How arguments are read. */
-    PyTypeObject *tensor;
-    PyObject *fields; /* {type: names of the attributes that tell calls apart} */
-    PyObject *hashed; /* {type: anything}: their hashes tell them apart */
+    Row *rows;           /* calls by key */
+    int row_count;
+    /* How arguments are read: {type: names of the attributes that tell calls apart, or None where
+       the hash does}. */
+    PyObject *tensor, *kinds;
+    PyObject *plain; /* what characters of a store's key are: 0 look closer, 1 plain, 2 of a run */
 };
 
 static int64_t now(Core *core) {
@@ -493,15 +415,17 @@ static int put_line(Core *core, const char *line, Py_ssize_t length) {
     return done ? 0 : -1;
 }
 
-static int put_record(Core *core, const Template *template, const int64_t *numbers,
-                      PyObject *const *texts, int count) {
+static int put_record(Core *core, int kind, const int64_t *numbers, PyObject *first,
+                      PyObject *second) {
     char space[LINE], *line = space;
-    Py_ssize_t bound = line_bound(texts, count);
+    PyObject *const texts[] = {first, second};
+    Py_ssize_t bound = line_bound(texts);
+    if (core->all_templates == NULL) return 0; /* the collector took the core apart */
     if (bound > LINE && (line = PyMem_Malloc(bound)) == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    Py_ssize_t length = line_from(template, line, numbers, texts);
+    Py_ssize_t length = line_from(core->templates[kind], line, numbers, texts);
     int done = put_line(core, line, length);
     if (line != space) PyMem_Free(line);
     return done;
@@ -518,42 +442,43 @@ struct Operation {
     Operation *older, *newer; /* in flight */
     uintptr_t work;           /* address of its Work, while somebody holds that */
     PyObject *reference;      /* weak, to that Work, while its end is expected from there */
-    PyObject *more, *tensors; /* as in operation.py; NULL: none */
+    PyObject *more, *tensors; /* sequences, as in operation.py */
     char asked, ended, held;  /* held: we hold its Work, until it is seen complete */
 };
 
+static PyMemberDef operation_members[] = {
+    {"core", T_OBJECT, offsetof(Operation, core), READONLY, NULL},
+    {"call", T_OBJECT, offsetof(Operation, call), READONLY, NULL},
+    {"n", T_LONGLONG, offsetof(Operation, n), READONLY, NULL},
+    {"begin", T_LONGLONG, offsetof(Operation, begin), READONLY, NULL},
+    {"seq", T_LONGLONG, offsetof(Operation, seq), READONLY, NULL},
+    {"issued", T_LONGLONG, offsetof(Operation, issued), 0, NULL},
+    {"seen", T_LONGLONG, offsetof(Operation, seen), 0, NULL},
+    {"tail", T_OBJECT, offsetof(Operation, tail), READONLY, NULL},
+    {"extra", T_OBJECT, offsetof(Operation, extra), READONLY, NULL},
+    {"work", T_ULONGLONG, offsetof(Operation, work), 0, NULL},
+    {"reference", T_OBJECT, offsetof(Operation, reference), 0, NULL},
+    {"more", T_OBJECT, offsetof(Operation, more), 0, NULL},
+    {"tensors", T_OBJECT, offsetof(Operation, tensors), 0, NULL},
+    {"asked", T_BOOL, offsetof(Operation, asked), 0, NULL},
+    {"ended", T_BOOL, offsetof(Operation, ended), READONLY, NULL},
+    {"held", T_BOOL, offsetof(Operation, held), 0, NULL},
+    {NULL},
+};
+
+static void operation_dealloc(PyObject *self) { free_object(self, operation_members); }
+
 static Operation *operation_new(Core *core, Call *call, PyObject *tail, PyObject *extra) {
-    Operation *self;
-    if (core->spares)
-        self = (Operation *)PyObject_Init((PyObject *)core->spare[--core->spares],
-                                          core->state->operation);
-    else
-        self = PyObject_New(Operation, core->state->operation);
+    PyTypeObject *type = core->state->types[OPERATION];
+    Operation *self = (Operation *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
-    memset((char *)self + sizeof(PyObject), 0, sizeof *self - sizeof(PyObject));
     self->core = (Core *)Py_NewRef(core);
     self->call = (Call *)Py_NewRef(call);
     self->tail = Py_NewRef(tail);
     self->extra = Py_XNewRef(extra);
+    self->more = PyTuple_New(0); /* the one that there is */
+    self->tensors = PyTuple_New(0);
     return self;
-}
-
-static void operation_dealloc(PyObject *op) {
-    Operation *self = (Operation *)op;
-    PyTypeObject *type = Py_TYPE(op);
-    Core *core = self->core;
-    Py_CLEAR(self->reference);
-    Py_CLEAR(self->more);
-    Py_CLEAR(self->tensors);
-    Py_CLEAR(self->call);
-    Py_CLEAR(self->tail);
-    Py_CLEAR(self->extra);
-    if (core->spares < SPARE)
-        core->spare[core->spares++] = self;
-    else
-        PyObject_Free(self);
-    Py_DECREF(type);
-    Py_DECREF(core);
 }
 
 /* From here on new segments do not repeat its begin. */
@@ -573,65 +498,19 @@ static void operation_over(Operation *self) {
     Py_DECREF(self);
 }
 
-static const Template *begin_template(Operation *self) {
-    return self->call->counter ? &self->core->begin : &self->core->begin_uncounted;
-}
-
-static void begin_fields(Operation *self, int64_t numbers[4], PyObject *texts[2]) {
-    numbers[0] = self->n;
-    numbers[1] = self->begin - self->core->t0;
-    numbers[2] = self->call->n;
-    numbers[3] = self->seq;
-    texts[0] = self->tail;
-    texts[1] = self->extra;
-}
-
 /* Called as the callback of `reference`: nobody holds its Work any more. */
 static PyObject *operation_call(PyObject *op, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
     Operation *self = (Operation *)op;
     if (PyTuple_GET_SIZE(args) != 1 || PyTuple_GET_ITEM(args, 0) != self->reference ||
-        self->core->dropped == NULL)
+        !given(self->core->dropped))
         Py_RETURN_NONE;
     return PyObject_CallOneArg(self->core->dropped, op);
 }
-
-static PyObject *operation_get(PyObject *op, void *offset) {
-    PyObject *value = *(PyObject **)((char *)op + (size_t)offset);
-    return value ? Py_NewRef(value) : PyTuple_New(0);
-}
-
-static int operation_set(PyObject *op, PyObject *value, void *offset) {
-    PyObject **place = (PyObject **)((char *)op + (size_t)offset);
-    Py_XSETREF(*place, Py_XNewRef(value));
-    return 0;
-}
-
-static PyMemberDef operation_members[] = {
-    {"n", T_LONGLONG, offsetof(Operation, n), READONLY, NULL},
-    {"begin", T_LONGLONG, offsetof(Operation, begin), READONLY, NULL},
-    {"seq", T_LONGLONG, offsetof(Operation, seq), READONLY, NULL},
-    {"call", T_OBJECT, offsetof(Operation, call), READONLY, NULL},
-    {"issued", T_LONGLONG, offsetof(Operation, issued), 0, NULL},
-    {"seen", T_LONGLONG, offsetof(Operation, seen), 0, NULL},
-    {"work", T_ULONGLONG, offsetof(Operation, work), 0, NULL},
-    {"reference", T_OBJECT, offsetof(Operation, reference), READONLY, NULL},
-    {"asked", T_BOOL, offsetof(Operation, asked), 0, NULL},
-    {"ended", T_BOOL, offsetof(Operation, ended), READONLY, NULL},
-    {"held", T_BOOL, offsetof(Operation, held), 0, NULL},
-    {NULL},
-};
-
-static PyGetSetDef operation_getset[] = {
-    {"more", operation_get, operation_set, NULL, (void *)offsetof(Operation, more)},
-    {"tensors", operation_get, operation_set, NULL, (void *)offsetof(Operation, tensors)},
-    {NULL},
-};
 
 static PyType_Slot operation_slots[] = {
     {Py_tp_dealloc, operation_dealloc},
     {Py_tp_call, operation_call},
     {Py_tp_members, operation_members},
-    {Py_tp_getset, operation_getset},
     {0, NULL},
 };
 
@@ -646,23 +525,24 @@ static Thread *current_thread(Core *core) {
     uint64_t id = PyThreadState_GetID(PyThreadState_Get());
     if (core->thread_id == id) return core->thread;
     PyObject *all = PyThreadState_GetDict();
-    if (all == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "this thread has no state of Python's");
+    if (all == NULL || core->thread_key == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this thread, or this core, has no state any more");
         return NULL;
     }
     PyObject *known = PyDict_GetItemWithError(all, core->thread_key);
     if (known == NULL) {
         if (PyErr_Occurred()) return NULL;
-        PyObject *number = PyObject_CallNoArgs(core->register_thread);
-        PyObject *made =
-            number ? PyObject_CallOneArg((PyObject *)core->state->thread, number) : NULL;
-        Py_XDECREF(number);
+        PyObject *made = PyObject_CallNoArgs(core->register_thread);
         if (made == NULL) return NULL;
         known = PyDict_GetItemWithError(all, core->thread_key); /* a handler may have come */
-        if (known == NULL && PyDict_SetItem(all, core->thread_key, made) == 0)
+        if (known == NULL && Py_IS_TYPE(made, core->state->types[THREAD]) &&
+            PyDict_SetItem(all, core->thread_key, made) == 0)
             known = made; /* the dictionary holds it */
         Py_DECREF(made);
-        if (known == NULL) return NULL;
+        if (known == NULL) {
+            if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "not a thread's state");
+            return NULL;
+        }
     }
     core->thread = (Thread *)known;
     core->thread_id = id;
@@ -670,25 +550,22 @@ static Thread *current_thread(Core *core) {
 }
 
 /* The call of `operation` is about to wait for `work` itself. */
-static void will_wait(Thread *thread, Operation *operation, PyObject *work) {
-    if (thread->waiting == WAITED) { /* a wait that never came: an exception came between */
-        Operation *oldest = thread->waited[0];
-        memmove(thread->waited, thread->waited + 1, (WAITED - 1) * sizeof *thread->waited);
-        thread->waiting--;
-        Py_DECREF(oldest);
-    }
+static int will_wait(Thread *thread, Operation *operation, PyObject *work) {
     operation->work = (uintptr_t)work;
-    thread->waited[thread->waiting++] = (Operation *)Py_NewRef(operation);
+    if (thread->waited == NULL || PyList_Append(thread->waited, (PyObject *)operation) < 0)
+        return -1;
+    if (PyList_GET_SIZE(thread->waited) <= WAITED) return 0;
+    return PyList_SetSlice(thread->waited, 0, 1, NULL); /* an exception came before its wait */
 }
 
 /* Take the operation whose call waits for `work` (a new reference), if there is one. */
 static Operation *waits_for(Thread *thread, PyObject *work) {
-    for (int i = thread->waiting - 1; i >= 0; i--) {
-        Operation *operation = thread->waited[i];
+    Py_ssize_t i = thread->waited ? PyList_GET_SIZE(thread->waited) : 0;
+    while (i-- > 0) {
+        Operation *operation = (Operation *)PyList_GET_ITEM(thread->waited, i);
         if (operation->work == (uintptr_t)work) {
-            thread->waiting--;
-            memmove(thread->waited + i, thread->waited + i + 1,
-                    (thread->waiting - i) * sizeof *thread->waited);
+            Py_INCREF(operation);
+            if (PyList_SetSlice(thread->waited, i, i + 1, NULL) < 0) Py_CLEAR(operation);
             return operation;
         }
     }
@@ -743,7 +620,7 @@ static int push(Key *key, uint64_t word) {
 
 static int push_address(Key *key, const void *address) { return push(key, (uintptr_t)address); }
 
-static int forget_calls(Core *core);
+static void forget_calls(Core *core);
 
 /* Append the place of `frame`. 1: done; 0: it does not fit; -1: an exception. */
 static int push_place(Core *core, Key *key, PyFrameObject *frame) {
@@ -784,508 +661,48 @@ static uint64_t key_hash(const Key *key) {
     return hash;
 }
 
+/* The row of a key, or the empty one where it would stand; NULL where there is no table. */
 static Row *find_row(Core *core, const Key *key, uint64_t hash) {
-    Py_ssize_t mask = core->row_room - 1;
-    for (Py_ssize_t i = (Py_ssize_t)hash & mask;; i = (i + 1) & mask) {
-        Row *row = &core->rows[i];
+    for (uint64_t i = hash; core->rows != NULL; i++) {
+        Row *row = &core->rows[i & (ROWS - 1)];
         if (row->words == NULL) return row;
         if (row->hash == hash && row->count == key->count &&
             memcmp(row->words, key->words, key->count * sizeof *key->words) == 0)
             return row;
     }
+    return NULL;
 }
 
-static Call *find_call(Core *core, const Key *key, uint64_t hash) {
-    return core->row_room ? find_row(core, key, hash)->call : NULL;
+static Call *find_call(Core *core, const Key *key) {
+    Row *row = find_row(core, key, key_hash(key));
+    return row ? row->call : NULL;
 }
 
-static int forget_calls(Core *core) {
+static void forget_calls(Core *core) {
     Row *rows = core->rows;
-    Py_ssize_t room = core->row_room;
     core->rows = NULL;
-    core->row_count = core->row_room = 0;
-    for (Py_ssize_t i = 0; i < room; i++) {
+    core->row_count = 0;
+    for (int i = 0; rows != NULL && i < ROWS; i++) {
         PyMem_Free(rows[i].words);
         Py_XDECREF((PyObject *)rows[i].call);
     }
-    PyMem_Free(rows);
-    return 0;
+    PyMem_RawFree(rows);
 }
 
-/* Remember the call; a table that cannot grow forgets everything, and nothing is lost by it. */
-static void remember_call(Core *core, const Key *key, uint64_t hash, Call *call) {
+/* Remember the call. Without memory nothing is remembered, and nothing is lost by that. */
+static void remember_call(Core *core, const Key *key, Call *call) {
     if (core->row_count >= TABLE) forget_calls(core);
-    if (2 * (core->row_count + 1) > core->row_room) {
-        Py_ssize_t room = core->row_room ? 2 * core->row_room : 256;
-        Row *rows = PyMem_Calloc(room, sizeof *rows);
-        if (rows == NULL) return;
-        for (Py_ssize_t i = 0; i < core->row_room; i++) {
-            Row *row = &core->rows[i];
-            if (row->words != NULL) {
-                Py_ssize_t j = (Py_ssize_t)row->hash & (room - 1);
-                while (rows[j].words != NULL) j = (j + 1) & (room - 1);
-                rows[j] = *row;
-            }
-        }
-        PyMem_Free(core->rows);
-        core->rows = rows;
-        core->row_room = room;
-    }
+    /* The system's memory: what is not used of it does not exist. */
+    if (core->rows == NULL) core->rows = PyMem_RawCalloc(ROWS, sizeof(Row));
+    uint64_t hash = key_hash(key);
     Row *row = find_row(core, key, hash);
-    if (row->words != NULL) return; /* a signal handler made the same call meanwhile */
+    if (row == NULL || row->words != NULL) return; /* a handler made the same call meanwhile */
     uint64_t *words = PyMem_Malloc(key->count * sizeof *words);
     if (words == NULL) return;
     memcpy(words, key->words, key->count * sizeof *words);
     *row = (Row){hash, words, key->count, (Call *)Py_NewRef(call)};
     core->row_count++;
 }
-
-/* ---- Core: records ------------------------------------------------------------------------ */
-
-/* Put the begin of one operation on record; `extra` is bytes or NULL. A new reference. */
-static Operation *core_begin(Core *core, Thread *thread, Call *call, PyObject *extra) {
-    PyObject *joined = Py_XNewRef(extra);
-    if (core->ambient != NULL) {
-        PyObject *more = PyObject_CallNoArgs(core->ambient);
-        if (more == NULL || !PyBytes_Check(more)) {
-            Py_XDECREF(more);
-            Py_XDECREF(joined);
-            if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "ambient keys must be bytes");
-            return NULL;
-        }
-        if (joined == NULL)
-            joined = more;
-        else
-            PyBytes_ConcatAndDel(&joined, more);
-        if (joined == NULL) return NULL;
-    }
-    Operation *self = operation_new(core, call, thread->tail, joined);
-    Py_XDECREF(joined);
-    if (self == NULL) return NULL;
-    self->n = ++core->last_number;
-    if (call->counter != NULL) self->seq = ++call->counter->last;
-    self->begin = now(core);
-    self->older = core->newest;
-    if (core->newest != NULL)
-        core->newest->newer = self;
-    else
-        core->oldest = self;
-    core->newest = (Operation *)Py_NewRef(self);
-    int64_t numbers[4];
-    PyObject *texts[2];
-    begin_fields(self, numbers, texts);
-    if (put_record(core, begin_template(self), numbers, texts, 2) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    return self;
-}
-
-static int core_issued(Core *core, Operation *operation) {
-    operation->issued = now(core) - operation->begin;
-    int64_t numbers[] = {operation->n, operation->issued};
-    return put_record(core, &core->issued, numbers, NULL, 0);
-}
-
-static int core_wait_begins(Core *core, Operation *operation) {
-    int64_t numbers[] = {operation->n, now(core) - operation->begin};
-    return put_record(core, &core->wait, numbers, NULL, 0);
-}
-
-static int core_end(Core *core, Operation *operation, PyObject *extra) {
-    operation_over(operation); /* the caller holds a reference */
-    int64_t numbers[] = {operation->n, now(core) - operation->begin};
-    return put_record(core, &core->end, numbers, &extra, 1);
-}
-
-static int core_end_synchronous(Core *core, Operation *operation) {
-    operation_over(operation);
-    int64_t numbers[] = {operation->n, now(core) - operation->begin, operation->issued};
-    return put_record(core, &core->end_synchronous, numbers, NULL, 0);
-}
-
-/* `work` ends the operation. -1 with TypeError where it cannot be referred to weakly. */
-static int follow(Core *core, Operation *operation, PyObject *work) {
-    PyObject *reference = PyWeakref_NewRef(work, (PyObject *)operation);
-    PyObject *key = PyLong_FromVoidPtr(work);
-    if (reference == NULL || key == NULL ||
-        PyDict_SetItem(core->works, key, (PyObject *)operation) < 0) {
-        Py_XDECREF(reference);
-        Py_XDECREF(key);
-        return -1;
-    }
-    Py_DECREF(key);
-    Py_XSETREF(operation->reference, reference);
-    operation->work = (uintptr_t)work;
-    return 0;
-}
-
-/* The operation that `work` ends (a new reference), if it is not over; NULL without an exception
-   where there is none. */
-static Operation *followed(Core *core, PyObject *work) {
-    if (PyDict_GET_SIZE(core->works) == 0) return NULL;
-    PyObject *key = PyLong_FromVoidPtr(work);
-    if (key == NULL) return NULL;
-    PyObject *found = PyDict_GetItemWithError(core->works, key);
-    Py_DECREF(key);
-    if (found == NULL || !Py_IS_TYPE(found, core->state->operation)) return NULL;
-    Operation *operation = (Operation *)found;
-    if (operation->reference == NULL) return NULL;
-#if PY_VERSION_HEX >= 0x030d0000
-    PyObject *refers;
-    if (PyWeakref_GetRef(operation->reference, &refers) < 0) return NULL;
-    Py_XDECREF(refers); /* only its address is looked at */
-#else
-    PyObject *refers = PyWeakref_GetObject(operation->reference);
-#endif
-    return refers == work ? (Operation *)Py_NewRef(operation) : NULL;
-}
-
-static int take_out(PyObject *dictionary, PyObject *key, PyObject *value) {
-    PyObject *found = PyDict_GetItemWithError(dictionary, key);
-    if (found == value) return PyDict_DelItem(dictionary, key);
-    return found == NULL && PyErr_Occurred() ? -1 : 0;
-}
-
-/* Nothing more is expected of its Work. */
-static int unfollow(Core *core, Operation *operation) {
-    PyObject *key = PyLong_FromVoidPtr((void *)operation->work);
-    if (key == NULL) return -1;
-    Py_INCREF(operation);
-    Py_CLEAR(operation->reference);
-    int done = take_out(core->works, key, (PyObject *)operation);
-    if (done == 0) done = take_out(core->open, key, (PyObject *)operation);
-    Py_DECREF(key);
-    Py_DECREF(operation);
-    return done;
-}
-
-/* ---- Core: what Python sees ---------------------------------------------------------------- */
-
-static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"recover", "register", "put", "templates", NULL};
-    PyObject *recover, *register_thread, *put, *t[6];
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO(SSSSSS)", names, &recover, &register_thread,
-                                     &put, &t[0], &t[1], &t[2], &t[3], &t[4], &t[5]))
-        return NULL;
-    Core *self = (Core *)type->tp_alloc(type, 0);
-    if (self == NULL) return NULL;
-    self->state = PyType_GetModuleState(type);
-    self->recover = Py_NewRef(recover);
-    self->register_thread = Py_NewRef(register_thread);
-    self->put = Py_NewRef(put);
-    self->works = PyDict_New();
-    self->open = PyDict_New();
-    self->thread_key = PyLong_FromVoidPtr(self);
-    self->codes = PyMem_Calloc(2 * CODES, sizeof *self->codes);
-    Template *all[] = {&self->begin, &self->begin_uncounted, &self->issued, &self->wait,
-                       &self->end,   &self->end_synchronous};
-    int failed = !self->works || !self->open || !self->thread_key || !self->codes;
-    if (self->codes == NULL) PyErr_NoMemory();
-    for (int i = 0; i < 6 && !failed; i++) failed = template_from(all[i], t[i]) < 0;
-    if (failed) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    return (PyObject *)self;
-}
-
-/* Objects that Python sets; NULL is None. */
-#define HELD(core)                                                                                 \
-    PyObject **const held[] = {&(core)->recover,   &(core)->register_thread, &(core)->put,         \
-                               &(core)->clock,     &(core)->ambient,         &(core)->wake,        \
-                               &(core)->dropped,   &(core)->works,           &(core)->open,        \
-                               &(core)->is_user,   &(core)->fields,          &(core)->hashed,      \
-                               &(core)->thread_key}
-
-static int core_traverse(PyObject *op, visitproc visit, void *arg) {
-    Core *self = (Core *)op;
-    HELD(self);
-    for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_VISIT(*held[i]);
-    Py_VISIT(Py_TYPE(op));
-    return 0;
-}
-
-static void let_go_of_operations(Core *self) {
-    Py_INCREF(self);
-    while (self->oldest != NULL) operation_over(self->oldest);
-    Py_DECREF(self);
-}
-
-static int core_clear(PyObject *op) {
-    Core *self = (Core *)op;
-    self->off = 1;
-    self->thread_id = 0;
-    HELD(self);
-    for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_CLEAR(*held[i]);
-    Py_CLEAR(self->window);
-    Py_CLEAR(self->tensor);
-    forget_calls(self);
-    forget_codes(self);
-    return 0;
-}
-
-static void core_dealloc(PyObject *op) {
-    Core *self = (Core *)op;
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    core_clear(op);
-    PyMem_Free(self->codes);
-    while (self->spares) PyObject_Free(self->spare[--self->spares]);
-    type->tp_free(op);
-    Py_DECREF(type);
-}
-
-static int core_is_operation(Core *self, PyObject *value) {
-    if (Py_IS_TYPE(value, self->state->operation)) return 1;
-    PyErr_SetString(PyExc_TypeError, "not an operation of this core");
-    return 0;
-}
-
-static PyObject *nothing_unless(int failed) {
-    if (failed < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *core_begin_method(PyObject *op, PyObject *args) {
-    Core *self = (Core *)op;
-    PyObject *thread, *call, *extra = NULL;
-    if (!PyArg_ParseTuple(args, "O!O!|S", self->state->thread, &thread, self->state->call, &call,
-                          &extra))
-        return NULL;
-    if (extra != NULL && PyBytes_GET_SIZE(extra) == 0) extra = NULL;
-    return (PyObject *)core_begin(self, (Thread *)thread, (Call *)call, extra);
-}
-
-static PyObject *core_issued_method(PyObject *op, PyObject *operation) {
-    return core_is_operation((Core *)op, operation)
-               ? nothing_unless(core_issued((Core *)op, (Operation *)operation))
-               : NULL;
-}
-
-static PyObject *core_wait_begins_method(PyObject *op, PyObject *operation) {
-    return core_is_operation((Core *)op, operation)
-               ? nothing_unless(core_wait_begins((Core *)op, (Operation *)operation))
-               : NULL;
-}
-
-static PyObject *core_end_method(PyObject *op, PyObject *args) {
-    Core *self = (Core *)op;
-    PyObject *operation, *extra = NULL;
-    if (!PyArg_ParseTuple(args, "O!|S", self->state->operation, &operation, &extra)) return NULL;
-    return nothing_unless(core_end(self, (Operation *)operation, extra));
-}
-
-static PyObject *core_end_synchronous_method(PyObject *op, PyObject *operation) {
-    return core_is_operation((Core *)op, operation)
-               ? nothing_unless(core_end_synchronous((Core *)op, (Operation *)operation))
-               : NULL;
-}
-
-static PyObject *core_over_method(PyObject *op, PyObject *operation) {
-    if (!core_is_operation((Core *)op, operation)) return NULL;
-    operation_over((Operation *)operation);
-    Py_RETURN_NONE;
-}
-
-static PyObject *core_record_method(PyObject *op, PyObject *line) {
-    char *text;
-    Py_ssize_t length;
-    if (PyBytes_AsStringAndSize(line, &text, &length) < 0) return NULL;
-    return nothing_unless(put_line((Core *)op, text, length));
-}
-
-static PyObject *core_begins_in_flight(PyObject *op, PyObject *Py_UNUSED(ignored)) {
-    Core *self = (Core *)op;
-    PyObject *lines = PyList_New(0);
-    for (Operation *each = self->oldest; lines != NULL && each != NULL; each = each->newer) {
-        int64_t numbers[4];
-        PyObject *texts[2];
-        begin_fields(each, numbers, texts);
-        PyObject *line = PyBytes_FromStringAndSize(NULL, line_bound(texts, 2));
-        if (line != NULL) {
-            Py_ssize_t length =
-                line_from(begin_template(each), PyBytes_AS_STRING(line), numbers, texts);
-            _PyBytes_Resize(&line, length);
-        }
-        if (line == NULL || PyList_Append(lines, line) < 0) Py_CLEAR(lines);
-        Py_XDECREF(line);
-    }
-    return lines;
-}
-
-static PyObject *core_will_wait(PyObject *op, PyObject *args) {
-    Core *self = (Core *)op;
-    PyObject *thread, *operation, *work;
-    if (!PyArg_ParseTuple(args, "O!O!O", self->state->thread, &thread, self->state->operation,
-                          &operation, &work))
-        return NULL;
-    will_wait((Thread *)thread, (Operation *)operation, work);
-    Py_RETURN_NONE;
-}
-
-static PyObject *core_waits_for(PyObject *op, PyObject *args) {
-    Core *self = (Core *)op;
-    PyObject *thread, *work;
-    if (!PyArg_ParseTuple(args, "O!O", self->state->thread, &thread, &work)) return NULL;
-    PyObject *found = (PyObject *)waits_for((Thread *)thread, work);
-    return found ? found : Py_NewRef(Py_None);
-}
-
-static PyObject *core_follow(PyObject *op, PyObject *args) {
-    Core *self = (Core *)op;
-    PyObject *operation, *work;
-    if (!PyArg_ParseTuple(args, "O!O", self->state->operation, &operation, &work)) return NULL;
-    return nothing_unless(follow(self, (Operation *)operation, work));
-}
-
-static PyObject *core_followed(PyObject *op, PyObject *work) {
-    PyObject *found = (PyObject *)followed((Core *)op, work);
-    return found != NULL || PyErr_Occurred() ? found : Py_NewRef(Py_None);
-}
-
-static PyObject *core_unfollow(PyObject *op, PyObject *operation) {
-    return core_is_operation((Core *)op, operation)
-               ? nothing_unless(unfollow((Core *)op, (Operation *)operation))
-               : NULL;
-}
-
-static PyObject *core_place(PyObject *op, PyObject *frame) {
-    Key key;
-    key.count = 0;
-    if (!PyFrame_Check(frame)) {
-        PyErr_SetString(PyExc_TypeError, "not a frame");
-        return NULL;
-    }
-    if (push_place((Core *)op, &key, (PyFrameObject *)frame) < 0) return NULL;
-    return PyBytes_FromStringAndSize((char *)key.words, key.count * sizeof *key.words);
-}
-
-static PyObject *core_places(PyObject *op, PyObject *args) {
-    Core *self = (Core *)op;
-    int depth;
-    PyObject *function;
-    if (!PyArg_ParseTuple(args, "iO", &depth, &function)) return NULL;
-    self->depth = depth;
-    Py_XSETREF(self->is_user, Py_NewRef(function));
-    Py_RETURN_NONE;
-}
-
-static PyObject *core_reads(PyObject *op, PyObject *args) {
-    Core *self = (Core *)op;
-    PyObject *tensor, *fields, *hashed;
-    if (!PyArg_ParseTuple(args, "O!O!O!", &PyType_Type, &tensor, &PyDict_Type, &fields,
-                          &PyDict_Type, &hashed))
-        return NULL;
-    Py_XSETREF(self->tensor, (PyTypeObject *)Py_NewRef(tensor));
-    Py_XSETREF(self->fields, Py_NewRef(fields));
-    Py_XSETREF(self->hashed, Py_NewRef(hashed));
-    Py_RETURN_NONE;
-}
-
-static PyObject *core_forget_calls(PyObject *op, PyObject *Py_UNUSED(ignored)) {
-    forget_calls((Core *)op);
-    forget_codes((Core *)op);
-    Py_RETURN_NONE;
-}
-
-static PyObject *core_forget(PyObject *op, PyObject *Py_UNUSED(ignored)) {
-    Core *self = (Core *)op;
-    /* What is in flight is the parent's; a Work must not be destroyed here, and is not held. */
-    let_go_of_operations(self);
-    PyDict_Clear(self->works);
-    PyDict_Clear(self->open);
-    PyObject *all = PyThreadState_GetDict();
-    self->thread_id = 0;
-    if (all != NULL && PyDict_DelItem(all, self->thread_key) < 0) PyErr_Clear();
-    return core_forget_calls(op, NULL);
-}
-
-static PyObject *core_get_state(PyObject *op, void *Py_UNUSED(closure)) {
-    return Py_XNewRef((PyObject *)current_thread((Core *)op));
-}
-
-static PyObject *core_get_threads(PyObject *op, void *Py_UNUSED(closure)) {
-    return Py_NewRef(op); /* `threads.state` is the calling thread's */
-}
-
-static PyObject *core_get_put(PyObject *op, void *Py_UNUSED(closure)) {
-    return Py_NewRef(((Core *)op)->put);
-}
-
-/* A window's own `put` is not called, but passed by. */
-static int core_set_put(PyObject *op, PyObject *value, void *Py_UNUSED(closure)) {
-    Core *self = (Core *)op;
-    PyObject *bound = NULL;
-    if (value != NULL && PyCFunction_Check(value) &&
-        PyCFunction_GET_FUNCTION(value) == window_put_method)
-        bound = PyCFunction_GET_SELF(value);
-    Py_XSETREF(self->window, (Window *)Py_XNewRef(bound));
-    Py_XSETREF(self->put, Py_XNewRef(value));
-    return 0;
-}
-
-static PyObject *core_get_callable(PyObject *op, void *offset) {
-    PyObject *value = *(PyObject **)((char *)op + (size_t)offset);
-    return Py_NewRef(value ? value : Py_None);
-}
-
-static int core_set_callable(PyObject *op, PyObject *value, void *offset) {
-    PyObject **place = (PyObject **)((char *)op + (size_t)offset);
-    Py_XSETREF(*place, value == Py_None ? NULL : Py_XNewRef(value));
-    return 0;
-}
-
-static PyMethodDef core_methods[] = {
-    {"begin", core_begin_method, METH_VARARGS, NULL},
-    {"issued", core_issued_method, METH_O, NULL},
-    {"wait_begins", core_wait_begins_method, METH_O, NULL},
-    {"end", core_end_method, METH_VARARGS, NULL},
-    {"end_synchronous", core_end_synchronous_method, METH_O, NULL},
-    {"over", core_over_method, METH_O, NULL},
-    {"record", core_record_method, METH_O, NULL},
-    {"begins_in_flight", core_begins_in_flight, METH_NOARGS, NULL},
-    {"will_wait", core_will_wait, METH_VARARGS, NULL},
-    {"waits_for", core_waits_for, METH_VARARGS, NULL},
-    {"follow", core_follow, METH_VARARGS, NULL},
-    {"followed", core_followed, METH_O, NULL},
-    {"unfollow", core_unfollow, METH_O, NULL},
-    {"place", core_place, METH_O, "What tells the place of a frame from others, as bytes."},
-    {"places", core_places, METH_VARARGS, "Depth of stacks, and who says which code is a user's."},
-    {"reads", core_reads, METH_VARARGS, "How arguments are read: Tensor, fields, hashed types."},
-    {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and code objects."},
-    {"forget", core_forget, METH_NOARGS, NULL},
-    {NULL},
-};
-
-static PyMemberDef core_members[] = {
-    {"t0", T_LONGLONG, offsetof(Core, t0), 0, NULL},
-    {"off", T_BOOL, offsetof(Core, off), 0, "Every call passes as it is."},
-    {"works", T_OBJECT, offsetof(Core, works), READONLY, NULL},
-    {"open", T_OBJECT, offsetof(Core, open), READONLY, NULL},
-    {NULL},
-};
-
-static PyGetSetDef core_getset[] = {
-    {"state", core_get_state, NULL, NULL, NULL},
-    {"threads", core_get_threads, NULL, NULL, NULL},
-    {"put", core_get_put, core_set_put, NULL, NULL},
-    {"clock", core_get_callable, core_set_callable, NULL, (void *)offsetof(Core, clock)},
-    {"ambient", core_get_callable, core_set_callable, NULL, (void *)offsetof(Core, ambient)},
-    {"wake", core_get_callable, core_set_callable, NULL, (void *)offsetof(Core, wake)},
-    {"dropped", core_get_callable, core_set_callable, NULL, (void *)offsetof(Core, dropped)},
-    {NULL},
-};
-
-static PyType_Slot core_slots[] = {
-    {Py_tp_new, core_new},           {Py_tp_dealloc, core_dealloc},
-    {Py_tp_traverse, core_traverse}, {Py_tp_clear, core_clear},
-    {Py_tp_methods, core_methods},   {Py_tp_members, core_members},
-    {Py_tp_getset, core_getset},     {0, NULL},
-};
-
-static PyType_Spec core_spec = {"disttrace.recording._fast.Core", sizeof(Core), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, core_slots};
 
 /* ---- keys of calls: what tells one call of a method from another ---------------------------- */
 
@@ -1304,19 +721,19 @@ static int push_attribute(Core *core, Key *key, PyObject *value, PyObject *name)
 }
 
 static int push_tensor(Core *core, Key *key, PyObject *tensor) {
-    State *state = core->state;
-    int done = push(key, TENSOR) ? push_attribute(core, key, tensor, state->shape) : 0;
+    PyObject **names = core->state->names;
+    int done = push(key, TENSOR) ? push_attribute(core, key, tensor, names[SHAPE]) : 0;
     if (done <= 0) return done;
-    PyObject *dtype = PyObject_GetAttr(tensor, state->dtype); /* one object each, for ever */
+    PyObject *dtype = PyObject_GetAttr(tensor, names[DTYPE]); /* one object each, for ever */
     if (dtype == NULL) return -1;
     done = push_address(key, dtype);
     Py_DECREF(dtype);
-    PyObject *on_cpu = PyObject_GetAttr(tensor, state->is_cpu);
+    PyObject *on_cpu = PyObject_GetAttr(tensor, names[IS_CPU]);
     if (on_cpu == NULL) return -1;
     Py_DECREF(on_cpu); /* True or False, which stay */
     if (on_cpu == Py_True) return done && push(key, NONE);
     /* A device is made anew on each reading, so it is asked only where it is not the usual one. */
-    return done ? push_attribute(core, key, tensor, state->device) : 0;
+    return done ? push_attribute(core, key, tensor, names[DEVICE]) : 0;
 }
 
 static int push_value(Core *core, Key *key, PyObject *value, int nested) {
@@ -1327,7 +744,8 @@ static int push_value(Core *core, Key *key, PyObject *value, int nested) {
         long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
         return !overflow && push(key, INT) && push(key, (uint64_t)number);
     }
-    if (PyObject_TypeCheck(value, core->tensor)) return push_tensor(core, key, value);
+    if (given(core->tensor) && PyObject_TypeCheck(value, (PyTypeObject *)core->tensor))
+        return push_tensor(core, key, value);
     if (PyUnicode_CheckExact(value))
         return push(key, TEXT) && push(key, (uint64_t)PyObject_Hash(value));
     if (PyTuple_Check(value) || PyList_Check(value)) { /* a torch.Size is a tuple */
@@ -1340,75 +758,454 @@ static int push_value(Core *core, Key *key, PyObject *value, int nested) {
         }
         return done;
     }
-    PyObject *names = PyDict_GetItemWithError(core->fields, (PyObject *)Py_TYPE(value));
-    if (names != NULL) {
-        int done = push(key, OPTIONS) && push_address(key, Py_TYPE(value));
+    PyObject *type = (PyObject *)Py_TYPE(value);
+    PyObject *names = core->kinds ? PyDict_GetItemWithError(core->kinds, type) : NULL;
+    if (names == NULL) return PyErr_Occurred() ? -1 : 0;
+    if (PyTuple_Check(names)) {
+        int done = push(key, OPTIONS) && push_address(key, type);
         for (Py_ssize_t i = 0; done > 0 && i < PyTuple_GET_SIZE(names); i++)
             done = push_attribute(core, key, value, PyTuple_GET_ITEM(names, i));
         return done;
     }
-    if (PyDict_GetItemWithError(core->hashed, (PyObject *)Py_TYPE(value)) != NULL) {
-        Py_hash_t hash = PyObject_Hash(value);
-        if (hash == -1 && PyErr_Occurred()) return -1;
-        return push(key, HASHED) && push_address(key, Py_TYPE(value)) && push(key, (uint64_t)hash);
-    }
-    return PyErr_Occurred() ? -1 : 0;
+    Py_hash_t hash = PyObject_Hash(value);
+    if (hash == -1 && PyErr_Occurred()) return -1;
+    return push(key, HASHED) && push_address(key, type) && push(key, (uint64_t)hash);
 }
+
+/* ---- records of operations ------------------------------------------------------------------ */
+
+static Counter *counter_of(Core *core, Call *call) {
+    int counted = call->counter != NULL && Py_IS_TYPE(call->counter, core->state->types[COUNTER]);
+    return counted ? (Counter *)call->counter : NULL;
+}
+
+/* Put the begin of one operation on record; `extra` is bytes or NULL. A new reference. */
+static Operation *core_begin(Core *core, Thread *thread, Call *call, PyObject *extra) {
+    PyObject *joined = Py_XNewRef(extra);
+    if (given(core->ambient)) {
+        PyObject *more = PyObject_CallNoArgs(core->ambient);
+        if (more != NULL && joined != NULL)
+            PyBytes_ConcatAndDel(&joined, more);
+        else
+            Py_XSETREF(joined, more);
+        if (joined == NULL) return NULL;
+    }
+    if (thread->tail == NULL || !PyBytes_CheckExact(thread->tail) ||
+        (joined != NULL && !PyBytes_CheckExact(joined))) {
+        Py_XDECREF(joined);
+        PyErr_SetString(PyExc_TypeError, "what a begin record has besides must be bytes");
+        return NULL;
+    }
+    Operation *self = operation_new(core, call, thread->tail, joined);
+    Py_XDECREF(joined);
+    if (self == NULL) return NULL;
+    Counter *counter = counter_of(core, call);
+    self->n = ++core->last_number;
+    if (counter != NULL) self->seq = ++counter->last;
+    self->begin = now(core);
+    self->older = core->newest;
+    if (core->newest != NULL)
+        core->newest->newer = self;
+    else
+        core->oldest = self;
+    core->newest = (Operation *)Py_NewRef(self);
+    int64_t numbers[] = {self->n, self->begin - core->t0, call->n, self->seq};
+    int kind = counter ? BEGIN : BEGIN_UNCOUNTED;
+    if (put_record(core, kind, numbers, self->tail, self->extra) < 0) Py_CLEAR(self);
+    return self;
+}
+
+static int core_issued(Core *core, Operation *operation) {
+    operation->issued = now(core) - operation->begin;
+    int64_t numbers[] = {operation->n, operation->issued};
+    return put_record(core, ISSUED, numbers, NULL, NULL);
+}
+
+static int core_wait_begins(Core *core, Operation *operation) {
+    int64_t numbers[] = {operation->n, now(core) - operation->begin};
+    return put_record(core, WAIT, numbers, NULL, NULL);
+}
+
+static int core_end(Core *core, Operation *operation, PyObject *extra) {
+    operation_over(operation); /* the caller holds a reference */
+    int64_t numbers[] = {operation->n, now(core) - operation->begin};
+    return put_record(core, END, numbers, extra, NULL);
+}
+
+static int core_end_synchronous(Core *core, Operation *operation) {
+    operation_over(operation);
+    int64_t numbers[] = {operation->n, now(core) - operation->begin, operation->issued};
+    return put_record(core, END_SYNCHRONOUS, numbers, NULL, NULL);
+}
+
+/* `work` ends the operation, and is not seen complete yet. */
+static int follow(Core *core, Operation *operation, PyObject *work) {
+    PyObject *key = PyLong_FromVoidPtr(work), *value = (PyObject *)operation;
+    PyObject *reference = key ? PyWeakref_NewRef(work, value) : NULL;
+    int done = -1, first = PyDict_GET_SIZE(core->open) == 0;
+    if (reference != NULL) {
+        Py_XSETREF(operation->reference, reference);
+        operation->work = (uintptr_t)work;
+        done = PyDict_SetItem(core->works, key, value);
+        if (done == 0) done = PyDict_SetItem(core->open, key, value);
+    }
+    Py_XDECREF(key);
+    if (done < 0 || !first || !given(core->wake)) return done;
+    PyObject *woken = PyObject_CallNoArgs(core->wake);
+    Py_XDECREF(woken);
+    return woken ? 0 : -1;
+}
+
+/* The operation that `work` ends (a new reference), if it is not over; NULL without an exception
+   where there is none. */
+static Operation *followed(Core *core, PyObject *work) {
+    if (PyDict_GET_SIZE(core->works) == 0) return NULL;
+    PyObject *key = PyLong_FromVoidPtr(work);
+    PyObject *found = key ? PyDict_GetItemWithError(core->works, key) : NULL;
+    Py_XDECREF(key);
+    if (found == NULL || !Py_IS_TYPE(found, core->state->types[OPERATION])) return NULL;
+    Operation *operation = (Operation *)found;
+    if (operation->reference == NULL || !PyWeakref_Check(operation->reference)) return NULL;
+#if PY_VERSION_HEX >= 0x030d0000
+    PyObject *refers;
+    if (PyWeakref_GetRef(operation->reference, &refers) < 0) return NULL;
+    Py_XDECREF(refers); /* only its address is looked at */
+#else
+    PyObject *refers = PyWeakref_GetObject(operation->reference);
+#endif
+    return refers == work ? (Operation *)Py_NewRef(operation) : NULL;
+}
+
+static int take_out(PyObject *dictionary, PyObject *key, Operation *operation) {
+    PyObject *found = PyDict_GetItemWithError(dictionary, key);
+    if (found == (PyObject *)operation) return PyDict_DelItem(dictionary, key);
+    return found == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
+/* Nothing more is expected of its Work. */
+static int unfollow(Core *core, Operation *operation) {
+    PyObject *key = PyLong_FromVoidPtr((void *)operation->work);
+    if (key == NULL) return -1;
+    Py_CLEAR(operation->reference);
+    int done = take_out(core->works, key, operation);
+    if (done == 0) done = take_out(core->open, key, operation);
+    Py_DECREF(key);
+    return done;
+}
+
+/* ---- Core: what Python sees ---------------------------------------------------------------- */
+
+static PyMemberDef core_members[] = {
+    {"off", T_BOOL, offsetof(Core, off), 0, "Every call passes as it is."},
+    {"t0", T_LONGLONG, offsetof(Core, t0), 0, NULL},
+    {"recover", T_OBJECT, offsetof(Core, recover), 0, NULL},
+    {"register_thread", T_OBJECT, offsetof(Core, register_thread), 0, "Makes a thread's state."},
+    {"clock", T_OBJECT, offsetof(Core, clock), 0, NULL},
+    {"ambient", T_OBJECT, offsetof(Core, ambient), 0, NULL},
+    {"wake", T_OBJECT, offsetof(Core, wake), 0, NULL},
+    {"dropped", T_OBJECT, offsetof(Core, dropped), 0, NULL},
+    {"_templates", T_OBJECT, offsetof(Core, all_templates), READONLY, NULL},
+    {"_put", T_OBJECT, offsetof(Core, put), READONLY, NULL},
+    {"_window", T_OBJECT, offsetof(Core, window), READONLY, NULL},
+    {"works", T_OBJECT, offsetof(Core, works), READONLY, NULL},
+    {"open", T_OBJECT, offsetof(Core, open), READONLY, NULL},
+    {"_thread_key", T_OBJECT, offsetof(Core, thread_key), READONLY, NULL},
+    {"depth", T_INT, offsetof(Core, depth), 0, "Frames of a stack."},
+    {"is_user", T_OBJECT, offsetof(Core, is_user), 0, "Whether code is the user's."},
+    {"tensor", T_OBJECT, offsetof(Core, tensor), 0, "torch.Tensor."},
+    {"kinds", T_OBJECT, offsetof(Core, kinds), 0, "See call_key.kinds."},
+    {"plain", T_OBJECT, offsetof(Core, plain), 0, "See redact.Masker.plain."},
+    {NULL},
+};
+
+static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"templates", NULL};
+    static const int numbers[TEMPLATES] = {4, 3, 2, 2, 2, 3};
+    PyObject *templates;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, &PyTuple_Type, &templates))
+        return NULL;
+    int wrong = PyTuple_GET_SIZE(templates) != TEMPLATES;
+    for (int i = 0; i < TEMPLATES && !wrong; i++) {
+        PyObject *each = PyTuple_GET_ITEM(templates, i);
+        wrong = !PyTuple_Check(each) || PyTuple_GET_SIZE(each) != numbers[i] + 1;
+        for (int j = 0; !wrong && j <= numbers[i]; j++) {
+            PyObject *piece = PyTuple_GET_ITEM(each, j);
+            wrong = !PyBytes_Check(piece) || PyBytes_GET_SIZE(piece) > 12;
+        }
+    }
+    if (wrong) {
+        PyErr_SetString(PyExc_ValueError, "these are not the pieces of the six records");
+        return NULL;
+    }
+    Core *self = (Core *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    while ((self->state = PyType_GetModuleState(type)) == NULL) { /* a subclass of Python's */
+        PyErr_Clear();
+        type = type->tp_base;
+    }
+    self->all_templates = Py_NewRef(templates);
+    for (int i = 0; i < TEMPLATES; i++) self->templates[i] = PyTuple_GET_ITEM(templates, i);
+    self->works = PyDict_New();
+    self->open = PyDict_New();
+    self->thread_key = PyLong_FromVoidPtr(self);
+    self->codes = PyMem_Calloc(2 * CODES, sizeof *self->codes);
+    if (self->codes == NULL) PyErr_NoMemory();
+    if (!self->works || !self->open || !self->thread_key || !self->codes) Py_CLEAR(self);
+    return (PyObject *)self;
+}
+
+static int core_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    return visit_members(self, core_members, visit, arg);
+}
+
+static int core_clear(PyObject *op) {
+    Core *self = (Core *)op;
+    self->off = 1;
+    self->thread_id = 0;
+    clear_members(op, core_members);
+    forget_calls(self);
+    forget_codes(self);
+    return 0;
+}
+
+static void core_dealloc(PyObject *op) {
+    PyObject_GC_UnTrack(op);
+    core_clear(op);
+    PyMem_Free(((Core *)op)->codes);
+    free_object(op, core_members);
+}
+
+/* Whether this is an operation, for functions that take one; else an exception is set. */
+static int is_operation(Core *self, PyObject *value) {
+    if (Py_IS_TYPE(value, self->state->types[OPERATION])) return 1;
+    PyErr_SetString(PyExc_TypeError, "not an operation of this core");
+    return 0;
+}
+
+static PyObject *nothing_unless(int failed) {
+    if (failed < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_begin_method(PyObject *op, PyObject *args) {
+    PyTypeObject **types = ((Core *)op)->state->types;
+    PyObject *thread, *call, *extra = NULL;
+    if (!PyArg_ParseTuple(args, "O!O!|S", types[THREAD], &thread, types[CALL], &call, &extra))
+        return NULL;
+    if (extra != NULL && PyBytes_GET_SIZE(extra) == 0) extra = NULL;
+    return (PyObject *)core_begin((Core *)op, (Thread *)thread, (Call *)call, extra);
+}
+
+static PyObject *core_issued_method(PyObject *op, PyObject *operation) {
+    if (!is_operation((Core *)op, operation)) return NULL;
+    return nothing_unless(core_issued((Core *)op, (Operation *)operation));
+}
+
+static PyObject *core_wait_begins_method(PyObject *op, PyObject *operation) {
+    if (!is_operation((Core *)op, operation)) return NULL;
+    return nothing_unless(core_wait_begins((Core *)op, (Operation *)operation));
+}
+
+static PyObject *core_end_method(PyObject *op, PyObject *args) {
+    PyObject *operation, *extra = NULL;
+    PyTypeObject *type = ((Core *)op)->state->types[OPERATION];
+    if (!PyArg_ParseTuple(args, "O!|S", type, &operation, &extra)) return NULL;
+    return nothing_unless(core_end((Core *)op, (Operation *)operation, extra));
+}
+
+static PyObject *core_end_synchronous_method(PyObject *op, PyObject *operation) {
+    if (!is_operation((Core *)op, operation)) return NULL;
+    return nothing_unless(core_end_synchronous((Core *)op, (Operation *)operation));
+}
+
+static PyObject *core_over_method(PyObject *op, PyObject *operation) {
+    if (!is_operation((Core *)op, operation)) return NULL;
+    operation_over((Operation *)operation);
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_record_method(PyObject *op, PyObject *line) {
+    char *text;
+    Py_ssize_t length;
+    if (PyBytes_AsStringAndSize(line, &text, &length) < 0) return NULL;
+    return nothing_unless(put_line((Core *)op, text, length));
+}
+
+static PyObject *core_in_flight(PyObject *op, PyObject *Py_UNUSED(ignored)) {
+    PyObject *all = PyList_New(0);
+    for (Operation *each = ((Core *)op)->oldest; all != NULL && each != NULL; each = each->newer)
+        if (PyList_Append(all, (PyObject *)each) < 0) Py_CLEAR(all);
+    return all;
+}
+
+static PyObject *core_place(PyObject *op, PyObject *frame) {
+    Key key;
+    key.count = 0;
+    if (!PyFrame_Check(frame)) {
+        PyErr_SetString(PyExc_TypeError, "not a frame");
+        return NULL;
+    }
+    if (push_place((Core *)op, &key, (PyFrameObject *)frame) < 0) return NULL;
+    return PyBytes_FromStringAndSize((char *)key.words, key.count * sizeof *key.words);
+}
+
+/* find(name, group, values, frame[, call]): the call of an operator in a group with these values at
+   this place, and None where it is not known. With a call, it is that from now on. */
+static PyObject *core_find(PyObject *op, PyObject *args) {
+    Core *self = (Core *)op;
+    PyObject *name, *group, *values, *frame, *call = NULL;
+    if (!PyArg_ParseTuple(args, "OOO!O!|O!", &name, &group, &PyTuple_Type, &values, &PyFrame_Type,
+                          &frame, self->state->types[CALL], &call))
+        return NULL;
+    Key key;
+    key.count = 0;
+    int done = push_value(self, &key, name, 0);
+    if (done > 0) done = push_value(self, &key, group, 0);
+    if (done > 0) done = push_value(self, &key, values, 0);
+    if (done > 0) done = push_place(self, &key, (PyFrameObject *)frame);
+    if (done < 0) return NULL;
+    if (done > 0 && call != NULL) remember_call(self, &key, (Call *)call);
+    PyObject *found = done > 0 ? (PyObject *)find_call(self, &key) : NULL;
+    return Py_NewRef(found ? found : Py_None);
+}
+
+static PyObject *core_forget_calls(PyObject *op, PyObject *Py_UNUSED(ignored)) {
+    forget_calls((Core *)op);
+    forget_codes((Core *)op);
+    Py_RETURN_NONE;
+}
+
+static PyObject *core_forget(PyObject *op, PyObject *Py_UNUSED(ignored)) {
+    Core *self = (Core *)op;
+    /* What is in flight is the parent's; a Work must not be destroyed here, and is not held. */
+    while (self->oldest != NULL) operation_over(self->oldest);
+    PyDict_Clear(self->works);
+    PyDict_Clear(self->open);
+    PyObject *all = PyThreadState_GetDict();
+    self->thread_id = 0;
+    if (all != NULL && PyDict_DelItem(all, self->thread_key) < 0) PyErr_Clear();
+    return core_forget_calls(op, NULL);
+}
+
+static PyObject *core_get_state(PyObject *op, void *Py_UNUSED(closure)) {
+    return Py_XNewRef((PyObject *)current_thread((Core *)op));
+}
+
+static PyObject *core_get_put(PyObject *op, void *Py_UNUSED(closure)) {
+    return Py_NewRef(((Core *)op)->put ? ((Core *)op)->put : Py_None);
+}
+
+/* A window's own `put` is not called, but passed by. */
+static int core_set_put(PyObject *op, PyObject *value, void *Py_UNUSED(closure)) {
+    Core *self = (Core *)op;
+    PyObject *bound = NULL;
+    if (value != NULL && PyCFunction_Check(value) &&
+        PyCFunction_GET_FUNCTION(value) == window_put_method)
+        bound = PyCFunction_GET_SELF(value);
+    Py_XSETREF(self->window, (Window *)Py_XNewRef(bound));
+    Py_XSETREF(self->put, Py_XNewRef(value));
+    return 0;
+}
+
+static PyMethodDef core_methods[] = {
+    {"begin", core_begin_method, METH_VARARGS, NULL},
+    {"issued", core_issued_method, METH_O, NULL},
+    {"wait_begins", core_wait_begins_method, METH_O, NULL},
+    {"end", core_end_method, METH_VARARGS, NULL},
+    {"end_synchronous", core_end_synchronous_method, METH_O, NULL},
+    {"over", core_over_method, METH_O, NULL},
+    {"record", core_record_method, METH_O, NULL},
+    {"in_flight", core_in_flight, METH_NOARGS, "Operations that are not over, oldest first."},
+    {"place", core_place, METH_O, "What tells the place of a frame from others, as bytes."},
+    {"find", core_find, METH_VARARGS, "A call by name, group, values and frame, or None."},
+    {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and code objects."},
+    {"forget", core_forget, METH_NOARGS, NULL},
+    {NULL},
+};
+
+static PyGetSetDef core_getset[] = {
+    {"state", core_get_state, NULL, "The calling thread's.", NULL},
+    {"put", core_get_put, core_set_put, NULL, NULL},
+    {NULL},
+};
+
+static PyType_Slot core_slots[] = {
+    {Py_tp_new, core_new},           {Py_tp_dealloc, core_dealloc},
+    {Py_tp_traverse, core_traverse}, {Py_tp_clear, core_clear},
+    {Py_tp_methods, core_methods},   {Py_tp_members, core_members},
+    {Py_tp_getset, core_getset},     {0, NULL},
+};
+
+static PyType_Spec core_spec = {"disttrace.recording._fast.Core", sizeof(Core), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
+                                core_slots};
 
 /* ---- Method: the wrapper of one method ------------------------------------------------------ */
 
-typedef struct Method Method;
-typedef PyObject *(*Wrapper)(Method *, PyObject *const *, Py_ssize_t, PyObject *);
-
-struct Method {
+typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
-    Wrapper call;
     Core *core;
-    PyObject *original, *name, *doc;
-    PyObject *entries;      /* {id(object): its entry, which has a number} */
-    PyObject *asynchronous; /* says of a frame whether its call waits; NULL: the options say it */
-    /* What is rare, in Python (see capture/hot_path/wrapper.py). */
-    PyObject *begin, *returned, *failed, *fail, *is_ours;
-    /* Of stores: what a begin record has besides, and {key: its text}; NULL for others. */
+    PyObject *name, *original, *doc;
+    PyObject *part;         /* what is rare, in Python (see capture/hot_path/plain.py) */
+    PyObject *is_ours;      /* whether an exception is our failure */
+    PyObject *entries;      /* {id(object): its entry, which has a number}; None: this is a wait */
+    PyObject *asynchronous; /* says of a frame whether its call waits; None: the options say it */
+    /* Of stores: what a begin record has besides, and {key: its text}. */
     PyObject *describe, *keys;
     int value; /* of stores: position of what is stored, 0: nothing */
     char returns_value;
     PyMethodDef definition; /* of the builtin that stands on the class */
+} Method;
+
+static PyMemberDef method_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Method, vectorcall), READONLY, NULL},
+    {"core", T_OBJECT, offsetof(Method, core), READONLY, NULL},
+    {"__name__", T_OBJECT, offsetof(Method, name), READONLY, NULL},
+    {"__wrapped__", T_OBJECT, offsetof(Method, original), READONLY, NULL},
+    {"__doc__", T_OBJECT, offsetof(Method, doc), READONLY, NULL},
+    {"part", T_OBJECT, offsetof(Method, part), 0, NULL},
+    {"is_ours", T_OBJECT, offsetof(Method, is_ours), 0, NULL},
+    {"entries", T_OBJECT, offsetof(Method, entries), 0, NULL},
+    {"asynchronous", T_OBJECT, offsetof(Method, asynchronous), 0, NULL},
+    {"describe", T_OBJECT, offsetof(Method, describe), 0, NULL},
+    {"keys", T_OBJECT, offsetof(Method, keys), 0, NULL},
+    {"value", T_INT, offsetof(Method, value), 0, NULL},
+    {"returns_value", T_BOOL, offsetof(Method, returns_value), 0, NULL},
+    {NULL},
 };
 
 /* Our failure, which is set: said and out of the way. -1 where it is not ours, and stays set. */
 static int fail(Method *self) {
     PyObject *error = take_error();
-    PyObject *done = PyObject_CallOneArg(self->fail, error);
+    PyObject *done = PyObject_CallMethod(self->part, "fail", "O", error);
     Py_DECREF(error);
     Py_XDECREF(done);
     return done ? 0 : -1;
 }
 
-/* Whether the exception that is set is ours; if so it is taken away. -1: another is set. */
-static int forgive(Method *self, PyObject **taken) {
+/* The exception that is set, taken away if it is ours. NULL: it is not, and one is set. */
+static PyObject *forgive(Method *self) {
     PyObject *error = take_error();
     PyObject *told = PyObject_CallOneArg(self->is_ours, error);
     int ours = told ? PyObject_IsTrue(told) : -1;
     Py_XDECREF(told);
+    if (ours > 0) return error;
     if (ours == 0)
         set_error(error);
-    else if (taken != NULL)
-        *taken = error;
     else
         Py_DECREF(error);
-    return ours;
+    return NULL;
 }
 
 /* Number of the entry of a group or store; 0: not known yet, or without a definition. */
 static int64_t entry_number(Method *self, PyObject *owner) {
     PyObject *key = PyLong_FromVoidPtr(owner);
-    if (key == NULL) return -1;
-    PyObject *entry = PyDict_GetItemWithError(self->entries, key);
-    Py_DECREF(key);
+    PyObject *entry = key ? PyDict_GetItemWithError(self->entries, key) : NULL;
+    Py_XDECREF(key);
     if (entry == NULL) return PyErr_Occurred() ? -1 : 0;
-    PyObject *n = PyObject_GetAttr(entry, self->core->state->n);
+    PyObject *n = PyObject_GetAttr(entry, self->core->state->names[NUMBER]);
     int64_t number = n ? PyLong_AsLongLong(n) : -1;
     Py_XDECREF(n);
     return number < 0 && !PyErr_Occurred() ? 0 : number;
@@ -1416,19 +1213,19 @@ static int64_t entry_number(Method *self, PyObject *owner) {
 
 /* The key of a call. 1: done; 0: calls of this form have none; -1: an exception. */
 static int push_call(Method *self, Key *key, PyObject *const *args, Py_ssize_t nargs,
-                     PyObject *kwnames, int with_arguments) {
+                     PyObject *kwnames) {
     Core *core = self->core;
     int64_t number = entry_number(self, args[0]);
     if (number <= 0) return (int)number;
     int done = push_address(key, self) && push(key, (uint64_t)number);
-    if (with_arguments) {
+    if (!given(self->describe)) { /* the arguments of a store's method are no part of its call */
         Py_ssize_t count = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
         done = done && push(key, (uint64_t)nargs);
         for (Py_ssize_t i = 1; done > 0 && i < count; i++) {
             if (i >= nargs) done = push_value(core, key, PyTuple_GET_ITEM(kwnames, i - nargs), 0);
             if (done > 0) done = push_value(core, key, args[i], 0);
         }
-        if (done > 0 && self->asynchronous != NULL) {
+        if (done > 0 && given(self->asynchronous)) {
             PyObject *frame = (PyObject *)PyEval_GetFrame();
             PyObject *told = PyObject_CallOneArg(self->asynchronous, frame ? frame : Py_None);
             done = told ? push_value(core, key, told, 0) : -1;
@@ -1438,19 +1235,41 @@ static int push_call(Method *self, Key *key, PyObject *const *args, Py_ssize_t n
     return done > 0 ? push_place(core, key, PyEval_GetFrame()) : done;
 }
 
-/* What a begin record of a store operation has besides; NULL without an exception: an unusual form,
-   which Python describes. */
+/* Write the text of a key that nobody could take for a secret, or for more than a word: see
+   redact.Masker.plain. NULL: it is another. */
+static char *put_plain(Core *core, char *out, PyObject *key) {
+    if (!given(core->plain) || !PyBytes_CheckExact(core->plain) ||
+        PyBytes_GET_SIZE(core->plain) != 129 || !PyUnicode_IS_COMPACT_ASCII(key) ||
+        PyUnicode_GET_LENGTH(key) > LINE / 2)
+        return NULL;
+    const unsigned char *plain = (unsigned char *)PyBytes_AS_STRING(core->plain);
+    const unsigned char *text = PyUnicode_1BYTE_DATA(key);
+    int run = 0;
+    *out++ = '"';
+    for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(key); i++) {
+        run = plain[text[i]] == 2 ? run + 1 : 0;
+        if (plain[text[i]] == 0 || run > plain[128]) return NULL;
+        *out++ = (char)text[i];
+    }
+    *out++ = '"';
+    return out;
+}
+
+/* What a begin record of a store operation has besides; NULL without an exception: an unusual
+   form, which Python describes. */
 static PyObject *store_details(Method *self, PyObject *const *args, Py_ssize_t nargs) {
     char text[2 * LINE], *out = text;
-    if (self->keys != NULL) {
-        PyObject *made = nargs > 1 && PyUnicode_CheckExact(args[1])
-                             ? PyDict_GetItemWithError(self->keys, args[1])
-                             : NULL;
-        if (made == NULL || PyBytes_GET_SIZE(made) > LINE)
-            return NULL; /* Python makes it, its secrets masked */
+    if (given(self->keys)) {
+        if (nargs < 2 || !PyUnicode_CheckExact(args[1])) return NULL;
         memcpy(out, ",\"k\":", 5);
-        memcpy(out + 5, PyBytes_AS_STRING(made), PyBytes_GET_SIZE(made));
-        out += 5 + PyBytes_GET_SIZE(made);
+        out = put_plain(self->core, out + 5, args[1]);
+        if (out == NULL) {
+            PyObject *made = PyDict_GetItemWithError(self->keys, args[1]);
+            if (made == NULL || PyBytes_GET_SIZE(made) > LINE)
+                return NULL; /* Python makes it, its secrets masked */
+            memcpy(text + 5, PyBytes_AS_STRING(made), PyBytes_GET_SIZE(made));
+            out = text + 5 + PyBytes_GET_SIZE(made);
+        }
     }
     if (self->value) {
         PyObject *value = nargs > 1 + self->value ? args[1 + self->value] : NULL;
@@ -1467,94 +1286,85 @@ static PyObject *store_details(Method *self, PyObject *const *args, Py_ssize_t n
     return PyBytes_FromStringAndSize(text, out - text);
 }
 
-/* The arguments as Python's functions get them: a tuple without the object, and a dictionary. */
-static PyObject *rarely(PyObject *function, PyObject *first, PyObject *const *args,
-                        Py_ssize_t nargs, PyObject *kwnames) {
+/* Have Python begin the call (with a thread) or describe it (without): each gets the arguments as
+   a tuple and a dictionary. */
+static PyObject *rarely(Method *self, Thread *thread, PyObject *const *args, Py_ssize_t nargs,
+                        PyObject *kwnames) {
     PyObject *positional = PyTuple_New(nargs - 1), *named = PyDict_New(), *result = NULL;
+    PyObject *frame = (PyObject *)PyEval_GetFrame();
     int failed = positional == NULL || named == NULL;
     for (Py_ssize_t i = 1; !failed && i < nargs; i++)
         PyTuple_SET_ITEM(positional, i - 1, Py_NewRef(args[i]));
     for (Py_ssize_t i = 0; !failed && kwnames != NULL && i < PyTuple_GET_SIZE(kwnames); i++)
         failed = PyDict_SetItem(named, PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0;
-    PyObject *frame = (PyObject *)PyEval_GetFrame();
-    if (!failed && first == NULL)
-        result = PyObject_CallFunctionObjArgs(function, positional, named, NULL);
+    if (!failed && thread == NULL)
+        result = PyObject_CallFunctionObjArgs(self->describe, positional, named, NULL);
     else if (!failed)
-        result = PyObject_CallFunctionObjArgs(function, first, args[0], positional, named,
-                                              frame ? frame : Py_None, NULL);
+        result = PyObject_CallMethod(self->part, "begin", "OOOOO", thread, args[0], positional,
+                                     named, frame ? frame : Py_None);
     Py_XDECREF(positional);
     Py_XDECREF(named);
     return result;
 }
 
-/* Begin a call that was not seen before, or that has not the usual form. */
-static Operation *begin_rarely(Method *self, Thread *thread, const Key *key, uint64_t hash,
-                               PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
-    PyObject *made = rarely(self->begin, (PyObject *)thread, args, nargs, kwnames);
-    if (made == NULL) return NULL;
-    if (!core_is_operation(self->core, made)) {
-        Py_DECREF(made);
-        return NULL;
-    }
-    Operation *operation = (Operation *)made;
-    if (key != NULL && operation->call->whole)
-        remember_call(self->core, key, hash, operation->call);
-    return operation;
-}
-
 /* Put the begin on record. NULL with an exception. */
 static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_ssize_t nargs,
                         PyObject *kwnames) {
+    Core *core = self->core;
     Key key;
     key.count = 0;
+    int done = push_call(self, &key, args, nargs, kwnames);
+    if (done < 0) { /* a property of the user's raised it, or a handler */
+        PyObject *ours = forgive(self);
+        if (ours == NULL) return NULL;
+        Py_DECREF(ours);
+    }
+    Call *call = done > 0 ? (Call *)Py_XNewRef((PyObject *)find_call(core, &key)) : NULL;
+    if (call == NULL) {
+        PyObject *made = rarely(self, thread, args, nargs, kwnames);
+        if (made == NULL) return NULL;
+        if (!is_operation(core, made)) Py_CLEAR(made);
+        call = made ? ((Operation *)made)->call : NULL;
+        if (done > 0 && call != NULL && call->whole) remember_call(core, &key, call);
+        return (Operation *)made;
+    }
     PyObject *details = NULL;
-    int is_store = self->describe != NULL;
-    if (is_store) {
+    if (given(self->describe)) {
         if (kwnames == NULL) details = store_details(self, args, nargs);
         if (details == NULL && !PyErr_Occurred())
-            details = rarely(self->describe, NULL, args, nargs, kwnames);
-        if (details == NULL) return NULL;
+            details = rarely(self, NULL, args, nargs, kwnames);
     }
-    int done = push_call(self, &key, args, nargs, kwnames, !is_store);
-    if (done < 0 &&
-        forgive(self, NULL) <= 0) { /* a property of the user's raised it, or a handler */
-        Py_XDECREF(details);
-        return NULL;
-    }
-    uint64_t hash = done > 0 ? key_hash(&key) : 0;
-    Call *call = done > 0 ? find_call(self->core, &key, hash) : NULL;
-    Operation *operation;
-    if (call == NULL)
-        operation = begin_rarely(self, thread, done > 0 ? &key : NULL, hash, args, nargs, kwnames);
-    else {
-        Py_INCREF(call); /* `ambient` may run Python, which may forget the table */
-        if (details != NULL && PyBytes_GET_SIZE(details) == 0) Py_CLEAR(details);
-        operation = core_begin(self->core, thread, call, details);
-        Py_DECREF(call);
-    }
+    Operation *operation = PyErr_Occurred() ? NULL : core_begin(core, thread, call, details);
     Py_XDECREF(details);
+    Py_DECREF(call);
+    return operation;
+}
+
+/* Begin the wait for a Work: of a call that waits itself, or later. NULL without an exception: of
+   one that nobody knows. */
+static Operation *begin_wait(Core *core, Thread *thread, PyObject *work, int *synchronous) {
+    Operation *operation = waits_for(thread, work);
+    *synchronous = operation != NULL;
+    if (operation != NULL || PyErr_Occurred()) return operation;
+    operation = followed(core, work);
+    if (operation != NULL && core_wait_begins(core, operation) < 0) Py_CLEAR(operation);
     return operation;
 }
 
 /* The user's call raised: its exception is set, and stays. */
 static void failed(Method *self, Thread *thread, Operation *operation) {
-    PyObject *type, *error, *traceback;
-    PyErr_Fetch(&type, &error, &traceback);
-    PyErr_NormalizeException(&type, &error, &traceback);
-    if (traceback != NULL) PyException_SetTraceback(error, traceback);
-    PyObject *done = PyObject_CallFunctionObjArgs(self->failed, thread, operation, error, NULL);
+    PyObject *error = take_error();
+    PyObject *done = PyObject_CallMethod(self->part, "failed", "OOO", thread, operation, error);
     if (done == NULL && fail(self) < 0) { /* a handler's came meanwhile: it is the newer one */
-        Py_XDECREF(type);
-        Py_XDECREF(error);
-        Py_XDECREF(traceback);
+        Py_DECREF(error);
         return;
     }
     Py_XDECREF(done);
-    PyErr_Restore(type, error, traceback);
+    set_error(error);
 }
 
 static int returned_rarely(Method *self, Thread *thread, Operation *operation, PyObject *result) {
-    PyObject *done = PyObject_CallFunctionObjArgs(self->returned, thread, operation, result, NULL);
+    PyObject *done = PyObject_CallMethod(self->part, "returned", "OOO", thread, operation, result);
     Py_XDECREF(done);
     return done ? 0 : -1;
 }
@@ -1563,121 +1373,83 @@ static int returned_rarely(Method *self, Thread *thread, Operation *operation, P
    itself if it is synchronous. */
 static int issue_returned(Method *self, Thread *thread, Operation *operation, PyObject *result) {
     Core *core = self->core;
-    if (result != Py_None && operation->call->synchronous) {
+    Call *call = operation->call;
+    if (result != Py_None && call->synchronous) {
         int done = 0;
-        if (operation->call->device_ends) /* its wait orders streams, and the device goes on */
+        if (call->device_ends) /* its wait orders streams, and the device goes on */
             done = core_issued(core, operation);
         else
             operation->issued = now(core) - operation->begin;
-        will_wait(thread, operation, result);
-        return done;
+        return will_wait(thread, operation, result) < 0 ? -1 : done;
     }
-    if (result == Py_None || operation->call->device_ends ||
-        (thread->batches != NULL && thread->batches != Py_None))
+    /* Python says of a Work without weak references that nobody will see it complete. */
+    if (result == Py_None || call->device_ends || given(thread->batches) ||
+        !PyType_SUPPORTS_WEAKREFS(Py_TYPE(result)))
         return returned_rarely(self, thread, operation, result);
-    if (core_issued(core, operation) < 0) return -1;
-    if (follow(core, operation, result) < 0) {
-        if (!PyErr_ExceptionMatches(PyExc_TypeError)) return -1;
-        PyErr_Clear(); /* a Python subclass without weak references: Python says so */
-        return returned_rarely(self, thread, operation, result);
-    }
-    PyObject *key = PyLong_FromVoidPtr(result);
-    int first = PyDict_GET_SIZE(core->open) == 0;
-    int done = key ? PyDict_SetItem(core->open, key, (PyObject *)operation) : -1;
-    Py_XDECREF(key);
-    if (done == 0 && first && core->wake != NULL) {
-        PyObject *woken = PyObject_CallNoArgs(core->wake);
-        Py_XDECREF(woken);
-        done = woken ? 0 : -1;
-    }
-    return done;
+    return core_issued(core, operation) < 0 ? -1 : follow(core, operation, result);
 }
 
 /* A store operation is over when its call returns. */
 static int store_returned(Method *self, Thread *thread, Operation *operation, PyObject *result) {
     if (!self->returns_value) return core_end(self->core, operation, NULL);
-    int64_t size;
-    if (PyBytes_CheckExact(result))
-        size = PyBytes_GET_SIZE(result);
-    else
-        return returned_rarely(self, thread, operation, result);
+    if (!PyBytes_CheckExact(result)) return returned_rarely(self, thread, operation, result);
     char text[32] = ",\"n\":";
-    PyObject *extra = PyBytes_FromStringAndSize(text, put_number(text + 5, size) - text);
+    char *end = put_number(text + 5, PyBytes_GET_SIZE(result));
+    PyObject *extra = PyBytes_FromStringAndSize(text, end - text);
     int done = extra ? core_end(self->core, operation, extra) : -1;
     Py_XDECREF(extra);
     return done;
 }
 
-static PyObject *call_recorded(Method *self, PyObject *const *args, Py_ssize_t nargs,
-                               PyObject *kwnames) {
+static int wait_returned(Method *self, Thread *thread, Operation *operation, PyObject *work,
+                         int synchronous) {
+    Core *core = self->core;
+    Call *call = operation->call;
+    if (!counter_of(core, call) || call->device_ends || operation->held ||
+        (operation->more != NULL && PyObject_IsTrue(operation->more)))
+        return returned_rarely(self, thread, operation, work);
+    if (synchronous) return core_end_synchronous(core, operation);
+    int done = unfollow(core, operation);
+    return core_end(core, operation, NULL) < 0 ? -1 : done;
+}
+
+static PyObject *method_run(Method *self, PyObject *const *args, Py_ssize_t nargs,
+                            PyObject *kwnames) {
     Core *core = self->core;
     if (core->off || nargs < 1) return PyObject_Vectorcall(self->original, args, nargs, kwnames);
     Thread *thread = current_thread(core);
     if (thread != NULL && thread->inside)
         return PyObject_Vectorcall(self->original, args, nargs, kwnames);
-    Operation *operation = thread ? begin(self, thread, args, nargs, kwnames) : NULL;
+    Operation *operation = NULL;
+    int is_wait = !given(self->entries), synchronous = 0, done;
+    Py_XINCREF(thread); /* Python runs from here on */
+    if (thread != NULL)
+        operation = is_wait ? begin_wait(core, thread, args[0], &synchronous)
+                            : begin(self, thread, args, nargs, kwnames);
     if (operation == NULL) {
-        PyObject *ours = NULL;
-        if (forgive(self, &ours) <= 0) return NULL;
-        PyObject *result = PyObject_Vectorcall(self->original, args, nargs, kwnames);
-        if (result != NULL) { /* what torch refuses, too, is no failure of ours */
+        PyObject *ours = NULL, *result = NULL;
+        if (!PyErr_Occurred() || (ours = forgive(self)) != NULL)
+            result = PyObject_Vectorcall(self->original, args, nargs, kwnames);
+        if (ours != NULL && result != NULL) { /* what torch refuses, too, is no failure of ours */
             set_error(ours);
             if (fail(self) < 0) Py_CLEAR(result);
         } else
-            Py_DECREF(ours);
+            Py_XDECREF(ours);
+        Py_XDECREF(thread);
         return result;
     }
-    Py_INCREF(thread);
     thread->inside = 1;
     PyObject *result = PyObject_Vectorcall(self->original, args, nargs, kwnames);
     thread->inside = 0;
     if (result == NULL)
         failed(self, thread, operation);
     else {
-        int done = self->describe ? store_returned(self, thread, operation, result)
-                                  : issue_returned(self, thread, operation, result);
-        if (done < 0 && fail(self) < 0) Py_CLEAR(result);
-    }
-    Py_DECREF(thread);
-    Py_DECREF(operation);
-    return result;
-}
-
-/* The wait of a Work: of a call that waits itself, or later, or of one that nobody knows. */
-static PyObject *call_wait(Method *self, PyObject *const *args, Py_ssize_t nargs,
-                           PyObject *kwnames) {
-    Core *core = self->core;
-    if (core->off || nargs < 1) return PyObject_Vectorcall(self->original, args, nargs, kwnames);
-    Thread *thread = current_thread(core);
-    if (thread != NULL && thread->inside)
-        return PyObject_Vectorcall(self->original, args, nargs, kwnames);
-    Operation *operation = thread ? waits_for(thread, args[0]) : NULL;
-    int synchronous = operation != NULL, done = thread ? 0 : -1;
-    if (operation == NULL && done == 0) {
-        operation = followed(core, args[0]);
-        done = operation ? core_wait_begins(core, operation) : PyErr_Occurred() ? -1 : 0;
-    }
-    if (done < 0 && fail(self) < 0) {
-        Py_XDECREF(operation);
-        return NULL;
-    }
-    if (operation == NULL) return PyObject_Vectorcall(self->original, args, nargs, kwnames);
-    Py_INCREF(thread);
-    thread->inside = 1;
-    PyObject *result = PyObject_Vectorcall(self->original, args, nargs, kwnames);
-    thread->inside = 0;
-    Call *call = operation->call;
-    if (result == NULL)
-        failed(self, thread, operation);
-    else {
-        if (call->counter == NULL || call->device_ends || operation->more || operation->held)
-            done = returned_rarely(self, thread, operation, args[0]);
-        else if (synchronous)
-            done = core_end_synchronous(core, operation);
-        else {
-            done = unfollow(core, operation);
-            if (core_end(core, operation, NULL) < 0) done = -1;
-        }
+        if (is_wait)
+            done = wait_returned(self, thread, operation, args[0], synchronous);
+        else if (given(self->describe))
+            done = store_returned(self, thread, operation, result);
+        else
+            done = issue_returned(self, thread, operation, result);
         if (done < 0 && fail(self) < 0) Py_CLEAR(result);
     }
     Py_DECREF(thread);
@@ -1687,60 +1459,38 @@ static PyObject *call_wait(Method *self, PyObject *const *args, Py_ssize_t nargs
 
 static PyObject *method_call(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                              PyObject *kwnames) {
-    return ((Method *)op)->call((Method *)op, args, nargs, kwnames);
+    return method_run((Method *)op, args, nargs, kwnames);
 }
 
 static PyObject *method_vectorcall(PyObject *op, PyObject *const *args, size_t nargsf,
                                    PyObject *kwnames) {
-    return ((Method *)op)->call((Method *)op, args, PyVectorcall_NARGS(nargsf), kwnames);
-}
-
-static PyObject *optional(PyObject *value) {
-    return value == NULL || value == Py_None ? NULL : Py_NewRef(value);
+    return method_run((Method *)op, args, PyVectorcall_NARGS(nargsf), kwnames);
 }
 
 static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"core",    "name",    "original",      "wrapper",
-                            "is_ours", "entries", "asynchronous",  "describe",
-                            "keys",    "value",   "returns_value", NULL};
+    static char *names[] = {"core", "name", "original", "part", "is_ours", NULL};
     State *state = PyType_GetModuleState(type);
-    PyObject *core, *name, *original, *wrapper, *is_ours, *entries = NULL, *asynchronous = NULL,
-                                                       *describe = NULL, *keys = NULL;
-    int value = 0, returns_value = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UOOO|OOOOip", names, state->core, &core,
-                                     &name, &original, &wrapper, &is_ours, &entries, &asynchronous,
-                                     &describe, &keys, &value, &returns_value))
+    PyTypeObject *core_type = state->types[CORE];
+    PyObject *core, *name, *original, *part, *is_ours;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UOOO", names, core_type, &core, &name,
+                                     &original, &part, &is_ours))
         return NULL;
-    Method *self = (Method *)type->tp_alloc(type, 0);
+    const char *text = PyUnicode_AsUTF8(name);
+    Method *self = text ? (Method *)type->tp_alloc(type, 0) : NULL;
     if (self == NULL) return NULL;
     self->vectorcall = method_vectorcall;
     self->core = (Core *)Py_NewRef(core);
     self->name = Py_NewRef(name);
     self->original = Py_NewRef(original);
+    self->part = Py_NewRef(part);
     self->is_ours = Py_NewRef(is_ours);
-    self->entries = optional(entries);
-    self->asynchronous = optional(asynchronous);
-    self->keys = optional(keys);
-    self->value = value;
-    self->returns_value = (char)returns_value;
-    self->begin = PyObject_GetAttrString(wrapper, "begin");
-    self->returned = PyObject_GetAttrString(wrapper, "returned");
-    self->failed = PyObject_GetAttrString(wrapper, "failed");
-    self->fail = PyObject_GetAttrString(wrapper, "fail");
-    self->describe = optional(describe);
     self->doc = PyObject_GetAttrString(original, "__doc__");
-    if (self->doc == NULL) PyErr_Clear();
-    if (!self->begin || !self->returned || !self->failed || !self->fail) {
-        Py_DECREF(self);
-        return NULL;
-    }
-    self->call = self->entries ? call_recorded : call_wait;
-    self->definition.ml_name = PyUnicode_AsUTF8(self->name);
+    self->definition.ml_name = text;
     self->definition.ml_meth = (PyCFunction)(void (*)(void))method_call;
     self->definition.ml_flags = METH_FASTCALL | METH_KEYWORDS;
     if (self->doc != NULL && PyUnicode_Check(self->doc))
         self->definition.ml_doc = PyUnicode_AsUTF8(self->doc);
-    PyErr_Clear(); /* a text that is no UTF-8 is no documentation */
+    PyErr_Clear(); /* without a text, or with one that is no UTF-8, there is no documentation */
     return (PyObject *)self;
 }
 
@@ -1758,50 +1508,19 @@ static PyObject *method_get(PyObject *self, PyObject *object, PyObject *Py_UNUSE
     return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
 }
 
-#define METHOD_HELD(method)                                                                        \
-    PyObject **const held[] = {(PyObject **)&(method)->core,                                       \
-                               &(method)->original,                                                \
-                               &(method)->entries,                                                 \
-                               &(method)->asynchronous,                                            \
-                               &(method)->begin,                                                   \
-                               &(method)->returned,                                                \
-                               &(method)->failed,                                                  \
-                               &(method)->fail,                                                    \
-                               &(method)->is_ours,                                                 \
-                               &(method)->describe,                                                \
-                               &(method)->keys}
-
-static int method_traverse(PyObject *op, visitproc visit, void *arg) {
-    Method *self = (Method *)op;
-    METHOD_HELD(self);
-    for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_VISIT(*held[i]);
-    Py_VISIT(Py_TYPE(op));
-    return 0;
+/* No clear: every cycle of a method passes its core or a Python object, which break it. */
+static int method_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    return visit_members(self, method_members, visit, arg);
 }
 
-/* No clear: every cycle of a method passes its core or a Python object, which break it. */
-static void method_dealloc(PyObject *op) {
-    Method *self = (Method *)op;
-    PyTypeObject *type = Py_TYPE(op);
-    PyObject_GC_UnTrack(op);
-    METHOD_HELD(self);
-    for (size_t i = 0; i < sizeof held / sizeof *held; i++) Py_CLEAR(*held[i]);
-    Py_CLEAR(self->name);
-    Py_CLEAR(self->doc);
-    type->tp_free(op);
-    Py_DECREF(type);
+static void method_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    free_object(self, method_members);
 }
 
 static PyMethodDef method_methods[] = {
     {"builtin", method_builtin, METH_O, "The same as a builtin of the module of this name."},
-    {NULL},
-};
-
-static PyMemberDef method_members[] = {
-    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Method, vectorcall), READONLY, NULL},
-    {"__name__", T_OBJECT, offsetof(Method, name), READONLY, NULL},
-    {"__doc__", T_OBJECT, offsetof(Method, doc), READONLY, NULL},
-    {"__wrapped__", T_OBJECT, offsetof(Method, original), READONLY, NULL},
     {NULL},
 };
 
@@ -1819,69 +1538,34 @@ static PyType_Spec method_spec = {"disttrace.recording._fast.Method", sizeof(Met
 
 /* ---- the module ------------------------------------------------------------------------------ */
 
-static int add_type(PyObject *self, PyTypeObject **place, PyType_Spec *spec) {
-    *place = (PyTypeObject *)PyType_FromModuleAndSpec(self, spec, NULL);
-    return *place ? PyModule_AddType(self, *place) : -1;
-}
-
 static int module_exec(PyObject *self) {
+    static const char *const names[] = {"shape", "dtype", "is_cpu", "device", "n"};
+    static PyType_Spec *const specs[] = {&window_spec,    &counter_spec, &call_spec,  &thread_spec,
+                                         &operation_spec, &core_spec,    &method_spec};
     State *state = PyModule_GetState(self);
-    state->shape = PyUnicode_InternFromString("shape");
-    state->dtype = PyUnicode_InternFromString("dtype");
-    state->is_cpu = PyUnicode_InternFromString("is_cpu");
-    state->device = PyUnicode_InternFromString("device");
-    state->n = PyUnicode_InternFromString("n");
-    if (!state->shape || !state->dtype || !state->is_cpu || !state->device || !state->n) return -1;
-    if (add_type(self, &state->window, &window_spec) < 0 ||
-        add_type(self, &state->counter, &counter_spec) < 0 ||
-        add_type(self, &state->call, &call_spec) < 0 ||
-        add_type(self, &state->thread, &thread_spec) < 0 ||
-        add_type(self, &state->operation, &operation_spec) < 0 ||
-        add_type(self, &state->core, &core_spec) < 0 ||
-        add_type(self, &state->method, &method_spec) < 0)
-        return -1;
-    /* A core says of what types its parts are, as PlainCore does. */
-    PyObject *core = (PyObject *)state->core, *name = PyUnicode_FromString("c");
-    int failed = name == NULL || PyObject_SetAttrString(core, "name", name) < 0 ||
-                 PyObject_SetAttrString(core, "new_window", (PyObject *)state->window) < 0 ||
-                 PyObject_SetAttrString(core, "new_counter", (PyObject *)state->counter) < 0 ||
-                 PyObject_SetAttrString(core, "new_call", (PyObject *)state->call) < 0 ||
-                 PyObject_SetAttrString(core, "new_thread", (PyObject *)state->thread) < 0 ||
-                 PyObject_SetAttrString(core, "Method", (PyObject *)state->method) < 0;
-    Py_XDECREF(name);
-    return failed ? -1 : 0;
+    for (int i = 0; i < NAMES; i++)
+        if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;
+    for (int i = 0; i < TYPES; i++) {
+        state->types[i] = (PyTypeObject *)PyType_FromModuleAndSpec(self, specs[i], NULL);
+        if (state->types[i] == NULL || PyModule_AddType(self, state->types[i]) < 0) return -1;
+    }
+    return 0;
 }
 
 static int module_traverse(PyObject *self, visitproc visit, void *arg) {
     State *state = PyModule_GetState(self);
-    Py_VISIT(state->window);
-    Py_VISIT(state->counter);
-    Py_VISIT(state->call);
-    Py_VISIT(state->thread);
-    Py_VISIT(state->operation);
-    Py_VISIT(state->core);
-    Py_VISIT(state->method);
+    for (int i = 0; i < TYPES; i++) Py_VISIT(state->types[i]);
     return 0;
 }
 
 static int module_clear(PyObject *self) {
     State *state = PyModule_GetState(self);
-    Py_CLEAR(state->window);
-    Py_CLEAR(state->counter);
-    Py_CLEAR(state->call);
-    Py_CLEAR(state->thread);
-    Py_CLEAR(state->operation);
-    Py_CLEAR(state->core);
-    Py_CLEAR(state->method);
-    Py_CLEAR(state->shape);
-    Py_CLEAR(state->dtype);
-    Py_CLEAR(state->is_cpu);
-    Py_CLEAR(state->device);
-    Py_CLEAR(state->n);
+    for (int i = 0; i < TYPES; i++) Py_CLEAR(state->types[i]);
+    for (int i = 0; i < NAMES; i++) Py_CLEAR(state->names[i]);
     return 0;
 }
 
-static PyModuleDef_Slot module_init_slots[] = {
+static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
     {0, NULL},
 };
@@ -1891,7 +1575,7 @@ static struct PyModuleDef module = {
     .m_name = "disttrace.recording._fast",
     .m_doc = "The native core; see core.py.",
     .m_size = sizeof(State),
-    .m_slots = module_init_slots,
+    .m_slots = module_slots,
     .m_traverse = module_traverse,
     .m_clear = module_clear,
 };

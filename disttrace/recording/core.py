@@ -6,7 +6,9 @@ byte for byte, and the wrappers' work too. A process has one of them, chosen whe
 
 from __future__ import annotations
 
+import functools
 import itertools
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -14,8 +16,16 @@ from typing import Any
 
 from disttrace.journal import format as fmt
 from disttrace.journal.segment import MakeWindow, PlainWindow
-from disttrace.recording.choice import PLAIN, native
-from disttrace.recording.operation import WAITED, Call, Counter, Operation, Threads, ThreadState
+from disttrace.recording.choice import NATIVE, PLAIN, native
+from disttrace.recording.operation import (
+    WAITED,
+    Call,
+    Counter,
+    Operation,
+    Threads,
+    ThreadState,
+    retail,
+)
 
 
 class _Reference(weakref.ref[Any]):
@@ -72,7 +82,7 @@ class PlainCore:
         seq = 0 if counter is None else counter.next()
         operation = Operation(n, self.clock(), call, seq, thread.tail, extra)
         self._in_flight[n] = operation
-        line = self._begin_line(operation)
+        line = self.begin_line(operation)
         try:
             self.put(line)
         except (ValueError, OSError) as error:
@@ -113,7 +123,19 @@ class PlainCore:
 
     def begins_in_flight(self) -> list[bytes]:
         """The begin records of all operations that are not over."""
-        return [self._begin_line(operation) for operation in list(self._in_flight.values())]
+        return [self.begin_line(operation) for operation in self.in_flight()]
+
+    def in_flight(self) -> list[Operation]:
+        """Operations that are not over, oldest first."""
+        return list(self._in_flight.values())
+
+    def begin_line(self, operation: Operation) -> bytes:
+        """The begin record of an operation."""
+        o, call = operation, operation.call
+        begin, extra = o.begin - self.t0, o.extra or b""
+        if call.counter is None:
+            return fmt.BEGIN_UNCOUNTED_LINE % (o.n, begin, call.n, o.tail, extra)
+        return fmt.BEGIN_LINE % (o.n, begin, call.n, o.seq, o.tail, extra)
 
     def will_wait(self, thread: ThreadState, operation: Operation, work: Any) -> None:
         """The call of ``operation`` is about to wait for ``work`` itself."""
@@ -167,13 +189,6 @@ class PlainCore:
         if operation.reference is reference:
             self.dropped(operation)
 
-    def _begin_line(self, operation: Operation) -> bytes:
-        o, call = operation, operation.call
-        begin = o.begin - self.t0
-        if call.counter is None:
-            return fmt.BEGIN_UNCOUNTED_LINE % (o.n, begin, call.n, o.tail, o.extra)
-        return fmt.BEGIN_LINE % (o.n, begin, call.n, o.seq, o.tail, o.extra)
-
 
 def discard(line: bytes) -> None:
     """Where records go when tracing is off."""
@@ -195,7 +210,18 @@ def make(
     """A core of either kind: the native one has the same attributes, and others besides."""
     if name == PLAIN:
         return PlainCore(recover=recover, register=register)
-    templates = (
+    core: PlainCore = _native_core()(_PIECES)
+    core.put = discard
+    core.recover = recover  # type: ignore[attr-defined]
+    new_thread: Any = core.new_thread
+    core.register_thread = lambda: new_thread(register())  # type: ignore[attr-defined]
+    return core
+
+
+# The records cut where a number stands; before the last piece come further keys.
+_PIECES = tuple(
+    tuple(template.replace(b"%b", b"").split(b"%d"))
+    for template in (
         fmt.BEGIN_LINE,
         fmt.BEGIN_UNCOUNTED_LINE,
         fmt.ISSUED_LINE,
@@ -203,5 +229,46 @@ def make(
         fmt.END_LINE,
         fmt.END_SYNCHRONOUS_LINE,
     )
-    core: PlainCore = native().Core(recover, register, discard, templates)
-    return core
+)
+
+
+@functools.cache
+def _native_core() -> Any:
+    """The class of the native core: its types, and in Python what need not be fast."""
+    fast = native()
+    base: Any = fast.Core
+
+    def make_call(n: int, op: str, synchronous: bool, counter: Counter | None) -> Call:
+        call: Call = fast.Call()
+        call.n, call.op, call.synchronous, call.counter = n, op, synchronous, counter
+        call.whole = True
+        return call
+
+    def make_thread(number: int) -> ThreadState:
+        thread: ThreadState = fast.ThreadState()
+        thread.number, thread.native = number, threading.get_native_id()
+        thread.parents, thread.waited = [], []
+        retail(thread)
+        return thread
+
+    class NativeCore(base):
+        """Begins and ends of operations, as ``PlainCore``."""
+
+        name = NATIVE
+        new_window, new_counter, method = fast.Window, fast.Counter, fast.Method
+        new_call, new_thread = staticmethod(make_call), staticmethod(make_thread)
+        begins_in_flight, unfollow = PlainCore.begins_in_flight, PlainCore.unfollow
+        followed, begin_line = PlainCore.followed, PlainCore.begin_line
+
+        @property
+        def threads(self) -> Any:
+            """``threads.state`` is the calling thread's state."""
+            return self
+
+        def follow(self, operation: Any, work: Any) -> None:
+            """``work`` ends ``operation``, which is called where nobody holds it any more."""
+            operation.reference = weakref.ref(work, operation)
+            operation.work = id(work)
+            self.works[operation.work] = operation
+
+    return NativeCore

@@ -132,6 +132,8 @@ class KeyTexts:
 
     def make(self, key: Any) -> bytes:
         """The value of a key, or of a list of them."""
+        if type(key) is str and redact.current.is_plain(key):  # most are, and many never come again
+            return b'"%b"' % key.encode()
         text = json_text(redact.current.record(key))
         if type(key) is str and len(key) <= _LONGEST_KEY:
             if len(self.made) >= _MOST_KEYS:

@@ -35,7 +35,7 @@ class CallSites:
         core: Any = recorder.core
         self.place: Callable[[types.FrameType], Hashable] = self._place
         if core.name != PLAIN:
-            core.places(depth, self._is_users)
+            core.depth, core.is_user = depth, self._is_users
             self.place = core.place
 
     def _place(self, frame: types.FrameType | None) -> Hashable:

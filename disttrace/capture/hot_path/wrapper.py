@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from disttrace import errors
+from disttrace import errors, redact
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path import plain
 from disttrace.capture.hot_path.call_key import ReadKey, kinds
@@ -77,11 +77,13 @@ def waiting(original: Function, part: Part, capture: Capture, owner: type, name:
 
 def _native(capture: Capture, original: Function, part: Part, name: str, **further: Any) -> Any:
     core: Any = capture.recorder.core
-    if not capture.reads:
-        capture.reads = True
-        core.reads(torch.Tensor, *kinds())
+    if core.tensor is None:
+        core.tensor, core.kinds = torch.Tensor, kinds()
+        core.plain = redact.current.plain
     inner = getattr(original, "__func__", original)  # pybind11's stand in instance methods
     builtin = isinstance(inner, types.BuiltinFunctionType)
     called = inner if builtin else original
-    method = core.Method(core, name, called, part, errors.is_ours, **further)
+    method = core.method(core, name, called, part, errors.is_ours)
+    for key, value in further.items():
+        setattr(method, key, value)
     return method.builtin(inner.__module__) if builtin else method

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,8 +31,8 @@ from disttrace.capture.native.kernels import (
     redispatch_of,
     schema_of,
 )
-from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.context import Capture
+from disttrace.recording.choice import PLAIN
 from disttrace.recording.operation import Call, Operation
 
 PART = "waits of functional collectives"
@@ -58,7 +59,11 @@ class Issuing:
         self._capture = capture
         self._part = part
         self._kernels = {name: Kernels(capture, part, name) for name in NAMESPACES}
+        core: Any = capture.recorder.core
         self._calls = Calls(capture.sites)
+        self._find: Callable[..., Call | None] = (
+            self._find_plainly if core.name == PLAIN else core.find
+        )
         self._issued: dict[int, list[Call]] = {}  # by threads in a functional operator
         capture.on_fork += [self._calls.forget, self._issued.clear]
 
@@ -77,17 +82,12 @@ class Issuing:
 
     def _kernel(self, kernels: Kernels, namespace: str, name: str) -> Callable[..., Any]:
         part, fail, failed = self._part, self._capture.fail, self._capture.failed
-        recorder, works, place = (
+        recorder, works, threads = (
             self._capture.recorder,
             self._capture.works,
-            self._capture.sites.place,
+            self._capture.recorder.threads,
         )
-        threads, begin, issued, get = (
-            recorder.threads,
-            recorder.begin,
-            recorder.issued,
-            self._calls.get,
-        )
+        begin, issued, find = recorder.begin, recorder.issued, self._find
         redispatch, after, within = redispatch_of(namespace, name), after_key(), self._within
         names = [argument.name for argument in schema_of(namespace, name).arguments]
         at, number_of, running = names.index(_GROUP), self._group_number(), kernels.running
@@ -96,10 +96,8 @@ class Issuing:
             issued(operation)
             if operation.call.device_ends:
                 works.on_device(operation, None, None)
-            elif isinstance(result, torch.Tensor):
-                works.expect(operation, (storage(result),))
             else:
-                works.expect(operation, [storage(tensor) for tensor in result])
+                works.expect(operation, result)
 
         def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
             running.append(None)
@@ -111,10 +109,8 @@ class Issuing:
                 try:
                     group = None if kwargs else number_of(args[at])
                     if group is not None:
-                        read = [freeze(value) for value in args]
-                        read[at] = group
-                        key = name, tuple(read), place(sys._getframe(1))
-                        call = get(key)
+                        key = name, group, args, sys._getframe(1)
+                        call = find(*key)
                         if call is not None:
                             operation = begin(thread, call)
                 except BaseException as error:
@@ -165,7 +161,22 @@ class Issuing:
             else:
                 self._issued[thread] = outer
             if key is not None and len(issued) == 1 and self._is_enough(issued[0]):
-                self._calls.add(key, issued[0])
+                self._find(*key, issued[0])
+
+    def _find_plainly(
+        self,
+        name: str,
+        group: int,
+        values: tuple[Any, ...],
+        frame: types.FrameType,
+        call: Call | None = None,
+    ) -> Call | None:
+        """The call of an operator with these arguments at this place; ``call`` from now on."""
+        place = self._capture.sites.place(frame)
+        key = name, group, tuple([freeze(value) for value in values]), place
+        if call is not None:
+            self._calls.add(key, call)
+        return self._calls.get(key)
 
     def _group_number(self) -> Callable[[Any], int | None]:
         """Gives the number of the group that an operator names; None where it is not known yet."""

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from disttrace.recording.operation import Call, Operation
 from disttrace.recording.recorder import Recorder
 
@@ -76,10 +78,11 @@ class Works:
         for number in results:
             self._results[number] = operation
 
-    def expect(self, operation: Operation, results: Sequence[int]) -> None:
-        """``operation`` ends with a wait for one of these storages; its Work was not seen."""
-        operation.tensors = results
-        for number in results:
+    def expect(self, operation: Operation, result: Any) -> None:
+        """``operation`` ends with a wait for ``result``, tensors; its Work was not seen."""
+        tensors = (result,) if isinstance(result, torch.Tensor) else result
+        operation.tensors = numbers = [storage(tensor) for tensor in tensors]
+        for number in numbers:
             before = self._results.get(number)
             self._results[number] = operation
             if before is not None and not before.ended and before.reference is None:
@@ -106,7 +109,7 @@ class Works:
 
     def of_result(self, tensor: Any) -> Operation | None:
         """The C++-issued operation whose result ``tensor`` holds, if it is not over."""
-        return self._results.get(storage(tensor))
+        return self._results.get(storage(tensor)) if self._results else None
 
     def asked(self, operation: Operation, how: str) -> None:
         """The program asked for completion by ``how``; the first time counts."""

@@ -35,7 +35,6 @@ class Capture:
         self.works = Works(recorder)
         self.keys = KeyTexts()
         self.annotated = Calls(self.sites)
-        self.reads = False  # the native core was told how to read arguments
         self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
         self.broken: set[str] = set()  # parts taken out of service
         self._undescribed: dict[str, int] = {}  # by part: calls that could not be described
