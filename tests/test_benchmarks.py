@@ -150,7 +150,7 @@ def test_a_figure_of_a_tracer_that_saw_nothing_is_marked() -> None:
     }
     note = latency.table("T", result).note
     assert note == ("**Not recorded, so of no worth:** all_reduce (0 begins of 25 calls).")
-    (verdict,) = latency.against_profiler("Python", result, ["all_reduce"], [1.25])
+    (verdict,) = latency.against("Python", result, ["all_reduce"], "profiler, stacks", 1.25)
     assert verdict.met is None
 
 
@@ -192,7 +192,9 @@ def test_store_operations() -> None:
     report = store_operations.measure(TINY)
     (table,) = report.tables
     assert names(table) == ["HashStore.set", "HashStore.get", "TCPStore.set", "TCPStore.get"]
-    assert [verdict.goal for verdict in report.verdicts] == ["Store operations: at most 3 us"]
+    assert [verdict.goal for verdict in report.verdicts] == [
+        "Operations of a HashStore: at most 0.4 us"
+    ]
     complete(table)
 
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.recorder import child
-from benchmarks.recorder.interleave import Case, Variant, interleaved
+from benchmarks.recorder.interleave import CPU, STEADY, Case, Variant, interleaved
 from benchmarks.recorder.scale import Scale
 from benchmarks.recorder.series import BARE
 from benchmarks.recorder.tracers import OURS, PLAIN, PROFILER, SPAN, STACKS, VIZTRACER, available
-from benchmarks.report import Report
+from benchmarks.report import Report, Verdict
 from benchmarks.viewer import latency
 
 ALONE = (BARE, OURS, PLAIN, PROFILER, STACKS, VIZTRACER, SPAN)
 BESIDE_ISSUER = (BARE, OURS, STACKS)
-GOALS = (0.75, 0.5)
-KERNEL_GOAL, HOOKS_GOAL = 3.0, 1.5
-_FUNCTIONAL = "functional all_reduce and wait"
+SYNCHRONOUS = ("all_reduce", "broadcast", "barrier", "send", "recv")
+ASYNCHRONOUS = "all_reduce, async and wait"
+FUNCTIONAL = "functional all_reduce and wait"
+SYNCHRONOUS_GOAL, ASYNCHRONOUS_GOAL = 0.5, 0.75
+FUNCTIONAL_GOAL_US, BESIDE_GOAL_US = 8.0, 0.1
 
 
 def measure(scale: Scale) -> Report:
@@ -24,9 +27,7 @@ def measure(scale: Scale) -> Report:
     counts = {"rounds": scale.rounds, "calls": scale.calls}
     (alone,) = child.measure(__name__, "in_child", {**counts, "issuer": False})
     (beside,) = child.measure(__name__, "in_child", {**counts, "issuer": True})
-    cases = list(alone["figures"])
-    way = "native hooks" if beside["hooks"] else "the dispatcher kernel"
-    limit = HOOKS_GOAL if beside["hooks"] else KERNEL_GOAL
+    way = "native hooks" if beside["hooks"] else "kernels on functional operators"
     return Report(
         tables=(
             latency.table(
@@ -43,9 +44,34 @@ def measure(scale: Scale) -> Report:
             ),
         ),
         verdicts=(
-            *latency.against_profiler("Issued from Python", alone, cases, GOALS),
-            *latency.against_profiler(f"Issued from C++, {way}", beside, [_FUNCTIONAL], (limit,)),
+            *latency.against("Issued from Python", alone, SYNCHRONOUS, STACKS, SYNCHRONOUS_GOAL),
+            *latency.against("Issued from Python", alone, SYNCHRONOUS, VIZTRACER, 1.0),
+            *latency.against(
+                "Issued from Python", alone, (ASYNCHRONOUS,), STACKS, ASYNCHRONOUS_GOAL
+            ),
+            *_issuer(alone, beside),
         ),
+    )
+
+
+def _issuer(alone: latency.Result, beside: latency.Result) -> Iterator[Verdict]:
+    """What functional collectives take, and what they cost those of Python beside them."""
+    taken = latency.microseconds(beside["figures"][FUNCTIONAL][CPU], OURS)
+    yield Verdict(
+        f"A functional collective and its wait: at most {FUNCTIONAL_GOAL_US:g} us",
+        f"{taken:.2f} us",
+        None if latency.not_recorded(beside) else taken <= FUNCTIONAL_GOAL_US,
+    )
+    more = {
+        case: latency.microseconds(beside["figures"][case][CPU], OURS)
+        - latency.microseconds(alone["figures"][case][CPU], OURS)
+        for case in alone["figures"]
+    }
+    worst = max(more, key=lambda case: more[case])
+    yield Verdict(
+        f"Python's operations beside it: at most {BESIDE_GOAL_US:g} us more than alone",
+        f"{more[worst]:+.2f} us (worst: {worst})",
+        more[worst] <= BESIDE_GOAL_US,
     )
 
 
@@ -63,7 +89,7 @@ def in_child(rounds: int, calls: int, issuer: bool) -> dict[str, Any]:
         measured = [*cases.functional(group), *measured]
     tracers = available(*(BESIDE_ISSUER if issuer else ALONE))
     variants = {name: Variant(enter, measured) for name, enter in tracers.items()}
-    found = interleaved(variants, rounds=rounds, calls=calls)
+    found = interleaved(variants, rounds=rounds, calls=calls, warm=min(calls, STEADY))
     found["hooks"] = hasattr(dist.ProcessGroup, "register_pre_hook")
     dist.destroy_process_group()
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from benchmarks.recorder.interleave import CPU, WALL
@@ -40,26 +40,22 @@ def not_recorded(result: Result) -> list[str]:
     ]
 
 
-def against_profiler(
-    what: str, result: Result, cases: Iterable[str], limits: Sequence[float]
+def against(
+    what: str, result: Result, cases: Iterable[str], other: str, limit: float
 ) -> list[Verdict]:
-    """The first case, and the worst of all, in units of torch.profiler with stacks and shapes."""
+    """Ours in units of another tracer, in the worst of ``cases``; nothing without that tracer."""
     figures = result["figures"]
-    ratios = {case: ratio(figures[case][CPU], OURS, STACKS) for case in cases}
-    first = next(iter(ratios))
+    ratios = {case: ratio(figures[case][CPU], OURS, other) for case in cases}
     known = {case: value for case, value in ratios.items() if value is not None}
-    worst = max(known, key=lambda case: known[case]) if known else first
-    complete = not any(line.startswith(first + " (") for line in not_recorded(result))
-    verdicts = []
-    for limit in limits:
-        goal = f"{what}: at most {limit:g} of torch.profiler with stacks and shapes"
-        for case in dict.fromkeys((first, worst)):
-            value = ratios[case]
-            sure = complete and value is not None
-            label = case if case == first else f"worst: {case}"
-            met = value is not None and value <= limit
-            verdicts.append(Verdict(goal, f"{_number(value)} ({label})", met if sure else None))
-    return verdicts
+    if not known:
+        return []
+    worst = max(known, key=lambda case: known[case])
+    label = worst if len(ratios) == 1 else f"worst: {worst}"
+    sure = not any(line.startswith(worst + " (") for line in not_recorded(result))
+    goal = f"{what}: at most {limit:g} of {other}, {', '.join(ratios)}"
+    return [
+        Verdict(goal, f"{_number(known[worst])} ({label})", known[worst] <= limit if sure else None)
+    ]
 
 
 def microseconds(variants: Variants, name: str) -> float:

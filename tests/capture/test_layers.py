@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -117,9 +118,10 @@ def test_groups_made_in_other_ways(tmp_path: Path) -> None:
 def test_a_python_backend(tmp_path: Path) -> None:
     """Its methods are recorded once, whether C++ calls them for a hooked group or the program."""
     program = PROGRAMS / "own_backend.py"
-    plain = preloaded(program).check()
-    if "No constructor" in plain.stdout:
-        pytest.skip("this torch has no Python backends")
+    plain = preloaded(program)
+    if "No constructor" in plain.stdout or plain.code == -signal.SIGSEGV:
+        pytest.skip("this torch has no Python backends, or crashes on them untraced (2.15.0)")
+    plain.check()
     traced = preloaded(program, str(tmp_path)).check()
     assert traced.stdout == plain.stdout
     (journal,) = read_journals(tmp_path)

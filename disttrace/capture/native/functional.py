@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from disttrace import errors
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.native import cxx_callers
@@ -185,7 +186,12 @@ class Issuing:
         entry_of = self._capture.groups.get
 
         def number(name: Any) -> int | None:
-            entry = entry_of(id(_resolve_process_group(name) if type(name) is str else name))
+            try:
+                entry = entry_of(id(_resolve_process_group(name) if type(name) is str else name))
+            except Exception as error:  # nobody's name: torch will say so
+                if not errors.is_ours(error):
+                    raise
+                return None
             return None if entry is None else entry.n
 
         return number
