@@ -72,7 +72,7 @@ class Issuing:
         """Put all of them in place; those of the key WITHIN must stand by then."""
         for namespace, kernels in self._kernels.items():
             for name in issuers(namespace):
-                kernels.put(name, self._kernel(kernels, namespace, name))
+                kernels.put_counting(name, self._kernel(kernels, namespace, name))
 
     def seen(self, call: Call) -> None:
         """The calling thread issued an operator of ``c10d`` and recorded it."""
