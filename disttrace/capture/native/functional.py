@@ -192,7 +192,7 @@ class Issuing:
                 if not errors.is_ours(error):
                     raise
                 return None
-            return None if entry is None else entry.n
+            return None if entry is None or entry.n < 1 else entry.n
 
         return number
 
