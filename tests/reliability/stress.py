@@ -23,14 +23,18 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 import disttrace
 
 
+_ALARM_S = 0.003
+
+
 class Interrupted(Exception):  # noqa: N818 - no error
     """What the handler raises."""
 
 
 def handler(number: int, frame: object) -> None:
-    """Communicates, and raises every third time."""
+    """Communicates, and raises every third time; the next alarm comes some time after that."""
     handler.calls += 1  # type: ignore[attr-defined]
     dist.broadcast(torch.ones(1), 0)
+    signal.setitimer(signal.ITIMER_REAL, _ALARM_S)
     if handler.calls % 3 == 0:  # type: ignore[attr-defined]
         raise Interrupted
 
@@ -48,6 +52,10 @@ def turn(store: Any, number: int) -> None:
     del del_me, future
     store.set(f"key {number % 50} \u00e9", "v" * (number % 3000))
     store.get(f"key {number % 50} \u00e9")
+    store.set(f"step/{number}/never/again", b"")
+    functional, name = torch.ops._c10d_functional, dist.group.WORLD.group_name
+    functional.wait_tensor(functional.all_reduce(shape, "sum", name))
+    functional.all_gather_into_tensor(shape, 2, name)
     with disttrace.annotate(f"step {number}"):
         exec("dist.barrier()", {"dist": dist})
     for refused in (store.get, lambda: dist.group.WORLD.allreduce(None)):
@@ -78,24 +86,27 @@ def main(folder: str, core: str, seconds: float) -> None:
     for _ in range(3):
         threading.Thread(target=worker, args=(store, until), daemon=True).start()
     signal.signal(signal.SIGALRM, handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
     number = 0
     while time.monotonic() < until:
-        number += 1
         try:
-            turn(store, number)
-        except Interrupted:
-            pass
-        if number % 300 == 0:
+            signal.setitimer(signal.ITIMER_REAL, _ALARM_S)
+            while number % 300 or not number:
+                number += 1
+                turn(store, number)
             signal.setitimer(signal.ITIMER_REAL, 0)
+            number += 1
             child = os.fork()
             if child == 0:
                 for each in range(20):
                     turn(store, each)
                 os._exit(0)
             os.waitpid(child, 0)
-            signal.setitimer(signal.ITIMER_REAL, 0.003, 0.003)
-    signal.setitimer(signal.ITIMER_REAL, 0)
+        except Interrupted:
+            pass
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except Interrupted:
+        signal.setitimer(signal.ITIMER_REAL, 0)
     broken = disttrace.session._session.capture.broken  # type: ignore[union-attr]
     print(number, handler.calls, sorted(broken))  # type: ignore[attr-defined]
 
