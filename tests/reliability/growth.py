@@ -89,7 +89,7 @@ def run(operations: int, core: str) -> int:
 
 
 def reinstall(times: int, core: str) -> int:
-    """KiB that the last three quarters of so many installations added."""
+    """KiB that the second half of so many installations added."""
     first = 0
     for number in range(times):
         with tempfile.TemporaryDirectory() as folder:
@@ -97,10 +97,10 @@ def reinstall(times: int, core: str) -> int:
             for call, _ in methods().values():
                 call(number)
             disttrace.uninstall()
-        if number == times // 4:
+        if number == times // 2:
             first = resident()
     last = resident()
-    print(f"{times} installations: {first} KiB after a quarter, {last} KiB at the end", flush=True)
+    print(f"{times} installations: {first} KiB after half, {last} KiB at the end", flush=True)
     return last - first
 
 
