@@ -29,6 +29,7 @@ threads, places, table, keys of calls, records, Core, Method.  */
 #endif
 
 enum {
+    INTERFACE = 2,   /* as in choice.py */
     WAITED = 16,     /* as in operation.py */
     DEEPEST = 100,   /* frames, as in call_site.py */
     KEY_WORDS = 400, /* what a key may have; longer ones are read in Python each time */
@@ -1549,7 +1550,7 @@ static int module_exec(PyObject *self) {
         state->types[i] = (PyTypeObject *)PyType_FromModuleAndSpec(self, specs[i], NULL);
         if (state->types[i] == NULL || PyModule_AddType(self, state->types[i]) < 0) return -1;
     }
-    return 0;
+    return PyModule_AddIntConstant(self, "INTERFACE", INTERFACE);
 }
 
 static int module_traverse(PyObject *self, visitproc visit, void *arg) {

@@ -9,12 +9,18 @@ NATIVE, PLAIN = "c", "python"
 NAMES = (NATIVE, PLAIN)
 
 _MODULE = "disttrace.recording._fast"
+# What Python expects of the native core. It changes with it, for an editable install may keep what
+# was compiled from an older source.
+INTERFACE = 2
 
 
 def native() -> Any:
     """The module of the native core. Raises ImportError where it was not built, or not for this
-    interpreter."""
-    return importlib.import_module(_MODULE)
+    interpreter, or from another source."""
+    module: Any = importlib.import_module(_MODULE)
+    if getattr(module, "INTERFACE", None) != INTERFACE:
+        raise ImportError("it was built from another version: python hatch_build.py builds it")
+    return module
 
 
 def choose(name: str | None) -> tuple[str, str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +178,11 @@ def test_definitions_stay_within_the_bound(tmp_path: Path, core: str) -> None:
     assert begins[-1]["a"]["shapes"] == [[19_999]]
     (journal,) = read_journals(tmp_path)
     assert {b["s"] for b in begins} <= journal.calls().keys()
+
+
+def test_a_core_of_another_source_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was compiled before an update stays beside it in an editable install."""
+    monkeypatch.setitem(sys.modules, "disttrace.recording._fast", types.ModuleType("_fast"))
+    core, why = choice.choose(None)
+    assert core == choice.PLAIN
+    assert "another version" in why

@@ -22,7 +22,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import disttrace
 
-
 _ALARM_S = 0.003
 
 
