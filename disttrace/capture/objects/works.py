@@ -11,8 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from disttrace.recording.operation import Call, Operation
 from disttrace.recording.recorder import Recorder
 
@@ -80,7 +78,7 @@ class Works:
 
     def expect(self, operation: Operation, result: Any) -> None:
         """``operation`` ends with a wait for ``result``, tensors; its Work was not seen."""
-        tensors = (result,) if isinstance(result, torch.Tensor) else result
+        tensors = result if isinstance(result, (list, tuple)) else (result,)
         operation.tensors = numbers = [storage(tensor) for tensor in tensors]
         for number in numbers:
             before = self._results.get(number)
