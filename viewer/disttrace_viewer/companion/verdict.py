@@ -30,7 +30,7 @@ from disttrace_viewer.companion.told import (
     unpacked,
 )
 from disttrace_viewer.companion.words import habitual, lines, stalled, voices, who_waits
-from disttrace_viewer.findings.finding import ERROR
+from disttrace_viewer.findings.finding import CERTAIN, ERROR
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.job import judged
@@ -121,7 +121,9 @@ class Judge:
         rest = [self._stall_s - age for age in ages if age < self._stall_s]
         if unknown:
             # Who is not known may be in it as well as missing: that is nobody's fault by records.
-            errors = [f for f in errors if f.culprits or not f.absent_ranks]
+            errors = [
+                f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)
+            ]
             patience = self._stall_s + min(self._stall_s / 2, PATIENCE_S)
             if not errors and joined and (wait := patience - max(ages, default=patience)) > 0:
                 rest.append(min(wait, ASK_AGAIN_S))  # they may be about to answer
