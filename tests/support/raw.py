@@ -55,4 +55,5 @@ def read_journals(folder: Path) -> list[RawJournal]:
 
 def _lines(path: Path) -> list[Record]:
     content = path.read_bytes().rstrip(b"\0")
-    return [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
+    lines = content[: content.rfind(b"\n") + 1].splitlines()
+    return [json.loads(line) for line in lines if line[:1] == b"{"]  # not the text of stacks
