@@ -24,7 +24,7 @@ from disttrace.journal.format import DUMPED
 
 PART = "stacks without the GIL"
 SHORTEST_S = 1.5
-OF_LIMIT = 0.4
+OF_LIMIT = 0.7
 """So much of the limit the background thread may be kept from running before it is held so."""
 FEW = 8
 """Threads beyond which no watchdog is set. Many that take turns keep ours waiting as long as one
@@ -72,7 +72,9 @@ class GilFreeStacks:
         if self._handles or self._register is None:
             return
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._register(signal.SIGTERM, file=self._file, all_threads=True, chain=True)
+            # Only of the thread that gets it, the main one unless that blocks it: its own frames
+            # cannot move meanwhile, those of threads that run could, and end us by SIGSEGV.
+            self._register(signal.SIGTERM, file=self._file, all_threads=False, chain=True)
             self._handles = True
 
     def put_off(self, now: int) -> None:

@@ -14,7 +14,7 @@ import disttrace.journal.format as fmt
 Lines = list[tuple[str, int, str]]
 
 _THREAD = re.compile(
-    rb"^(Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])? \(most recent call first\):$"
+    rb"^(Stack|(Current thread|Thread) 0x[0-9a-f]+(?: \[.*\])?) \(most recent call first\):$"
 )
 _FRAME = re.compile(rb'^  File "(.*)", line (\d+) in (.*)$')
 _OTHER = re.compile(rb"^(Timeout \(.*\)!|  <no Python frame>|  File .*|  \.\.\.|\.\.\.)$")
