@@ -11,6 +11,8 @@ from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import engine_of
 from disttrace_viewer.trace.errors import ViewerError
 
+no_cycles = folder.no_cycles
+
 Progress = Callable[[int, int], None]
 """Called with journals done so far, and of how many."""
 

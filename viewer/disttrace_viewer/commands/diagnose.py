@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 
 from disttrace_viewer.commands import common
 
@@ -37,12 +38,15 @@ def execute(args: argparse.Namespace) -> int:
     """Print the report; 0 healthy, 1 an error or a warning, 2 journals that the answer needs are
     missing (or, raised, all of them).
     """
-    from disttrace_viewer.api.states import diagnose_large
+    from disttrace_viewer.api.states import diagnose_large, no_cycles
 
-    with common.journals_progress() as progress:
-        large = diagnose_large(
-            args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress
-        )
+    with no_cycles():
+        with common.journals_progress() as progress:
+            large = diagnose_large(
+                args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress
+            )
+        if large is not None:
+            gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
     report = large or common.read(args).diagnose(stall_s=args.stall)
     if args.json:
         import orjson

@@ -37,12 +37,17 @@ def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
     found: dict[str, Files] = {}
     foreign: dict[str, list[str]] = {}
     seen: set[str] = set()
+    real_folders: dict[str, str] = {}
     roots = tuple(map(os.path.realpath, paths))
     for path in _walk(paths, problems):
         name = os.path.basename(path)
         if not name.endswith(_OURS) or not _inside(path, roots, problems):
             continue
-        real = os.path.realpath(path)
+        folder = os.path.dirname(path)
+        if folder not in real_folders:
+            real_folders[folder] = os.path.realpath(folder)
+        linked = os.path.islink(path)  # resolving each file walks down to it again
+        real = os.path.realpath(path) if linked else os.path.join(real_folders[folder], name)
         if real in seen:
             continue
         seen.add(real)
@@ -56,9 +61,9 @@ def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
             problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
         elif name.endswith(_JSON):
             foreign.setdefault(os.path.dirname(path), []).append(name)
-    for folder, names in foreign.items():
+    for where, names in foreign.items():
         problems.add(
-            folder,
+            where,
             "foreign",
             f"{plural(len(names), 'file')} here ({plain(', '.join(sorted(names)[:3]))}"
             f"{', ...' if len(names) > 3 else ''}) bear no name of a journal and were left out.",

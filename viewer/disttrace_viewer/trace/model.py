@@ -10,6 +10,7 @@ alignment (see ``disttrace_viewer.merge.clock``). The columns of both tables are
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -394,6 +395,11 @@ class Trace:
         return {g.id: g for g in self.groups}
 
     @cached_property
+    def groups_of(self) -> Mapping[tuple[int, ...] | None, int]:
+        """How many groups have these members."""
+        return collections.Counter(group.ranks for group in self.groups)
+
+    @cached_property
     def place_by_id(self) -> Mapping[str, Place]:
         """Meeting places by their id."""
         return {p.id: p for p in self.places}
@@ -407,7 +413,7 @@ class Trace:
             length += 4
         return tuple(i[:length] for i in ids)
 
-    @property
+    @cached_property
     def end_ns(self) -> int:
         """Newest sign of life of any process: the instant at which the picture stops."""
         return max((p.last_ns for p in self.processes), default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Sequence
 
@@ -88,15 +89,21 @@ def group(value: Group | None, trace: Trace | None = None) -> str:
         return "a group that is not known"
     if value.default:
         return "the default group"
-    shown = None if value.ranks is None else _runs(value.ranks)
-    if shown and len(shown) > MANY:
-        shown = [*shown[:MANY], f"{len(shown) - MANY} more"]
-    text = f"group [{', '.join(shown)}]" if shown else f"group {value.name!r}"
+    text = f"group [{_few(value.ranks)}]" if value.ranks else f"group {value.name!r}"
     if value.desc and value.desc not in ("undefined", "default_pg") and "0x" not in value.desc:
         text += f" ({value.desc})"
-    elif trace is not None and sum(g.ranks == value.ranks for g in trace.groups) > 1:
+    elif trace is not None and trace.groups_of[value.ranks] > 1:
         text += f" named {value.name!r}"
     return text
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _few(numbers: tuple[int, ...]) -> str:
+    """The first runs of numbers; asked again for each wait in a group."""
+    shown = _runs(numbers)
+    if len(shown) > MANY:
+        shown = [*shown[:MANY], f"{len(shown) - MANY} more"]
+    return ", ".join(shown)
 
 
 def place(frame: Frame | None) -> str:
