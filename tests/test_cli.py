@@ -198,7 +198,7 @@ def test_info_tells_every_setting_and_its_source(tmp_path: Path) -> None:
 
 
 def test_info_says_what_is_captured() -> None:
-    """With a torch that works there are doors, each with a state, and no problem."""
+    """With a torch that works there are parts, each with a state, and no problem."""
     pytest.importorskip("torch")
     report = json.loads(disttrace("info", "--json")[1])
     assert report["capture"]["problem"] is None

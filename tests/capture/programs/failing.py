@@ -1,4 +1,4 @@
-"""A helper inside a door raises at every call; the program must not notice.
+"""A helper inside a wrapper raises at every call; the program must not notice.
 
     python failing.py HELPER FOLDER
 

@@ -59,7 +59,7 @@ def test_definitions_given_later_complete_earlier_ones(tmp_path: Path) -> None:
 
 
 def test_the_newest_sign_of_life_is_that_of_any_record(tmp_path: Path) -> None:
-    """Heartbeats, standings, ends and definitions all count."""
+    """Heartbeats, stack samples, ends and definitions all count."""
     (journal,) = workers(tmp_path, 1)
     journal.run(journal.collective(journal.world()), 20 * MS, 4 * MS, q=1)
     assert load([str(tmp_path)]).processes[0].last_ns == UNIX_NS + 24 * MS
