@@ -83,7 +83,7 @@ class Session:
         self._summary = Summary(
             config, lambda: self._journal is not None, self.capture.groups.default_rank
         )
-        self._without_gil = GilFreeStacks(self.capture, config.stall) if config.heartbeat else None
+        self._without_gil = GilFreeStacks(self.capture) if config.heartbeat else None
         self.live = Live(
             self.capture,
             beats=config.heartbeat,

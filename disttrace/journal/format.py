@@ -64,6 +64,12 @@ DEFINITIONS = (
 )
 DUMPED = "dumped"
 """Stacks that ``faulthandler`` wrote before this are history: the process goes on."""
+ANSWERS = "answers"
+"""By which ``signal`` a thread may be asked for its stack, which goes into the descriptor ``fd``;
+``native`` is the background thread, which waits for the GIL while somebody keeps it."""
+HELD_NS = 1_500_000_000
+"""For so long, at least, nothing has run in a process that is asked so, nor its background thread
+looked."""
 
 # Kinds of calls.
 COLLECTIVE = "collective"

@@ -147,7 +147,7 @@ class Live:
             self._look_due = now + LOOK_NS
             self._stacks.look(now)
             if self._without_gil is not None:
-                self._put_off(now)
+                self._look_without_gil(now)
         if self._beats and now >= self._beat_due:
             self._beat_due = now + HEARTBEAT_NS
             self._beat(now)
@@ -162,10 +162,10 @@ class Live:
         rest = max(due - now, 0) if self._beats else _UNTIL_WOKEN_NS
         return min(rest, _IDLE_NS) if self._capture.pollers else rest
 
-    def _put_off(self, now: int) -> None:
+    def _look_without_gil(self, now: int) -> None:
         try:
             assert self._without_gil is not None
-            self._without_gil.put_off(now)
+            self._without_gil.look(now)
         except BaseException as error:
             self._without_gil = None
             self._capture.fail("stacks without the GIL", error)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -34,6 +35,12 @@ def assignment(text: str) -> tuple[int, str, str]:
     return int(rank), name, value
 
 
+def prefix(text: str) -> tuple[int, list[str]]:
+    """Read `RANK:COMMAND`."""
+    rank, _, command = text.partition(":")
+    return int(rank), shlex.split(command)
+
+
 def parse() -> argparse.Namespace:
     """Options of the launcher, then the program with its own."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -42,6 +49,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--set", type=assignment, action="append", default=[], metavar="RANK:NAME=VALUE",
         help="an environment variable of one rank; {free} stands for a port where nobody listens",
+    )  # fmt: skip
+    parser.add_argument(
+        "--under", type=prefix, action="append", default=[], metavar="RANK:COMMAND",
+        help="a command that starts one rank: 1:ip netns exec other",
     )  # fmt: skip
     parser.add_argument("--taken", action="store_true", help="an untraced program has the port")
     parser.add_argument("--pause", type=float, default=0.0, help="seconds between two starts")
@@ -91,7 +102,12 @@ def main() -> int:
     for rank in wanted:
         started.append(
             subprocess.Popen(
-                [sys.executable, options.program, *options.arguments],
+                [
+                    *dict(options.under).get(int(rank), ()),
+                    sys.executable,
+                    options.program,
+                    *options.arguments,
+                ],
                 env=environment(int(rank), port, options),
             )
         )

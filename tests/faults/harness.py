@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +70,51 @@ OWN_FOLDER = ["sh", "-c", 'DISTTRACE_DIR=$DISTTRACE_DIR/rank$RANK exec "$@"', "s
 """Before a worker's command: its journals are in a folder that no other process knows."""
 
 
-def command(row: Row, apart: Path | None = None) -> list[str]:
-    """How the row's program is started; ``apart``: with a folder per rank below this one."""
+DEVICE = "veth0"
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[tuple[str, str], ...]]:
+    """Names and addresses of two network namespaces with a cable between them.
+
+    Raises OSError where they cannot be made.
+    """
+    hosts = (("disttrace-a", "10.213.77.1"), ("disttrace-b", "10.213.77.2"))
+    (first, _), (second, _) = hosts
+    try:
+        for name, _ in hosts:
+            _ip("netns", "add", name)
+        cable = ("type", "veth", "peer", "name", DEVICE, "netns", second)
+        _ip("link", "add", DEVICE, "netns", first, *cable)
+        for name, address in hosts:
+            _ip("-n", name, "addr", "add", f"{address}/24", "dev", DEVICE)
+            _ip("-n", name, "link", "set", DEVICE, "up")
+            _ip("-n", name, "link", "set", "lo", "up")
+        yield hosts
+    finally:
+        for name, _ in hosts:
+            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def _ip(*arguments: str) -> None:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+Hosts = Sequence[tuple[str, str]]
+
+
+def _on(host: str) -> str:
+    """The start of a command that runs on a host, which has a name of its own too."""
+    return f"ip netns exec {host} unshare --uts sh -c 'hostname {host}; exec \"$@\"' sh"
+
+
+def command(row: Row, apart: Path | None = None, hosts: Hosts = ()) -> list[str]:
+    """How the row's program is started; ``apart``: with a folder per rank below this one.
+
+    ``hosts``: whose turns it is to start a rank, the first one serves the store.
+    """
     program = [str(row.path), *row.arguments]
     if row.torchrun:
         way = "--standalone" if row.standalone else f"--master-port={free_port()}"
@@ -83,6 +126,10 @@ def command(row: Row, apart: Path | None = None) -> list[str]:
     if apart is not None:
         for rank in range(row.world):
             options += ["--set", f"{rank}:DISTTRACE_DIR={apart / f'rank{rank}'}"]
+            if hosts:
+                options += ["--set", f"{rank}:MASTER_ADDR={hosts[0][1]}"]
+                options += ["--set", f"{rank}:GLOO_SOCKET_IFNAME={DEVICE}"]
+                options += ["--under", f"{rank}:{_on(hosts[rank % len(hosts)][0])}"]
     if row.launcher != NODES:
         options = ["--world", str(row.world), *options]
     return [sys.executable, str(EXAMPLES / "faults" / row.launcher), *options, *program]
@@ -105,11 +152,17 @@ def diagnose(folder: Path) -> tuple[dict[str, Any] | None, int, str]:
 
 @contextmanager
 def started(
-    row: Row, folder: Path, environ: Mapping[str, str], *, apart: bool = False
+    row: Row,
+    folder: Path,
+    environ: Mapping[str, str],
+    *,
+    apart: bool = False,
+    hosts: Hosts = (),
 ) -> Iterator[subprocess.Popen[bytes]]:
     """The row's program, traced, in a process group of its own that does not outlive this.
 
-    ``apart``: each rank has a folder of its own, as on hosts that share none.
+    ``apart``: each rank has a folder of its own, as on hosts that share none; ``hosts``: they are
+    there.
     """
     environment = {
         **os.environ,
@@ -120,7 +173,7 @@ def started(
     }
     with (folder / "stdout").open("wb") as stdout, (folder / "stderr").open("wb") as stderr:
         process = subprocess.Popen(
-            command(row, folder / "journals" if apart else None),
+            command(row, folder / "journals" if apart or hosts else None, hosts),
             env=environment,
             cwd=REPOSITORY,
             stdout=stdout,

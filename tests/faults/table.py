@@ -988,11 +988,14 @@ FROZEN = tuple(
         settled_s=12.0,  # so that whoever ends it does so long after the last sign of life
         expected=(
             Expected(
-                kinds=("missing_participant",), culprits=((1,),), waiting=(0, 2), lines={0: ("L3",)}
+                kinds=("missing_participant",),
+                culprits=((1,),),
+                waiting=(0, 2),
+                lines={0: ("L3",), **({1: ("L4",)} if how == "regex" else {})},
             ),
         ),
     )
-    for how in ("gil", "stop")
+    for how in ("gil", "regex", "stop")
 )
 
 

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from disttrace_viewer.api import load
+from disttrace_viewer.companion.gil_holders import GilHolders, Silent, _Thread, holder
 from support.processes import clean_environ, wait_until
 
 HEAD = """
@@ -19,14 +21,28 @@ import torch, torch.distributed as dist
 import faulthandler, os, signal, sys, time
 store = dist.TCPStore("127.0.0.1", 0, 1, True)
 """
-HOLDS = """
-def held():
-    import ctypes
-    ctypes.PyDLL(None).sleep(60)  # held
+LOOKS = """
 from disttrace import session
-while not session._session._without_gil._set_at:
+while not session._session._without_gil._told:
     time.sleep(0.05)
-held()
+"""
+HOLDS = (
+    LOOKS
+    + """
+def held():
+    import re
+    re.match("(a+)+$", "a" * 64 + "b")  # held
+def slept():
+    import ctypes
+    began = time.monotonic()
+    ctypes.PyDLL(None).sleep(6)  # held
+    print("slept", time.monotonic() - began >= 6, flush=True)
+"""
+)
+BESIDE = """
+import threading
+threading.Thread(target=held, daemon=True).start()
+time.sleep(60)
 """
 SLEEPS = """
 print("ready", flush=True) or time.sleep(60)  # slept
@@ -38,8 +54,10 @@ def handler(number, frame):
 signal.signal(signal.SIGTERM, handler)
 """
 THEIRS = """
-faulthandler.dump_traceback_later(2, file=open(sys.argv[1], "w"))
-print("theirs", flush=True)
+number = session._session._without_gil._signal
+signal.signal(number, lambda *_: print("theirs", flush=True))
+while session._session._without_gil._signal:
+    time.sleep(0.05)
 """
 FORKS = """
 for _ in range(3):
@@ -55,9 +73,9 @@ print("child", os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
 
 
 @contextmanager
-def run(tmp_path: Path, program: str) -> Iterator[subprocess.Popen[bytes]]:
+def run(tmp_path: Path, program: str, before: str = "") -> Iterator[subprocess.Popen[bytes]]:
     path = tmp_path / "program.py"
-    path.write_text(HEAD + program)
+    path.write_text(before + HEAD + program)
     environ = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="3")
     command = [sys.executable, str(path), str(tmp_path / "theirs")]
     with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as process:
@@ -80,14 +98,73 @@ def where(tmp_path: Path) -> list[str]:
     return [program[frame.line - 1] for frame in stack if frame.file.endswith("program.py")]
 
 
-def test_a_process_that_holds_the_gil_is_found_at_its_line(tmp_path: Path) -> None:
+def silent(tmp_path: Path, process: subprocess.Popen[bytes]) -> Silent:
+    """The process as its journal shows it once its background thread waits for the GIL."""
+    (path,) = tmp_path.glob("out/*.defs.jsonl")
+    return Silent(process.pid, str(path)[: -len(".defs.jsonl")], 0)
+
+
+def told(tmp_path: Path) -> bool:
+    return '"def":"answers"' in definitions(tmp_path)
+
+
+@pytest.mark.parametrize("thread", ["held()", BESIDE])
+def test_a_thread_that_holds_the_gil_is_found_at_its_line(tmp_path: Path, thread: str) -> None:
     """In a library call that never lets go; SIGKILL later takes nothing of that away."""
-    with run(tmp_path, HOLDS) as process:
-        wait_until(lambda: "Timeout (" in definitions(tmp_path), timeout=90)
-        wait_until(lambda: "in <module>" in definitions(tmp_path), timeout=10)
+    with run(tmp_path, HOLDS + thread) as process:
+        wait_until(lambda: told(tmp_path), timeout=90)
+        holders = GilHolders()
+        wait_until(lambda: holders.ask([silent(tmp_path, process)]), timeout=60)
+        assert not holders.ask([silent(tmp_path, process)])  # once is enough
         process.kill()
         process.wait()
     assert "# held" in where(tmp_path)[0]
+
+
+def test_who_sleeps_in_a_system_call_is_not_woken(tmp_path: Path) -> None:
+    """Not every call goes on after a handler, and C code need not expect its early return."""
+    with run(tmp_path, HOLDS + "slept()") as process:
+        wait_until(lambda: told(tmp_path), timeout=90)
+        holders = GilHolders()
+        while process.poll() is None:
+            assert not holders.ask([silent(tmp_path, process)])
+        assert process.communicate()[0] == b"slept True\n"
+        assert process.returncode == 0
+
+
+def test_who_is_stopped_is_not_asked(tmp_path: Path) -> None:
+    """It would answer when it goes on, and do so wherever it is then."""
+    with run(tmp_path, LOOKS + "os.kill(os.getpid(), signal.SIGSTOP)" + SLEEPS) as process:
+        wait_until(lambda: told(tmp_path), timeout=90)
+        wait_until(lambda: state(process) == "T", timeout=10)
+        assert not GilHolders().ask([silent(tmp_path, process)])
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+    assert "most recent call first" not in definitions(tmp_path)
+
+
+def state(process: subprocess.Popen[bytes]) -> str:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+THREAD = _Thread("R", 7, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("after", "waker", "found"),
+    [
+        (THREAD, 60, 5),
+        (replace(THREAD, sleeps=8), 60, None),  # Python ran in it
+        (replace(THREAD, masked=1 << 56), 60, None),  # it blocks the signal, or has no handler
+        (THREAD, 3, None),  # the background thread does not wait for the GIL
+    ],
+)
+def test_who_may_be_asked(after: _Thread, waker: int, found: int | None) -> None:
+    """One that has been in C all the time, while nobody else could run."""
+    before = {5: THREAD, 6: _Thread("S", 0, 0, 0)}
+    now = {5: after, 6: _Thread("S", waker, 0, 0)}
+    assert holder(5, before, now, 6, 57) == found
 
 
 def test_a_process_that_is_told_to_end_says_where_it_was(tmp_path: Path) -> None:
@@ -112,14 +189,21 @@ def test_a_handler_of_the_program_is_called(tmp_path: Path, *, again: bool) -> N
         assert process.returncode == 7
 
 
-def test_the_program_has_the_watchdog_if_it_wants_it(tmp_path: Path) -> None:
-    """Ours does not put its off."""
-    with run(tmp_path, THEIRS + SLEEPS) as process:
-        wait_until(lambda: (tmp_path / "theirs").exists(), timeout=90)
-        wait_until(lambda: "Timeout (0:00:02)!" in (tmp_path / "theirs").read_text(), timeout=30)
-        process.kill()
-        process.wait()
-    assert "Timeout (" not in definitions(tmp_path)
+def test_the_program_has_the_signal_if_it_wants_it(tmp_path: Path) -> None:
+    """Nobody sends it any more, and its handler stays, also when tracing ends."""
+    ends = "import disttrace; disttrace.uninstall(); os.kill(os.getpid(), number); time.sleep(1)"
+    with run(tmp_path, LOOKS + THEIRS + ends) as process:
+        assert process.communicate(timeout=90)[0] == b"theirs\n"
+        assert process.returncode == 0
+    assert '"signal":0' in definitions(tmp_path)
+
+
+def test_a_signal_with_a_handler_of_c_is_not_taken(tmp_path: Path) -> None:
+    """Python knows nothing of those; the kernel does."""
+    handler = "import ctypes, signal; ctypes.CDLL(None).signal(signal.SIGRTMAX - 7, 1)"
+    shown = "print(signal.SIGRTMAX - session._session._without_gil._signal)"
+    with run(tmp_path, LOOKS + shown, before=handler) as process:
+        assert process.communicate(timeout=90)[0] == b"8\n"
 
 
 def test_forked_children_have_neither(tmp_path: Path) -> None:

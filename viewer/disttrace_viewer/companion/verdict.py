@@ -13,6 +13,7 @@ import json
 import os
 import select
 import sys
+import time
 import uuid
 from dataclasses import replace
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.companion.exchange import Exchange
+from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
 from disttrace_viewer.companion.told import (
     Told,
     addresses,
@@ -60,7 +62,8 @@ class Judge:
         self._stall_s = stall_s
         self._all_here = False
         self._is_ready = True
-        self.exchange = Exchange(uuid.uuid4().hex[:12], lambda: packed(self._local()))
+        self._holders = GilHolders()
+        self.exchange = Exchange(uuid.uuid4().hex[:12], lambda: packed(self._heard()))
 
     def ready(self) -> None:
         """Something may be about to stall: be there when others ask."""
@@ -89,7 +92,7 @@ class Judge:
         longest of these waits reaches the limit; ``ops`` are the waits of the stalled, as
         [process, number].
         """
-        local = self._local()
+        local = self._heard()
         joined = self._join(local)
         told = Told()
         if joined:
@@ -158,6 +161,17 @@ class Judge:
 
     def _local(self) -> Merged:
         return folder.of_journals(journals(self._directory, self._prefix), window=WINDOW)
+
+    def _heard(self) -> Merged:
+        """The states of our processes, once those in which nothing runs were asked for stacks."""
+        local = self._local()
+        before_ns = time.time_ns() - round(max(SHORTEST_S, OF_LIMIT * self._stall_s) * 1e9)
+        silent = [
+            Silent(process.pid, local.states[process.id]["base"], process.last_ns)
+            for process in trace_of(local)[0].processes
+            if process.pid and process.last_ns < before_ns and look(process).alive
+        ]
+        return self._local() if self._holders.ask(silent) else local
 
     def _join(self, local: Merged) -> bool:
         """Whether others were found whom to ask; there may be nobody to be asked."""

@@ -1,8 +1,8 @@
 """Stacks that ``faulthandler`` wrote into the definitions while its process could not write.
 
-It held the GIL for longer than it should, or SIGTERM ended it (the recorder's
-``gil_free_stacks``).
-The text is that of CPython's ``traceback.c``; threads come from the newest to the main one.
+One of its threads held the GIL, or SIGTERM ended it (the recorder's ``gil_free_stacks``). The text
+is that of CPython's ``traceback.c``; earlier versions wrote all threads, from the newest to the
+main one.
 """
 
 from __future__ import annotations

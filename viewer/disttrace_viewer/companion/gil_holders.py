@@ -1,0 +1,195 @@
+"""Asks threads that keep the interpreter of their process from running for their stacks.
+
+No Python runs in such a process, so none of its stacks are on record. A thread writes its own, in
+the C handler of a signal (the recorder's ``gil_free_stacks``), and the program must not notice. So
+it is asked only where the kernel shows, over ``BETWEEN_S``, that
+
+* the background thread waits for the GIL: it wakes again and again to ask for it;
+* the thread itself has not slept: had it been in Python it would have had to let the GIL go. It is
+  in C, its frames do not move, and no system call is under way that a signal could cut short. Or
+  it has slept all the time in a wait for a lock without a time limit, which the kernel resumes;
+* the process is the one that wrote the journal (it has it open), does not block the signal and has
+  a handler for it: without one the signal would end it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import disttrace.journal.format as fmt
+
+OF_LIMIT, SHORTEST_S = 0.7, 2.5
+"""For so long nothing has come from a process that is asked: of the limit, and at least."""
+BETWEEN_S = 0.3
+ANSWER_S = 0.5
+_WAKES = 10
+"""Times that a thread which waits for the GIL wakes meanwhile, at least (CPython: every 5 ms)."""
+_LINE = b'{"%s":"%s"' % (fmt.DEF.encode(), fmt.ANSWERS.encode())
+_FUTEX = {"x86_64": 202, "aarch64": 98}
+_WAITS = (0, 9)  # FUTEX_WAIT and FUTEX_WAIT_BITSET
+_COMMAND = 0x7F
+RUNS, SLEEPS = "R", "S"
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A process of this host that has given no sign of life for a while."""
+
+    pid: int
+    base: str
+    """Path of its journal."""
+    last_ns: int
+    """When it gave the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    signal: int
+    fd: int
+    native: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Thread:
+    state: str
+    sleeps: int
+    """How often it has gone to sleep by itself."""
+    ticks: int
+    masked: int
+    """Signals it blocks, those that the process ignores, and those without a handler."""
+
+
+class GilHolders:
+    """Asks each process once per silence that a stack came of."""
+
+    def __init__(self) -> None:
+        self._asked: dict[str, int] = {}
+        self._send = _sender()
+
+    def ask(self, silent: Iterable[Silent]) -> bool:
+        """Whether anybody has answered; takes about a third of a second, none for nobody."""
+        found = {
+            one: answers
+            for one in silent
+            if self._asked.get(one.base) != one.last_ns and (answers := _answers(one.base))
+        }
+        if self._send is None or not found:
+            return False
+        before = {one: _threads(one.pid) for one in found}
+        time.sleep(BETWEEN_S)
+        asked = {}
+        for one, answers in found.items():
+            now = _threads(one.pid)
+            thread = holder(one.pid, before[one], now, answers.native, answers.signal)
+            path = fmt.definitions_name(one.base)
+            if thread is None or not _has_open(one.pid, answers.fd, path):
+                continue
+            size = os.stat(path).st_size
+            if self._send(one.pid, thread, answers.signal):
+                self._asked[one.base] = one.last_ns
+                asked[path] = size
+        return _grown(asked)
+
+
+def holder(
+    pid: int, before: dict[int, _Thread], now: dict[int, _Thread], native: int, number: int
+) -> int | None:
+    """The thread that may be asked, by two looks at all of them; None: there is none."""
+    ours = before.get(native), now.get(native)
+    if None in ours or now[native].sleeps - before[native].sleeps < _WAKES:
+        return None
+    still = {
+        tid: thread
+        for tid, thread in now.items()
+        if tid != native
+        and tid in before
+        and (before[tid].state, before[tid].sleeps) == (thread.state, thread.sleeps)
+        and not thread.masked >> (number - 1) & 1
+    }
+    runs = [tid for tid, thread in still.items() if thread.state == RUNS]
+    if runs:
+        return pid if pid in runs else max(runs, key=lambda t: now[t].ticks - before[t].ticks)
+    if pid in still and still[pid].state == SLEEPS and _waits_for_a_lock(pid):
+        return pid
+    return None
+
+
+def _threads(pid: int) -> dict[int, _Thread]:
+    found = {}
+    try:
+        for name in os.listdir(f"/proc/{pid}/task"):
+            folder = f"/proc/{pid}/task/{name}"
+            with open(f"{folder}/status", "rb") as file:
+                status = dict(line.split(b":", 1) for line in file if b":" in line)
+            with open(f"{folder}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            caught = int(status[b"SigCgt"], 16)
+            found[int(name)] = _Thread(
+                fields[0].decode(),
+                int(status[b"voluntary_ctxt_switches"]),
+                int(fields[11]) + int(fields[12]),
+                int(status[b"SigBlk"], 16) | int(status[b"SigIgn"], 16) | ~caught,
+            )
+    except (OSError, KeyError, ValueError, IndexError):
+        return {}  # one has ended meanwhile: so not all of them stand still
+    return found
+
+
+def _waits_for_a_lock(thread: int) -> bool:
+    """Whether it is in a futex wait without a time limit, which goes on after a handler."""
+    try:
+        with open(f"/proc/{thread}/syscall", encoding="ascii") as file:
+            number, *arguments = (int(word, 0) for word in file.read().split())
+    except (OSError, ValueError):
+        return False  # not for us to know, or it runs
+    return (
+        number == _FUTEX.get(platform.machine())
+        and arguments[1] & _COMMAND in _WAITS
+        and not arguments[3]
+    )
+
+
+def _has_open(pid: int, fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), os.stat(path))
+    except OSError:
+        return False
+
+
+def _answers(base: str) -> _Answers | None:
+    """What a journal says last about being asked; None: its process is not to be."""
+    try:
+        with open(fmt.definitions_name(base), "rb") as file:
+            data = file.read()
+        start = data.rindex(b"\n" + _LINE) + 1
+        record = json.loads(data[start : data.index(b"\n", start)])
+        found = _Answers(record["signal"], record["fd"], record["native"])
+    except (OSError, ValueError, KeyError):
+        return None
+    return found if found.signal > 0 else None
+
+
+def _grown(sizes: dict[str, int]) -> bool:
+    """Wait until somebody's definitions have grown, and a moment for the rest of the text."""
+    until = time.monotonic() + ANSWER_S
+    while sizes and time.monotonic() < until:
+        time.sleep(0.05)
+        if all(os.stat(path).st_size > size for path, size in sizes.items()):
+            time.sleep(0.05)
+            return True
+    return bool(sizes)
+
+
+def _sender() -> Callable[[int, int, int], bool] | None:
+    """Sends a signal to one thread of a process; None where the C library has no way to."""
+    try:
+        tgkill = ctypes.CDLL(None).tgkill
+    except (OSError, AttributeError):
+        return None
+    return lambda pid, thread, number: tgkill(pid, thread, number) == 0
