@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.findings.finding import Finding
 from support.journals import MS, Journal
 from support.scenes import all_gone, findings, leave, only, ranks, steps
 
@@ -79,6 +80,56 @@ def test_small_delays_are_not_told(tmp_path: Path) -> None:
     assert findings(tmp_path, look=all_gone) == []
 
 
+def overlapping(folder: Path, *, late: int, waits: int, buckets: int = 1) -> list[Finding]:
+    """Three ranks issue ``buckets`` all_reduces in each step, rank 1 ``late`` ns after the others,
+    and wait for them ``waits`` ns after their first begin.
+    """
+    let_go = 200 * MS
+    jobs = steps(folder, 3)
+    calls = [journal.collective(group, asynchronous=True) for journal, group in jobs]
+    for step in range(COUNT):
+        begins = [let_go + MS + (late if journal.rank == 1 else 0) for journal, _ in jobs]
+        over = max(begins) + buckets * MS
+        ends = []
+        for (journal, _), call, begin in zip(jobs, calls, begins, strict=True):
+            first = begin
+            issued = []
+            for bucket in range(buckets):
+                at = begin + bucket * MS
+                n = journal.begin(call, at, q=3 + step * buckets + bucket)
+                journal.record(i=n, d=MS // 10)
+                issued.append((n, at))
+            for n, at in issued:
+                waited = max(first + waits, at + MS)
+                journal.record(w=n, d=waited - at)
+                journal.end(n, max(over, waited) - at)
+                ends.append(max(over, waited))
+        let_go = max(ends)
+    for journal, _ in jobs:
+        leave(journal, let_go + MS)
+    return findings(folder, look=all_gone)
+
+
+def test_who_is_late_while_others_compute_makes_nobody_wait(tmp_path: Path) -> None:
+    """Work is issued 40 ms late by rank 1, and awaited by the others after 50 ms."""
+    assert overlapping(tmp_path, late=LATE, waits=50 * MS) == []
+
+
+def test_lateness_counts_from_where_the_others_wait(tmp_path: Path) -> None:
+    """Of 40 ms the others spend 15 computing."""
+    found = only(overlapping(tmp_path, late=LATE, waits=15 * MS))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [1])
+    assert "by 25 ms in 20 of" in found.summary
+    assert "waited 1.0 s for it in total" in found.summary
+
+
+def test_of_overlapping_work_only_the_first_is_late(tmp_path: Path) -> None:
+    """What a late rank issues in a row is late by one delay, and counts once."""
+    found = only(overlapping(tmp_path, late=LATE, waits=3 * MS, buckets=3))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [1])
+    assert "waited 1.5 s for it in total" in found.summary
+
+
 def ball(journal: Journal, call: int, begin: int, end: int, number: int) -> None:
     """One end of a message."""
     journal.run(call, t=begin, d=end - begin, q=number)
@@ -102,6 +153,30 @@ def test_a_late_sender_is_found_and_its_partner_is_not(tmp_path: Path) -> None:
     found = only(findings(tmp_path, look=all_gone))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("late_sender", [1])
     assert "sends late by 20 ms in 20 of 20 cases before pong.py:7 in answer" in found.summary
+
+
+@pytest.mark.parametrize(("waits", "kinds"), [(50 * MS, []), (4 * MS, ["late_sender"])])
+def test_a_receive_posted_ahead_waits_from_its_wait_on(
+    tmp_path: Path, waits: int, kinds: list[str]
+) -> None:
+    """Rank 1 sends 40 ms after rank 0 posted the receive, which is awaited ``waits`` later."""
+    (one, group), (two, _) = steps(tmp_path, 2)
+    taken, back = one.message(group, "recv", 1), one.message(group, "send", 1)
+    sent, got = two.message(group, "send", 0), two.message(group, "recv", 0)
+    t = 200 * MS
+    for number in range(1, COUNT + 1):
+        n = one.begin(taken, t, q=number)
+        one.record(i=n, d=MS // 10)
+        one.record(w=n, d=waits)
+        one.end(n, max(waits, 41 * MS))
+        ball(two, sent, t + 40 * MS, t + 41 * MS, number)
+        t += max(waits, 41 * MS) + MS
+        ball(one, back, t, t + MS, number)
+        ball(two, got, t - MS, t + MS, number)
+        t += MS
+    for journal in (one, two):
+        leave(journal, t)
+    assert [f.kind for f in findings(tmp_path, look=all_gone)] == kinds
 
 
 @pytest.mark.parametrize("slow", [None, 3])

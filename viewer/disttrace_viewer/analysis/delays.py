@@ -7,6 +7,9 @@ several equally slow members, fewer than half, are all found.
 
 Of a message the other end's absence counts, and that of others who send from the same line: a
 server takes from one worker after the other, so the first of equal ones would look late.
+
+Asynchronous work holds its process up only from the begin of its waiting on: what came before that
+was hidden behind something else, and whoever came late within it made nobody wait.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.trace.model import Trace
 
@@ -62,13 +66,13 @@ def stragglers(exchanges: Exchanges) -> list[Delay]:
     parts = (
         exchanges.participants(None if chosen is table else late["exchange"])
         .lazy()
-        .select("exchange", "process", "number", "call", "begin_ns")
         .join(last.lazy(), on="exchange")
     )
+    parts = _held(exchanges.trace, parts, pl.col("last_ns"))
     released = parts.select(
         "process",
         pl.col("number") + 1,
-        pl.max_horizontal("last_ns", "begin_ns").alias("_met"),
+        pl.max_horizontal("last_ns", "held_ns").alias("_met"),
     )
     gaps = _with_gaps(
         exchanges.trace,
@@ -77,7 +81,7 @@ def stragglers(exchanges: Exchanges) -> list[Delay]:
     )
     begin, gap = pl.col("begin_ns"), pl.col("_gap")
     usual = gaps.group_by("exchange").agg(
-        begin.quantile(0.5, "lower").cast(pl.Int64).alias("_usual_ns"),
+        pl.col("held_ns").quantile(0.5, "lower").cast(pl.Int64).alias("_usual_ns"),
         gap.quantile(0.5, "lower").cast(pl.Int64).alias("_usual_gap"),
     )
     behind = begin - pl.col("_usual_ns")
@@ -114,7 +118,20 @@ def late_senders(exchanges: Exchanges) -> list[Delay]:
     )
     if met.height < TIMES:
         return []
-    lazy = met.lazy().with_row_index("exchange")
+    held = _held(
+        exchanges.trace,
+        met.lazy().select(
+            "message",
+            pl.col("recv_process").alias("process"),
+            pl.col("recv_number").alias("number"),
+            pl.col("recv_call").alias("call"),
+            pl.col("recv_begin_ns").alias("begin_ns"),
+            "send_begin_ns",
+        ),
+        pl.col("send_begin_ns"),
+    )
+    lazy = met.lazy().join(held.select("message", "held_ns"), on="message")
+    lazy = lazy.with_row_index("exchange")
 
     def gap(side: str) -> pl.LazyFrame:
         ends = lazy.select(
@@ -127,7 +144,7 @@ def late_senders(exchanges: Exchanges) -> list[Delay]:
         found = _with_gaps(exchanges.trace, ends, none)
         return found.select("exchange", pl.col("_gap").alias(f"_{side}_gap"))
 
-    behind = pl.col("send_begin_ns") - pl.col("recv_begin_ns")
+    behind = pl.col("send_begin_ns") - pl.col("held_ns")
     away = pl.max_horizontal("_recv_gap", pl.col("_usual_gap").fill_null(0))
     delays = (
         lazy.join(gap("send"), on="exchange")
@@ -176,22 +193,51 @@ def _usual_gaps(exchanges: Exchanges, calls: pl.Series) -> pl.LazyFrame:
     return lines.join(usual, on="stack").select("send_call", "_usual_gap")
 
 
+def _held(trace: Trace, parts: pl.LazyFrame, never: pl.Expr) -> pl.LazyFrame:
+    """``held_ns``: from when on an operation holds its process up, ``never`` where it does not.
+
+    That is its begin, later by what the process did between issuing and waiting for it. C++ code
+    and devices wait where nobody sees it: from the begin on, and so does who polls.
+    """
+    calls = trace.calls.lazy().with_row_index("call")
+    unseen = (pl.col("origin") == "c++") | pl.col("backend").is_in(sorted(ON_DEVICE))
+    times = trace.operations.lazy().select(
+        "process", "number", "issued_ns", "wait_begin_ns", "asked"
+    )
+    blocks = pl.col("issued_ns").is_null() | unseen.fill_null(value=False) | pl.col("asked")
+    return (
+        parts.join(times, on=["process", "number"], how="left")
+        .join(calls.select("call", "origin", "backend"), on="call", how="left")
+        .with_columns(
+            held_ns=pl.when(pl.col("wait_begin_ns").is_not_null())
+            .then(pl.col("begin_ns") + pl.col("wait_begin_ns") - pl.col("issued_ns"))
+            .when(blocks)
+            .then("begin_ns")
+            .otherwise(never)
+        )
+        .drop("issued_ns", "wait_begin_ns", "asked", "origin", "backend")
+    )
+
+
 def _with_gaps(trace: Trace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.LazyFrame:
     """``_gap``: how long a process was away since its operation before this one let it go.
 
-    A collective lets go when the last one has come: when its end was noticed says less. Null for
+    A collective lets go when the last one has come: when its end was noticed says less; and work
+    that is still under way when the next operation begins has let go when it was issued. Null for
     the first operation of a process, and for one that began before the last had let go.
     """
     before = trace.operations.lazy().select(
         "process",
         pl.col("number") + 1,
         pl.coalesce("end_ns", "begin_ns").alias("_end"),
+        pl.col("issued_ns").alias("_issued"),
     )
     gap = pl.col("begin_ns") - pl.coalesce("_met", "_end")
+    beside = pl.col("begin_ns") - pl.col("_issued")
     return (
         ends.join(before, on=["process", "number"], how="left")
         .join(released, on=["process", "number"], how="left")
-        .with_columns(pl.when(gap >= 0).then(gap).alias("_gap"))
+        .with_columns(pl.when(gap >= 0).then(gap).when(beside >= 0).then(beside).alias("_gap"))
     )
 
 
