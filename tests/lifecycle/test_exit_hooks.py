@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,14 @@ def test_way_out_of_torch_spawn(tmp_path: Path) -> None:
     assert OURS not in outcome.stdout
     (journal,) = read_journals(tmp_path)
     assert ends(journal) == ([("exception", 1)], FAILURE)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a frame of ours would show in its parent")
+def test_an_interrupt_that_torch_spawn_swallows(tmp_path: Path) -> None:
+    """Its child ends with 0 after Ctrl-C, and its journal says why."""
+    assert traced(tmp_path, "torch", "interrupted").check().stdout == ""
+    (journal,) = read_journals(tmp_path)
+    assert ends(journal) == ([("exception", 0)], [("KeyboardInterrupt", "")])
 
 
 def test_the_failing_line(tmp_path: Path) -> None:
