@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from torch.distributed import TCPStore
@@ -13,6 +14,11 @@ from torch.distributed import TCPStore
 from disttrace_viewer.companion import exchange
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.store_client import MOST_BYTES, StoreClient
+from disttrace_viewer.companion.told import addresses
+from disttrace_viewer.companion.verdict import journals
+from disttrace_viewer.states.folder import of_journals
+from disttrace_viewer.states.merged import trace_of
+from support.journals import Journal
 
 
 @pytest.fixture(params=[True, False], ids=["libuv", "plain"])
@@ -124,6 +130,29 @@ def comes_to_lead(one: Exchange) -> bool:
         one.poll()
         time.sleep(0.05)
     return time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("agent_pid", [1, 9])
+def test_all_hosts_ask_the_same_store_first(tmp_path: Path, agent_pid: int) -> None:
+    """Whichever journal is read first, and also where no group is there yet; not a dead one's."""
+    agent = Journal(tmp_path / "host", agent_pid, role="agent")
+    worker = Journal(tmp_path / "host", 5, rank=0, world_size=3)
+    alone = Journal(tmp_path / "alone", 7, rank=1, world_size=3)
+    dead = Journal(tmp_path / "host", 3, rank=2, world_size=3)
+    for journal, port in ((agent, 29500), (worker, 1000), (alone, 44031), (dead, 2000)):
+        store = journal.tcp_store(port, host="node1")
+        journal.run(journal.call("store.get", kind="store", store=store), 1, 2)
+    worker.group(worker.tcp_store(44031, host="node1"), default=True, size=3)
+    dead.group(dead.tcp_store(2000, host="node1"), default=True, size=3)
+
+    def asked(host: str) -> list[int]:
+        merged = of_journals(journals(str(tmp_path / host), ""), window=None)
+        alive = [p for p in trace_of(merged)[0].processes if p.pid != 3]
+        return [port for _, port in addresses(merged, alive)]
+
+    assert asked("host")[0] == 44031
+    assert set(asked("host")) == {44031, 29500, 1000}
+    assert asked("alone") == [44031]
 
 
 def test_without_a_store_everybody_is_alone() -> None:

@@ -104,23 +104,31 @@ def is_alone(trace: Trace) -> bool:
     return bool(unknown_ranks(trace)) or not workers
 
 
-def addresses(merged: Merged, trace: Trace) -> list[Address]:
-    """TCPStores of the job, that of the default group first, last where workers expect one."""
+def addresses(merged: Merged, processes: Sequence[Process]) -> list[Address]:
+    """TCPStores of ``processes``, in an order on which all hosts agree, or they would wait apart.
+
+    That of the default group is the job's own; where no group is there yet it is the one that
+    workers expect, and before there are workers that of the launchers' rendezvous.
+    """
     found: dict[Address, None] = {}
-    for state in merged.states.values():
-        stores: dict[Any, dict[str, Any]] = state["numbered"].get("store", {})
+    states = [merged.states[p.id] for p in processes if p.id in merged.states]
+    tables: list[dict[Any, dict[str, Any]]] = [s["numbered"].get("store", {}) for s in states]
+    for state, stores in zip(states, tables, strict=True):
         groups = state["numbered"].get("group", {}).values()
-        first = [g.get("store") for g in groups if g.get("default")]
-        bases = [_base(stores, number) for number in first]
-        for store in (*bases, *stores.values()):
-            port, host = (store or {}).get("port"), (store or {}).get("host")
-            if store and store.get("base") is None and host and port:
-                found.setdefault((str(host), int(port)))
-    for process in trace.processes:
+        _offer(found, [_base(stores, g.get("store")) for g in groups if g.get("default")])
+    for process in processes:
         host, text = process.env.get("MASTER_ADDR"), process.env.get("MASTER_PORT", "")
         if host and text.isdigit() and process.role != "agent":
             found.setdefault((host, int(text)))
+    for stores in tables:
+        _offer(found, stores.values())
     return list(found)[:4]
+
+
+def _offer(found: dict[Address, None], stores: Iterable[Mapping[str, Any] | None]) -> None:
+    for store in stores:
+        if store and store.get("base") is None and store.get("host") and store.get("port"):
+            found.setdefault((str(store["host"]), int(store["port"])))
 
 
 def _base(stores: Mapping[Any, dict[str, Any]], number: Any) -> dict[str, Any] | None:

@@ -183,7 +183,7 @@ class Judge:
             self.exchange.leave()
             return False
         here = replace(trace, processes=tuple(p for p in trace.processes if look(p).alive))
-        return self.exchange.join(addresses(local, trace), order(here))
+        return self.exchange.join(addresses(local, here.processes), order(here))
 
 
 _LISTENS = {
