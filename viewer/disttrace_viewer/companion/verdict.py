@@ -118,9 +118,16 @@ class Judge:
 
     def _found(self, judgement: Verdict, told: Told, *, joined: bool) -> dict[str, Any]:
         case, trace = judgement.case, judgement.case.evidence.trace
-        errors = [f for f in judgement.findings if f.severity == ERROR and not habitual(case, f)]
         unknown = () if self._all_here else unknown_ranks(trace)
         ages = [case.evidence.age_ns(op) / 1e9 for op in case.evidence.blocking]
+        # Whoever was quiet for so long may have been so before it began to wait.
+        errors = [
+            f
+            for f in judgement.findings
+            if f.severity == ERROR
+            and not habitual(case, f)
+            and max(ages, default=self._stall_s) >= self._stall_s
+        ]
         rest = [self._stall_s - age for age in ages if age < self._stall_s]
         if unknown:
             # Who is not known may be in it as well as missing: that is nobody's fault by records.
