@@ -27,6 +27,7 @@ _NOT = (
     "rendezvous.py",
     "tags_out_of_order",
     "--missing tag",
+    "two_threads",  # two groups in no order on one stream, which kernels there may wait for
     "uneven_store",
 )
 

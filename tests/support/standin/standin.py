@@ -464,6 +464,11 @@ class StandIn(ProcessGroup):
         parts = given.split(list(in_splits)) if in_splits else given.chunk(self._size)
         return self._issue("all_to_all", list(parts), write, opts)
 
+    # The names that torch calls from 2.13 on: by its own it would take None for a Work.
+    all_gather_single = _allgather_base
+    reduce_scatter_single = _reduce_scatter_base
+    all_to_all_single = alltoall_base
+
     def barrier(self, opts: Any = None) -> Any:
         """An all-reduce of one element; a synchronous one blocks the host."""
         work = self._issue("barrier", [torch.zeros(1)], lambda _: None, opts, same=[1])

@@ -179,6 +179,33 @@ def test_a_receive_posted_ahead_waits_from_its_wait_on(
     assert [f.kind for f in findings(tmp_path, look=all_gone)] == kinds
 
 
+@pytest.mark.parametrize("op", ["send", "all_reduce"])
+@pytest.mark.parametrize("works", [0, 30 * MS])
+def test_who_enqueues_later_by_a_constant_is_not_late(tmp_path: Path, op: str, works: int) -> None:
+    """Nothing brings hosts together that only enqueue: rank 1 is 375 ms behind all along. It is
+    late where it works for 30 ms before each operation.
+    """
+    jobs = steps(tmp_path, 2)
+    for (journal, group), other in zip(jobs, ("recv", op), strict=True):
+        rank = journal.rank or 0
+        if op == "send":
+            call = journal.message(group, other, 1 - rank, backend="nccl", device="cuda")
+        else:
+            call = journal.collective(group, backend="nccl", device="cuda")
+        for number in range(COUNT):
+            t = 200 * MS + rank * 375 * MS + number * (MS // 2 + rank * works)
+            n = journal.begin(call, t, q=number + 1)
+            journal.record(i=n, d=MS // 10)
+            over = 575 * MS + number * works + (number + 1) * MS
+            journal.record(c=n, d=over - t)
+        leave(journal, 1500 * MS)
+    found = findings(tmp_path, look=all_gone)
+    kind = "late_sender" if op == "send" else "straggler"
+    assert [(f.kind, ranks(tmp_path, f.culprits)) for f in found] == (
+        [(kind, [1])] if works else []
+    )
+
+
 @pytest.mark.parametrize("slow", [None, 3])
 def test_the_first_of_equal_workers_is_not_late(tmp_path: Path, slow: int | None) -> None:
     """Rank 0 takes from ranks 1 to 3 in turn; each works for 30 ms, or one of them for 90 ms."""
