@@ -95,8 +95,14 @@ memory: $(STAMP) ## what every command needs of memory for 50 MB of the most exp
 	$(BIN)/python tests/reliability/memory.py
 
 faults-live: $(STAMP) ## every hang of the matrix, told by the job itself on its stderr
-	$(BIN)/python tests/reliability/faults_live.py --jobs 2
-	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --apart
+	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --write docs/live.md
+	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --stall 3 --write docs/live.md
+	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --apart --write docs/live.md
+	$(BIN)/python tests/reliability/faults_live.py --jobs 2 --hosts --write docs/live.md
+
+watched: $(STAMP) ## slow programs and faults that end, with the watch (killed at random) and without
+	$(BIN)/python tests/reliability/watched.py
+	$(BIN)/python tests/reliability/watched.py --kill
 
 faults-random: $(STAMP) ## programs and faults drawn from a seed: make faults-random N=200 SEED=1
 	PYTHONPATH=tests $(BIN)/python -m faults.drawn --number $(N) --seed $(SEED) --jobs 4

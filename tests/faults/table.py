@@ -1166,6 +1166,8 @@ HEALTHY = (
     _healthy("healthy/non_member.py", 3),
     _healthy("healthy/one_off_wait.py", 3),
     _healthy("healthy/jitter.py", 3),
+    _healthy("healthy/slow_steps.py --what checkpoint --seconds 4", 3),
+    _healthy("healthy/slow_steps.py --what listener --seconds 7", 3),
     _healthy("healthy/two_threads.py", 2),
     _healthy("healthy/forking_loader.py", 2),
     Row(

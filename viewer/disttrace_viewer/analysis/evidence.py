@@ -37,6 +37,8 @@ STUCK_NS = 1_500_000_000
 STALL_NS = 10_000_000_000
 _GROUPED = ("collective", "message")
 _GATHERING = ("init_process_group", "rendezvous", "new_group")
+_DRAINING = "destroy_process_group"
+"""Does not return before what was issued is over."""
 
 
 __all__ = ["STALL_NS", "STUCK_NS", "Course", "Evidence"]
@@ -146,15 +148,24 @@ class Evidence:
 
         One per thread: the innermost. Asynchronous work that nobody waits for holds up nobody. On
         a backend that works behind the host's back (NCCL) the oldest one in flight holds up the
-        device, and sooner or later its process.
+        device, and sooner or later its process. The destruction of groups waits for the oldest of
+        what its process has issued.
         """
         found: dict[tuple[int, int], Op] = {}
         device: dict[int, Op] = {}
+        issued: dict[int, Op] = {}
         for op in self.pending:
             if op.on_device:
                 device.setdefault(op.process, op)
             elif self._holds(op):
                 found[op.process, op.thread] = op
+            elif op.call.kind in _GROUPED and op.issued_ns is not None:
+                issued.setdefault(op.process, op)
+        for key, op in list(found.items()):
+            if op.call.op == _DRAINING and op.process in device:
+                del found[key]
+            elif op.call.op == _DRAINING and op.process in issued:
+                found[key] = replace(issued[op.process], wait_begin_ns=op.begin_ns)
         for op in device.values():
             found.setdefault((op.process, -1), op)
         for op in self.given_up:
@@ -237,7 +248,13 @@ class Evidence:
         found = {}
         native = {op.process for op in self.pending if op.call.origin == "c++"}
         grouped = [op for op in self.pending if op.call.kind in _GROUPED]
-        blocked = {op.process for op in grouped}
+        # Whoever enqueues goes on, and a backend of devices ends nobody over a fresh operation.
+        last = {p.index: p.last_ns for p in self.trace.processes}
+        blocked = {
+            op.process
+            for op in grouped
+            if not (op.on_device and last[op.process] - op.begin_ns < STUCK_NS)
+        }
         held = {op.process for op in grouped if op.issued_ns is None or op.wait_begin_ns}
         for process in self.trace.processes:
             index = process.index
@@ -313,7 +330,7 @@ class Evidence:
 
     def _holds(self, op: Op) -> bool:
         if op.call.kind == "composed":
-            return op.call.op in _GATHERING
+            return op.call.op in (*_GATHERING, _DRAINING)
         if op.call.origin == "c++":
             # Nobody tells that C++ code waits; it does when nothing else was begun since.
             return self.last[op.process].number == op.number or op.wait_begin_ns is not None

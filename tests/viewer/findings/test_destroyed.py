@@ -1,0 +1,77 @@
+"""What a destruction that does not return waits for, and an abort while a device is at work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.analysis.liveness import Seen
+from support.journals import MS, Journal
+from support.scenes import S, beat, findings, only, ranks, stand, steps
+
+
+def destroy(journal: Journal, t: int) -> int:
+    where = journal.stack(("train.py", 40, "main"))
+    call = journal.call("destroy_process_group", kind="composed", stack=where)
+    return journal.begin(call, t)
+
+
+@pytest.mark.parametrize("since", [1, 12])
+def test_it_waits_for_the_oldest_work_from_its_own_begin_on(tmp_path: Path, since: int) -> None:
+    """Rank 0 issued all_reduce #3, and waits for it only in the destruction."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            work = journal.begin(journal.collective(group, asynchronous=True), 200 * MS, q=3)
+            journal.record(i=work, d=MS)
+            destroy(journal, since * S)
+        else:
+            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+        beat(journal, 20)
+    found = findings(tmp_path)
+    if since > 10:
+        assert found == []
+        return
+    assert only(found).kind == "missing_participant"
+    assert ranks(tmp_path, only(found).culprits) == [1]
+    assert "rank 0 has been waiting at train.py:10 for 19.0 s" in only(found).summary
+
+
+def test_without_a_record_of_its_work_nobody_is_blamed(tmp_path: Path) -> None:
+    """The program dropped the Work, so nobody knows of its end."""
+    for journal, _ in steps(tmp_path, 2):
+        if journal.rank == 0:
+            destroy(journal, 1 * S)
+        else:
+            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("no_progress", ())
+    assert "in destroy_process_group at train.py:40 for 19.0 s" in found.summary
+
+
+def test_a_device_says_itself_what_it_is_at(tmp_path: Path) -> None:
+    """One finding, and not another one for the destruction."""
+    for journal, group in steps(tmp_path, 2):
+        call = journal.collective(group, backend="nccl", device="cuda")
+        if journal.rank == 0:
+            work = journal.begin(call, 200 * MS, q=1)
+            journal.record(i=work, d=MS)
+            destroy(journal, 1 * S)
+        else:
+            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+        beat(journal, 20)
+    assert only(findings(tmp_path)).kind == "missing_participant"
+
+
+@pytest.mark.parametrize(("lived_s", "kind"), [(0, "process_failed"), (5, "no_progress")])
+def test_an_abort_just_after_enqueueing_is_its_own(tmp_path: Path, lived_s: int, kind: str) -> None:
+    """A backend of devices ends an innocent process too, but over what has been late for long."""
+    for journal, group in steps(tmp_path, 3, count=0):
+        call = journal.collective(group, backend="nccl", device="cuda")
+        for number in (1, 2):
+            work = journal.begin(call, (199 + number) * MS, q=number)
+            journal.record(i=work, d=MS // 10)
+        beat(journal, lived_s if journal.rank == 1 else 20)
+    found = findings(tmp_path, look=lambda p: Seen(p.rank != 1, -6 if p.rank == 1 else None))
+    assert only(found).kind == kind
