@@ -213,7 +213,8 @@ def test_a_segment_is_on_record_as_dropped_before_it_goes(
     while len(known) < 3:
         recorder.end(recorder.begin(recorder.threads.state, each))
     recorder.close()
-    assert known == [(1, [1]), (2, [1, 2]), (3, [1, 2, 3])]
+    # Whether one of them or two go at once depends on how many digits the times have.
+    assert known[:3] == [(1, [1]), (2, [1, 2]), (3, [1, 2, 3])]
 
 
 @pytest.mark.parametrize(("mode", "folder"), [(0o600, 0o700), (0o640, 0o750), (0o666, 0o777)])
