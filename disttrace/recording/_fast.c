@@ -14,7 +14,7 @@ can come, which is why there is no lock in this file.
 Longer than the other files of this project: its types refer to each other, so it is one object.
 
 Sections: module state, clock, lines, Window, Counter, Call, Thread, Core's fields, Operation,
-threads, places, table, keys of calls, records, Core, Method.  */
+threads, places, table, keys of calls, Option, records, Core, Method.  */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -29,7 +29,7 @@ threads, places, table, keys of calls, records, Core, Method.  */
 #endif
 
 enum {
-    INTERFACE = 2,   /* as in choice.py */
+    INTERFACE = 3,   /* as in choice.py */
     WAITED = 16,     /* as in operation.py */
     DEEPEST = 100,   /* frames, as in call_site.py */
     KEY_WORDS = 400, /* what a key may have; longer ones are read in Python each time */
@@ -43,7 +43,7 @@ typedef struct Core Core;
 
 /* ---- module state ----------------------------------------------------------------------- */
 
-enum { WINDOW, COUNTER, CALL, THREAD, OPERATION, CORE, METHOD, TYPES };
+enum { WINDOW, COUNTER, CALL, THREAD, OPERATION, CORE, OPTION, METHOD, TYPES };
 enum { SHAPE, DTYPE, IS_CPU, DEVICE, NUMBER, NAMES };
 
 typedef struct {
@@ -363,8 +363,8 @@ struct Core {
     uint64_t generation; /* changes when code objects are let go of */
     Row *rows;           /* calls by key */
     int row_count;
-    /* How arguments are read: {type: names of the attributes that tell calls apart, or None where
-       the hash does}. */
+    /* How arguments are read: {type: attributes that tell calls apart, each an Option or a name;
+       None where the hash does, True where the object never changes, too}. */
     PyObject *tensor, *kinds;
     PyObject *plain; /* what characters of a store's key are: 0 look closer, 1 plain, 2 of a run */
 };
@@ -712,6 +712,7 @@ enum { NONE = 1, BOOL, INT, TEXT, LIST, TENSOR, OPTIONS, HASHED }; /* what follo
 /* Append what tells `value` from another argument. 1: done; 0: it cannot be told, or does not fit;
    -1: an exception. A kind always comes before its words, so no two arguments look alike. */
 static int push_value(Core *core, Key *key, PyObject *value, int nested);
+static int push_option(Core *core, Key *key, PyObject *options, PyObject *option);
 
 static int push_attribute(Core *core, Key *key, PyObject *value, PyObject *name) {
     PyObject *attribute = PyObject_GetAttr(value, name);
@@ -765,13 +766,121 @@ static int push_value(Core *core, Key *key, PyObject *value, int nested) {
     if (PyTuple_Check(names)) {
         int done = push(key, OPTIONS) && push_address(key, type);
         for (Py_ssize_t i = 0; done > 0 && i < PyTuple_GET_SIZE(names); i++)
-            done = push_attribute(core, key, value, PyTuple_GET_ITEM(names, i));
+            done = push_option(core, key, value, PyTuple_GET_ITEM(names, i));
         return done;
     }
     Py_hash_t hash = PyObject_Hash(value);
     if (hash == -1 && PyErr_Occurred()) return -1;
     return push(key, HASHED) && push_address(key, type) && push(key, (uint64_t)hash);
 }
+
+/* ---- Option: an attribute of torch's options objects ------------------------------------------
+
+torch's functions make such an object for each call and set its attributes. To read one back costs
+as much as all the rest of a key, for C++ makes an object of it; so what is set is remembered until
+the call that reads it. */
+
+enum { REMEMBERED = 3 }; /* words of a bool, a number, or an object that has a hash */
+
+typedef struct {
+    PyObject_HEAD
+    Core *core;
+    PyObject *name, *original; /* torch's property */
+    PyObject *options;         /* the object that it was set on last, unless that was read */
+    PyObject *value;           /* what it was set to last, of those that never change: */
+    uint64_t words[REMEMBERED];
+    int count; /* of words; 0: not known */
+} Option;
+
+static PyMemberDef option_members[] = {
+    {"core", T_OBJECT, offsetof(Option, core), READONLY, NULL},
+    {"__name__", T_OBJECT, offsetof(Option, name), READONLY, NULL},
+    {"__wrapped__", T_OBJECT, offsetof(Option, original), READONLY, NULL},
+    {"options", T_OBJECT, offsetof(Option, options), READONLY, NULL},
+    {"value", T_OBJECT, offsetof(Option, value), READONLY, NULL},
+    {NULL},
+};
+
+static int push_option(Core *core, Key *key, PyObject *options, PyObject *entry) {
+    if (!Py_IS_TYPE(entry, core->state->types[OPTION]))
+        return push_attribute(core, key, options, entry);
+    Option *self = (Option *)entry;
+    if (self->options != options) return push_attribute(core, key, options, self->name);
+    int done = 1;
+    for (int i = 0; i < self->count; i++) done = done && push(key, self->words[i]);
+    Py_CLEAR(self->options);
+    return done;
+}
+
+/* The words of a value that is the same whenever it is looked at; without any, `count` is 0. */
+static void remember_value(Option *self, PyObject *value) {
+    Core *core = self->core;
+    Key key;
+    key.count = 0;
+    self->count = 0;
+    int fixed = PyBool_Check(value) || PyLong_CheckExact(value) ||
+                (core->kinds != NULL &&
+                 PyDict_GetItemWithError(core->kinds, (PyObject *)Py_TYPE(value)) == Py_True);
+    if (fixed && push_value(core, &key, value, 1) > 0 && key.count <= REMEMBERED) {
+        memcpy(self->words, key.words, key.count * sizeof *key.words);
+        self->count = key.count;
+    }
+    PyErr_Clear(); /* then it is read back */
+    Py_XSETREF(self->value, Py_NewRef(value));
+}
+
+static int option_set(PyObject *op, PyObject *options, PyObject *value) {
+    Option *self = (Option *)op;
+    PyObject *original = self->original;
+    Py_CLEAR(self->options);
+    int failed = Py_TYPE(original)->tp_descr_set(original, options, value);
+    if (failed || value == NULL || self->core->off) return failed;
+    if (value != self->value) remember_value(self, value);
+    if (self->count) self->options = Py_NewRef(options);
+    return 0;
+}
+
+static PyObject *option_get(PyObject *op, PyObject *options, PyObject *type) {
+    Option *self = (Option *)op;
+    Py_CLEAR(self->options); /* what is returned may be changed in its place */
+    if (options == NULL) return Py_NewRef(op);
+    return Py_TYPE(self->original)->tp_descr_get(self->original, options, type);
+}
+
+static PyObject *option_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    static char *names[] = {"core", "name", "original", NULL};
+    PyTypeObject *core_type = ((State *)PyType_GetModuleState(type))->types[CORE];
+    PyObject *core, *name, *original;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UO!", names, core_type, &core, &name,
+                                     &PyProperty_Type, &original))
+        return NULL;
+    Option *self = (Option *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->core = (Core *)Py_NewRef(core);
+    self->name = Py_NewRef(name);
+    self->original = Py_NewRef(original);
+    return (PyObject *)self;
+}
+
+static int option_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    return visit_members(self, option_members, visit, arg);
+}
+
+static void option_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    free_object(self, option_members);
+}
+
+static PyType_Slot option_slots[] = {
+    {Py_tp_new, option_new},           {Py_tp_dealloc, option_dealloc},
+    {Py_tp_traverse, option_traverse}, {Py_tp_descr_get, option_get},
+    {Py_tp_descr_set, option_set},     {Py_tp_members, option_members},
+    {0, NULL},
+};
+
+static PyType_Spec option_spec = {"disttrace.recording._fast.Option", sizeof(Option), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, option_slots};
 
 /* ---- records of operations ------------------------------------------------------------------ */
 
@@ -1542,7 +1651,7 @@ static PyType_Spec method_spec = {"disttrace.recording._fast.Method", sizeof(Met
 static int module_exec(PyObject *self) {
     static const char *const names[] = {"shape", "dtype", "is_cpu", "device", "n"};
     static PyType_Spec *const specs[] = {&window_spec,    &counter_spec, &call_spec,  &thread_spec,
-                                         &operation_spec, &core_spec,    &method_spec};
+                                         &operation_spec, &core_spec,    &option_spec, &method_spec};
     State *state = PyModule_GetState(self);
     for (int i = 0; i < NAMES; i++)
         if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;

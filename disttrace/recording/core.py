@@ -256,6 +256,7 @@ def _native_core() -> Any:
 
         name = NATIVE
         new_window, new_counter, method = fast.Window, fast.Counter, fast.Method
+        option = fast.Option
         new_call, new_thread = staticmethod(make_call), staticmethod(make_thread)
         begins_in_flight, unfollow = PlainCore.begins_in_flight, PlainCore.unfollow
         followed, begin_line = PlainCore.followed, PlainCore.begin_line

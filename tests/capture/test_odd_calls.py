@@ -136,3 +136,51 @@ def test_arguments_that_raise_whatever_they_are_asked(tmp_path: Path, core: str)
     assert outcome.stderr == "set()\n"
     (journal,) = read_journals(tmp_path)
     assert journal.operations()[-1][0] == "store.set"
+
+
+OPTIONS = """
+import sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+group, tensor, Op = dist.group.WORLD, torch.ones(2), dist.ReduceOp
+
+def made(op=None):
+    options = dist.AllreduceOptions()
+    if op is not None:
+        options.reduceOp = op
+    return options
+
+def call(options):
+    group.allreduce([tensor], options).wait()
+
+for op in (Op.SUM, Op.MAX, Op.MAX, None, Op.SUM):
+    call(made(op))
+made(Op.MIN)
+call(made())
+changed, copied, both = made(Op.MIN), Op(Op.MIN), (made(Op.MIN), made(Op.MAX))
+changed.reduceOp.op = Op.MAX
+call(changed)
+options = made(copied)
+copied.op = Op.MAX
+for each in (options, *both, both[0], options):
+    call(each)
+disttrace.uninstall()
+print({type(value) for name, value in vars(dist.AllreduceOptions).items() if "Op" in name})
+"""
+
+
+@EACH_CORE
+def test_options_say_what_they_are_when_they_are_used(tmp_path: Path, core: str) -> None:
+    """However they came to it, at one place in the program: also the one that was freed before."""
+    outcome = preloaded("-W", "ignore", "-c", OPTIONS, str(tmp_path), core).check()
+    assert outcome.stdout == "{<class 'property'>}\n"
+    (journal,) = read_journals(tmp_path)
+    calls = journal.calls()
+    begun = [calls[record["s"]] for record in journal.records if "b" in record]
+    found = [call["reduce_op"] for call in begun if call["op"] == "all_reduce"]
+    once = ["SUM", "MAX", "MAX", "SUM", "SUM"]
+    assert found == [*once, "SUM", "MAX", "MIN", "MIN", "MAX", "MIN", "MIN"]

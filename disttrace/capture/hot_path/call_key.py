@@ -113,9 +113,9 @@ def freeze(value: Any) -> Hashable:
     return value if isinstance(value, Hashable) and not callable(value) else type(value).__name__
 
 
-def kinds() -> dict[type, tuple[str, ...] | None]:
+def kinds() -> dict[type, tuple[str, ...] | bool | None]:
     """What the native core must know of types: the attributes of options objects that tell calls
-    apart, and None of types whose hashes do."""
+    apart; of types whose hashes do, whether an object of theirs stays as it is, else None."""
     import torch._C._distributed_c10d as c10d
 
     fields = {
@@ -123,5 +123,5 @@ def kinds() -> dict[type, tuple[str, ...] | None]:
         for name, kind in vars(c10d).items()
         if name.endswith("Options") and isinstance(kind, type)
     }
-    hashed = (c10d.ReduceOp, c10d.ReduceOp.RedOpType, torch.device, torch.dtype, datetime.timedelta)
-    return {**fields, **dict.fromkeys(hashed)}
+    fixed = (c10d.ReduceOp.RedOpType, torch.device, torch.dtype, datetime.timedelta)
+    return {**fields, **dict.fromkeys(fixed, True), c10d.ReduceOp: None}

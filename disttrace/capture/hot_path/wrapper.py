@@ -6,6 +6,7 @@ pybind11 tells by it what is a Python subclass's override.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,6 +20,22 @@ from disttrace.capture.hot_path.call_key import ReadKey, kinds
 from disttrace.capture.hot_path.plain import Function, Part
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.choice import PLAIN
+
+
+def read_options(capture: Capture, part: str) -> None:
+    """Have the native core read arguments; of torch's options it knows what Python sets."""
+    core: Any = capture.recorder.core
+    if core.name == PLAIN:
+        return
+    core.tensor, core.kinds = torch.Tensor, kinds()
+    for kind, names in list(core.kinds.items()):
+        if not isinstance(names, tuple):
+            continue
+        for name in names:
+            if isinstance(kind.__dict__.get(name), property):
+                make = functools.partial(core.option, core, name)
+                capture.engine.attribute(part, kind, name, make)
+        core.kinds[kind] = tuple(kind.__dict__.get(name, name) for name in names)
 
 
 def issuing(
@@ -77,8 +94,7 @@ def waiting(original: Function, part: Part, capture: Capture, owner: type, name:
 
 def _native(capture: Capture, original: Function, part: Part, name: str, **further: Any) -> Any:
     core: Any = capture.recorder.core
-    if core.tensor is None:
-        core.tensor, core.kinds = torch.Tensor, kinds()
+    if core.plain is None:
         core.plain = redact.current.plain
     inner = getattr(original, "__func__", original)  # pybind11's stand in instance methods
     builtin = isinstance(inner, types.BuiltinFunctionType)

@@ -26,16 +26,17 @@ def install(capture: Capture) -> None:
     """Patch every method that this torch has."""
     from torch._C._distributed_c10d import Backend, ProcessGroup
 
+    wrapper.read_options(capture, PART)
     tell = _options_tell()
     parts = [(row, Part(capture, row, options_tell=tell)) for row in ROWS]
 
     def instrument(owner: type) -> None:
         if issubclass(owner, (ProcessGroup, Backend)):
             for row, part in parts:
-                wrapper = functools.partial(part.wrapper, owner)
+                make = functools.partial(part.wrapper, owner)
                 if owner is not Backend and issubclass(owner, Backend):
-                    wrapper = functools.partial(called_back, capture, PART, row, wrapper)
-                capture.engine.attribute(PART, owner, row.method, wrapper)
+                    make = functools.partial(called_back, capture, PART, row, make)
+                capture.engine.attribute(PART, owner, row.method, make)
 
     capture.instrumenters.append(instrument)
     for owner in (ProcessGroup, Backend):
