@@ -5,7 +5,8 @@
 `--how gil`: a library call sleeps with the interpreter's lock (L1); `stop`: the process is stopped
 by SIGSTOP (L2); `regex`: a regular expression never ends (L4), which is told with its line. No
 heartbeat comes from it any more, but its connections stay open. Verdict, live and after the job was
-killed: `missing_participant`, the culprit, never `process_failed`.
+killed: `missing_participant`, the culprit, never `process_failed`. With `--inside` it freezes when it
+has begun the operation: everybody is in and nothing moves, `no_progress` with the culprit.
 """
 
 from __future__ import annotations
@@ -35,14 +36,22 @@ def main() -> None:
     """Train; in one step one rank freezes."""
     parser = options(__doc__, culprit=1)
     parser.add_argument("--how", choices=["gil", "regex", "stop"], default="gil")
+    parser.add_argument("--inside", action="store_true", help="freeze in the operation")
     chosen = parser.parse_args()
     rank, _ = join()
     group, members = subgroup(chosen.group)
     if rank in members:
         for step in range(STEPS):
-            if step == chosen.step and rank == chosen.culprit:
+            here = step == chosen.step and rank == chosen.culprit
+            if here and not chosen.inside:
                 deeper(chosen.deep, lambda: hold(chosen.how))
-            dist.all_reduce(torch.ones(8), group=group)  # <- L3
+            # Large, so that it is not over before the process has frozen.
+            tensor = torch.ones(1 << 24 if chosen.inside else 8)
+            if here and chosen.inside:
+                work = dist.all_reduce(tensor, group=group, async_op=True)
+                deeper(chosen.deep, lambda: hold(chosen.how))
+                work.wait()
+            dist.all_reduce(tensor, group=group)  # <- L3
     dist.barrier()
     dist.destroy_process_group()
 

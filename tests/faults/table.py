@@ -996,6 +996,16 @@ FROZEN = tuple(
         ),
     )
     for how in ("gil", "regex", "stop")
+) + tuple(
+    Row(
+        number=24,
+        program=f"faults/frozen.py --how {how} --inside",
+        settled_s=12.0,
+        expected=(
+            Expected(kinds=("no_progress",), culprits=((1,),), waiting=(0, 2), lines={0: ("L3",)}),
+        ),
+    )
+    for how in ("gil", "stop")
 )
 
 
@@ -1168,6 +1178,7 @@ HEALTHY = (
     _healthy("healthy/jitter.py", 3),
     _healthy("healthy/slow_steps.py --what checkpoint --seconds 4", 3),
     _healthy("healthy/slow_steps.py --what listener --seconds 7", 3),
+    _healthy("faults/dropped_work.py", 3),
     _healthy("healthy/two_threads.py", 2),
     _healthy("healthy/forking_loader.py", 2),
     Row(

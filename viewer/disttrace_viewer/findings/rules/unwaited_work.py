@@ -46,7 +46,7 @@ def find(case: Case) -> Iterator[Finding]:
             severity=NOTE,
             certainty=LIKELY,
             summary=f"{sentences.capital(label)} never waited for {op.call.op} at"
-            f" {sentences.place(frame(trace, op))}{times}, and dropped its Work.",
+            f" {sentences.place(frame(trace, op))}{times}, and dropped the Work.",
             hint="Keep the Work and wait for it before the tensors are used or freed.",
             culprits=tuple(processes),
             op=op.call.op,
