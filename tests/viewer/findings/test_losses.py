@@ -22,6 +22,7 @@ from support.scenes import (
     fail,
     join,
     leave,
+    mesh,
     nobody_knows,
     stand,
     steps,
@@ -90,6 +91,18 @@ def frozen(folder: Path) -> None:
         beat(journal, 0 if journal.rank == 2 else 30)
 
 
+def claimed_twice(folder: Path) -> None:
+    """Two processes of three join as rank 1, and nobody as rank 2."""
+    for number, rank in enumerate((0, 1, 1)):
+        journal = Journal(folder, pid=4000 + number, rank=rank, world_size=3)
+        ends = join(journal, (100 + 10 * number) * MS, 3)
+        if rank:
+            for one in ends[:0:-1]:
+                journal.end(one, 5 * MS)
+            mesh(journal, 200 * MS, ends[0], 3, rank, "default_pg", "0/", "cpu")
+        beat(journal, 30)
+
+
 def aborted(folder: Path) -> None:
     """All pass other sizes, and rank 2 dies of what another one sent."""
     for journal, group in steps(folder, 3, 4):
@@ -110,6 +123,7 @@ SCENES: tuple[tuple[Callable[[Path], None], int, set[int]], ...] = (
     (ring, 1, set()),
     (left_early, 1, {1}),
     (frozen, 1, {2}),
+    (claimed_twice, 1, {1}),
     (aborted, 1, set()),
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -38,7 +39,14 @@ def gaps_of(trace: Trace, sample: Sample) -> Gaps:
     for process, sentence in (*_behind(trace, sample), *_unended(trace, sample)):
         lost.setdefault(process, (sentence,))
     members = {m.process for group in trace.groups if group.default for m in group.members}
-    named = {p.index for p in trace.processes if p.rank is not None or p.role == "agent"}
+    # Whoever bears a rank that another one bears too, and by its records joined as neither, may have
+    # been any.
+    bearers = Counter((p.attempt, p.rank) for p in trace.processes if p.role != "agent")
+    named = {
+        p.index
+        for p in trace.processes
+        if p.role == "agent" or (p.rank is not None and bearers[p.attempt, p.rank] == 1)
+    }
     return Gaps(
         lost=lost,
         absent=missing_ranks(trace),
