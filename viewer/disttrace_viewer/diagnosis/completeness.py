@@ -39,8 +39,8 @@ def gaps_of(trace: Trace, sample: Sample) -> Gaps:
     for process, sentence in (*_behind(trace, sample), *_unended(trace, sample)):
         lost.setdefault(process, (sentence,))
     members = {m.process for group in trace.groups if group.default for m in group.members}
-    # Whoever bears a rank that another one bears too, and by its records joined as neither, may have
-    # been any.
+    # Whoever bears a rank that another one bears too, and by its records joined as neither, may
+    # have been any.
     bearers = Counter((p.attempt, p.rank) for p in trace.processes if p.role != "agent")
     named = {
         p.index
