@@ -104,6 +104,25 @@ def test_another_spelling_is_no_series(tmp_path: Path) -> None:
     assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
 
 
+def test_a_key_that_was_set_under_another_name_is_missing(tmp_path: Path) -> None:
+    """Rank 0 misspelt the third one, and waits in the barrier after it."""
+    found = only(job(tmp_path, {0: ["step/1", "step/2", "setp/3"]}, {1: "step/3"}))
+    assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
+    assert "the nearest key that was set is 'app/setp/3', by rank 0" in found.summary
+
+
+def test_a_key_that_was_passed_over_is_missing(tmp_path: Path) -> None:
+    """Rank 0 went on to the fourth one."""
+    found = only(job(tmp_path, {0: ["step/1", "step/2", "step/4"]}, {1: "step/3"}))
+    assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
+
+
+def test_another_series_beside_it_is_no_other_name(tmp_path: Path) -> None:
+    """Rank 0 sets two keys in each step; the third step is still to come."""
+    sets = {0: ["step/1", "stop/1", "step/2", "stop/2"]}
+    assert only(job(tmp_path, sets, {1: "step/3"})).kind == "deadlock"
+
+
 def test_somebody_who_does_not_wait_may_still_set_it(tmp_path: Path) -> None:
     """Rank 0 set its shard of the parts; the next part may be that of rank 2, which prepares it."""
     found = job(tmp_path, {0: ["part/0", "part/1"]}, {1: "part/2"}, sleeping=[2], world_size=3)

@@ -8,6 +8,7 @@ store is traced, whole, and waits as well: then nobody else could set the key, w
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
@@ -25,7 +26,10 @@ Key = tuple[str | None, str]
 AWAITING = ("store.get", "store.wait", "store.multi_get", "store.queue_pop")
 """Store operations that last until somebody else has done something."""
 
-_NUMBER = re.compile(r"\d+")
+ALIKE = 0.6
+"""From this ratio of ``difflib`` on two keys look alike."""
+NUMBER = re.compile(r"\d+")
+"""What keys of one series differ in."""
 _SERIES = 2
 """So many keys of one form make a series: one key could bear its setter's own rank."""
 
@@ -157,8 +161,8 @@ class Setters:
         found: dict[tuple[str | None, str], dict[int, list[list[str]]]] = {}
         for (place, key), processes in self._all.items():
             for process in processes:
-                form = found.setdefault((place, _NUMBER.sub("#", key)), {})
-                form.setdefault(process, []).append(_NUMBER.findall(key))
+                form = found.setdefault((place, NUMBER.sub("#", key)), {})
+                form.setdefault(process, []).append(NUMBER.findall(key))
         return found
 
     def _habit(self, key: Key) -> int | None:
@@ -166,18 +170,40 @@ class Setters:
         before = self._all.get(key)
         if before is not None:
             return before[0] if len(before) == 1 else None
-        series = self._forms.get((key[0], _NUMBER.sub("#", key[1])), {})
+        series = self._forms.get((key[0], NUMBER.sub("#", key[1])), {})
         if len(series) != 1:
             return None
         ((process, numbers),) = series.items()
-        wanted = _NUMBER.findall(key[1])
+        wanted = NUMBER.findall(key[1])
         if not wanted or len(numbers) < _SERIES:
             return None
         for place, number in enumerate(wanted):
             seen = {found[place] for found in numbers}
-            if number not in seen and len(seen) < _SERIES:
-                return None
-        return process
+            if number in seen:
+                continue
+            values = [int(one) for one in seen]
+            if len(seen) < _SERIES or min(values) < int(number) < max(values):
+                return None  # it never varies, or this one was passed over
+        return None if self._misspelt(key, process, len(numbers)) else process
+
+    def _misspelt(self, key: Key, process: int, times: int) -> bool:
+        """Whether the last key that a process set looks like ``key`` and is of a form that it used
+        once only: then it has set that one instead, and is not about to set this one.
+        """
+        last = next(
+            (
+                found
+                for found, op in reversed(self._events)
+                if op.process == process and found[0] == key[0] and op.call.op in SETTERS
+            ),
+            key,
+        )
+        form = NUMBER.sub("#", last[1])
+        if form == NUMBER.sub("#", key[1]):
+            return False
+        used = len(self._forms[last[0], form].get(process, ()))
+        close = difflib.SequenceMatcher(None, last[1].lower(), key[1].lower()).ratio() >= ALIKE
+        return used == 1 < times and close
 
     def _all_wait(self, place: str | None, waiter: int, waiting: Set[int]) -> bool:
         """Whether nobody is left who could set a key in a place."""

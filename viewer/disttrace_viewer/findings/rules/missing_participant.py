@@ -171,6 +171,13 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         return f"Read the exception of its thread first: {thread}."
     if not sinks:
         return "See whether these ranks were started, and whether their journals were collected."
+    one = len(sinks) == 1
+    late = dict(wait.lateness)
+    if all(s in late for s in sinks):
+        return (
+            f"Find what held {'it' if one else 'them'} up before this call (a loader, a checkpoint,"
+            " an evaluation), or allow more time: timeout= of the group."
+        )
     if all(end.how == CLEAN and end.asked_at for end in ends):
         return (
             "Find who asks for the end there (os._exit, sys.exit): the others were still at work."
@@ -179,13 +186,6 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         return (
             "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier; use"
             " join() of DistributedDataParallel, or drop_last."
-        )
-    one = len(sinks) == 1
-    late = dict(wait.lateness)
-    if all(s in late for s in sinks):
-        return (
-            f"Find what held {'it' if one else 'them'} up before this call (a loader, a checkpoint,"
-            " an evaluation), or allow more time: timeout= of the group."
         )
     return (
         f"Look at what {'this rank does' if one else 'these ranks do'} there: a data loader, a"

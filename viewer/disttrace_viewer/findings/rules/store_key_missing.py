@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.analysis.store_keys import Setters
+from disttrace_viewer.analysis.store_keys import ALIKE, NUMBER, Setters
 from disttrace_viewer.analysis.wait_graph import KEY, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
@@ -140,10 +140,16 @@ def _behind(case: Case, behind: Sequence[Wait]) -> str:
 
 
 def _near(known: object, place: object, key: str) -> tuple[str | None, int | None]:
+    """The key of a place that looks most like ``key``, with who set it.
+
+    One that bears the same numbers says more (``chekpoint/7``) than the last of a series does.
+    """
     assert isinstance(known, dict)
     keys = {k: process for (where, k), process in known.items() if where == place}
-    lower = {k.lower(): k for k in keys}
-    found = difflib.get_close_matches(key.lower(), list(lower), n=1, cutoff=0.6)
-    if not found:
-        return None, None
-    return lower[found[0]], keys[lower[found[0]]]
+    numbers = NUMBER.findall(key)
+    for some in ([k for k in keys if numbers and NUMBER.findall(k) == numbers], keys):
+        lower = {k.lower(): k for k in some}
+        found = difflib.get_close_matches(key.lower(), list(lower), n=1, cutoff=ALIKE)
+        if found:
+            return lower[found[0]], keys[lower[found[0]]]
+    return None, None
