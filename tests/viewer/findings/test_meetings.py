@@ -244,6 +244,18 @@ def test_other_ranks_in_the_same_call_are_a_group_mismatch(tmp_path: Path) -> No
     assert "rank 1 makes [1, 2] (train.py:62)" in found.summary
 
 
+def test_groups_that_were_made_alike_do_not_differ(tmp_path: Path) -> None:
+    """A ring of groups: each rank is in two of three, in its own order, and is stuck in one."""
+    for journal, _ in steps(tmp_path, 3):
+        rank = journal.rank or 0
+        for place, members in enumerate(([0, 1], [1, 2], [0, 2])):
+            create(journal, (200 + 10 * place) * MS, members, wait=False)
+        group = journal.group(ranks=[rank, (rank + 1) % 3], size=2, default=False, name="ring")
+        journal.begin(journal.collective(group), 300 * MS, q=1)
+        beat(journal, 20)
+    assert "group_mismatch" not in {found.kind for found in findings(tmp_path)}
+
+
 def test_a_group_mismatch_that_harmed_nobody_is_a_warning(tmp_path: Path) -> None:
     """Two halves made groups of their own in the same call, and all went well."""
     for journal, _ in steps(tmp_path, 4):

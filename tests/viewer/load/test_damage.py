@@ -332,6 +332,17 @@ def test_files_that_vanish_while_reading_are_named(
     assert trace.operations.height == STEPS
 
 
+@pytest.mark.parametrize(("end", "lost"), [(b'  File "/src/train.py", li', 0), (b'{"def":"st', 1)])
+def test_a_kill_within_a_dump_of_stacks_loses_no_record(
+    tmp_path: Path, end: bytes, lost: int
+) -> None:
+    """It is written in pieces, and a definition at once: half of that means half a copy."""
+    first, _ = training(tmp_path, 2, STEPS)
+    with first.definitions.open("ab") as file:
+        file.write(b"Stack (most recent call first):\n" + end)
+    assert sum(len(process.losses) for process in load([str(tmp_path)]).processes) == lost
+
+
 def test_a_growing_file_is_read_as_far_as_it_is(tmp_path: Path) -> None:
     """Reading twice while a journal grows gives the same operations and those that were added."""
     first, _ = training(tmp_path, 2, STEPS)

@@ -20,10 +20,14 @@ LONGEST_LINE = 400
 
 
 def habitual(case: Case, finding: Finding) -> bool:
-    """Whether all who wait have waited at that place for about as long before: a checkpoint."""
+    """Whether all who wait have waited at that place for about as long before: a checkpoint.
+
+    Who gave up, however soon, does not wait any more.
+    """
     waits = [case.of_process[p][0] for p in finding.waiting if case.of_process.get(p)]
     return bool(waits) and all(
-        case.evidence.age_ns(w.op) < HABIT * case.evidence.longest_ns(w.op) for w in waits
+        w.op.error is None and case.evidence.age_ns(w.op) < HABIT * case.evidence.longest_ns(w.op)
+        for w in waits
     )
 
 

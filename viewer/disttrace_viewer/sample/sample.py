@@ -55,6 +55,8 @@ class Sample:
     """
     queues: Mapping[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     """Pushes and finished pops by process, store and key without prefixes."""
+    alike: bool = False
+    """All processes made the same groups, and came to an end: some of those calls are left out."""
 
     @cached_property
     def of_process(self) -> Mapping[int, tuple[Op, ...]]:

@@ -90,6 +90,7 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
 
     ``jobs`` are ids of those to keep (default: all).
     """
+    alike = merged.opened is merged
     merged = merged.opened
     whole = survey = merged.survey
     states = [merged.states[j.id] for j in survey.journals]
@@ -103,7 +104,7 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
     problems.extend(survey.problems)
     for sentence in merged.unread:
         problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
-    building = _Building(survey, states)
+    building = _Building(survey, states, alike)
     building.read()
     here = {job.id for job in survey.jobs}
     trace = Trace(
@@ -222,6 +223,7 @@ _RECORDS: dict[str, Callable[[Any], dict[str, Any]]] = {
 class _Building:
     survey: Survey
     states: Sequence[State]
+    alike: bool
     processes: list[Process] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     stacks: dict[Stack, int] = field(default_factory=dict)
@@ -260,6 +262,7 @@ class _Building:
             refused=self.refused,
             courses=self.courses,
             queues=self.queues,
+            alike=self.alike,
         )
 
     def _process(self, process: Process, journal: Journal, state: State) -> None:
