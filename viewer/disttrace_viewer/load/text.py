@@ -56,7 +56,7 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     reserved = data.endswith(b"\0")
     whole = _as_utf8(path, data, problems)
     data = _cut_end(path, whole, problems)
-    # A record is written at once; stacks without the GIL are in pieces, and a kill may come between.
+    # A record is written at once; stacks without the GIL are in pieces, and a kill comes between.
     if whole.startswith(b"{", len(data)) and not reserved:
         problems.cut_off[path] = None
     if b"\r\n" in data:
