@@ -5,7 +5,7 @@ Both readers use it: the one that reads whole files, and the one that follows fi
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -252,11 +252,23 @@ def parse(text: Text, problems: Problems) -> Definitions:
     found = Definitions(text.path)
     dumps = Dumps()
     bad = first = 0
-    known = _ALIKE.get
+    known, tables = _ALIKE.get, found.numbered
     for line_number, line in enumerate(_lines(text.data), 1):
         alike = known(line)
         if alike is not None:
-            found.admit(*alike)
+            kind, ready = alike
+            table = tables.get(kind)
+            number = ready.get("n")
+            if (
+                table is None
+                or number is None
+                or number in table
+                or "t" in ready
+                or len(table) >= MOST_OF_A_KIND
+            ):
+                found.admit(kind, ready)
+            else:
+                table[number] = ready
             continue
         record = json_object(line)
         if record is None or not _take(found, record, line):
@@ -285,22 +297,53 @@ def parse(text: Text, problems: Problems) -> Definitions:
 
 
 _PIECE = 1 << 20
-_LONG = re.compile(rb'"ranks":\[([0-9, ]{256,})\]')
-"""A list of ranks as it was before there were ranges: the same bytes in every member's journal."""
+_RANKS = b'"ranks":['
+_LIST = re.compile(rb"[0-9, ]+")
+_LONG = 256
+"""Bytes of a list of ranks, as it was before there were ranges, that are the same in the journals
+of all members.
+"""
+_LISTS: dict[tuple[int, bytes, bytes], tuple[bytes, bytes]] = {}
+"""Lists and their ranges by what is soon hashed; hashing all of a list takes longer than the rest
+of a journal.
+"""
+_MOST_LISTS = 1 << 12
 
 
-@functools.lru_cache(maxsize=1 << 12)
+def _shortened(line: bytes) -> bytes:
+    """A line with ranges in the place of long lists of ranks."""
+    parts: list[bytes] = []
+    done = 0
+    start = line.find(_RANKS)
+    while start >= 0:
+        start += len(_RANKS)
+        end = line.find(b"]", start)
+        if end - start >= _LONG:
+            parts += line[done : start - 1], _short(line[start:end])
+            done = end + 1
+        start = line.find(_RANKS, max(start, end))
+    return b"".join((*parts, line[done:])) if parts else line
+
+
 def _short(numbers: bytes) -> bytes:
-    try:
-        return orjson.dumps(ranges_of(orjson.loads(b"[%b]" % numbers)))
-    except orjson.JSONDecodeError:
-        return b"[%b]" % numbers
+    key = (len(numbers), numbers[:64], numbers[-64:])
+    known = _LISTS.get(key)
+    if known is not None and known[0] == numbers:
+        return known[1]
+    found = b"[%b]" % numbers
+    if _LIST.fullmatch(numbers):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            found = orjson.dumps(ranges_of(orjson.loads(found)))
+    if len(_LISTS) >= _MOST_LISTS:
+        _LISTS.clear()
+    _LISTS[key] = (numbers, found)
+    return found
 
 
 _ALIKE: dict[bytes, tuple[str, Record]] = {}
 """Checked records by their lines: the ranks of a job write most of them byte for byte alike."""
 _MOST_ALIKE = 1 << 15
-_KINDS_ALIKE = ("string", "stack", "thread", "store", "group", "call")
+_KINDS_ALIKE = (*NUMBERED, "versions")
 
 
 def _take(found: Definitions, record: dict[str, Any], line: bytes) -> bool:
@@ -324,8 +367,5 @@ def _lines(data: bytes) -> Iterator[bytes]:
         # Piece by piece: a list of all lines would take as much memory again.
         end = data.find(b"\n", min(start + _PIECE, len(data) - 1)) + 1 or len(data)
         for line in data[start:end].rstrip(b"\n").split(b"\n"):
-            if len(line) > 512 and b'"ranks":[' in line:
-                yield _LONG.sub(lambda found: b'"ranks":' + _short(found[1]), line)
-            else:
-                yield line
+            yield _shortened(line) if len(line) > 2 * _LONG else line
         start = end

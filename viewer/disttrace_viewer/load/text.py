@@ -17,6 +17,9 @@ TORN_LIMIT = 1 << 20
 LONGEST_LINE = 8 << 20
 """Bytes of a line that is read: a group of a million ranks has room."""
 
+_SMALL = 1 << 18
+"""Bytes of which a list of lines is cheap."""
+
 _BLANK = re.compile(rb"\n[ \t\r]*(?=\n)")
 
 
@@ -59,11 +62,22 @@ def clean(path: str, data: bytes, problems: Problems) -> Text:
     # A record is written at once; stacks without the GIL are in pieces, and a kill comes between.
     if whole.startswith(b"{", len(data)) and not reserved:
         problems.cut_off[path] = None
-    if b"\r\n" in data:
+    if b"\r" in data:
         data = data.replace(b"\r\n", b"\n")
-    if b"\n\n" in data or data.startswith(b"\n"):
+    blank, lines = _blank_lines(data)
+    if blank:
         data = _BLANK.sub(b"", data).lstrip(b"\n")
-    return Text(path, data, data.count(b"\n"))
+        lines = data.count(b"\n")
+    return Text(path, data, lines)
+
+
+def _blank_lines(data: bytes) -> tuple[bool, int]:
+    """Whether any line is empty, and how many lines there are."""
+    if len(data) > _SMALL:
+        return b"\n\n" in data or data.startswith(b"\n"), data.count(b"\n")
+    lines = data.split(b"\n")  # three times as fast as to look for two characters
+    lines.pop()
+    return b"" in lines, len(lines)
 
 
 def _as_utf8(path: str, data: bytes, problems: Problems) -> bytes:

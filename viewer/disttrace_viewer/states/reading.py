@@ -1,16 +1,16 @@
 """What the records of a journal's segments say, as far as a state keeps it.
 
 Records are taken by the batch, begins first: a loop in which each record is dispatched by itself
-took most of the time of a verdict on a large job.
+took most of the time of a verdict on a large job. Longer than other files, since all of it works
+on the same tables.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import orjson
@@ -18,11 +18,21 @@ import orjson
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.sample.sample import BUILDING
+from disttrace_viewer.states.records import (
+    INTEGERS,
+    Record,
+    are_numbers,
+    hashed,
+    is_begin,
+    keys_of,
+    over,
+    site_of,
+    write_end,
+)
+from disttrace_viewer.states.shapes import Shapes, shapes_of
 
-Record = dict[str, Any]
-_INTEGERS = {int}
 _MARKS = (("i", "issued"), ("w", "wait"), ("c", "complete"), ("l", "lost"))
-_HASH = (1 << 61) - 1
+_NOTHING: Record = {}
 
 
 @dataclass
@@ -62,13 +72,27 @@ class Reading:
     _known: set[int] = field(default_factory=set)
     _in_store: dict[int, int] = field(default_factory=dict)
     _on_course: dict[int, tuple[list[int], int]] = field(default_factory=dict)
+    _threads: bool = False
+    """Whether any but the first thread did anything."""
+    _on_device: bool = False
+    """Whether anything was seen complete that had not ended: then the order of records counts."""
 
     def take(self, data: bytes) -> None:
         """Whole lines of a segment."""
+        if data.startswith(b'{"seg":'):
+            head, _, data = data.partition(b"\n")
+            for record in self._one_by_one([head]):
+                self._other(record)
+        data = data.rstrip(b"\n")
         try:
-            records: list[Any] = orjson.loads(b"[%b]" % data.rstrip(b"\n").replace(b"\n", b","))
+            records: list[Any] = orjson.loads(b"[%b]" % data.replace(b"\n", b","))
         except orjson.JSONDecodeError:
-            records = list(self._one_by_one(data.rstrip(b"\n").split(b"\n")))
+            records = list(self._one_by_one(data.split(b"\n")))
+        else:
+            shapes = shapes_of(data)
+            self._threads |= shapes.threads
+            if shapes.plain and not self._on_device and self._all_at_once(records, shapes):
+                return
         if not set(map(type, records)) <= {dict}:
             whole = [record for record in records if type(record) is dict]
             self.bad, records = self.bad + len(records) - len(whole), whole
@@ -89,29 +113,56 @@ class Reading:
                 self.bad += 1
 
     def _batch(self, records: list[Record]) -> None:
-        begins: list[Record] = []
+        self._begin(self._whole([record for record in records if "b" in record]))
+        self._go_on([record for record in records if "b" not in record])
+
+    def _all_at_once(self, records: list[Record], shapes: Shapes) -> bool:
+        """Take records of which those that are no begins are plain. False, and nothing is taken,
+        where a number is too large to be one of a journal.
+        """
+        begins = [record for record in records if "b" in record]
+        ends = [record for record in records if "e" in record]
         others: list[Record] = []
-        if records and "seg" in records[0]:
-            self._other(records[0])
-            del records[0]
-        for record in records:
-            (begins if "b" in record else others).append(record)
-        self._begin(begins)
-        self._go_on(others)
+        if len(begins) + len(ends) < len(records):
+            others = [r for r in records if "b" not in r and "e" not in r]
+        columns: list[Iterable[Any]] = [map(itemgetter("d"), ends)]
+        columns.append(itertools.chain.from_iterable(map(dict.values, others)))
+        if shapes.numbers:
+            columns += [map(itemgetter("b"), begins), map(itemgetter("t"), begins)]
+        # What exceeds 64 bits is read as a float, and is larger than all others.
+        if not all(type(max(column, default=0)) is int for column in columns):
+            return False
+        earlier = list(self.open.values())
+        kept = self._begin(begins if shapes.numbers else self._whole(begins))
+        for record in others:
+            self._other(record)
+        self._end(ends, itertools.chain(earlier, kept))
+        return True
 
     # -- begins -------------------------------------------------------------------------------
 
-    def _begin(self, records: list[Record]) -> None:
+    def _whole(self, records: list[Record]) -> list[Record]:
+        """Those begins that have what a begin needs."""
+        if are_numbers(records):
+            return records
+        whole = [record for record in records if is_begin(record)]
+        self.bad += len(records) - len(whole)
+        return whole
+
+    def _begin(self, records: list[Record]) -> Iterator[Record]:
+        """Take begins; those that are kept for what they are."""
         known = self.open
-        if not _are_numbers(records):
-            whole = [record for record in records if _is_begin(record)]
-            self.bad, records = self.bad + len(records) - len(whole), whole
-        # One that is known is a copy at the head of a segment.
-        begun = {n: record for record in records if (n := record["b"]) not in known}
+        begun = {record["b"]: record for record in records}
+        if not known.keys().isdisjoint(begun):
+            # One that is known is a copy at the head of a segment.
+            begun = {number: r for number, r in begun.items() if number not in known}
         known.update(begun)
         self.count += len(begun)
         new = begun.values()
-        recent = {(r.get("h", 0), r.get("s", 0)): r for r in new}
+        if self._threads:
+            recent = {(r.get("h", 0), r.get("s", 0)): r for r in new}
+        else:
+            recent = {(0, call): r for call, r in {r.get("s", 0): r for r in new}.items()}
         self.newest.update(recent)
         active = self.active
         for (thread, call), record in recent.items():
@@ -120,20 +171,12 @@ class Reading:
             if call not in self._known:
                 self._learn(call)
         numbered = [r for r in new if "q" in r]
-        self.latest.update({r.get("s", 0): r for r in numbered})
-        on_course = self._on_course
-        for record in numbered:
-            found = on_course.get(record.get("s", 0))
-            if found is not None:
-                course, site = found
-                number = record["q"]
-                if number == course[0] + 1:
-                    before = course[2] = course[1]
-                    course[0], course[1] = number, (before * 1_000_003 + site) & _HASH
-                else:
-                    course[3] = 0
+        latest = {r.get("s", 0): r for r in numbered}
+        self.latest.update(latest)
+        self._follow(numbered)
         kept_whole = self._kept_whole
-        for record in [r for r in new if "p" in r or "k" in r or r.get("s", 0) in kept_whole]:
+        special = [r for r in new if "p" in r or "k" in r or r.get("s", 0) in kept_whole]
+        for record in special:
             call = record.get("s", 0)
             if call in kept_whole:
                 self.built[record["b"]] = record
@@ -141,6 +184,28 @@ class Reading:
                 self.stores.setdefault(record["p"], record)
             if "k" in record:
                 self._key(record, call)
+        return itertools.chain(recent.values(), latest.values(), special)
+
+    def _follow(self, numbered: list[Record]) -> None:
+        """Hash the call sites of collectives, stream by stream."""
+        on_course = self._on_course
+        streams: dict[int, tuple[list[int], list[int], list[int]]] = {}
+        for record in numbered:
+            found = on_course.get(record.get("s", 0))
+            if found is not None:
+                course, site = found
+                stream = streams.get(id(course))
+                if stream is None:
+                    stream = streams[id(course)] = (course, [], [])
+                stream[1].append(record["q"])
+                stream[2].append(site)
+        for course, numbers, sites in streams.values():
+            first = course[0] + 1
+            if numbers == list(range(first, first + len(numbers))):
+                course[0] += len(numbers)
+                course[1:3] = hashed(course[1], tuple(sites))
+            else:
+                course[3] = 0  # and for ever: what it holds is asked no more
 
     def _learn(self, call: int) -> None:
         self._known.add(call)
@@ -153,7 +218,7 @@ class Reading:
         if kind == fmt.COLLECTIVE and "group" in found:
             stream = (found["group"], found.get("backend"))
             course = self.courses.setdefault(stream, [0, 0, 0, 1])
-            site = _site(op, tuple(self.definitions.frames(found.get("stack"))))
+            site = site_of(op, tuple(self.definitions.frames(found.get("stack"))))
             self._on_course[call] = (course, site)
 
     def _call(self, number: int) -> Mapping[str, Any]:
@@ -161,7 +226,7 @@ class Reading:
 
     def _key(self, record: Record, call: int) -> None:
         op = self._call(call).get("op")
-        for key in _keys(record):
+        for key in keys_of(record):
             kept = self.keys.pop((call, key), None)  # to its end: the oldest go first
             self.keys[call, key] = (
                 [record, record] if kept is None else [kept[0], record, *kept[2:]]
@@ -171,11 +236,53 @@ class Reading:
 
     # -- what becomes of them -----------------------------------------------------------------
 
+    def _end(self, ends: list[Record], kept: Iterable[Record]) -> None:
+        """Take plain ends; what they say is written down in the begins that are kept, which are
+        few of those that ended.
+        """
+        numbers = [record["e"] for record in ends]
+        begun: list[Record] = list(map(self.open.pop, numbers, itertools.repeat(_NOTHING)))
+        if not all(begun):  # begun before what was read
+            ends = [end for end, begin in zip(ends, begun, strict=True) if begin]
+            begun = [begin for begin in begun if begin]
+        longest, active, threads = self.longest, self.active, self._threads
+        known, newest = longest.get, active.get
+        at = 0
+        for begin, end in zip(begun, ends, strict=True):
+            duration = end["d"]
+            if "v" in end:
+                waited = duration - end["v"]
+            elif "u" in end:
+                waited = duration - end["u"]
+            else:
+                waited = duration - begin.get("wait", 0)
+            call = begin.get("s", 0)
+            if waited > known(call, -1):
+                longest[call] = waited
+            over_at = begin["t"] + duration
+            if over_at > at:
+                at = over_at
+            if threads and over_at > newest(thread := begin.get("h", 0), 0):
+                active[thread] = over_at
+        if at > newest(0, 0) and not threads:
+            active[0] = at
+        self.last_t = max(self.last_t, at)
+        done = {begin.get("s", 0): begin for begin in begun}
+        self.done.update(done)
+        fates = {end["e"]: end for end in ends}
+        for begin in itertools.chain(kept, done.values()):
+            found = fates.get(begin["b"])
+            if found is not None:
+                write_end(begin, found)
+        if self.keys:
+            for begin in [begin for begin in begun if "k" in begin]:
+                self._key_done(begin, begin.get("s", 0))
+
     def _go_on(self, records: list[Record]) -> None:
         pop, done, longest, active = self.open.pop, self.done, self.longest, self.active
         last_t = self.last_t
-        if not _are_numbers(records):
-            whole = [r for r in records if set(map(type, r.values())) == _INTEGERS or "o" in r]
+        if not are_numbers(records):
+            whole = [r for r in records if set(map(type, r.values())) == INTEGERS or "o" in r]
             self.bad, records = self.bad + len(records) - len(whole), whole
         for record in records:
             if "e" not in record:
@@ -185,13 +292,7 @@ class Reading:
             if begin is None:
                 continue
             call = begin.get("s", 0)
-            begin["end"] = d = record.get("d", 0)
-            if "u" in record:
-                # A synchronous call waits from its issue on unless it says otherwise.
-                begin["issued"] = issued = record["u"]
-                begin["wait"] = record.get("v", issued)
-            elif "v" in record:
-                begin["wait"] = record["v"]
+            d = write_end(begin, record)
             at = begin["t"] + d
             if at > last_t:
                 last_t = at
@@ -241,7 +342,7 @@ class Reading:
 
     def _key_done(self, begin: Record, call: int) -> None:
         op = self._call(call).get("op")
-        for key in _keys(begin):
+        for key in keys_of(begin):
             kept = self.keys.get((call, key))
             if kept is not None:
                 kept[2:] = [begin]
@@ -268,6 +369,7 @@ class Reading:
     def _mark(self, record: Record) -> None:
         for kind, name in _MARKS:
             if kind in record:
+                self._on_device |= kind == "c"
                 begin = self.open.get(record[kind])
                 if begin is None:
                     return
@@ -281,35 +383,3 @@ class Reading:
                 if kind == "c" and over(begin, self._call(call)):
                     self._done(begin, call, record["d"])
                 return
-
-
-@functools.lru_cache(maxsize=1 << 12)
-def _site(op: str, frames: tuple[tuple[str, int, str], ...]) -> int:
-    """The same number for a call site in all processes, which mostly share theirs."""
-    return zlib.crc32(repr((op, [*frames])).encode())
-
-
-def over(record: Record, call: Mapping[str, Any]) -> bool:
-    """Whether it has ended; a wait for what a device ends is over when that was seen complete."""
-    if "end" in record or "complete" not in record:
-        return "end" in record
-    return "wait" not in record or fmt.ends_on_device(call.get("backend"), call.get("device"))
-
-
-def _are_numbers(records: list[Record]) -> bool:
-    """Whether all values are whole numbers, as most are; asked of all at once."""
-    values = itertools.chain.from_iterable(map(dict.values, records))
-    return set(map(type, values)) <= _INTEGERS and all("t" in r for r in records if "b" in r)
-
-
-def _is_begin(record: Record) -> bool:
-    """Whether what a begin needs is there, of the types that the format has."""
-    whole = all(type(record.get(name, 0)) is int for name in ("s", "h", "p", "q"))
-    keys = _keys(record) if "k" in record else ()
-    named = type(keys) in (list, tuple) and all(type(key) is str for key in keys)
-    return whole and named and type(record["b"]) is type(record.get("t")) is int
-
-
-def _keys(record: Record) -> list[str]:
-    key = record["k"]
-    return key if isinstance(key, list) else [key]

@@ -1,10 +1,5 @@
 """Reduces one journal to the state of its process: a pure function of the journal's files.
 
-Kept are, per process: what is not over; the newest operation of each thread and kind, of each
-stream, and the newest of each stream that ended well; the first and the newest failure of each
-call; constructors, and the composed operations in which processes come together; of each store key
-the first, the last and the last finished use by each call. And whatever is around these.
-
 With a ``window`` only so many bytes at the end of the newest segment are read, and its head, where
 the begins stand that were in flight when it was opened.
 """
@@ -19,24 +14,20 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.analysis.rendezvous import STORES
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
-from disttrace_viewer.states.reading import Reading, Record, over
+from disttrace_viewer.states.kept import MOST_KEYS, chosen
+from disttrace_viewer.states.reading import Reading
+from disttrace_viewer.states.records import Record, over
 from disttrace_viewer.states.state import ROW, VERSION, State
 
 WINDOW = 256 << 10
 """Bytes at the end of a journal that say where its process stands, but for rare cases."""
 HEAD = 64 << 10
 CHUNK = 1 << 20
-MOST_PENDING = 256
-MOST_KEYS = 256
-CREATING = ("new_group", "split_group")
-MOST_GROUPS = 512
-"""Of more constructors and creations than this only the first and the last half are kept."""
 OVERRIDES = 1 << 30
 """Calls of one operation only, with fields of its own, are numbered from here."""
 
@@ -100,78 +91,6 @@ def _tail(path: str, length: int, window: int, problems: Problems) -> Iterator[b
     yield texts.clean(path, data[data.find(b"\n") + 1 :], problems).data
 
 
-def _chosen(reading: Reading) -> tuple[list[Record], list[Record]]:
-    """The kept begins by number, see the module's docstring, and those of creations that are over,
-    which count only where another process is not done with its own.
-    """
-    calls = reading.definitions.numbered["call"]
-    found: dict[int, Record] = {}
-    best: dict[object, Record] = {}
-
-    def newest(key: object, record: Record, by: str = "b") -> None:
-        other = best.get(key)
-        if other is None or record[by] > other[by]:
-            best[key] = record
-
-    for (thread, number), record in reading.newest.items():
-        call = calls.get(number) or {}
-        newest(("kind", thread, call.get("kind")), record)
-        if not (call.get("kind") == fmt.STORE and call.get("origin") == "c++"):
-            newest(("thread", thread), record)
-    for kept in (reading.latest, reading.done):
-        for number, record in kept.items():
-            call = calls.get(number) or {}
-            kind = call.get("kind")
-            if kind in (fmt.COLLECTIVE, fmt.MESSAGE) and "q" in record and "f" not in record:
-                names = ("group", "backend", "op", "peer", "tag")
-                chosen = names[:2] if kind == fmt.COLLECTIVE else names
-                stream = tuple(call.get(name) for name in chosen)
-                newest((kept is reading.done, kind, stream), record, by="q")
-            if kept is reading.done and (kind == fmt.COLLECTIVE or call.get("op") == "recv"):
-                newest("met", record, by="t")
-    pending = [
-        r
-        for r in reading.open.values()
-        if not ("lost" in r or "x" in r or over(r, calls.get(r.get("s", 0)) or {}))
-    ]
-    half = MOST_PENDING // 2
-    built = [reading.built[n] for n in sorted(reading.built)]
-    settled = [record for record in built if _settled(record, calls)]
-    keyed = [record for kept in list(reading.keys.values())[-MOST_KEYS:] for record in kept]
-    for record in (
-        *best.values(),
-        *(pending if len(pending) <= MOST_PENDING else pending[:half] + pending[-half:]),
-        *(record for kept in reading.failed.values() for record in kept),
-        *(record for record in built if not _settled(record, calls)),
-        *reading.sourced.values(),
-        *keyed,
-        *(
-            reading.stores[n]
-            for n, around in reading.built.items()
-            if n in reading.stores and not _settled(around, calls)
-        ),
-    ):
-        found[record["b"]] = record
-    everything = {**reading.open, **reading.built}
-    for record in list(found.values()):
-        above = everything.get(record.get("p", -1))
-        while above is not None and above["b"] not in found:
-            found[above["b"]] = above
-            above = everything.get(above.get("p", -1))
-    if len(settled) > MOST_GROUPS:
-        settled = settled[: MOST_GROUPS // 2] + settled[-MOST_GROUPS // 2 :]
-    aside = [record for record in settled if record["b"] not in found]
-    return [found[number] for number in sorted(found)], aside
-
-
-def _settled(record: Record, calls: dict[int, Record]) -> bool:
-    """Whether it made a group and ended well."""
-    call = calls.get(record.get("s", 0)) or {}
-    op = call.get("op") or ""
-    made = op.startswith(CREATING) if call.get("kind") == fmt.COMPOSED else op not in STORES
-    return made and "end" in record and not ("x" in record or "f" in record or "a" in record)
-
-
 def _state(
     journal: Journal, reading: Reading, problems: Problems, *, read: int, size: int
 ) -> State:
@@ -182,8 +101,8 @@ def _state(
         reading.stands[0] = (last, definitions.dumped)
     own: dict[int, Record] = {}
     rows, used = [], set()
-    chosen, aside = _chosen(reading)
-    for record in chosen:
+    kept, aside = chosen(reading)
+    for record in kept:
         call = record.get("s", 0)
         if isinstance(record.get("a"), dict):
             number = OVERRIDES + len(own)
@@ -362,5 +281,16 @@ def _made(reading: Reading, calls: dict[int, Record]) -> int:
     return zlib.crc32(repr(made).encode()) if made else 0
 
 
+_BARE: dict[int, tuple[Record, Record]] = {}
+"""By the identity of a record, which the journals of a job mostly share."""
+
+
 def _bare(record: Record) -> Record:
-    return {k: v for k, v in record.items() if k not in ("def", "n") and v is not None}
+    """Nobody changes it."""
+    found = _BARE.get(id(record))
+    if found is None:
+        if len(_BARE) >= 1 << 12:
+            _BARE.clear()
+        bare = {k: v for k, v in record.items() if k not in ("def", "n") and v is not None}
+        found = _BARE[id(record)] = (record, bare)
+    return found[1]

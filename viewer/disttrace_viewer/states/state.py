@@ -23,7 +23,7 @@ The states of many processes travel as a batch, in which equal definitions are w
 * ``shared``: definitions, each as a text of JSON
 * ``states``: states whose ``numbered`` definitions are indices into ``shared``
 
-Which operations are kept is said in ``disttrace_viewer.states.reduce``.
+Which operations are kept is said in ``disttrace_viewer.states.kept``.
 """
 
 from __future__ import annotations
@@ -79,14 +79,21 @@ def unpack(data: bytes) -> State:
 def pack_batch(states: Iterable[State]) -> bytes:
     """States as one line of JSON, in which equal definitions are written once."""
     index: dict[bytes, int] = {}
+    places: dict[int, int] = {}
+
+    def place_of(value: Any) -> int:
+        found = places.get(id(value))
+        if found is None:
+            text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+            found = places[id(value)] = index.setdefault(text, len(index))
+        return found
+
+    states = list(states)  # and with them what they hold, whose identities count
     found = [
         {
             **state,
             "numbered": {
-                kind: {
-                    number: index.setdefault(orjson.dumps(value), len(index))
-                    for number, value in table.items()
-                }
+                kind: {number: place_of(value) for number, value in table.items()}
                 for kind, table in state["numbered"].items()
             },
         }

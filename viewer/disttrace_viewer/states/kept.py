@@ -1,0 +1,112 @@
+"""Which operations of a process its state keeps.
+
+What is not over; the newest operation of each thread and kind, of each
+stream, and the newest of each stream that ended well; the first and the newest failure of each
+call; constructors, and the composed operations in which processes come together; of each store key
+the first, the last and the last finished use by each call. And whatever is around these.
+"""
+
+from __future__ import annotations
+
+import disttrace.journal.format as fmt
+from disttrace_viewer.analysis.rendezvous import STORES
+from disttrace_viewer.states.reading import Reading
+from disttrace_viewer.states.records import Record, over
+
+MOST_PENDING = 256
+MOST_KEYS = 256
+MOST_GROUPS = 512
+"""Of more constructors and creations than this only the first and the last half are kept."""
+CREATING = ("new_group", "split_group")
+_NO_CALL: Record = {}
+_TOGETHER = (fmt.COLLECTIVE, "recv")
+"""Operations that end after another process has come."""
+
+
+def chosen(reading: Reading) -> tuple[list[Record], list[Record]]:
+    """The kept begins by number, and those of creations that are over,
+    which count only where another process is not done with its own.
+    """
+    calls = reading.definitions.numbered["call"]
+    found: dict[int, Record] = {}
+    begun: dict[object, Record] = {}
+    for (thread, number), record in reading.newest.items():
+        call = calls.get(number) or _NO_CALL
+        kind = call.get("kind")
+        begin = record["b"]
+        key: object = (thread, kind)
+        if key not in begun or begun[key]["b"] < begin:
+            begun[key] = record
+        by_user = kind != fmt.STORE or call.get("origin") != "c++"
+        if by_user and (thread not in begun or begun[thread]["b"] < begin):
+            begun[thread] = record
+    numbered: dict[object, Record] = {}
+    met: Record | None = None
+    streams: dict[int, tuple[object, ...] | None] = {}
+    for kept in (reading.latest, reading.done):
+        done = kept is reading.done
+        for number, record in kept.items():
+            if number not in streams:
+                streams[number] = _stream(calls.get(number) or _NO_CALL)
+            stream = streams[number]
+            if stream is None:
+                continue
+            if "q" in record and "f" not in record:
+                key = (done, stream)
+                if key not in numbered or numbered[key]["q"] < record["q"]:
+                    numbered[key] = record
+            if done and stream[0] in _TOGETHER and (met is None or met["t"] < record["t"]):
+                met = record
+    best = [*begun.values(), *numbered.values(), *([] if met is None else [met])]
+    pending = [
+        r
+        for r in reading.open.values()
+        if not ("lost" in r or "x" in r or over(r, calls.get(r.get("s", 0)) or {}))
+    ]
+    half = MOST_PENDING // 2
+    built = [reading.built[n] for n in sorted(reading.built)]
+    settled = [record for record in built if _settled(record, calls)]
+    over_numbers = {record["b"] for record in settled}
+    keyed = [record for kept in list(reading.keys.values())[-MOST_KEYS:] for record in kept]
+    for record in (
+        *best,
+        *(pending if len(pending) <= MOST_PENDING else pending[:half] + pending[-half:]),
+        *(record for kept in reading.failed.values() for record in kept),
+        *(record for record in built if record["b"] not in over_numbers),
+        *reading.sourced.values(),
+        *keyed,
+        *(
+            reading.stores[n]
+            for n in reading.built
+            if n in reading.stores and n not in over_numbers
+        ),
+    ):
+        found[record["b"]] = record
+    everything = {**reading.open, **reading.built}
+    for record in list(found.values()):
+        above = everything.get(record.get("p", -1))
+        while above is not None and above["b"] not in found:
+            found[above["b"]] = above
+            above = everything.get(above.get("p", -1))
+    if len(settled) > MOST_GROUPS:
+        settled = settled[: MOST_GROUPS // 2] + settled[-MOST_GROUPS // 2 :]
+    aside = [record for record in settled if record["b"] not in found]
+    return [found[number] for number in sorted(found)], aside
+
+
+def _stream(call: Record) -> tuple[object, ...] | None:
+    """What numbers its operations; None for a call that has no numbers."""
+    kind, op = call.get("kind"), call.get("op")
+    if kind == fmt.COLLECTIVE:
+        return (kind, call.get("group"), call.get("backend"))
+    if kind == fmt.MESSAGE:
+        return (op, call.get("group"), call.get("backend"), call.get("peer"), call.get("tag"))
+    return None
+
+
+def _settled(record: Record, calls: dict[int, Record]) -> bool:
+    """Whether it made a group and ended well."""
+    call = calls.get(record.get("s", 0)) or {}
+    op = call.get("op") or ""
+    made = op.startswith(CREATING) if call.get("kind") == fmt.COMPOSED else op not in STORES
+    return made and "end" in record and not ("x" in record or "f" in record or "a" in record)
