@@ -44,7 +44,7 @@ typedef struct Core Core;
 /* ---- module state ----------------------------------------------------------------------- */
 
 enum { WINDOW, COUNTER, CALL, THREAD, OPERATION, CORE, OPTION, METHOD, TYPES };
-enum { SHAPE, DTYPE, IS_CPU, DEVICE, NUMBER, NAMES };
+enum { SHAPE, DTYPE, IS_CPU, DEVICE, NUMBER, STATE, NAMES };
 
 typedef struct {
     PyTypeObject *types[TYPES];
@@ -68,6 +68,18 @@ static void free_object(PyObject *self, const PyMemberDef *members) {
     clear_members(self, members);
     type->tp_free(self);
     Py_DECREF(type);
+}
+
+/* Of every type but Core, which alone has subclasses. No clear: every cycle of theirs passes the
+   core or an object of Python, which break it. */
+static void object_dealloc(PyObject *self) {
+    if (PyType_IS_GC(Py_TYPE(self))) PyObject_GC_UnTrack(self);
+    free_object(self, Py_TYPE(self)->tp_members);
+}
+
+static int object_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    return visit_members(self, Py_TYPE(self)->tp_members, visit, arg);
 }
 
 /* Whether Python has set this to something. */
@@ -95,14 +107,17 @@ typedef PyObject *Template;
 enum { BEGIN, BEGIN_UNCOUNTED, ISSUED, WAIT, END, END_SYNCHRONOUS, TEMPLATES };
 
 static char *put_number(char *out, int64_t number) {
-    char digits[20];
-    int count = 0;
+    static const char pairs[] = "00010203040506070809101112131415161718192021222324"
+                                "25262728293031323334353637383940414243444546474849"
+                                "50515253545556575859606162636465666768697071727374"
+                                "75767778798081828384858687888990919293949596979899";
+    char digits[20], *end = digits + sizeof digits, *first = end;
     uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
     if (number < 0) *out++ = '-';
-    do digits[count++] = (char)('0' + rest % 10);
-    while (rest /= 10);
-    while (count) *out++ = digits[--count];
-    return out;
+    for (; rest >= 10; rest /= 100) memcpy(first -= 2, pairs + 2 * (rest % 100), 2);
+    if (rest > 0 || first == end) *--first = (char)('0' + rest);
+    memcpy(out, first, end - first);
+    return out + (end - first);
 }
 
 static char *put_bytes(char *out, PyObject *text) {
@@ -209,16 +224,6 @@ static PyMethodDef window_methods[] = {
     {NULL},
 };
 
-static PyType_Slot window_slots[] = {
-    {Py_tp_new, window_new},
-    {Py_tp_dealloc, window_dealloc},
-    {Py_tp_methods, window_methods},
-    {0, NULL},
-};
-
-static PyType_Spec window_spec = {"disttrace.recording._fast.Window", sizeof(Window), 0,
-                                  Py_TPFLAGS_DEFAULT, window_slots};
-
 /* ---- Counter ------------------------------------------------------------------------------ */
 
 typedef struct {
@@ -237,25 +242,16 @@ static PyObject *counter_give_back(PyObject *self, PyObject *number) {
     Py_RETURN_NONE;
 }
 
-static const PyMemberDef no_members[] = {{NULL}};
-
-static void counter_dealloc(PyObject *self) { free_object(self, no_members); }
+static PyMemberDef counter_members[] = {
+    {"last", T_LONGLONG, offsetof(Counter, last), READONLY, NULL},
+    {NULL},
+};
 
 static PyMethodDef counter_methods[] = {
     {"next", counter_next, METH_NOARGS, "1, 2, 3, ..."},
     {"give_back", counter_give_back, METH_O, "The number was taken for nothing."},
     {NULL},
 };
-
-static PyType_Slot counter_slots[] = {
-    {Py_tp_new, PyType_GenericNew},
-    {Py_tp_dealloc, counter_dealloc},
-    {Py_tp_methods, counter_methods},
-    {0, NULL},
-};
-
-static PyType_Spec counter_spec = {"disttrace.recording._fast.Counter", sizeof(Counter), 0,
-                                   Py_TPFLAGS_DEFAULT, counter_slots};
 
 /* ---- Call: as in operation.py --------------------------------------------------------------- */
 
@@ -278,18 +274,6 @@ static PyMemberDef call_members[] = {
     {NULL},
 };
 
-static void call_dealloc(PyObject *self) { free_object(self, call_members); }
-
-static PyType_Slot call_slots[] = {
-    {Py_tp_new, PyType_GenericNew},
-    {Py_tp_dealloc, call_dealloc},
-    {Py_tp_members, call_members},
-    {0, NULL},
-};
-
-static PyType_Spec call_spec = {"disttrace.recording._fast.Call", sizeof(Call), 0,
-                                Py_TPFLAGS_DEFAULT, call_slots};
-
 /* ---- Thread: as in operation.py ------------------------------------------------------------- */
 
 typedef struct {
@@ -310,18 +294,6 @@ static PyMemberDef thread_members[] = {
     {"inside", T_BOOL, offsetof(Thread, inside), 0, NULL},
     {NULL},
 };
-
-static void thread_dealloc(PyObject *self) { free_object(self, thread_members); }
-
-static PyType_Slot thread_slots[] = {
-    {Py_tp_new, PyType_GenericNew},
-    {Py_tp_dealloc, thread_dealloc},
-    {Py_tp_members, thread_members},
-    {0, NULL},
-};
-
-static PyType_Spec thread_spec = {"disttrace.recording._fast.ThreadState", sizeof(Thread), 0,
-                                  Py_TPFLAGS_DEFAULT, thread_slots};
 
 /* ---- Core's fields ------------------------------------------------------------------------ */
 
@@ -346,15 +318,14 @@ struct Core {
     int64_t t0, last_number;
     PyObject *all_templates;       /* a tuple: it is checked once, and its items stay */
     Template templates[TEMPLATES]; /* borrowed from there */
-    PyObject *recover, *register_thread, *clock, *ambient, *wake, *dropped; /* set by Python */
+    PyObject *recover, *clock, *ambient, *wake, *dropped; /* set by Python */
     PyObject *put;
     Window *window;             /* what `put` puts into, where that is a window of ours */
     PyObject *works, *open;     /* operations by id() of their Work: all, and those not complete */
     Operation *oldest, *newest; /* in flight; each holds a reference */
-    /* The thread that came last; the others are in their thread states' dictionaries. */
-    uint64_t thread_id;
-    Thread *thread; /* borrowed from that dictionary */
-    PyObject *thread_key;
+    PyObject *threads;  /* as in operation.py */
+    uint64_t thread_id; /* of the thread that came last */
+    Thread *thread;
     /* Places: frames of a stack, and what says of a code object whether it is the user's. */
     int depth;
     PyObject *is_user;
@@ -368,6 +339,13 @@ struct Core {
     PyObject *tensor, *kinds;
     PyObject *plain; /* what characters of a store's key are: 0 look closer, 1 plain, 2 of a run */
 };
+
+/* What stands in the place of an attribute of torch's classes: the head of Option and Method. */
+typedef struct {
+    PyObject_HEAD
+    Core *core;
+    PyObject *name, *original;
+} Wrapper;
 
 static int64_t now(Core *core) {
     if (core->clock == NULL) return perf_counter();
@@ -467,8 +445,6 @@ static PyMemberDef operation_members[] = {
     {NULL},
 };
 
-static void operation_dealloc(PyObject *self) { free_object(self, operation_members); }
-
 static Operation *operation_new(Core *core, Call *call, PyObject *tail, PyObject *extra) {
     PyTypeObject *type = core->state->types[OPERATION];
     Operation *self = (Operation *)type->tp_alloc(type, 0);
@@ -508,44 +484,22 @@ static PyObject *operation_call(PyObject *op, PyObject *args, PyObject *Py_UNUSE
     return PyObject_CallOneArg(self->core->dropped, op);
 }
 
-static PyType_Slot operation_slots[] = {
-    {Py_tp_dealloc, operation_dealloc},
-    {Py_tp_call, operation_call},
-    {Py_tp_members, operation_members},
-    {0, NULL},
-};
-
-static PyType_Spec operation_spec = {"disttrace.recording._fast.Operation", sizeof(Operation), 0,
-                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-                                     operation_slots};
-
 /* ---- threads of a core -------------------------------------------------------------------- */
 
-/* The calling thread's state (borrowed), made at its first use. */
+/* The calling thread's state (borrowed), which `threads` makes at its first use. */
 static Thread *current_thread(Core *core) {
     uint64_t id = PyThreadState_GetID(PyThreadState_Get());
     if (core->thread_id == id) return core->thread;
-    PyObject *all = PyThreadState_GetDict();
-    if (all == NULL || core->thread_key == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "this thread, or this core, has no state any more");
+    PyObject *all = core->threads ? core->threads : Py_None; /* or the collector took it */
+    PyObject *state = PyObject_GetAttr(all, core->state->names[STATE]);
+    if (state == NULL) return NULL;
+    if (!Py_IS_TYPE(state, core->state->types[THREAD])) {
+        Py_DECREF(state);
+        PyErr_SetString(PyExc_TypeError, "not a thread's state");
         return NULL;
     }
-    PyObject *known = PyDict_GetItemWithError(all, core->thread_key);
-    if (known == NULL) {
-        if (PyErr_Occurred()) return NULL;
-        PyObject *made = PyObject_CallNoArgs(core->register_thread);
-        if (made == NULL) return NULL;
-        known = PyDict_GetItemWithError(all, core->thread_key); /* a handler may have come */
-        if (known == NULL && Py_IS_TYPE(made, core->state->types[THREAD]) &&
-            PyDict_SetItem(all, core->thread_key, made) == 0)
-            known = made; /* the dictionary holds it */
-        Py_DECREF(made);
-        if (known == NULL) {
-            if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "not a thread's state");
-            return NULL;
-        }
-    }
-    core->thread = (Thread *)known;
+    core->thread_id = 0; /* while another is let go of, whatever that runs */
+    Py_XSETREF(core->thread, (Thread *)state);
     core->thread_id = id;
     return core->thread;
 }
@@ -783,9 +737,7 @@ the call that reads it. */
 enum { REMEMBERED = 3 }; /* words of a bool, a number, or an object that has a hash */
 
 typedef struct {
-    PyObject_HEAD
-    Core *core;
-    PyObject *name, *original; /* torch's property */
+    Wrapper of;        /* torch's property */
     PyObject *options;         /* the object that it was set on last, unless that was read */
     PyObject *value;           /* what it was set to last, of those that never change: */
     uint64_t words[REMEMBERED];
@@ -793,9 +745,9 @@ typedef struct {
 } Option;
 
 static PyMemberDef option_members[] = {
-    {"core", T_OBJECT, offsetof(Option, core), READONLY, NULL},
-    {"__name__", T_OBJECT, offsetof(Option, name), READONLY, NULL},
-    {"__wrapped__", T_OBJECT, offsetof(Option, original), READONLY, NULL},
+    {"core", T_OBJECT, offsetof(Option, of.core), READONLY, NULL},
+    {"__name__", T_OBJECT, offsetof(Option, of.name), READONLY, NULL},
+    {"__wrapped__", T_OBJECT, offsetof(Option, of.original), READONLY, NULL},
     {"options", T_OBJECT, offsetof(Option, options), READONLY, NULL},
     {"value", T_OBJECT, offsetof(Option, value), READONLY, NULL},
     {NULL},
@@ -805,7 +757,7 @@ static int push_option(Core *core, Key *key, PyObject *options, PyObject *entry)
     if (!Py_IS_TYPE(entry, core->state->types[OPTION]))
         return push_attribute(core, key, options, entry);
     Option *self = (Option *)entry;
-    if (self->options != options) return push_attribute(core, key, options, self->name);
+    if (self->options != options) return push_attribute(core, key, options, self->of.name);
     int done = 1;
     for (int i = 0; i < self->count; i++) done = done && push(key, self->words[i]);
     Py_CLEAR(self->options);
@@ -814,7 +766,7 @@ static int push_option(Core *core, Key *key, PyObject *options, PyObject *entry)
 
 /* The words of a value that is the same whenever it is looked at; without any, `count` is 0. */
 static void remember_value(Option *self, PyObject *value) {
-    Core *core = self->core;
+    Core *core = self->of.core;
     Key key;
     key.count = 0;
     self->count = 0;
@@ -831,10 +783,10 @@ static void remember_value(Option *self, PyObject *value) {
 
 static int option_set(PyObject *op, PyObject *options, PyObject *value) {
     Option *self = (Option *)op;
-    PyObject *original = self->original;
+    PyObject *original = self->of.original;
     Py_CLEAR(self->options);
     int failed = Py_TYPE(original)->tp_descr_set(original, options, value);
-    if (failed || value == NULL || self->core->off) return failed;
+    if (failed || value == NULL || self->of.core->off) return failed;
     if (value != self->value) remember_value(self, value);
     if (self->count) self->options = Py_NewRef(options);
     return 0;
@@ -844,43 +796,8 @@ static PyObject *option_get(PyObject *op, PyObject *options, PyObject *type) {
     Option *self = (Option *)op;
     Py_CLEAR(self->options); /* what is returned may be changed in its place */
     if (options == NULL) return Py_NewRef(op);
-    return Py_TYPE(self->original)->tp_descr_get(self->original, options, type);
+    return Py_TYPE(self->of.original)->tp_descr_get(self->of.original, options, type);
 }
-
-static PyObject *option_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"core", "name", "original", NULL};
-    PyTypeObject *core_type = ((State *)PyType_GetModuleState(type))->types[CORE];
-    PyObject *core, *name, *original;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UO!", names, core_type, &core, &name,
-                                     &PyProperty_Type, &original))
-        return NULL;
-    Option *self = (Option *)type->tp_alloc(type, 0);
-    if (self == NULL) return NULL;
-    self->core = (Core *)Py_NewRef(core);
-    self->name = Py_NewRef(name);
-    self->original = Py_NewRef(original);
-    return (PyObject *)self;
-}
-
-static int option_traverse(PyObject *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    return visit_members(self, option_members, visit, arg);
-}
-
-static void option_dealloc(PyObject *self) {
-    PyObject_GC_UnTrack(self);
-    free_object(self, option_members);
-}
-
-static PyType_Slot option_slots[] = {
-    {Py_tp_new, option_new},           {Py_tp_dealloc, option_dealloc},
-    {Py_tp_traverse, option_traverse}, {Py_tp_descr_get, option_get},
-    {Py_tp_descr_set, option_set},     {Py_tp_members, option_members},
-    {0, NULL},
-};
-
-static PyType_Spec option_spec = {"disttrace.recording._fast.Option", sizeof(Option), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, option_slots};
 
 /* ---- records of operations ------------------------------------------------------------------ */
 
@@ -1009,7 +926,8 @@ static PyMemberDef core_members[] = {
     {"off", T_BOOL, offsetof(Core, off), 0, "Every call passes as it is."},
     {"t0", T_LONGLONG, offsetof(Core, t0), 0, NULL},
     {"recover", T_OBJECT, offsetof(Core, recover), 0, NULL},
-    {"register_thread", T_OBJECT, offsetof(Core, register_thread), 0, "Makes a thread's state."},
+    {"threads", T_OBJECT, offsetof(Core, threads), 0, NULL},
+    {"_thread", T_OBJECT, offsetof(Core, thread), READONLY, NULL},
     {"clock", T_OBJECT, offsetof(Core, clock), 0, NULL},
     {"ambient", T_OBJECT, offsetof(Core, ambient), 0, NULL},
     {"wake", T_OBJECT, offsetof(Core, wake), 0, NULL},
@@ -1019,7 +937,6 @@ static PyMemberDef core_members[] = {
     {"_window", T_OBJECT, offsetof(Core, window), READONLY, NULL},
     {"works", T_OBJECT, offsetof(Core, works), READONLY, NULL},
     {"open", T_OBJECT, offsetof(Core, open), READONLY, NULL},
-    {"_thread_key", T_OBJECT, offsetof(Core, thread_key), READONLY, NULL},
     {"depth", T_INT, offsetof(Core, depth), 0, "Frames of a stack."},
     {"is_user", T_OBJECT, offsetof(Core, is_user), 0, "Whether code is the user's."},
     {"tensor", T_OBJECT, offsetof(Core, tensor), 0, "torch.Tensor."},
@@ -1057,10 +974,9 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     for (int i = 0; i < TEMPLATES; i++) self->templates[i] = PyTuple_GET_ITEM(templates, i);
     self->works = PyDict_New();
     self->open = PyDict_New();
-    self->thread_key = PyLong_FromVoidPtr(self);
     self->codes = PyMem_Calloc(2 * CODES, sizeof *self->codes);
     if (self->codes == NULL) PyErr_NoMemory();
-    if (!self->works || !self->open || !self->thread_key || !self->codes) Py_CLEAR(self);
+    if (!self->works || !self->open || !self->codes) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -1149,17 +1065,6 @@ static PyObject *core_in_flight(PyObject *op, PyObject *Py_UNUSED(ignored)) {
     return all;
 }
 
-static PyObject *core_place(PyObject *op, PyObject *frame) {
-    Key key;
-    key.count = 0;
-    if (!PyFrame_Check(frame)) {
-        PyErr_SetString(PyExc_TypeError, "not a frame");
-        return NULL;
-    }
-    if (push_place((Core *)op, &key, (PyFrameObject *)frame) < 0) return NULL;
-    return PyBytes_FromStringAndSize((char *)key.words, key.count * sizeof *key.words);
-}
-
 /* find(name, group, values, frame[, call]): the call of an operator in a group with these values at
    this place, and None where it is not known. With a call, it is that from now on. */
 static PyObject *core_find(PyObject *op, PyObject *args) {
@@ -1192,14 +1097,8 @@ static PyObject *core_forget(PyObject *op, PyObject *Py_UNUSED(ignored)) {
     while (self->oldest != NULL) operation_over(self->oldest);
     PyDict_Clear(self->works);
     PyDict_Clear(self->open);
-    PyObject *all = PyThreadState_GetDict();
     self->thread_id = 0;
-    if (all != NULL && PyDict_DelItem(all, self->thread_key) < 0) PyErr_Clear();
     return core_forget_calls(op, NULL);
-}
-
-static PyObject *core_get_state(PyObject *op, void *Py_UNUSED(closure)) {
-    return Py_XNewRef((PyObject *)current_thread((Core *)op));
 }
 
 static PyObject *core_get_put(PyObject *op, void *Py_UNUSED(closure)) {
@@ -1227,7 +1126,6 @@ static PyMethodDef core_methods[] = {
     {"over", core_over_method, METH_O, NULL},
     {"record", core_record_method, METH_O, NULL},
     {"in_flight", core_in_flight, METH_NOARGS, "Operations that are not over, oldest first."},
-    {"place", core_place, METH_O, "What tells the place of a frame from others, as bytes."},
     {"find", core_find, METH_VARARGS, "A call by name, group, values and frame, or None."},
     {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and code objects."},
     {"forget", core_forget, METH_NOARGS, NULL},
@@ -1235,29 +1133,16 @@ static PyMethodDef core_methods[] = {
 };
 
 static PyGetSetDef core_getset[] = {
-    {"state", core_get_state, NULL, "The calling thread's.", NULL},
     {"put", core_get_put, core_set_put, NULL, NULL},
     {NULL},
 };
 
-static PyType_Slot core_slots[] = {
-    {Py_tp_new, core_new},           {Py_tp_dealloc, core_dealloc},
-    {Py_tp_traverse, core_traverse}, {Py_tp_clear, core_clear},
-    {Py_tp_methods, core_methods},   {Py_tp_members, core_members},
-    {Py_tp_getset, core_getset},     {0, NULL},
-};
-
-static PyType_Spec core_spec = {"disttrace.recording._fast.Core", sizeof(Core), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
-                                core_slots};
-
 /* ---- Method: the wrapper of one method ------------------------------------------------------ */
 
 typedef struct {
-    PyObject_HEAD
+    Wrapper of;
     vectorcallfunc vectorcall;
-    Core *core;
-    PyObject *name, *original, *doc;
+    PyObject *doc;
     PyObject *part;         /* what is rare, in Python (see capture/hot_path/plain.py) */
     PyObject *is_ours;      /* whether an exception is our failure */
     PyObject *entries;      /* {id(object): its entry, which has a number}; None: this is a wait */
@@ -1271,9 +1156,9 @@ typedef struct {
 
 static PyMemberDef method_members[] = {
     {"__vectorcalloffset__", T_PYSSIZET, offsetof(Method, vectorcall), READONLY, NULL},
-    {"core", T_OBJECT, offsetof(Method, core), READONLY, NULL},
-    {"__name__", T_OBJECT, offsetof(Method, name), READONLY, NULL},
-    {"__wrapped__", T_OBJECT, offsetof(Method, original), READONLY, NULL},
+    {"core", T_OBJECT, offsetof(Method, of.core), READONLY, NULL},
+    {"__name__", T_OBJECT, offsetof(Method, of.name), READONLY, NULL},
+    {"__wrapped__", T_OBJECT, offsetof(Method, of.original), READONLY, NULL},
     {"__doc__", T_OBJECT, offsetof(Method, doc), READONLY, NULL},
     {"part", T_OBJECT, offsetof(Method, part), 0, NULL},
     {"is_ours", T_OBJECT, offsetof(Method, is_ours), 0, NULL},
@@ -1315,7 +1200,7 @@ static int64_t entry_number(Method *self, PyObject *owner) {
     PyObject *entry = key ? PyDict_GetItemWithError(self->entries, key) : NULL;
     Py_XDECREF(key);
     if (entry == NULL) return PyErr_Occurred() ? -1 : 0;
-    PyObject *n = PyObject_GetAttr(entry, self->core->state->names[NUMBER]);
+    PyObject *n = PyObject_GetAttr(entry, self->of.core->state->names[NUMBER]);
     int64_t number = n ? PyLong_AsLongLong(n) : -1;
     Py_XDECREF(n);
     return number < 0 && !PyErr_Occurred() ? 0 : number;
@@ -1324,7 +1209,7 @@ static int64_t entry_number(Method *self, PyObject *owner) {
 /* The key of a call. 1: done; 0: calls of this form have none; -1: an exception. */
 static int push_call(Method *self, Key *key, PyObject *const *args, Py_ssize_t nargs,
                      PyObject *kwnames) {
-    Core *core = self->core;
+    Core *core = self->of.core;
     int64_t number = entry_number(self, args[0]);
     if (number <= 0) return (int)number;
     int done = push_address(key, self) && push(key, (uint64_t)number);
@@ -1372,7 +1257,7 @@ static PyObject *store_details(Method *self, PyObject *const *args, Py_ssize_t n
     if (given(self->keys)) {
         if (nargs < 2 || !PyUnicode_CheckExact(args[1])) return NULL;
         memcpy(out, ",\"k\":", 5);
-        out = put_plain(self->core, out + 5, args[1]);
+        out = put_plain(self->of.core, out + 5, args[1]);
         if (out == NULL) {
             PyObject *made = PyDict_GetItemWithError(self->keys, args[1]);
             if (made == NULL || PyBytes_GET_SIZE(made) > LINE)
@@ -1420,7 +1305,7 @@ static PyObject *rarely(Method *self, Thread *thread, PyObject *const *args, Py_
 /* Put the begin on record. NULL with an exception. */
 static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_ssize_t nargs,
                         PyObject *kwnames) {
-    Core *core = self->core;
+    Core *core = self->of.core;
     Key key;
     key.count = 0;
     int done = push_call(self, &key, args, nargs, kwnames);
@@ -1482,7 +1367,7 @@ static int returned_rarely(Method *self, Thread *thread, Operation *operation, P
 /* A collective or a message was issued: its end is in the wait, which its public function does
    itself if it is synchronous. */
 static int issue_returned(Method *self, Thread *thread, Operation *operation, PyObject *result) {
-    Core *core = self->core;
+    Core *core = self->of.core;
     Call *call = operation->call;
     if (result != Py_None && call->synchronous) {
         int done = 0;
@@ -1501,19 +1386,19 @@ static int issue_returned(Method *self, Thread *thread, Operation *operation, Py
 
 /* A store operation is over when its call returns. */
 static int store_returned(Method *self, Thread *thread, Operation *operation, PyObject *result) {
-    if (!self->returns_value) return core_end(self->core, operation, NULL);
+    if (!self->returns_value) return core_end(self->of.core, operation, NULL);
     if (!PyBytes_CheckExact(result)) return returned_rarely(self, thread, operation, result);
     char text[32] = ",\"n\":";
     char *end = put_number(text + 5, PyBytes_GET_SIZE(result));
     PyObject *extra = PyBytes_FromStringAndSize(text, end - text);
-    int done = extra ? core_end(self->core, operation, extra) : -1;
+    int done = extra ? core_end(self->of.core, operation, extra) : -1;
     Py_XDECREF(extra);
     return done;
 }
 
 static int wait_returned(Method *self, Thread *thread, Operation *operation, PyObject *work,
                          int synchronous) {
-    Core *core = self->core;
+    Core *core = self->of.core;
     Call *call = operation->call;
     if (!counter_of(core, call) || call->device_ends || operation->held ||
         (operation->more != NULL && PyObject_IsTrue(operation->more)))
@@ -1525,11 +1410,11 @@ static int wait_returned(Method *self, Thread *thread, Operation *operation, PyO
 
 static PyObject *method_run(Method *self, PyObject *const *args, Py_ssize_t nargs,
                             PyObject *kwnames) {
-    Core *core = self->core;
-    if (core->off || nargs < 1) return PyObject_Vectorcall(self->original, args, nargs, kwnames);
+    Core *core = self->of.core;
+    if (core->off || nargs < 1) return PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
     Thread *thread = current_thread(core);
     if (thread != NULL && thread->inside)
-        return PyObject_Vectorcall(self->original, args, nargs, kwnames);
+        return PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
     Operation *operation = NULL;
     int is_wait = !given(self->entries), synchronous = 0, done;
     Py_XINCREF(thread); /* Python runs from here on */
@@ -1539,7 +1424,7 @@ static PyObject *method_run(Method *self, PyObject *const *args, Py_ssize_t narg
     if (operation == NULL) {
         PyObject *ours = NULL, *result = NULL;
         if (!PyErr_Occurred() || (ours = forgive(self)) != NULL)
-            result = PyObject_Vectorcall(self->original, args, nargs, kwnames);
+            result = PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
         if (ours != NULL && result != NULL) { /* what torch refuses, too, is no failure of ours */
             set_error(ours);
             if (fail(self) < 0) Py_CLEAR(result);
@@ -1549,7 +1434,7 @@ static PyObject *method_run(Method *self, PyObject *const *args, Py_ssize_t narg
         return result;
     }
     thread->inside = 1;
-    PyObject *result = PyObject_Vectorcall(self->original, args, nargs, kwnames);
+    PyObject *result = PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
     thread->inside = 0;
     if (result == NULL)
         failed(self, thread, operation);
@@ -1577,21 +1462,27 @@ static PyObject *method_vectorcall(PyObject *op, PyObject *const *args, size_t n
     return method_run((Method *)op, args, PyVectorcall_NARGS(nargsf), kwnames);
 }
 
-static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+/* Of both types: what stands in the place of `original`, an attribute of a class of torch's. */
+static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {"core", "name", "original", "part", "is_ours", NULL};
-    State *state = PyType_GetModuleState(type);
-    PyTypeObject *core_type = state->types[CORE];
-    PyObject *core, *name, *original, *part, *is_ours;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UOOO", names, core_type, &core, &name,
+    PyTypeObject **types = ((State *)PyType_GetModuleState(type))->types;
+    PyObject *core, *name, *original, *part = NULL, *is_ours = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UO|OO", names, types[CORE], &core, &name,
                                      &original, &part, &is_ours))
         return NULL;
+    if (type == types[METHOD] ? is_ours == NULL : !Py_IS_TYPE(original, &PyProperty_Type)) {
+        PyErr_SetString(PyExc_TypeError, "a method comes with its part, an option is a property");
+        return NULL;
+    }
     const char *text = PyUnicode_AsUTF8(name);
-    Method *self = text ? (Method *)type->tp_alloc(type, 0) : NULL;
-    if (self == NULL) return NULL;
+    Wrapper *made = text ? (Wrapper *)type->tp_alloc(type, 0) : NULL;
+    if (made == NULL) return NULL;
+    made->core = (Core *)Py_NewRef(core);
+    made->name = Py_NewRef(name);
+    made->original = Py_NewRef(original);
+    if (type == types[OPTION]) return (PyObject *)made;
+    Method *self = (Method *)made;
     self->vectorcall = method_vectorcall;
-    self->core = (Core *)Py_NewRef(core);
-    self->name = Py_NewRef(name);
-    self->original = Py_NewRef(original);
     self->part = Py_NewRef(part);
     self->is_ours = Py_NewRef(is_ours);
     self->doc = PyObject_GetAttrString(original, "__doc__");
@@ -1618,45 +1509,84 @@ static PyObject *method_get(PyObject *self, PyObject *object, PyObject *Py_UNUSE
     return object == NULL || object == Py_None ? Py_NewRef(self) : PyMethod_New(self, object);
 }
 
-/* No clear: every cycle of a method passes its core or a Python object, which break it. */
-static int method_traverse(PyObject *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    return visit_members(self, method_members, visit, arg);
-}
-
-static void method_dealloc(PyObject *self) {
-    PyObject_GC_UnTrack(self);
-    free_object(self, method_members);
-}
-
 static PyMethodDef method_methods[] = {
     {"builtin", method_builtin, METH_O, "The same as a builtin of the module of this name."},
     {NULL},
 };
 
+/* ---- the module ------------------------------------------------------------------------------ */
+
+static PyType_Slot window_slots[] = {
+    {Py_tp_new, window_new},
+    {Py_tp_dealloc, window_dealloc},
+    {Py_tp_methods, window_methods},
+    {0, NULL},
+};
+static PyType_Slot counter_slots[] = {
+    {Py_tp_new, PyType_GenericNew},   {Py_tp_dealloc, object_dealloc},
+    {Py_tp_methods, counter_methods}, {Py_tp_members, counter_members},
+    {0, NULL},
+};
+static PyType_Slot call_slots[] = {
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, object_dealloc},
+    {Py_tp_members, call_members},
+    {0, NULL},
+};
+static PyType_Slot thread_slots[] = {
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_dealloc, object_dealloc},
+    {Py_tp_members, thread_members},
+    {0, NULL},
+};
+static PyType_Slot operation_slots[] = {
+    {Py_tp_dealloc, object_dealloc},
+    {Py_tp_call, operation_call},
+    {Py_tp_members, operation_members},
+    {0, NULL},
+};
+static PyType_Slot core_slots[] = {
+    {Py_tp_new, core_new},           {Py_tp_dealloc, core_dealloc},
+    {Py_tp_traverse, core_traverse}, {Py_tp_clear, core_clear},
+    {Py_tp_methods, core_methods},   {Py_tp_members, core_members},
+    {Py_tp_getset, core_getset},     {0, NULL},
+};
+static PyType_Slot option_slots[] = {
+    {Py_tp_new, wrapper_new},          {Py_tp_dealloc, object_dealloc},
+    {Py_tp_traverse, object_traverse}, {Py_tp_descr_get, option_get},
+    {Py_tp_descr_set, option_set},     {Py_tp_members, option_members},
+    {0, NULL},
+};
 static PyType_Slot method_slots[] = {
-    {Py_tp_new, method_new},           {Py_tp_dealloc, method_dealloc},
-    {Py_tp_traverse, method_traverse}, {Py_tp_call, PyVectorcall_Call},
+    {Py_tp_new, wrapper_new},          {Py_tp_dealloc, object_dealloc},
+    {Py_tp_traverse, object_traverse}, {Py_tp_call, PyVectorcall_Call},
     {Py_tp_descr_get, method_get},     {Py_tp_methods, method_methods},
     {Py_tp_members, method_members},   {0, NULL},
 };
 
-static PyType_Spec method_spec = {"disttrace.recording._fast.Method", sizeof(Method), 0,
-                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC |
-                                      Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
-                                  method_slots};
-
-/* ---- the module ------------------------------------------------------------------------------ */
+#define TYPE(name, struct, flags, slots) \
+    {"disttrace.recording._fast." name, sizeof(struct), 0, Py_TPFLAGS_DEFAULT | (flags), slots}
+static PyType_Spec specs[TYPES] = {
+    [WINDOW] = TYPE("Window", Window, 0, window_slots),
+    [COUNTER] = TYPE("Counter", Counter, 0, counter_slots),
+    [CALL] = TYPE("Call", Call, 0, call_slots),
+    [THREAD] = TYPE("ThreadState", Thread, 0, thread_slots),
+    [OPERATION] = TYPE("Operation", Operation, Py_TPFLAGS_DISALLOW_INSTANTIATION, operation_slots),
+    [CORE] = TYPE("Core", Core, Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, core_slots),
+    [OPTION] = TYPE("Option", Option, Py_TPFLAGS_HAVE_GC, option_slots),
+    [METHOD] = TYPE("Method", Method,
+                    Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                        Py_TPFLAGS_METHOD_DESCRIPTOR,
+                    method_slots),
+};
 
 static int module_exec(PyObject *self) {
-    static const char *const names[] = {"shape", "dtype", "is_cpu", "device", "n"};
-    static PyType_Spec *const specs[] = {&window_spec,    &counter_spec, &call_spec,  &thread_spec,
-                                         &operation_spec, &core_spec,    &option_spec, &method_spec};
+    static const char *const names[] = {"shape", "dtype", "is_cpu", "device", "n", "state"};
     State *state = PyModule_GetState(self);
     for (int i = 0; i < NAMES; i++)
         if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;
     for (int i = 0; i < TYPES; i++) {
-        state->types[i] = (PyTypeObject *)PyType_FromModuleAndSpec(self, specs[i], NULL);
+        state->types[i] = (PyTypeObject *)PyType_FromModuleAndSpec(self, &specs[i], NULL);
         if (state->types[i] == NULL || PyModule_AddType(self, state->types[i]) < 0) return -1;
     }
     return PyModule_AddIntConstant(self, "INTERFACE", INTERFACE);

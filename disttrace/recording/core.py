@@ -67,8 +67,7 @@ class PlainCore:
         self._in_flight: dict[int, Operation] = {}
         self._next_number = itertools.count(1).__next__
         self._recover = recover
-        self._register = register
-        self.threads = Threads(register)
+        self.threads = Threads(lambda: ThreadState(register()))
 
     def begin(self, thread: ThreadState, call: Call, extra: bytes = b"") -> Operation:
         """Put the begin of one operation of ``call`` on record.
@@ -181,7 +180,7 @@ class PlainCore:
         self._in_flight.clear()
         self.works.clear()
         self.open.clear()
-        self.threads.state = ThreadState(self._register())
+        self.threads.forget()
 
     def _gone(self, reference: weakref.ref[Any]) -> None:
         assert isinstance(reference, _Reference)
@@ -214,7 +213,7 @@ def make(
     core.put = discard
     core.recover = recover  # type: ignore[attr-defined]
     new_thread: Any = core.new_thread
-    core.register_thread = lambda: new_thread(register())  # type: ignore[attr-defined]
+    core.threads = Threads(lambda: new_thread(register()))
     return core
 
 
@@ -261,10 +260,9 @@ def _native_core() -> Any:
         begins_in_flight, unfollow = PlainCore.begins_in_flight, PlainCore.unfollow
         followed, begin_line = PlainCore.followed, PlainCore.begin_line
 
-        @property
-        def threads(self) -> Any:
-            """``threads.state`` is the calling thread's state."""
-            return self
+        def forget(self) -> None:
+            super().forget()
+            self.threads.forget()
 
         def follow(self, operation: Any, work: Any) -> None:
             """``work`` ends ``operation``, which is called where nobody holds it any more."""

@@ -104,12 +104,15 @@ def retail(thread: ThreadState) -> None:
 
 
 class Threads(threading.local):
-    """``threads.state`` is the calling thread's state, made at its first use."""
+    """``threads.state`` is the calling thread's state, which ``make`` makes at its first use."""
 
-    state: ThreadState
+    def __init__(self, make: Callable[[], ThreadState]) -> None:
+        self._make = make
+        self.state = make()
 
-    def __init__(self, register: Callable[[], int]) -> None:
-        self.state = ThreadState(register())
+    def forget(self) -> None:
+        """After fork, in the child: the number is the parent's."""
+        self.state = self._make()
 
 
 def json_text(text: Any) -> bytes:

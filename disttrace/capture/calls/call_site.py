@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 from disttrace.errors import HOME
@@ -33,12 +33,10 @@ class CallSites:
         self._codes: dict[int, tuple[types.CodeType, bool]] = {}  # by id(): and whether the user's
         self._generation = 0
         core: Any = recorder.core
-        self.place: Callable[[types.FrameType], Hashable] = self._place
         if core.name != PLAIN:
             core.depth, core.is_user = depth, self._is_users
-            self.place = core.place
 
-    def _place(self, frame: types.FrameType | None) -> Hashable:
+    def place(self, frame: types.FrameType | None) -> Hashable:
         """What tells the place of a call at ``frame`` from others."""
         codes = self._codes
         if len(codes) > _CODES:
