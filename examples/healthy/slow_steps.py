@@ -87,6 +87,7 @@ def main() -> None:
     total = torch.zeros(4)
     for step in range(STEPS):
         pause(chosen.what, step, rank, chosen.seconds)
+        time.sleep(0.5)
         dist.all_reduce(total.add_(1))
     dist.barrier()
     if listener is not None:

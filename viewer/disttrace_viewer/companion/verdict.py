@@ -47,6 +47,8 @@ JOIN_S = 1.0
 PATIENCE_S = 3.0
 """So long, at most, one waits for answers beyond the limit before telling what is known."""
 ASK_AGAIN_S = 0.5
+MOST_READ = 64 << 20
+"""Bytes of journals that are read as a whole where the calls of before may clear somebody."""
 
 
 class Judge:
@@ -63,6 +65,7 @@ class Judge:
         self._all_here = False
         self._is_ready = True
         self._holders = GilHolders()
+        self._stalled: set[tuple[str, int]] = set()
         self.exchange = Exchange(uuid.uuid4().hex[:12], lambda: packed(self._heard()))
 
     def ready(self) -> None:
@@ -88,9 +91,9 @@ class Judge:
         ``signature`` tells one picture from another and is empty where nothing is stalled;
         ``lines`` are for stderr, ``text`` is the whole report; ``voices`` are ids of processes of
         this host that may speak, best first, and none where another host has the word; ``waiting``
-        says that somebody waits, ``pids`` are the processes of this host, ``next_s`` says when the
-        longest of these waits reaches the limit; ``ops`` are the waits of the stalled, as
-        [process, number].
+        says that somebody waits, ``over`` that nobody does any more of whom was told; ``pids`` are
+        the processes of this host, ``next_s`` says when the longest of these waits reaches the
+        limit; ``ops`` are the waits of the stalled, as [process, number].
         """
         local = self._heard()
         joined = self._join(local)
@@ -111,10 +114,30 @@ class Judge:
             others=told.states,
             look=told.look,
         )
+        if not told.states and any(
+            f.severity == ERROR and f.certainty != CERTAIN and f.culprits
+            for f in judgement.findings
+        ):
+            judgement = self._by_history() or judgement
         found = self._found(judgement, told, joined=joined)
         if not found["waiting"]:
             self.exchange.leave()
         return found
+
+    def _by_history(self) -> Verdict | None:
+        """The verdict by all operations, where states leave open who is to blame; None where they
+        are too many, or Polars is not installed.
+        """
+        found = journals(self._directory, self._prefix)
+        if sum(map(_size, found)) > MOST_READ:
+            return None
+        try:
+            from disttrace_viewer.diagnosis.diagnose import diagnose
+            from disttrace_viewer.merge.reader import load
+        except ImportError:
+            return None
+        trace = load(found, choose=lambda jobs: [one.id for one in closure(jobs, [self._job])])
+        return Verdict(*diagnose(trace, stall_ns=round(self._stall_s * 1e9), look=look))
 
     def _found(self, judgement: Verdict, told: Told, *, joined: bool) -> dict[str, Any]:
         case, trace = judgement.case, judgement.case.evidence.trace
@@ -149,6 +172,10 @@ class Judge:
             why = "they did not answer" if joined else "no store of the job leads to them"
             said.insert(len(said) - 1, f"nothing is known of {whom}: {why}")
         elsewhere = {state["id"] for state in told.states}
+        ops = stalled(case, errors)
+        if ops:
+            self._stalled = {(process, number) for process, number in ops}
+        open_now = {(trace.processes[op.process].id, op.number) for op in case.evidence.blocking}
         return {
             "signature": signature,
             "lines": said,
@@ -162,8 +189,9 @@ class Judge:
                 if p.pid and p.id not in elsewhere and case.evidence.look(p).alive
             ],
             "waiting": bool(ages),
+            "over": not self._stalled & open_now,
             "next_s": max(SOONEST_S, min(rest, default=self._stall_s)),
-            "ops": stalled(case, errors),
+            "ops": ops,
         }
 
     def _local(self) -> Merged:
@@ -201,10 +229,18 @@ _LISTENS = {
     "voices": [],
     "pids": [],
     "waiting": True,
+    "over": False,
     "next_s": 1.0,
     "ops": [],
 }
 """Somebody else leads."""
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0
 
 
 def journals(directory: str, prefix: str) -> list[str]:

@@ -32,6 +32,8 @@ _ANSWER_S = 2.0
 """So long a process has to print what it was asked to; then the next one is asked."""
 _WITHIN_S = 120.0
 _LEAVE_S = 3.0
+_FEWER = 2
+"""Times the limit for which a picture in which only fewer are missing is not told anew."""
 ABORTED = 75
 """Exit code of a job that ``DISTTRACE_ON_STALL=abort`` ended (EX_TEMPFAIL of sysexits.h)."""
 Tell = Callable[[str, str, Sequence[Sequence[Any]]], None]
@@ -63,6 +65,7 @@ class Watch:
         self._saying: _Announcement | None = None
         self._number = 0
         self._held_back = False
+        self._fewer_since: float | None = None
 
     def follow(self, base: str) -> None:
         """A process in which nothing has moved for a while; with an exporter, any."""
@@ -163,34 +166,51 @@ class Watch:
         now = time.monotonic()
         signature = verdict["signature"]
         changed = signature != self._signature
+        over = verdict["over"] or not verdict["waiting"]
         if changed and signature and verdict["next_s"] <= _TOGETHER_S and not self._held_back:
             # Others are about to reach the limit as well: one picture and not two.
             self._held_back = True
             self._due = now + verdict["next_s"]
             return
         self._held_back = False
-        if changed and signature:
+        held = changed and self._is_fewer(signature, now)
+        if changed and signature and not held:
             if not self._signature:
                 self._stalled_since = now
             self._say(verdict["lines"], verdict["voices"])
             self._tell_command(verdict["text"])
             if self._tell is not None and verdict["lines"]:
                 self._tell(verdict["lines"][0], verdict["text"], verdict["ops"])
-        elif changed and self._signature is not None and not verdict["waiting"]:
+        elif changed and self._signature is not None and over:
             self._say([f"going on: {verdict['going_on']}"], verdict["voices"])
-        if signature or not verdict["waiting"]:
+        if (signature and not held) or over:
             self._signature = signature or None
         if not signature and not verdict["waiting"]:
             # An agent whose rendezvous came about waits for its workers: that is its work.
             self._pulses = {b: p for b, p in self._pulses.items() if not p.launcher}
         # Reading everything again is dear: seldom, unless something moves (``turn``) or somebody
         # who is quiet is about to have waited for the limit.
-        self._pause = _SOON_S if changed else min(self._pause * 2, _LATEST_S)
+        self._pause = _SOON_S if changed and not held else min(self._pause * 2, _LATEST_S)
         soon = verdict["next_s"] if verdict["waiting"] and not signature else self._pause
         self._due = now + min(self._pause, soon)
         abort = self._on_stall == "abort" and bool(signature)
         if abort and now - self._stalled_since >= self._order.stall_s:
             self._abort(verdict["pids"])
+
+    def _is_fewer(self, signature: list[Any], now: float) -> bool:
+        """Whether it is for now the picture that was told, but that some of the missing have come:
+        they may be slow and not stuck, and nobody wants to be told of each of them.
+        """
+        blamed = {json.dumps([kind, *what]): {*who} for kind, who, *what in self._signature or ()}
+        pictures = [(json.dumps([kind, *what]), {*who}) for kind, who, *what in signature]
+        if not signature or any(
+            who - blamed.get(what, set()) or what not in blamed for what, who in pictures
+        ):
+            self._fewer_since = None
+            return False
+        if self._fewer_since is None:
+            self._fewer_since = now
+        return now - self._fewer_since < _FEWER * self._order.stall_s
 
     def _abort(self, pids: list[int]) -> None:
         """Each process ends itself; one that cannot (it holds the GIL) is killed a little later."""

@@ -1,0 +1,82 @@
+"""What is told of a stall, when the picture changes and when it is over."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace_viewer.companion.log import Log
+from disttrace_viewer.companion.service import Order
+from disttrace_viewer.companion.watch import Watch
+
+ORDER = Order(
+    directory="", registry="", job="job", prefix="job-", exports=False, pending_s=5.0,
+    keep=True, watches=True, stall_s=10.0, quiet_since=None,
+)  # fmt: skip
+
+
+class Told(Watch):
+    """Keeps what it would have somebody say."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        with tempfile.TemporaryFile() as file:
+            super().__init__(ORDER, Log(file.fileno()))
+        self.said: list[str] = []
+        self.now = 0.0
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+
+    def _say(self, lines: list[str], voices: list[str]) -> None:
+        self.said += lines
+
+    def see(
+        self, at: float, missing: str = "", *, waiting: bool = True, over: bool = False
+    ) -> None:
+        """A verdict at a time: these processes are missing in one collective; empty: no fault."""
+        self.now = at
+        verdict: dict[str, Any] = {
+            "signature": [["missing_participant", [*missing], "g", 3, None]] if missing else [],
+            "lines": [f"stalled: {missing}"], "voices": ["me"], "text": "", "ops": [], "pids": [],
+            "waiting": waiting, "over": over, "next_s": 5.0, "going_on": "all",
+        }  # fmt: skip
+        self._judge(verdict)
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
+    return Told(tmp_path, monkeypatch)
+
+
+def test_a_picture_is_told_once(told: Told) -> None:
+    """However often it is looked at."""
+    for at in (10, 12, 70):
+        told.see(at, "ab")
+    assert told.said == ["stalled: ab"]
+
+
+def test_who_comes_is_not_told_of_at_once(told: Told) -> None:
+    """They are slow; whoever is still missing after twice the limit is told."""
+    for at, missing in ((10, "abc"), (15, "ab"), (20, "b"), (30, "b")):
+        told.see(at, missing)
+    assert told.said == ["stalled: abc"]
+    told.see(36, "b")
+    assert told.said == ["stalled: abc", "stalled: b"]
+
+
+def test_who_is_missing_anew_is_told_at_once(told: Told) -> None:
+    """Another rank, or another exchange, is another picture."""
+    told.see(10, "a")
+    told.see(12, "ab")
+    assert told.said == ["stalled: a", "stalled: ab"]
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_it_goes_on_when_those_are_over_who_were_told_of(told: Told, *, over: bool) -> None:
+    """In a job that is well somebody waits at every moment."""
+    told.see(10, "a")
+    told.see(12, over=over)
+    assert told.said == ["stalled: a", *(["going on: all"] if over else [])]
+    told.see(14, waiting=False)
+    assert told.said == ["stalled: a", "going on: all"]
