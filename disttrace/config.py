@@ -369,6 +369,15 @@ def _choose(
     return default, "default", complaints
 
 
+def chosen(config: Config) -> dict[str, str]:
+    """Settings that somebody chose, as text."""
+    rows = (row for row in SETTINGS if config.sources[row.keyword] != "default")
+    texts = {row.keyword: to_text(getattr(config, row.keyword)) for row in rows}
+    if "redact" in texts:
+        texts["redact"] = redact.MASK  # a pattern may be the secret itself
+    return texts
+
+
 def _default_folder(name: str) -> str:
     try:
         return os.path.abspath(name)

@@ -12,7 +12,7 @@ from typing import Any
 from disttrace import capture, errors, redact, waiting
 from disttrace._version import __version__
 from disttrace.capture.wrapping.context import Capture
-from disttrace.config import SETTINGS, Config, resolve, to_environ, to_text
+from disttrace.config import Config, chosen, resolve, to_environ
 from disttrace.identity import (
     AGENT,
     JOB_VARIABLE,
@@ -176,7 +176,7 @@ class Session:
             **header,
             "role": self.role,
             "disttrace": __version__,
-            "settings": _changed(self.config),
+            "settings": chosen(self.config),
             "filesystem": filesystem(self.config.dir),
         }
         versions = [] if self._versions is None else [{DEF: "versions", **self._versions}]
@@ -188,14 +188,14 @@ class Session:
             with StandardLibrary():
                 import torch
 
-                from disttrace.capture import parts  # noqa: F401 - and all that it needs
+                from disttrace.capture import missing, parts  # noqa: F401 - and all that it needs
             self.capture.sites.torch_home(os.path.dirname(torch.__file__))
             capture.activate(self.capture)
             covered = capture.coverage()
             self._versions = {
                 "t": self.recorder.now(),
                 "torch": torch.__version__,
-                "backends": _backends(module),
+                "backends": missing.backends(module),
                 "parts": [part for part, _ in covered.parts],
                 "not_captured": covered.not_captured,
             }
@@ -337,29 +337,3 @@ def _in_child() -> None:
             session.forked()
         except BaseException as error:
             session.capture.fail("forked children", error)
-
-
-def _changed(config: Config) -> dict[str, str]:
-    """Settings that somebody chose, as text."""
-    chosen = (row for row in SETTINGS if config.sources[row.keyword] != "default")
-    texts = {row.keyword: to_text(getattr(config, row.keyword)) for row in chosen}
-    if "redact" in texts:
-        texts["redact"] = redact.MASK  # a pattern may be the secret itself
-    return texts
-
-
-def _backends(module: ModuleType) -> dict[str, str | None]:
-    """Backends of this torch, with versions where torch tells them."""
-    found: dict[str, str | None] = {}
-    for name in ("gloo", "nccl", "mpi", "ucc", "xccl"):
-        available = getattr(module, f"is_{name}_available", None)
-        if available is not None and available():
-            found[name] = None
-    if "nccl" in found:
-        try:
-            import torch
-
-            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-        except Exception:  # no driver: the version cannot be asked for
-            found["nccl"] = None
-    return found

@@ -1,4 +1,4 @@
-"""What cannot be seen with this torch: one sentence per gap, and when it is there."""
+"""What this torch has and what of it cannot be seen: one sentence per gap."""
 
 from __future__ import annotations
 
@@ -63,3 +63,20 @@ def sentences() -> list[str]:
 
     off = [device_completion.blind()] if _recorder_off(c10d) else []
     return [*(sentence for holds, sentence in GAPS if holds(c10d)), *off]
+
+
+def backends(c10d: Any) -> dict[str, str | None]:
+    """Backends of this torch, with versions where torch tells them."""
+    found: dict[str, str | None] = {}
+    for name in ("gloo", "nccl", "mpi", "ucc", "xccl"):
+        available = getattr(c10d, f"is_{name}_available", None)
+        if available is not None and available():
+            found[name] = None
+    if "nccl" in found:
+        try:
+            import torch
+
+            found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        except Exception:  # no driver: the version cannot be asked for
+            found["nccl"] = None
+    return found

@@ -372,7 +372,6 @@ OTHER_ARGUMENTS = (
                 kinds=("reduce_op_mismatch",), culprits=((1,),), lines={1: ("L1",), 0: ("L1",)}
             ),
         ),
-        fixed_slice=True,
     ),
     Row(
         number=8,
@@ -429,7 +428,6 @@ RENDEZVOUS = (
                 lines={0: ("L1",), 1: ("L1",)},
             ),
         ),
-        fixed_slice=True,
     ),
     Row(
         number=9,
@@ -581,7 +579,6 @@ SUDDEN_END = (
                 words=("ValueError",),
             ),
         ),
-        fixed_slice=True,
     ),
     Row(
         number=11,
@@ -1166,9 +1163,9 @@ HEALTHY = (
     _healthy("pingpong_allreduce.py", 3, torchrun=True),
     _healthy("healthy/pipeline.py", 3),
     _healthy("healthy/any_source.py", 3),
-    _healthy("healthy/tags_out_of_order.py", 2),
+    _healthy("healthy/tags_out_of_order.py", 2, slice_=True),
     _healthy("healthy/uneven_store.py", 3),
-    _healthy("healthy/some_use_groups.py", 4, slice_=True),
+    _healthy("healthy/some_use_groups.py", 4),
     _healthy("healthy/waited_late.py", 3),
     _healthy("healthy/no_destroy.py", 2),
     _healthy("healthy/members_only.py", 4),
@@ -1201,14 +1198,14 @@ HEALTHY = (
 def _both_ways(rows: tuple[Row, ...]) -> tuple[Row, ...]:
     """Rows under torchrun run twice: with --standalone and, as most people start, without.
 
-    Those that end by themselves without it are in the slice: they are quick, and it is the case in
-    which an agent was once taken for a member.
+    Sudden ends without it are in the slice: they are quick, and it is the case in which an agent
+    was once taken for a member.
     """
     found: list[Row] = []
     for row in rows:
         found.append(row)
         if row.torchrun:
-            quick = row.ends == "ends" and row.number != 0
+            quick = row.ends == "ends" and row in SUDDEN_END
             found.append(replace(row, standalone=False, fixed_slice=quick))
     return tuple(found)
 
