@@ -8,9 +8,14 @@ from typing import Any
 
 import pytest
 
+from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.companion import verdict
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.service import Order
 from disttrace_viewer.companion.watch import Watch
+from disttrace_viewer.trace.model import Process
+from support.journals import MS
+from support.scenes import PEER_GONE, S, beat, fail, stand, steps
 
 ORDER = Order(
     directory="", registry="", job="job", prefix="job-", exports=False, pending_s=5.0,
@@ -36,12 +41,12 @@ class Told(Watch):
     ) -> None:
         """A verdict at a time: these processes are missing in one collective; empty: no fault."""
         self.now = at
-        verdict: dict[str, Any] = {
+        found: dict[str, Any] = {
             "signature": [["missing_participant", [*missing], "g", 3, None]] if missing else [],
             "lines": [f"stalled: {missing}"], "voices": ["me"], "text": "", "ops": [], "pids": [],
             "waiting": waiting, "over": over, "next_s": 5.0, "going_on": "all",
         }  # fmt: skip
-        self._judge(verdict)
+        self._judge(found)
 
 
 @pytest.fixture
@@ -80,3 +85,26 @@ def test_it_goes_on_when_those_are_over_who_were_told_of(told: Told, *, over: bo
     assert told.said == ["stalled: a", *(["going on: all"] if over else [])]
     told.see(14, waiting=False)
     assert told.said == ["stalled: a", "going on: all"]
+
+
+def seen(process: Process) -> Seen:
+    """Rank 1 lives, the others are gone."""
+    return Seen(process.rank == 1, None if process.rank == 1 else 1)
+
+
+def test_who_gave_up_is_told_of_while_others_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They waited for milliseconds only, and the job does not end: one of its processes lives."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            number = journal.begin(journal.collective(group), 200 * MS, q=3)
+            journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
+            fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+        else:
+            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+            beat(journal, 20)
+    monkeypatch.setattr(verdict, "look", seen)
+    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
+    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    assert "Rank 1 never joined all_reduce #3" in told["lines"][0]

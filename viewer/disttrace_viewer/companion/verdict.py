@@ -142,7 +142,8 @@ class Judge:
     def _found(self, judgement: Verdict, told: Told, *, joined: bool) -> dict[str, Any]:
         case, trace = judgement.case, judgement.case.evidence.trace
         unknown = () if self._all_here else unknown_ranks(trace)
-        ages = [case.evidence.age_ns(op) / 1e9 for op in case.evidence.blocking]
+        waiting = [op for op in case.evidence.blocking if op.error is None]  # the others gave up
+        ages = [case.evidence.age_ns(op) / 1e9 for op in waiting]
         # Whoever was quiet for so long may have been so before it began to wait.
         errors = [
             f
@@ -175,7 +176,7 @@ class Judge:
         ops = stalled(case, errors)
         if ops:
             self._stalled = {(process, number) for process, number in ops}
-        open_now = {(trace.processes[op.process].id, op.number) for op in case.evidence.blocking}
+        open_now = {(trace.processes[op.process].id, op.number) for op in waiting}
         return {
             "signature": signature,
             "lines": said,
