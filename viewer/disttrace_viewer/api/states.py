@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from disttrace_viewer.api.reading import Paths
 from disttrace_viewer.api.report import Report, stall_ns
+from disttrace_viewer.load.files import is_remote
 from disttrace_viewer.merge.choice import chooser, folders
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import engine_of
@@ -42,14 +43,16 @@ def diagnose_large(
     engine: str | None = None,
     progress: Progress | None = None,
 ) -> Report | None:
-    """The verdict by states: on a cluster, of files of states, and of jobs that are too large to
-    be read as a whole, if something is broken in these. None: a job to be read as a whole.
+    """The verdict by states: on a cluster, of files of states, of object stores, and of jobs that
+    are too large to be read as a whole, if something is broken in these. None: a job to be read
+    as a whole.
 
     Raises:
         ViewerError: as ``diagnose``, and where the engine cannot be reached.
     """
     where = folders(path)
-    asked = engine is not None or all(map(folder.holds_states, where))
+    remote = any(map(is_remote, where))  # reading these as a whole would move them all
+    asked = engine is not None or remote or all(map(folder.holds_states, where))
     if not asked and not job.is_large(where):
         return None
     found = job.judged(

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
+from disttrace_viewer.load import files
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.plain_text import plain
 
@@ -33,7 +34,10 @@ class Files:
 
 
 def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
-    """Journals below ``paths`` (folders, or single files of a journal), sorted by name."""
+    """Journals below ``paths`` (folders, or single files of a journal), sorted by name.
+
+    Raises ViewerError where a remote folder cannot be listed.
+    """
     found: dict[str, Files] = {}
     foreign: dict[str, list[str]] = {}
     seen: set[str] = set()
@@ -41,7 +45,12 @@ def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
     roots = tuple(map(os.path.realpath, paths))
     for path in _walk(paths, problems):
         name = os.path.basename(path)
-        if not name.endswith(_OURS) or not _inside(path, roots, problems):
+        if not name.endswith(_OURS):
+            continue
+        if files.is_remote(path):
+            _sort(path, found, foreign, problems)
+            continue
+        if not _inside(path, roots, problems):
             continue
         folder = os.path.dirname(path)
         if folder not in real_folders:
@@ -51,16 +60,7 @@ def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
         if real in seen:
             continue
         seen.add(real)
-        if name.endswith(DEFS_SUFFIX):
-            base = path[: -len(DEFS_SUFFIX)]
-            found.setdefault(base, Files(base)).definitions = path
-        elif match := _SEGMENT.match(path):
-            base = match["base"]
-            found.setdefault(base, Files(base)).segments[int(match["number"])] = path
-        elif name.endswith((DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")):
-            problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
-        elif name.endswith(_JSON):
-            foreign.setdefault(os.path.dirname(path), []).append(name)
+        _sort(path, found, foreign, problems)
     for where, names in foreign.items():
         problems.add(
             where,
@@ -69,6 +69,23 @@ def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
             f"{', ...' if len(names) > 3 else ''}) bear no name of a journal and were left out.",
         )
     return [found[base] for base in sorted(found)]
+
+
+def _sort(
+    path: str, found: dict[str, Files], foreign: dict[str, list[str]], problems: Problems
+) -> None:
+    """Put a file to its journal."""
+    name = os.path.basename(path)
+    if name.endswith(DEFS_SUFFIX):
+        base = path[: -len(DEFS_SUFFIX)]
+        found.setdefault(base, Files(base)).definitions = path
+    elif match := _SEGMENT.match(path):
+        base = match["base"]
+        found.setdefault(base, Files(base)).segments[int(match["number"])] = path
+    elif name.endswith((DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")):
+        problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
+    elif name.endswith(_JSON):
+        foreign.setdefault(os.path.dirname(path), []).append(name)
 
 
 def _inside(path: str, roots: Sequence[str], problems: Problems) -> bool:
@@ -90,7 +107,9 @@ def _inside(path: str, roots: Sequence[str], problems: Problems) -> bool:
 
 def _walk(paths: Sequence[str], problems: Problems) -> Iterator[str]:
     for path in paths:
-        if os.path.isdir(path):
+        if files.is_remote(path):
+            yield from files.below(path)
+        elif os.path.isdir(path):
             yield from _below(path, tuple(map(os.path.realpath, paths)), problems)
         elif os.path.exists(path):
             yield from _siblings(path, problems)

@@ -1,12 +1,18 @@
 """Opens what a folder holds without trusting it: regular files only, and never more than a limit.
 
 Another program, or another user of a shared folder, may have put a pipe, a device or a link there.
+A path with a scheme (``s3://bucket/job``) is of a file system that fsspec knows; of an object only
+the ranges that are asked for are fetched.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import stat
+from typing import Any
+
+from disttrace_viewer.trace.errors import ViewerError
 
 MOST_BYTES = 512 << 20
 """Of one file; a segment is an eighth of ``DISTTRACE_MAX_MB``."""
@@ -29,11 +35,113 @@ def open_regular(path: str, *, follow: bool = True) -> int:
 
 def read(path: str, most: int = MOST_BYTES) -> tuple[bytes, int]:
     """The file's content up to a limit, and how many bytes are beyond it. Raises OSError."""
+    if is_remote(path):
+        length = size(path)
+        return part(path, 0, min(length, most)), max(0, length - most)
     with open(open_regular(path), "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        parts = []
+        length = os.fstat(file.fileno()).st_size
+        pieces = []
         left = most
-        while left > 0 and (part := file.read(min(left, max(size + 1, 1 << 16)))):
-            parts.append(part)
-            left -= len(part)
-    return parts[0] if len(parts) == 1 else b"".join(parts), max(0, size - most)
+        while left > 0 and (piece := file.read(min(left, max(length + 1, 1 << 16)))):
+            pieces.append(piece)
+            left -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces), max(0, length - most)
+
+
+def part(path: str, start: int, length: int) -> bytes:
+    """So many bytes of a file from a place on, fewer at its end. Raises OSError."""
+    if not is_remote(path):
+        with open(open_regular(path), "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(length)
+    system, inner = _remote(path)
+    try:
+        found: bytes = system.cat_file(inner, start=start, end=start + length)
+    except OSError:
+        raise
+    except Exception as error:  # each kind of store has exceptions of its own
+        raise OSError(0, _words(error), path) from error
+    return found
+
+
+def size(path: str) -> int:
+    """Bytes of a file; 0 for one that is gone."""
+    try:
+        if is_remote(path):
+            return int(_info(path)["size"] or 0)
+        return os.path.getsize(path)
+    except OSError:
+        return 0
+
+
+def modified_ns(path: str) -> int:
+    """When a file was last written to, unix ns; 0 for one that is gone, or where nobody knows."""
+    try:
+        if is_remote(path):
+            known = _info(path)
+            at: Any = next((known[key] for key in _MODIFIED if known.get(key)), 0)
+            return int((at if isinstance(at, (int, float)) else at.timestamp()) * 1_000_000_000)
+        return os.stat(path).st_mtime_ns
+    except (OSError, AttributeError):
+        return 0
+
+
+# -- file systems with a scheme -----------------------------------------------------------------
+
+_MODIFIED = ("LastModified", "mtime", "updated", "last_modified", "created")
+"""What file systems of fsspec call it."""
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is of a file system that fsspec knows, and not of the operating system."""
+    return "://" in path
+
+
+def below(path: str) -> list[str]:
+    """The files below a remote folder, sorted. Raises ViewerError where it cannot be listed."""
+    system, inner = _remote(path)
+    try:
+        return [system.unstrip_protocol(name) for name in sorted(system.find(inner))]
+    except Exception as error:
+        raise ViewerError(f"{path} cannot be listed ({_words(error)}).") from error
+
+
+def opened(path: str) -> Any:
+    """A local or remote file, to read bytes from. Raises OSError."""
+    if not is_remote(path):
+        return open(path, "rb")
+    system, inner = _remote(path)
+    try:
+        return system.open(inner, "rb")
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(0, _words(error), path) from error
+
+
+def _remote(path: str) -> tuple[Any, str]:
+    scheme = path.partition("://")[0]
+    try:
+        fsspec = importlib.import_module("fsspec")
+    except ImportError as error:
+        raise ViewerError(f"{path} needs fsspec: pip install 'disttrace[cluster]'.") from error
+    try:
+        system, inner = fsspec.core.url_to_fs(path)
+    except (ImportError, ValueError) as error:
+        raise ViewerError(f"{scheme}:// cannot be read here: {_words(error)}.") from error
+    return system, inner
+
+
+def _info(path: str) -> dict[str, Any]:
+    system, inner = _remote(path)
+    try:
+        found: dict[str, Any] = system.info(inner)
+    except OSError:
+        raise
+    except Exception as error:
+        raise OSError(0, _words(error), path) from error
+    return found
+
+
+def _words(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -12,7 +12,8 @@ from disttrace.journal.format import DEFS_SUFFIX, FORMAT, SEGMENT
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, parse
 from disttrace_viewer.load.discover import Files
-from disttrace_viewer.load.files import MOST_DEFINITIONS, open_regular
+from disttrace_viewer.load.files import MOST_DEFINITIONS, modified_ns, size
+from disttrace_viewer.load.files import part as read_part
 from disttrace_viewer.load.problems import LOSSES, Problems, plural
 from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.trace.plain_text import plain
@@ -101,7 +102,7 @@ def open_journal(files: Files, problems: Problems) -> Journal | None:
         files=files,
         definitions=definitions,
         from_name=from_name,
-        modified_ns=max(map(_modified_ns, files.paths)),
+        modified_ns=max(map(modified_ns, files.paths)),
         head_t=head.get("t") if head else None,
     )
 
@@ -110,7 +111,7 @@ def _name_stranger(files: Files, problems: Problems) -> bool:
     """Say why there is no record in these files; whether they are somebody else's."""
     if any(p.path in files.paths and p.kind in LOSSES for p in problems.found()):
         return False
-    if not any(map(_size, files.paths)):
+    if not any(map(size, files.paths)):
         problems.add(files.paths[0], "empty", "is empty; nothing to read in it.")
         return False
     problems.add(
@@ -139,10 +140,9 @@ def _head(files: Files, problems: Problems) -> Record | None:
     for number in sorted(files.segments):
         path = files.segments[number]
         try:
-            with open(open_regular(path), "rb") as file:
-                data = file.read(_SHORT_HEAD)
-                if b"\n" not in data.strip():
-                    data += file.read(_HEAD_BYTES)
+            data = read_part(path, 0, _SHORT_HEAD)
+            if b"\n" not in data.strip():
+                data = read_part(path, 0, _HEAD_BYTES)
         except OSError:
             continue
         quiet = Problems()
@@ -171,7 +171,7 @@ def _merge(one: Journal, two: Journal, problems: Problems) -> Journal:
     longer = max((one, two), key=lambda j: sum(map(len, j.definitions.numbered.values())))
     segments = dict(one.files.segments)
     for number, path in two.files.segments.items():
-        if number not in segments or _size(path) > _size(segments[number]):
+        if number not in segments or size(path) > size(segments[number]):
             segments[number] = path
     files = Files(longer.files.base, longer.files.definitions, segments)
     return Journal(
@@ -218,17 +218,3 @@ def name_gaps(journal: Journal, problems: Problems) -> None:
 def _start_ns(journal: Journal) -> int:
     start: int = journal.definitions.process.get("start_ns", journal.modified_ns)
     return start
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
-
-
-def _modified_ns(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import orjson
 
 from disttrace_viewer.load.discover import Files, discover
+from disttrace_viewer.load.files import below, is_remote, opened
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states.engines import Engine, here
 from disttrace_viewer.states.merged import Merged, merge
@@ -114,14 +115,6 @@ def no_cycles() -> Iterator[None]:
         gc.enable()
 
 
-def size_of(path: str) -> int:
-    """Bytes of a file; 0 for one that is gone."""
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
-
-
 def of_journals(
     paths: Sequence[str],
     *,
@@ -170,6 +163,8 @@ def write(path: str, parts: Parts) -> tuple[int, int]:
 
 def holds_states(path: str) -> bool:
     """Whether a path is a file of states, or a folder of such."""
+    if is_remote(path):
+        return any(name.endswith(SUFFIX) for name in below(path))
     if os.path.isdir(path):
         return any(name.endswith(SUFFIX) for name in os.listdir(path))
     return path.endswith(SUFFIX)
@@ -182,7 +177,7 @@ def read(paths: Sequence[str]) -> Merged:
     batches = Batches()
     for path in _files(paths):
         try:
-            with gzip.open(path, "rb") as file:
+            with opened(path) as packed, gzip.open(packed, "rb") as file:
                 for line in file:
                     if line.startswith(b'{"unread":'):
                         unread.append(orjson.loads(line)["unread"])
@@ -197,7 +192,9 @@ def read(paths: Sequence[str]) -> Merged:
 
 def _files(paths: Sequence[str]) -> Iterator[str]:
     for path in paths:
-        if os.path.isdir(path):
+        if is_remote(path):
+            yield from (name for name in below(path) if name.endswith(SUFFIX))
+        elif os.path.isdir(path):
             names = sorted(os.listdir(path))
             yield from (os.path.join(path, name) for name in names if name.endswith(SUFFIX))
         else:

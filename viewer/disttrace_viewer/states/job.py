@@ -8,6 +8,7 @@ from disttrace_viewer.analysis.evidence import STALL_NS
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.discover import Files, discover
+from disttrace_viewer.load.files import size
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import Engine, here
@@ -30,10 +31,10 @@ def is_large(paths: Sequence[str]) -> bool:
     found = discover(paths, Problems())
     if len(found) > MANY_JOURNALS:
         return True
-    size = 0
+    total = 0
     for files in found:
-        size += sum(map(folder.size_of, files.segments.values()))
-        if size > LARGE_BYTES:
+        total += sum(map(size, files.segments.values()))
+        if total > LARGE_BYTES:
             return True
     return False
 

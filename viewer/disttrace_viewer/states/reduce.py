@@ -6,7 +6,6 @@ the begins stand that were in flight when it was opened.
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
+from disttrace_viewer.load import files as load_files
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.discover import Files
@@ -44,7 +44,7 @@ def reduce(files: Files, *, window: int | None = None) -> State | None:
     numbers = sorted(files.segments)
     for number in numbers:
         path = files.segments[number]
-        length = _size(path)
+        length = load_files.size(path)
         size += length
         if window is None:
             read += length
@@ -55,13 +55,6 @@ def reduce(files: Files, *, window: int | None = None) -> State | None:
             for piece in _tail(path, length, window, problems):
                 reading.take(piece)
     return _state(journal, reading, problems, read=read, size=size)
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
 
 
 def _whole(path: str, problems: Problems) -> Iterator[bytes]:
@@ -78,10 +71,8 @@ def _tail(path: str, length: int, window: int, problems: Problems) -> Iterator[b
         yield from _whole(path, problems)
         return
     try:
-        with open(path, "rb") as file:
-            head = file.read(HEAD)
-            file.seek(length - window)
-            data = file.read(window)
+        head = load_files.part(path, 0, HEAD)
+        data = load_files.part(path, length - window, window)
     except OSError:
         return
     # Copies of begins in flight stand at the head of a segment.
