@@ -8,7 +8,7 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
 from support.journals import MS, Journal
-from support.scenes import S, beat, findings, only, ranks, stand, steps
+from support.scenes import S, beat, findings, leave, only, ranks, stand, steps
 
 
 def destroy(journal: Journal, t: int) -> int:
@@ -75,3 +75,29 @@ def test_an_abort_just_after_enqueueing_is_its_own(tmp_path: Path, lived_s: int,
         beat(journal, lived_s if journal.rank == 1 else 20)
     found = findings(tmp_path, look=lambda p: Seen(p.rank != 1, -6 if p.rank == 1 else None))
     assert only(found).kind == kind
+
+
+@pytest.mark.parametrize("first_is_over", [True, False])
+def test_who_ends_before_its_device_is_through_is_missing_there(
+    tmp_path: Path, *, first_is_over: bool
+) -> None:
+    """It had issued the same collectives as the others, and waited for none; the network may have
+    been at fault before, so that is likely only.
+    """
+    for journal, group in steps(tmp_path, 3, count=0):
+        call = journal.collective(group, backend="nccl", device="cuda")
+        for number in (1, 2):
+            work = journal.begin(call, (199 + number) * MS, q=number)
+            journal.record(i=work, d=MS // 10)
+            if number == 1 and (journal.rank != 2 or first_is_over):
+                journal.record(c=work, d=MS)
+        if journal.rank == 2:
+            leave(journal, 210 * MS)
+        else:
+            beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("missing_participant", "likely")
+    assert ranks(tmp_path, found.culprits) == [2]
+    assert found.summary.startswith(
+        "Rank 2 ended before all_reduce #2 of the default group was over on its device: ranks 0, 1"
+    )

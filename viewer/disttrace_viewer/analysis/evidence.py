@@ -173,6 +173,22 @@ class Evidence:
         return tuple(found.values())
 
     @cached_property
+    def left(self) -> frozenset[tuple[int, int]]:
+        """Operations that a device was at, or had before it, when their process ended: with it went
+        its part in them. Only of those that ended before others stopped waiting, and not because
+        of others.
+        """
+        newest = max((p.last_ns for p in self.trace.processes), default=0)
+        ended = {
+            process
+            for process, end in enumerate(self.ends)
+            if end.over
+            and (end.known_dead or end.exit_word is not None)
+            and newest - end.t_ns > process_ends.TOGETHER_NS
+        }
+        return frozenset(op.id for op in self.pending if op.on_device and op.process in ended)
+
+    @cached_property
     def failed(self) -> Mapping[int, tuple[Op, ...]]:
         """Operations of each process that ended in an error, by their end; of composed ones those
         that wait for others by themselves. Of a call that failed again and again (polling) only the

@@ -250,9 +250,11 @@ def _arrivals(inside: Mapping[int, Op]) -> Arrivals:
 
 
 def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
-    """Operations that a device has not come to: others of the same process are before them."""
+    """Operations that a device has not come to: others of the same process are before them, or
+    the process ended.
+    """
     first: set[int] = set()
-    held = set()
+    held = set(evidence.left)
     for op in evidence.pending:
         if op.on_device:
             if op.process in first:

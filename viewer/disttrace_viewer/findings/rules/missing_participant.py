@@ -61,6 +61,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     whole = not wait.absent and case.certain_journals(members)
     unsure = any(w.op.call.origin == "c++" for w in inside) or bool(_mute(case, sinks))
     unsure = unsure or _not_compared(case, wait, sinks) or len(away) < len(sinks)
+    unsure = unsure or bool(_left(case, wait, sinks))  # it may have been stuck before
     return Finding(
         kind="missing_participant",
         summary=_summary(case, wait, sinks, inside, extra)
@@ -90,6 +91,15 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         ),
         settles=_settles(case, wait, _mute(case, sinks), early=early),
     )
+
+
+def _left(case: Case, wait: Wait, sinks: Sequence[int]) -> list[int]:
+    """Those that had issued the collective too, and ended before their device was through it."""
+    if wait.stream is None or wait.op.seq is None:
+        return []
+    inside = case.evidence.sample.members(wait.stream, wait.op.seq).values()
+    left = {op.process for op in inside if op.id in case.evidence.left}
+    return [process for process in sinks if process in left]
 
 
 def _mute(case: Case, sinks: Sequence[int]) -> list[int]:
@@ -139,6 +149,12 @@ def _summary(
             f" the others had given up: {waited} for it at {at} for {age}."
         )
     never = [p for p in sinks if p not in late]
+    left = _left(case, wait, never)
+    if left and left == never and not wait.absent and not came:
+        return (
+            f"{sentences.capital(sentences.processes(trace, left))} ended before {name} was over on"
+            f" {'its device' if len(left) == 1 else 'their devices'}: {waited} at {at} for {age}."
+        )
     missing = sentences.processes(trace, never)
     unseen = f"of {sentences.ranks(wait.absent)} no journal was found, so nobody knows whether"
     unseen += f" {'they' if len(wait.absent) > 1 else 'it'} came"
