@@ -182,7 +182,7 @@ class Evidence:
         ended = {
             process
             for process, end in enumerate(self.ends)
-            if end.over
+            if end.how not in (ALIVE, CASCADE)
             and (end.known_dead or end.exit_word is not None)
             and newest - end.t_ns > process_ends.TOGETHER_NS
         }
