@@ -209,7 +209,7 @@ def make(
     """A core of either kind: the native one has the same attributes, and others besides."""
     if name == PLAIN:
         return PlainCore(recover=recover, register=register)
-    core: PlainCore = _native_core()(_PIECES)
+    core: PlainCore = _native_core()(PIECES)
     core.put = discard
     core.recover = recover  # type: ignore[attr-defined]
     new_thread: Any = core.new_thread
@@ -218,7 +218,7 @@ def make(
 
 
 # The records cut where a number stands; before the last piece come further keys.
-_PIECES = tuple(
+PIECES = tuple(
     tuple(template.replace(b"%b", b"").split(b"%d"))
     for template in (
         fmt.BEGIN_LINE,
