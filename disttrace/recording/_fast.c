@@ -29,7 +29,7 @@ threads, places, table, keys of calls, Option, records, Core, Method.  */
 #endif
 
 enum {
-    INTERFACE = 3,   /* as in choice.py */
+    INTERFACE = 4,   /* as in choice.py */
     WAITED = 16,     /* as in operation.py */
     DEEPEST = 100,   /* frames, as in call_site.py */
     KEY_WORDS = 400, /* what a key may have; longer ones are read in Python each time */
@@ -44,7 +44,7 @@ typedef struct Core Core;
 /* ---- module state ----------------------------------------------------------------------- */
 
 enum { WINDOW, COUNTER, CALL, THREAD, OPERATION, CORE, OPTION, METHOD, TYPES };
-enum { SHAPE, DTYPE, IS_CPU, DEVICE, NUMBER, STATE, NAMES };
+enum { NUMBER, STATE, NAMES };
 
 typedef struct {
     PyTypeObject *types[TYPES];
@@ -336,7 +336,8 @@ struct Core {
     int row_count;
     /* How arguments are read: {type: attributes that tell calls apart, each an Option or a name;
        None where the hash does, True where the object never changes, too}. */
-    PyObject *tensor, *kinds;
+    PyObject *kinds, *tensor;
+    PyObject *of_tensors; /* descriptors of its shape, dtype, is_cpu and device */
     PyObject *plain; /* what characters of a store's key are: 0 look closer, 1 plain, 2 of a run */
 };
 
@@ -612,8 +613,11 @@ static int push_place(Core *core, Key *key, PyFrameObject *frame) {
 
 static uint64_t key_hash(const Key *key) {
     uint64_t hash = (uint64_t)key->count;
-    for (int i = 0; i < key->count; i++) hash = mixed(hash ^ key->words[i]) + (hash << 7);
-    return hash;
+    for (int i = 0; i < key->count; i++) {
+        hash = (hash ^ key->words[i]) * 0x9e3779b97f4a7c15u;
+        hash = hash << 27 | hash >> 37; /* the best bits of a product are its upper ones */
+    }
+    return mixed(hash);
 }
 
 /* The row of a key, or the empty one where it would stand; NULL where there is no table. */
@@ -676,20 +680,33 @@ static int push_attribute(Core *core, Key *key, PyObject *value, PyObject *name)
     return done;
 }
 
+/* What descriptor `i` says of a tensor: a search for its name would cost more than that. */
+static PyObject *of_tensor(Core *core, PyObject *tensor, int i) {
+    PyObject *all = core->of_tensors;
+    PyObject *one = given(all) && PyTuple_CheckExact(all) && i < PyTuple_GET_SIZE(all)
+                        ? PyTuple_GET_ITEM(all, i)
+                        : Py_None;
+    descrgetfunc get = Py_TYPE(one)->tp_descr_get;
+    if (get != NULL) return get(one, tensor, (PyObject *)Py_TYPE(tensor));
+    PyErr_SetString(PyExc_TypeError, "it is not known how tensors are read");
+    return NULL;
+}
+
 static int push_tensor(Core *core, Key *key, PyObject *tensor) {
-    PyObject **names = core->state->names;
-    int done = push(key, TENSOR) ? push_attribute(core, key, tensor, names[SHAPE]) : 0;
-    if (done <= 0) return done;
-    PyObject *dtype = PyObject_GetAttr(tensor, names[DTYPE]); /* one object each, for ever */
-    if (dtype == NULL) return -1;
-    done = push_address(key, dtype);
-    Py_DECREF(dtype);
-    PyObject *on_cpu = PyObject_GetAttr(tensor, names[IS_CPU]);
-    if (on_cpu == NULL) return -1;
-    Py_DECREF(on_cpu); /* True or False, which stay */
-    if (on_cpu == Py_True) return done && push(key, NONE);
-    /* A device is made anew on each reading, so it is asked only where it is not the usual one. */
-    return done ? push_attribute(core, key, tensor, names[DEVICE]) : 0;
+    PyObject *read[3] = {NULL}; /* shape; dtype, one object each for ever; whether on the CPU */
+    for (int i = 0; i < 3; i++)
+        if ((read[i] = of_tensor(core, tensor, i)) == NULL) break;
+    int done = read[2] == NULL ? -1 : push(key, TENSOR) && push_address(key, read[1]);
+    if (done > 0) done = push_value(core, key, read[0], 1);
+    if (done > 0 && read[2] == Py_True)
+        done = push(key, NONE);
+    else if (done > 0) { /* made anew on each reading, so it is asked only where it is not usual */
+        PyObject *device = of_tensor(core, tensor, 3);
+        done = device ? push_value(core, key, device, 1) : -1;
+        Py_XDECREF(device);
+    }
+    for (int i = 0; i < 3; i++) Py_XDECREF(read[i]);
+    return done;
 }
 
 static int push_value(Core *core, Key *key, PyObject *value, int nested) {
@@ -940,6 +957,7 @@ static PyMemberDef core_members[] = {
     {"depth", T_INT, offsetof(Core, depth), 0, "Frames of a stack."},
     {"is_user", T_OBJECT, offsetof(Core, is_user), 0, "Whether code is the user's."},
     {"tensor", T_OBJECT, offsetof(Core, tensor), 0, "torch.Tensor."},
+    {"of_tensors", T_OBJECT, offsetof(Core, of_tensors), 0, "See call_key.of_tensors."},
     {"kinds", T_OBJECT, offsetof(Core, kinds), 0, "See call_key.kinds."},
     {"plain", T_OBJECT, offsetof(Core, plain), 0, "See redact.Masker.plain."},
     {NULL},
@@ -1581,7 +1599,7 @@ static PyType_Spec specs[TYPES] = {
 };
 
 static int module_exec(PyObject *self) {
-    static const char *const names[] = {"shape", "dtype", "is_cpu", "device", "n", "state"};
+    static const char *const names[] = {"n", "state"};
     State *state = PyModule_GetState(self);
     for (int i = 0; i < NAMES; i++)
         if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;

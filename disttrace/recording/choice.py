@@ -11,7 +11,7 @@ NAMES = (NATIVE, PLAIN)
 _MODULE = "disttrace.recording._fast"
 # What Python expects of the native core. It changes with it, for an editable install may keep what
 # was compiled from an older source.
-INTERFACE = 3
+INTERFACE = 4
 
 
 def native() -> Any:

@@ -9,6 +9,7 @@ one key have the same fields, as ``arguments.read`` reads them.
 from __future__ import annotations
 
 import datetime
+import inspect
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -125,3 +126,10 @@ def kinds() -> dict[type, tuple[str, ...] | bool | None]:
     }
     fixed = (c10d.ReduceOp.RedOpType, torch.device, torch.dtype, datetime.timedelta)
     return {**fields, **dict.fromkeys(fixed, True), c10d.ReduceOp: None}
+
+
+def of_tensors() -> tuple[Any, ...]:
+    """The descriptors by which the native core reads a tensor, in its order; those of a subclass
+    are not asked."""
+    names = ("shape", "dtype", "is_cpu", "device")
+    return tuple(inspect.getattr_static(torch.Tensor, name) for name in names)

@@ -16,7 +16,7 @@ import torch
 from disttrace import errors, redact
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path import plain
-from disttrace.capture.hot_path.call_key import ReadKey, kinds
+from disttrace.capture.hot_path.call_key import ReadKey, kinds, of_tensors
 from disttrace.capture.hot_path.plain import Function, Part
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.choice import PLAIN
@@ -27,7 +27,7 @@ def read_options(capture: Capture, part: str) -> None:
     core: Any = capture.recorder.core
     if core.name == PLAIN:
         return
-    core.tensor, core.kinds = torch.Tensor, kinds()
+    core.tensor, core.of_tensors, core.kinds = torch.Tensor, of_tensors(), kinds()
     for kind, names in list(core.kinds.items()):
         if not isinstance(names, tuple):
             continue
