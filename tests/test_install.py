@@ -34,6 +34,27 @@ def test_uninstall_puts_every_original_back(tmp_path: Path) -> None:
         assert dict(os.environ) == environ
 
 
+def test_help_shows_what_it_showed(tmp_path: Path) -> None:
+    """Names, documentation and modules of whatever is replaced in c10d's classes and functions."""
+
+    def shown() -> dict[str, tuple[object, ...]]:
+        owners = [dist, dist.Store, dist.TCPStore, dist.ProcessGroup, dist.Work, dist.PrefixStore]
+        values = {f"{o.__name__}.{n}": getattr(o, n, None) for o in owners for n in dir(o)}
+        named = {name: value for name, value in values.items() if callable(value)}
+        keys = ("__name__", "__doc__", "__module__")
+        return {n: tuple(getattr(v, k, None) for k in keys) for n, v in named.items()}
+
+    before = shown()
+    disttrace.install(dir=tmp_path)
+    try:
+        after = shown()
+    finally:
+        disttrace.uninstall()
+    assert len(before) > 200
+    changed = {name for name in before if before[name] != after.get(name)}
+    assert {name for name in changed if not name.endswith("__init_subclass__")} == set()
+
+
 def test_settings_reach_children_and_leave_with_us(tmp_path: Path) -> None:
     """Arguments are in the environment while tracing is on, and what was there comes back."""
     with pytest.MonkeyPatch.context() as patch:

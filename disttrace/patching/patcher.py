@@ -43,10 +43,12 @@ class Engine:
         entry = owner.__dict__.get(name)
         if entry is None:
             return False
-        wrapper = make(getattr(owner, name))
+        original = getattr(owner, name)
+        wrapper = make(original)
         function: Any = wrapper.__func__ if isinstance(wrapper, staticmethod) else wrapper
         if isinstance(function, types.FunctionType):
             _rename(function, name, owner)
+            _document(function, original)
             dynamo.skip(function.__code__)
         setattr(owner, name, wrapper)
 
@@ -97,6 +99,8 @@ class Engine:
     def value(self, part: str, holder: Any, name: str, replacement: Any) -> None:
         """Set ``holder.name``, a plain attribute such as ``sys.excepthook``."""
         original = getattr(holder, name)
+        if isinstance(replacement, types.FunctionType):
+            _document(replacement, original)
         setattr(holder, name, replacement)
 
         def undo() -> None:
@@ -140,6 +144,13 @@ def _rename(function: types.FunctionType, name: str, owner: type) -> None:
     function.__code__ = function.__code__.replace(co_name=name)
     function.__name__ = name
     function.__qualname__ = f"{owner.__name__}.{name}"
+
+
+def _document(function: types.FunctionType, original: Any) -> None:
+    """What ``help`` shows is what it showed before."""
+    function.__name__ = getattr(original, "__name__", function.__name__)
+    function.__doc__ = getattr(original, "__doc__", None)
+    function.__module__ = getattr(original, "__module__", None) or function.__module__
 
 
 def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.CodeType:
