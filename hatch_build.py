@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,7 @@ def compiled(root: Path) -> tuple[Path | None, str]:
         *("-Wno-missing-field-initializers", "-Wno-cast-function-type"),
         *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()),
         f"-I{sysconfig.get_path('include')}",
+        f"-DDISTTRACE_SOURCE={zlib.crc32((root / SOURCE).read_bytes()) & 0x7FFFFFFF}",
         *shlex.split(os.environ.get("CFLAGS", "")),
         str(root / SOURCE),
         *("-o", str(made)),

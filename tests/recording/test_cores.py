@@ -185,4 +185,4 @@ def test_a_core_of_another_source_is_not_used(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "disttrace.recording._fast", types.ModuleType("_fast"))
     core, why = choice.choose(None)
     assert core == choice.PLAIN
-    assert "another version" in why
+    assert "another source" in why
