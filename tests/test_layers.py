@@ -45,6 +45,7 @@ RECORDER_ROOMS = (
 VIEWER_ROOMS = (
     "trace",
     "load",
+    "load/columns",
     "merge",
     "collect",
     "sample",

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from disttrace_viewer.load import segments
+from disttrace_viewer.load.columns import segments
 from disttrace_viewer.merge import reader
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.columns import CALLS, COMPLETIONS, IN_FLIGHT, OPERATIONS

@@ -8,7 +8,7 @@ import orjson
 import polars as pl
 
 from disttrace.journal.format import LONGEST, ends_on_device
-from disttrace_viewer.load import segments
+from disttrace_viewer.load.columns import segments
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.merge.survey import Survey
 from disttrace_viewer.merge.tables import Calls

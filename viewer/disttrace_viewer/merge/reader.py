@@ -12,8 +12,9 @@ from functools import cache, partial
 
 import polars as pl
 
-from disttrace_viewer.load import segments, text
-from disttrace_viewer.load.match import Matched, match
+from disttrace_viewer.load import text
+from disttrace_viewer.load.columns import segments
+from disttrace_viewer.load.columns.match import Matched, match
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.narrow import Narrowing

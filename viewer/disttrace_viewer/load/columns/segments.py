@@ -12,6 +12,7 @@ import orjson
 import polars as pl
 
 import disttrace.journal.format as fmt
+from disttrace_viewer.load.columns import plain_lines
 from disttrace_viewer.load.schema import Checker, json_object
 from disttrace_viewer.load.text import Text
 from disttrace_viewer.trace.plain_text import plain
@@ -34,6 +35,7 @@ _SHAPES = (
     (_END, (fmt.END,)),
     (_MARK, (fmt.ISSUED, fmt.WAIT, fmt.COMPLETE, fmt.LOST)),
 )
+_FIELDS = {key: fields for fields, keys in _SHAPES for key in keys}
 _BOUNDS: Mapping[str, tuple[int, int]] = {
     key: fmt.BOUNDS[type_]
     for _, kinds in _SHAPES
@@ -131,7 +133,21 @@ def _parts(file: int, text: Text) -> Iterator[Slice]:
 
 def parse(parts: list[Slice]) -> Chunk:
     """The records in some slices."""
-    lines = _lines(parts)
+    data = b"".join(part.text.data for part in parts)
+    lines = _lines(data, parts)
+    reader = _Reader(parts)
+    begins: list[pl.DataFrame] = []
+    ends: list[pl.DataFrame] = []
+    marks: list[pl.DataFrame] = []
+    shapes = plain_lines.shapes(data, lines.height)
+    if shapes is not None:
+        taken = []
+        for shape, key, frame in plain_lines.frames(data, lines, shapes, _FIELDS):
+            taken.append(shape)
+            kind = begins if key == fmt.BEGIN else ends if key == fmt.END else marks
+            kind.append(reader.usable(frame))
+        if taken:
+            lines = lines.filter(~shapes.is_in(taken))
     begin = _LINE.str.starts_with('{"b":')
     end = _LINE.str.starts_with('{"e":')
     mark = (
@@ -156,20 +172,27 @@ def parse(parts: list[Slice]) -> Chunk:
         .otherwise(pl.lit(5, pl.UInt8))
         .alias("kind")
     )["kind"]
-    reader = _Reader(parts)
-    begins = [
+    begins += [
         reader.decode(lines.filter(kinds == 0), _BEGIN),
         _unmarked(reader.decode(lines.filter(kinds == 1), _KEYED)),
         reader.one_by_one(lines.filter(kinds == 2), _RICH),
     ]
+    ends.append(reader.decode(lines.filter(kinds == 3), _END))
+    marks.append(reader.decode(lines.filter(kinds == 4), _MARK))
     chunk = Chunk(
         begins=_begins([frame for frame in begins if frame.height]),
-        ends=reader.decode(lines.filter(kinds == 3), _END),
-        marks=reader.decode(lines.filter(kinds == 4), _MARK),
+        ends=_in_order(ends),
+        marks=_in_order(marks),
     )
     chunk.signs = reader.signs(lines.filter(kinds == 5))
     chunk.bad = reader.bad
     return chunk
+
+
+def _in_order(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    """Frames of the same columns as one, in the order of the lines."""
+    filled = [frame for frame in frames if frame.height] or frames[:1]
+    return filled[0] if len(filled) == 1 else pl.concat(filled, how="vertical").sort("row")
 
 
 def _begins(frames: list[pl.DataFrame]) -> pl.DataFrame:
@@ -187,8 +210,7 @@ def _unmarked(keyed: pl.DataFrame) -> pl.DataFrame:
     return keyed.with_columns(k=pl.when(key.str.starts_with(LIST_MARK)).then(shown).otherwise(key))
 
 
-def _lines(parts: list[Slice]) -> pl.DataFrame:
-    data = b"".join(part.text.data for part in parts)
+def _lines(data: bytes, parts: list[Slice]) -> pl.DataFrame:
     count = sum(part.text.lines for part in parts)
     try:
         lines = pl.read_csv(
@@ -228,7 +250,7 @@ class _Reader:
         except pl.exceptions.PolarsError:
             values = None
         if values is not None and len(values) == lines.height:
-            return self._usable(lines.select("file", "row").hstack(values.struct.unnest()))
+            return self.usable(lines.select("file", "row").hstack(values.struct.unnest()))
         if lines.height <= _PIECE:
             return self.one_by_one(lines, fields)
         step = max(_PIECE, lines.height // 16)
@@ -249,9 +271,9 @@ class _Reader:
             for name, value in zip(fields, values, strict=True):
                 columns[name].append(value)
         frame = pl.DataFrame(columns, schema={"file": pl.UInt32, "row": pl.UInt32, **fields})
-        return self._usable(frame)
+        return self.usable(frame)
 
-    def _usable(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def usable(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Without the rows that lack what every record of their kind has."""
         needed = [name for name in _NEEDED if name in frame.columns]
         bounds = {name: _BOUNDS[name] for name in frame.columns if name in _BOUNDS}

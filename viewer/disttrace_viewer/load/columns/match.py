@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from disttrace_viewer.load.segments import Chunk
+from disttrace_viewer.load.columns.segments import Chunk
 
 _ID = "id"
 _NUMBERS = 1 << 32

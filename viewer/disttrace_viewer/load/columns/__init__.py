@@ -1,0 +1,1 @@
+"""Segments as columns, and begins joined with what became of them."""
