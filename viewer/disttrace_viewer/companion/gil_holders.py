@@ -90,7 +90,7 @@ class GilHolders:
             path = fmt.definitions_name(one.base)
             if thread is None or not _has_open(one.pid, answers.fd, path):
                 continue
-            size = os.stat(path).st_size
+            size = _size(path)
             if self._send(one.pid, thread, answers.signal):
                 self._asked[one.base] = one.last_ns
                 asked[path] = size
@@ -180,10 +180,17 @@ def _grown(sizes: dict[str, int]) -> bool:
     until = time.monotonic() + ANSWER_S
     while sizes and time.monotonic() < until:
         time.sleep(0.05)
-        if all(os.stat(path).st_size > size for path, size in sizes.items()):
+        if all(_size(path) > size for path, size in sizes.items()):
             time.sleep(0.05)
             return True
     return bool(sizes)
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:
+        return 0  # the folder was deleted under us
 
 
 def _sender() -> Callable[[int, int, int], bool] | None:
