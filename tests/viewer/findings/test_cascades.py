@@ -9,7 +9,19 @@ import pytest
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, leave, only, ranks, steps
+from support.scenes import (
+    PEER_GONE,
+    S,
+    all_gone,
+    beat,
+    fail,
+    findings,
+    leave,
+    only,
+    ranks,
+    stand,
+    steps,
+)
 
 TIMED_OUT = "RuntimeError: Timed out waiting 6000ms for recv operation to complete"
 LOOKS_LIKE_IT = [
@@ -44,6 +56,68 @@ def test_a_text_like_a_lost_rank_is_no_evidence(tmp_path: Path, kind: str, text:
     found = only(findings(tmp_path))
     assert (found.kind, found.certainty) == ("process_failed", "certain")
     assert ranks(tmp_path, found.culprits) == [1]
+
+
+PACKAGES = "/env/lib/python3.11/site-packages/torch"
+INSIDE = (f"{PACKAGES}/distributed/distributed_c10d.py", 3252, "all_reduce")
+HANDLERS = [
+    (f"{PACKAGES}/utils/data/_utils/signal_handling.py", 73, "handler"),
+    ("/src/train.py", 8, "on_alarm"),
+]
+
+
+def raised_inside(
+    journal: Journal, group: int, handler: tuple[str, int, str], t: int, d: int
+) -> None:
+    """A handler of signals raises while the process is in an all_reduce."""
+    text = "a worker is killed by signal: Killed."
+    lose(journal, group, t, d, f"RuntimeError: {text}")
+    stack = journal.stack(handler, INSIDE, ("/src/train.py", 30, "step"))
+    journal.define("failure", t=t + d + MS, type="RuntimeError", text=text, stack=stack, h=0)
+    journal.define("exit", t=t + d + 2 * MS, how="exception", code=1)
+
+
+@pytest.mark.parametrize("handler", HANDLERS, ids=["loader", "user"])
+@pytest.mark.parametrize("late", [0, 3 * S])
+def test_what_a_signal_handler_raises_inside_of_a_collective_is_its_own(
+    tmp_path: Path, handler: tuple[str, int, str], late: int
+) -> None:
+    """Rank 1's worker was killed; the others are in the collective, or come to it later."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            raised_inside(journal, group, handler, 200 * MS, 20 * MS)
+        else:
+            lose(journal, group, 201 * MS + late, 30 * MS)
+            fail(journal, 240 * MS + late, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    assert ranks(tmp_path, found.culprits) == [1]
+
+
+def test_a_handler_that_leaves_ends_its_own_process(tmp_path: Path) -> None:
+    """Rank 1's handler of SIGTERM calls sys.exit while it is in a collective."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            lose(journal, group, 200 * MS, 20 * MS, "SystemExit: 3")
+            asked = journal.stack(("/src/train.py", 8, "on_term"))
+            journal.define("exit", t=222 * MS, how="exit", code=3, stack=asked)
+        else:
+            lose(journal, group, 201 * MS, 30 * MS)
+            fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+
+
+def test_an_alarm_after_long_waiting_gives_up_on_who_is_missing(tmp_path: Path) -> None:
+    """Ranks 0 and 1 watch their steps by SIGALRM; rank 2 is in its loader."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 2:
+            stand(journal, 2 * S, "/src/loader.py", 8, "load")
+            beat(journal, 40)
+        else:
+            raised_inside(journal, group, HANDLERS[1], 200 * MS, 30 * S)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
 
 
 def test_all_at_once_is_not_nothing(tmp_path: Path) -> None:

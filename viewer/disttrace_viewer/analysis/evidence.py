@@ -69,17 +69,19 @@ class Evidence:
     def sample(self) -> Sample:
         """The operations that say where each process stands.
 
-        What ended badly after the job was interrupted from outside counts as in flight then.
+        What ended badly after the job was interrupted from outside counts as in flight then, and so
+        does what its own process left because a handler of signals raised in it.
         """
         found = self.given
         if found is None:
             from disttrace_viewer.sample.of_table import sample_of  # needs Polars
 
             found = sample_of(self.trace)
-        at_ns = self.interrupted_ns
-        if at_ns is None:
-            return found
-        return replace(found, ops=tuple(process_ends.undone(op, at_ns) for op in found.ops))
+        processes, at_ns = self.trace.processes, self.interrupted_ns
+        ops = tuple(process_ends.left(op, processes[op.process]) for op in found.ops)
+        if at_ns is not None:
+            ops = tuple(process_ends.undone(op, at_ns) for op in ops)
+        return replace(found, ops=ops)
 
     @cached_property
     def interrupted_ns(self) -> int | None:

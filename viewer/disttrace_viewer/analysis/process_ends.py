@@ -316,6 +316,41 @@ def undone(op: Op, at_ns: int) -> Op:
     return replace(op, error=None, end_ns=None, complete_ns=None)
 
 
+_LEFT = ("SystemExit", INTERRUPT)
+_GIVEN_UP_NS = 1_500_000_000
+"""A handler that raises after so long a wait (an alarm for each step, say) gives up on others."""
+
+
+def left(op: Op, process: Process) -> Op:
+    """An operation as it was when its own process left it: a handler of signals raised in it.
+
+    Then its error says nothing about others: a data loader's worker was killed, or somebody sent a
+    signal for which the program has a handler that calls ``sys.exit``.
+    """
+    if op.error is None or op.end_ns is None or op.refused:
+        return op
+    if op.call.kind not in ("collective", "message", "store"):
+        return op
+    if op.end_ns - (op.wait_begin_ns or op.begin_ns) >= _GIVEN_UP_NS:
+        return op
+    failure = _failure(process)
+    raised = failure is not None and op.error == failure.chain[0] and _by_handler(failure.stack)
+    if not raised and op.error.partition(":")[0] not in _LEFT:
+        return op
+    issued_ns = op.issued_ns or op.begin_ns  # it took part, and does not wait in it
+    return replace(
+        op, error=None, end_ns=None, complete_ns=None, issued_ns=issued_ns, wait_begin_ns=None
+    )
+
+
+def _by_handler(stack: Stack) -> bool:
+    """Whether a frame that torch.distributed does not call lies inside of one of its own."""
+    inner = next((i for i, one in enumerate(stack) if "/torch/distributed/" in one.file), None)
+    return any(
+        not is_library(one.file) or "/torch/utils/data/" in one.file for one in stack[: inner or 0]
+    )
+
+
 def since_interrupt(found: Sequence[End], at_ns: int | None) -> tuple[End, ...]:
     """The ends of processes; those since the job was interrupted are due to that."""
     if at_ns is None:
