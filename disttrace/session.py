@@ -218,13 +218,13 @@ class Session:
             "identity", **launch(self.identity, os.environ), **{**keys, "role": role}
         )
 
-    def _left_journal(self, pid: int) -> bool:
-        """Whether a process launched here has a journal; True where the folder cannot be read."""
+    def _left_journal(self, pid: int, unknown: bool) -> bool:
+        """Whether a process launched here has a journal; ``unknown`` where there is no telling."""
         name = self.identity.name_of(pid)
         try:
             return any(file.startswith(name) for file in os.listdir(self.config.dir))
         except OSError:
-            return True
+            return unknown
 
     def _journal_failed(self, error: BaseException) -> None:
         """Writing is over: say so once and get out of the program's way."""

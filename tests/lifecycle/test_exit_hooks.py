@@ -59,6 +59,12 @@ def ends(journal: RawJournal) -> tuple[list[Any], list[Any]]:
     )
 
 
+def of_child(folder: Path) -> RawJournal:
+    """The journal of the child: its parent has one as well where the child ended badly."""
+    (journal,) = (j for j in read_journals(folder) if j.only("process")["role"] != "main")
+    return journal
+
+
 def traced(folder: Path, start: str, name: str) -> Outcome:
     """The program under tracing; no frame of ours is in what it says of itself."""
     outcome = preloaded(
@@ -87,8 +93,11 @@ def test_way_out_of_a_child(
 ) -> None:
     """Children of multiprocessing, where neither excepthook nor atexit is called."""
     assert traced(tmp_path, start, name).check().stdout == f"{code}\n"
-    (journal,) = read_journals(tmp_path)
+    journal = of_child(tmp_path)
     assert ends(journal) == (exits, failures)
+    parents = [j for j in read_journals(tmp_path) if j.only("process")["role"] == "main"]
+    told = [(r["event"], r["code"]) for parent in parents for r in parent.of("worker")]
+    assert told == ([("failed", code)] if code else [])  # nobody else knows a signal
 
 
 def test_way_out_of_torch_spawn(tmp_path: Path) -> None:
@@ -97,7 +106,7 @@ def test_way_out_of_torch_spawn(tmp_path: Path) -> None:
     assert outcome.stdout.startswith("ProcessRaisedException")
     assert "ValueError: first line" in outcome.stdout
     assert OURS not in outcome.stdout
-    (journal,) = read_journals(tmp_path)
+    journal = of_child(tmp_path)
     assert ends(journal) == ([("exception", 1)], FAILURE)
 
 
@@ -105,14 +114,14 @@ def test_way_out_of_torch_spawn(tmp_path: Path) -> None:
 def test_an_interrupt_that_torch_spawn_swallows(tmp_path: Path) -> None:
     """Its child ends with 0 after Ctrl-C, and its journal says why."""
     assert traced(tmp_path, "torch", "interrupted").check().stdout == ""
-    (journal,) = read_journals(tmp_path)
+    journal = of_child(tmp_path)
     assert ends(journal) == ([("exception", 0)], [("KeyboardInterrupt", "")])
 
 
 def test_the_failing_line(tmp_path: Path) -> None:
     """A failure shows where it was raised, innermost first."""
     traced(tmp_path, "spawn", "raises")
-    (journal,) = read_journals(tmp_path)
+    journal = of_child(tmp_path)
     strings = {record["n"]: record["v"] for record in journal.of("string")}
     stacks = {record["n"]: record["frames"] for record in journal.of("stack")}
     file, line, function = stacks[journal.only("failure")["stack"]][0]

@@ -28,7 +28,7 @@ Arguments = Callable[..., "dict[str, Any] | None"]
 
 def install(capture: Capture) -> None:
     """Wait for what a launcher imports."""
-    workers = Workers(capture.recorder, lambda pid: capture.left_journal(pid))
+    workers = Workers(capture.recorder, lambda *asked: capture.left_journal(*asked))
     capture.engine.on_undo(PART, "imports to come", lambda: None)
     for module, opened in (
         (_AGENT, lambda m: _agent(capture, m.SimpleElasticAgent)),

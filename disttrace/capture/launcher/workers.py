@@ -16,8 +16,10 @@ _MOST = 100_000
 class Workers:
     """Writes ``worker`` records: started, exited, failed by itself, killed by its launcher."""
 
-    def __init__(self, recorder: Recorder, left_journal: Callable[[int], bool]) -> None:
-        """``left_journal``: whether the process with a pid has one in the folder."""
+    def __init__(self, recorder: Recorder, left_journal: Callable[[int, bool], bool]) -> None:
+        """``left_journal``: whether the process with a pid has one in the folder; the second value
+        where that cannot be told.
+        """
         self._recorder = recorder
         self._left_journal = left_journal
         self._running: set[int] = set()
@@ -36,7 +38,7 @@ class Workers:
             if code is not None and pid in self._running:
                 self._running.discard(pid)
                 keys = _code(code) | (_error(context, local_rank) if code else {})
-                if not self._left_journal(pid):
+                if not self._left_journal(pid, True):
                     keys["journal"] = False
                 self._note(context, local_rank, pid, self._how(pid, code), keys)
 
@@ -52,9 +54,16 @@ class Workers:
             self._told.add(pid)
 
     def child(self, pid: int, code: int) -> None:
-        """A child of multiprocessing ended badly; said only where there is a journal already."""
-        if self._recorder.is_open and pid not in self._running:
-            event = self._how(pid, code)
+        """A child of multiprocessing ended badly.
+
+        Said where there is a journal already, or where the child left one and nobody here ended it:
+        of ranks that a process launched by hand, or by torch's spawn, nobody else knows who was
+        killed, and which of them only because of that.
+        """
+        if pid in self._running:
+            return
+        event = self._how(pid, code)
+        if self._recorder.is_open or (event == "failed" and self._left_journal(pid, False)):
             self._told.discard(pid)
             self._recorder.note("worker", pid=pid, event=event, **_code(code))
 

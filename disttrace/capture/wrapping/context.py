@@ -40,8 +40,9 @@ class Capture:
         self._undescribed: dict[str, int] = {}  # by part: calls that could not be described
         self.on_stopping: Callable[[], None] = lambda: None  # a launcher stops its workers
         self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
-        # Whether a process launched here has a journal in the folder, by its pid.
-        self.left_journal: Callable[[int], bool] = lambda pid: True
+        # Whether a process launched here has a journal in the folder, by its pid; the second value
+        # where that cannot be told.
+        self.left_journal: Callable[[int, bool], bool] = lambda pid, unknown: unknown
         # Called by the live thread; each says whether it waits for something.
         self.pollers: list[Callable[[], bool]] = []
         self.wake: Callable[[], None] = lambda: None  # a poller waits for something from now on

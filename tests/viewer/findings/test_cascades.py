@@ -120,6 +120,27 @@ def test_an_alarm_after_long_waiting_gives_up_on_who_is_missing(tmp_path: Path) 
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
 
 
+def test_who_aborts_after_what_others_have_done_failed_by_itself(tmp_path: Path) -> None:
+    """Rank 0 aborts; its reducer's operation has no end, but rank 1 is through with it."""
+    for journal, group in steps(tmp_path, 2):
+        call = journal.collective(group, origin="c++", stack=None)
+        number = journal.begin(call, 200 * MS, q=3)
+        journal.record(i=number, d=MS)
+        if journal.rank == 1:
+            journal.end(number, 2 * MS)
+            store = journal.call("store.get", kind="store", store=1, origin="python")
+            asked = journal.begin(store, 210 * MS, k="step/1")
+            text = "DistNetworkError: Connection reset by peer"
+            journal.end(asked, 60 * MS, x=journal.string(text))
+            fail_from(journal, 275 * MS, *text.split(": "))
+
+    def aborted(process: Process) -> Seen:
+        return Seen(alive=False, code=-6) if process.rank == 0 else all_gone(process)
+
+    found = only(findings(tmp_path, look=aborted))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])
+
+
 def test_all_at_once_is_not_nothing(tmp_path: Path) -> None:
     """Every rank's loader times out: none of them lost another one."""
     for journal, _ in steps(tmp_path, 3):

@@ -290,6 +290,51 @@ def test_who_goes_past_a_creation_is_to_blame(tmp_path: Path) -> None:
     assert "rank 1 went past it and is in all_reduce #3" in found.summary
 
 
+def test_who_alone_makes_a_group_is_to_blame(tmp_path: Path) -> None:
+    """Rank 0 makes one more, under a condition on its rank; the others wait for it elsewhere."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 0:
+            create(journal, 200 * MS, [0, 1, 2])
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("group_mismatch", [0])
+    assert "ranks 1, 2 went past it and are in all_reduce #3" in found.summary
+
+
+def test_a_creation_by_one_of_two_decides_nothing(tmp_path: Path) -> None:
+    """Either rank 0 made one too many, or rank 1 left it out."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            create(journal, 200 * MS, [0, 1])
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("group_mismatch", ())
+
+
+def test_who_waits_in_a_creation_before_it_has_not_gone_past(tmp_path: Path) -> None:
+    """Ranks 0 and 1 make a group by themselves, and do not meet there: torch named it by how many
+    groups each had.
+    """
+    for journal, _ in steps(tmp_path, 3):
+        rank = journal.rank or 0
+        if rank == 2:
+            create(journal, 200 * MS, [0, 1, 2])
+        else:
+            args = {"ranks": [0, 1], "use_local_synchronization": True, "sort_ranks": True}
+            call = journal.call("new_group", kind="composed", origin="python", args=args)
+            outer = journal.begin(call, 200 * MS)
+            mesh(journal, 200 * MS + 1, outer, 2, rank, "0/", f"hash{rank}/", "cpu/")
+        beat(journal, 20)
+    found = findings(tmp_path)
+    assert {f.kind for f in found} <= {"deadlock", "rendezvous_incomplete"}
+    assert found
+    assert not any(f.culprits for f in found)
+
+
 def test_who_may_still_come_to_a_creation_is_missing(tmp_path: Path) -> None:
     """Rank 1 sleeps before the call."""
     for journal, _ in steps(tmp_path, 2):

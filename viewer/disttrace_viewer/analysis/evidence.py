@@ -28,6 +28,7 @@ from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.sample.sample import Course, Sample, Stream
 from disttrace_viewer.trace.model import Frame, Location, Stack, StackSample, Trace
+from disttrace_viewer.trace.operation import SYNCHRONIZING
 
 if TYPE_CHECKING:
     from disttrace_viewer.analysis.exchanges import Exchanges
@@ -272,6 +273,7 @@ class Evidence:
             op.process
             for op in grouped
             if not (op.on_device and last[op.process] - op.begin_ns < STUCK_NS)
+            and not self._left_behind(op)
         }
         held = {op.process for op in grouped if op.issued_ns is None or op.wait_begin_ns}
         for process in self.trace.processes:
@@ -290,6 +292,18 @@ class Evidence:
                 main_ns=self._began.get(index, 0),
             )
         return found
+
+    def _left_behind(self, op: Op) -> bool:
+        """Whether another member is through with an operation of C++ code, of which nobody saw the
+        end here: then it holds up nobody.
+        """
+        if op.call.origin != "c++" or op.call.group is None or op.seq is None:
+            return False
+        members = self.sample.members((op.call.group, op.call.backend), op.seq)
+        others = [one for one in members.values() if one.process != op.process]
+        return op.call.op in SYNCHRONIZING and any(
+            one.end_ns is not None and one.error is None for one in others
+        )
 
     @cached_property
     def _began(self) -> Mapping[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis import mismatches
@@ -10,6 +10,7 @@ from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, Scope
+from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.wording import sentences
 
@@ -102,7 +103,10 @@ def _harmed(case: Case, calls: Mapping[int, list[Creation]], position: int) -> l
 
 
 def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) -> Finding | None:
-    """A creation that somebody waits in, and that a member passed by without calling."""
+    """A creation that somebody waits in, and that a member passed by without calling.
+
+    Or they made one too many: the fewer ones are named, and one against one nobody is.
+    """
     for wait in case.open():
         if wait.kind != RENDEZVOUS or wait.process not in calls:
             continue
@@ -119,12 +123,20 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
             for p in calls
             if p not in here
             and case.evidence.trace.processes[p].rank in wanted
-            and (p in case.of_process or case.clean(p))
+            and (case.clean(p) or _elsewhere(case, p))
         ]
         if past:
             waits = _harmed(case, calls, position)
-            return _finding(case, group, position, here, past, waits, ERROR, past=True)
+            sides = dict.fromkeys(here, True) | dict.fromkeys(past, False)
+            odd = sorted(mismatches.minority(sides, len(sides)))
+            return _finding(case, group, position, here, odd, waits, ERROR, past=past)
     return None
+
+
+def _elsewhere(case: Case, process: int) -> bool:
+    """Whether a process waits, and not in another creation, after which it may still come."""
+    waits = case.of_process.get(process, ())
+    return bool(waits) and not any(w.kind == RENDEZVOUS and new_group(case, w) for w in waits)
 
 
 def verb(who: list[int]) -> str:
@@ -141,7 +153,7 @@ def _finding(
     waits: list[Wait],
     severity: str,
     *,
-    past: bool = False,
+    past: Sequence[int] = (),
 ) -> Finding:
     trace, evidence = case.evidence.trace, case.evidence
     sides: dict[tuple[Ranks, str], list[int]] = {}
@@ -158,15 +170,16 @@ def _finding(
     places = [here[p].op for p in sorted(here, key=lambda p: (p not in odd, p))]
     nth = f"call {position + 1} of new_group"
     if past:
-        who = sentences.processes(trace, odd)
-        went = [w.op for p in odd for w in case.of_process.get(p, ())]
+        who = sentences.processes(trace, past)
+        went = [w.op for p in past for w in case.of_process.get(p, ())]
         at = sentences.listed(
             [
                 f"{sentences.operation(trace, op)} ({sentences.place(frame(trace, op))})"
                 for op in went
             ]
         )
-        then = f" and {'is' if len(odd) == 1 else 'are'} in {at}" if went else " and has ended"
+        is_, has = ("is", "has") if len(past) == 1 else ("are", "have")
+        then = f" and {is_} in {at}" if went else f" and {has} ended"
         summary = f"In {nth}, {text}, but {who} went past it{then}."
         places = [*went, *places]
     else:
@@ -185,7 +198,7 @@ def _finding(
         at_ns=min(creation.op.begin_ns for creation in here.values()),
         scope=Scope(
             exchanges=frozenset(w.exchange for w in waits),
-            roots=frozenset(w.process for w in waits) | frozenset(odd if past else ()),
+            roots=frozenset(w.process for w in waits) | frozenset(past),
             members=frozenset(w.process for w in waits),
         ),
     )
