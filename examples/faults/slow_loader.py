@@ -5,7 +5,8 @@
 Hangs. Verdict: `missing_participant`: rank 2; it stands at L1 in its loader, outside communication;
 the others wait at L2 since then. `--where` puts it elsewhere: in a busy loop of Python (L1b or
 L1c), ended cleanly without a word (`exit`: a clean end is no failure), or after its own
-`destroy_process_group` (L1d). Ranks outside the subgroup wait in the last barrier (L3): a
+`destroy_process_group` (L1d). With `--op unwaited` nobody waits for the last step (L2u) but in the
+destruction of the group (L2v). Ranks outside the subgroup wait in the last barrier (L3): a
 consequence.
 """
 
@@ -35,8 +36,8 @@ def load(where: str) -> torch.Tensor:
     return torch.ones(8)
 
 
-def collective(op: str, members: list[int], group: dist.ProcessGroup | None) -> None:
-    """One step's communication."""
+def collective(op: str, members: list[int], group: dist.ProcessGroup | None) -> dist.Work | None:
+    """One step's communication; of an asynchronous one its work."""
     data = torch.ones(8)
     if op == "all_reduce":
         dist.all_reduce(data, group=group)  # <- L2
@@ -46,9 +47,12 @@ def collective(op: str, members: list[int], group: dist.ProcessGroup | None) -> 
         dist.all_gather([torch.ones(8) for _ in members], data, group=group)  # <- L2g
     elif op == "barrier":
         dist.barrier(group=group)  # <- L2w
+    elif op == "unwaited":
+        return dist.all_reduce(data, group=group, async_op=True)  # <- L2u
     else:
         work = dist.all_reduce(data, group=group, async_op=True)  # <- L2i
         work.wait()  # <- L2a
+    return None
 
 
 def main() -> None:
@@ -57,19 +61,21 @@ def main() -> None:
     parser.add_argument("--where", choices=["sleep", "loop", "exit", "destroy"], default="sleep")
     parser.add_argument(
         "--op",
-        choices=["all_reduce", "broadcast", "all_gather", "barrier", "async"],
+        choices=["all_reduce", "broadcast", "all_gather", "barrier", "async", "unwaited"],
         default="all_reduce",
     )
     chosen = parser.parse_args()
     rank, _ = join()
     group, members = subgroup(chosen.group)
+    works = []
     if rank in members:
         for step in range(STEPS):
             if step == chosen.step and rank == chosen.culprit:
                 deeper(chosen.deep, lambda: load(chosen.where))
-            collective(chosen.op, members, group)
-    dist.barrier()  # <- L3
-    dist.destroy_process_group()
+            works.append(collective(chosen.op, members, group))
+    if chosen.op != "unwaited":
+        dist.barrier()  # <- L3
+    dist.destroy_process_group()  # <- L2v
 
 
 if __name__ == "__main__":

@@ -132,6 +132,18 @@ SLOW_LOADER = (
     ),
     Row(
         number=2,
+        program="faults/slow_loader.py --op unwaited",
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((2,),),
+                waiting=(0, 1),
+                lines={2: ("L1",), 0: ("L2u",)},
+            ),
+        ),
+    ),
+    Row(
+        number=2,
         program="faults/slow_loader.py --where destroy --op all_gather",
         expected=(
             Expected(
