@@ -170,10 +170,8 @@ class PlainCore:
     def unfollow(self, operation: Operation) -> None:
         """Nothing more is expected of its Work."""
         operation.reference = None
-        if self.works.get(operation.work) is operation:
-            del self.works[operation.work]
-        if self.open.get(operation.work) is operation:
-            del self.open[operation.work]
+        take_out(self.works, operation.work, operation)
+        take_out(self.open, operation.work, operation)
 
     def forget(self) -> None:
         """After fork, in the child: threads, and what is in flight, are the parent's."""
@@ -187,6 +185,16 @@ class PlainCore:
         operation = reference.operation
         if operation.reference is reference:
             self.dropped(operation)
+
+
+def take_out(table: dict[int, Operation], key: int, operation: Operation) -> bool:
+    """Whether ``operation`` stood there; of two threads that take it out, one finds it."""
+    if table.get(key) is not operation:
+        return False
+    taken = table.pop(key, None)
+    if taken is not None and taken is not operation:  # another came to that address meanwhile
+        table[key] = taken
+    return taken is operation
 
 
 def discard(line: bytes) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from disttrace.journal.writer import Journal
 from disttrace.recording import choice
+from disttrace.recording.core import take_out
 from disttrace.recording.recorder import Recorder
 from support.cores import EACH_CORE
 from support.preloaded import preloaded
@@ -178,6 +179,31 @@ def test_definitions_stay_within_the_bound(tmp_path: Path, core: str) -> None:
     assert begins[-1]["a"]["shapes"] == [[19_999]]
     (journal,) = read_journals(tmp_path)
     assert {b["s"] for b in begins} <= journal.calls().keys()
+
+
+class Raced(dict[int, Any]):
+    """A table in which somebody else comes between each look and what follows it."""
+
+    def __init__(self, *afterwards: Any) -> None:
+        super().__init__({5: "mine"})
+        self._afterwards = afterwards
+
+    def get(self, key: int, default: Any = None) -> Any:
+        found = super().get(key, default)
+        del self[key]
+        self.update(dict.fromkeys([key] * len(self._afterwards), *self._afterwards))
+        return found
+
+
+def test_of_two_threads_that_take_an_operation_out_one_finds_it() -> None:
+    """The poller sees a work complete while the program drops it; another may get its address."""
+    table: dict[int, Any] = {5: "mine"}
+    assert take_out(table, 5, "mine")  # type: ignore[arg-type]
+    assert not take_out(table, 5, "mine")  # type: ignore[arg-type]
+    assert not take_out(Raced(), 5, "mine")  # type: ignore[arg-type]
+    other = Raced("another")
+    assert not take_out(other, 5, "mine")  # type: ignore[arg-type]
+    assert other == {5: "another"}
 
 
 def test_a_core_of_another_source_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

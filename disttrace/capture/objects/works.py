@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from disttrace.recording.core import take_out
 from disttrace.recording.operation import Call, Operation
 from disttrace.recording.recorder import Recorder
 
@@ -192,8 +193,7 @@ class Works:
 
     def _close(self, operation: Operation) -> None:
         """It is complete: it needs no polling, and nobody needs to hold its Work."""
-        if self._open.get(operation.work) is operation:
-            del self._open[operation.work]
+        take_out(self._open, operation.work, operation)
         self._forget_results(operation)
         if operation.held:
             operation.held = False
@@ -201,8 +201,7 @@ class Works:
 
     def _forget_results(self, operation: Operation) -> None:
         for number in operation.tensors:
-            if self._results.get(number) is operation:
-                del self._results[number]
+            take_out(self._results, number, operation)
 
     def _dropped(self, operation: Operation) -> None:
         """Nobody can wait for it any more. Runs in whatever thread drops the last reference."""
