@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.companion import told as told_of
 from disttrace_viewer.companion import verdict
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.service import Order
 from disttrace_viewer.companion.watch import Watch
+from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.model import Process
 from support.journals import MS
 from support.scenes import PEER_GONE, S, beat, fail, stand, steps
@@ -108,3 +110,20 @@ def test_who_gave_up_is_told_of_while_others_live(
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
     assert "Rank 1 never joined all_reduce #3" in told["lines"][0]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_who_cannot_answer_is_asked_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, frozen: bool
+) -> None:
+    """Rank 0 is asked first, unless nothing runs in it."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 4 if frozen and journal.rank == 0 else 20)
+    for module in (verdict, told_of):
+        monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
+    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
+    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    ranks = {process.id: process.rank for process in load([str(tmp_path)]).processes}
+    assert [ranks[one] for one in told["voices"]] == ([1, 0] if frozen else [0, 1])

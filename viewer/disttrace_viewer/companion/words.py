@@ -6,10 +6,11 @@ from collections.abc import Sequence, Set
 from typing import Any
 
 from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.analysis.process_ends import ALIVE
+from disttrace_viewer.analysis.process_ends import ALIVE, TOGETHER_NS
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
+from disttrace_viewer.trace.model import Process
 from disttrace_viewer.wording import sentences
 
 MOST_FINDINGS = 3
@@ -93,14 +94,22 @@ def _marked(finding: Finding) -> str:
 
 
 def voices(case: Case, elsewhere: Set[str], *, anywhere: bool) -> list[str]:
-    """Who may speak: torchrun's agent, else the lowest rank.
+    """Who may speak: torchrun's agent, else the lowest rank; last those in which nothing runs now.
 
     Nobody if that is on another host, unless there is no telling (``anywhere``): of the companions
     who ask each other only the one that leads gets this far.
     """
     evidence = case.evidence
     living = [p for p in evidence.trace.processes if evidence.ends[p.index].how == ALIVE]
-    living.sort(key=lambda p: (p.role != "agent", p.rank is None, p.rank or 0, p.start_ns))
+    newest = max((p.last_ns for p in living), default=0)
+
+    def order(process: Process) -> tuple[object, ...]:
+        held = evidence.ends[process.index].held is not None
+        silent = held or newest - process.last_ns > TOGETHER_NS
+        rank = process.rank
+        return silent, process.role != "agent", rank is None, rank or 0, process.start_ns
+
+    living.sort(key=order)
     here = [p for p in living if p.id not in elsewhere and evidence.look(p).alive]
     if not here or (here[0].host != living[0].host and not anywhere):
         return []
