@@ -74,6 +74,15 @@ class Exchanges:
         """Operations in collectives (all, or those of some): ``exchange``, ``group_rank`` and the
         columns of the operations table, ordered by exchange, then begin.
         """
+        return (
+            self.taking_part(exchanges)
+            .select("exchange", "group_rank", *self.trace.operations.columns)
+            .sort("exchange", "begin_ns", "process")
+            .collect()
+        )
+
+    def taking_part(self, exchanges: Iterable[int] | pl.Series | None = None) -> pl.LazyFrame:
+        """The same in no order, for those who want few of these columns."""
         wanted = self.collectives.lazy()
         if exchanges is not None:
             kept = pl.Series("exchange", exchanges, dtype=pl.UInt32)
@@ -84,12 +93,7 @@ class Exchanges:
             "exchange",
             (pl.col("_stream").cast(pl.UInt64) * _BIG + pl.col("seq")).alias("_exchange"),
         )
-        found = self.collective_operations().join(keys, on="_exchange", how="inner")
-        return (
-            found.select("exchange", "group_rank", *self.trace.operations.columns)
-            .sort("exchange", "begin_ns", "process")
-            .collect()
-        )
+        return self.collective_operations().join(keys, on="_exchange", how="inner")
 
     def missing(self, exchange: int) -> tuple[int, ...]:
         """Group ranks that did not begin a collective."""

@@ -56,9 +56,9 @@ def _only_missing(exchanges: Exchanges) -> pl.DataFrame:
     """The one process that a collective lacks: ``kind``, ``exchange``, ``missing``."""
     lacking = exchanges.collectives.filter(pl.col("arrived") + 1 == pl.col("expected"))
     wanted = lacking.select("exchange", "group").join(_members(exchanges), on="group")
-    here = exchanges.participants(lacking["exchange"]).select("exchange", "group_rank")
+    here = exchanges.taking_part(lacking["exchange"]).select("exchange", "group_rank")
     return (
-        wanted.join(here, on=["exchange", "group_rank"], how="anti")
+        wanted.join(here.collect(), on=["exchange", "group_rank"], how="anti")
         .unique("exchange", keep="none", maintain_order=True)
         .select(pl.lit("collective").alias("kind"), "exchange", "missing")
     )
