@@ -57,8 +57,7 @@ def execute(args: argparse.Namespace) -> int:
     sys.stdout.write(f"{folder}: {found.files:,} files of {len(archives):,} archives{known}\n")
     if not found.left_out:
         return 0
-    sys.stderr.write(
-        f"disttrace: {found.left_out:,} files in the archives were left out: no journals, or others"
-        " than those of the same name that are there.\n"
-    )
+    more = found.left_out - len(found.why)
+    others = f"; and {more:,} more" if more else ""
+    sys.stderr.write(f"disttrace: not taken from the archives: {'; '.join(found.why)}{others}.\n")
     return 1

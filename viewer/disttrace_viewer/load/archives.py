@@ -15,7 +15,7 @@ import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
@@ -34,6 +34,7 @@ _NAME = re.compile(
 )
 """Job, host, pid and process, as ``disttrace/identity.py`` puts them together."""
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
+_NAMED = 3
 _MOST_HEADER = 1 << 16  # of an extended header, which tarfile reads into memory whole
 
 
@@ -46,7 +47,14 @@ class Unpacked:
     known: int = 0
     """There already, as long or longer."""
     left_out: int = 0
-    """Which were no journals, or others than those of their name that were there."""
+    why: list[str] = field(default_factory=list)
+    """Of the first few that were left out: which, and what is wrong with it."""
+
+    def leave_out(self, name: str, reason: str) -> None:
+        """One more file that is not taken."""
+        self.left_out += 1
+        if len(self.why) < _NAMED:
+            self.why.append(f"{plain(name)} {reason}")
 
 
 def is_archive(path: str) -> bool:
@@ -115,9 +123,10 @@ def unpack(archives: Iterable[str], folder: str) -> Unpacked:
 
 def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str, found: Unpacked) -> None:
     target = os.path.join(folder, member.name)
-    source = archive.extractfile(member) if _allowed(member, folder, target) else None
+    reason = _refused(member, folder, target)
+    source = None if reason else archive.extractfile(member)
     if source is None:
-        found.left_out += 1
+        found.leave_out(member.name, reason or "is no file")
         return
     with _temporary(folder) as (file, beside):
         shutil.copyfileobj(source, file)
@@ -135,19 +144,25 @@ def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str, found:
         elif old.startswith(new):
             found.known += 1
         else:
-            found.left_out += 1
+            found.leave_out(member.name, "differs from the file of that name which is there")
 
 
-def _allowed(member: tarfile.TarInfo, folder: str, target: str) -> bool:
-    """Whether it is a journal's file, to be written where nothing else is."""
-    if _NAME.fullmatch(member.name) is None or os.path.islink(target):
-        return False
+def _refused(member: tarfile.TarInfo, folder: str, target: str) -> str | None:
+    """Why it is no journal's file that may be written where nothing else is; None: it may."""
+    if _NAME.fullmatch(member.name) is None:
+        return "has no journal's name"
+    if os.path.islink(target):
+        return "would be written through a link"
     if hasattr(tarfile, "data_filter"):  # Python's own idea of what is safe, besides
         try:
             tarfile.data_filter(member, folder)
         except tarfile.FilterError:
-            return False
-    return member.type in _REGULAR and not member.issparse() and member.size <= MOST_BYTES
+            return "is refused by Python's filter for archives"
+    if member.type not in _REGULAR or member.issparse():
+        return "is no regular file"
+    if member.size > MOST_BYTES:
+        return f"is larger than {MOST_BYTES >> 20} MB"
+    return None
 
 
 def _content(path: str) -> bytes:
