@@ -300,7 +300,10 @@ def test_who_alone_makes_a_group_is_to_blame(tmp_path: Path) -> None:
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("group_mismatch", [0])
-    assert "ranks 1, 2 went past it and are in all_reduce #3" in found.summary
+    assert (
+        "ranks 1, 2 went past it and are in all_reduce #3 of the default group (train.py:10)."
+        in (found.summary)
+    )
 
 
 def test_a_creation_by_one_of_two_decides_nothing(tmp_path: Path) -> None:

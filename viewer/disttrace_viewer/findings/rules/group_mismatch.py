@@ -173,10 +173,12 @@ def _finding(
         who = sentences.processes(trace, past)
         went = [w.op for p in past for w in case.of_process.get(p, ())]
         at = sentences.listed(
-            [
-                f"{sentences.operation(trace, op)} ({sentences.place(frame(trace, op))})"
-                for op in went
-            ]
+            list(
+                dict.fromkeys(
+                    f"{sentences.operation(trace, op)} ({sentences.place(frame(trace, op))})"
+                    for op in went
+                )
+            )
         )
         is_, has = ("is", "has") if len(past) == 1 else ("are", "have")
         then = f" and {is_} in {at}" if went else f" and {has} ended"
