@@ -5,9 +5,8 @@
 `--how gil`: a library call sleeps with the interpreter's lock (L1); `stop`: the process is stopped
 by SIGSTOP (L2); `regex`: a regular expression never ends (L4), which is told with its line. No
 heartbeat comes from it any more, but its connections stay open. Verdict, live and after the job was
-killed: `missing_participant`, the culprit, never `process_failed`. With `--inside` it is stopped when
-it has begun the operation: everybody is in and nothing moves, `no_progress` with the culprit. (Who
-holds the lock then is missing in the next one: gloo's own threads need none.)
+killed: `missing_participant`, the culprit, never `process_failed`. With `--how stop --inside` it is
+stopped in the operation: all are in and nothing moves, `no_progress` (gloo needs no GIL: not `gil`).
 """
 
 from __future__ import annotations

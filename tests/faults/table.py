@@ -990,22 +990,23 @@ LATE_ARRIVAL = (
 )
 
 
-FROZEN = tuple(
-    Row(
-        number=24,
-        program=f"faults/frozen.py --how {how}",
-        settled_s=12.0,  # so that whoever ends it does so long after the last sign of life
-        expected=(
-            Expected(
-                kinds=("missing_participant",),
-                culprits=((1,),),
-                waiting=(0, 2),
-                lines={0: ("L3",), **({1: ("L4",)} if how == "regex" else {})},
+FROZEN = (
+    *(
+        Row(
+            number=24,
+            program=f"faults/frozen.py --how {how}",
+            settled_s=12.0,  # so that whoever ends it does so long after the last sign of life
+            expected=(
+                Expected(
+                    kinds=("missing_participant",),
+                    culprits=((1,),),
+                    waiting=(0, 2),
+                    lines={0: ("L3",), **({1: ("L4",)} if how == "regex" else {})},
+                ),
             ),
-        ),
-    )
-    for how in ("gil", "regex", "stop")
-) + (
+        )
+        for how in ("gil", "regex", "stop")
+    ),
     Row(
         number=24,
         program="faults/frozen.py --how stop --inside",
