@@ -6,7 +6,7 @@
 by SIGSTOP (L2); `regex`: a regular expression never ends (L4), which is told with its line. No
 heartbeat comes from it any more, but its connections stay open. Verdict, live and after the job was
 killed: `missing_participant`, the culprit, never `process_failed`. With `--how stop --inside` it is
-stopped in the operation: all are in and nothing moves, `no_progress` (gloo needs no GIL: not `gil`).
+stopped in the operation: all are in, nothing moves: `no_progress` (gloo needs no GIL: not `gil`).
 """
 
 from __future__ import annotations
