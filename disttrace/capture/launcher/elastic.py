@@ -153,8 +153,9 @@ def _children(capture: Capture, workers: Workers, popen: type) -> None:
 
     def poll(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            known = getattr(self, "returncode", None) is not None
             code = original(self, *args, **kwargs)
-            if code:
+            if code and not known:  # it is asked again and again
                 try:
                     workers.child(self.pid, code)
                 except BaseException as error:
