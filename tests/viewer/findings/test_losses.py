@@ -103,6 +103,17 @@ def claimed_twice(folder: Path) -> None:
         beat(journal, 30)
 
 
+def addressed_wrongly(folder: Path) -> None:
+    """Rank 0 sends to rank 2, which is busy, where rank 1 receives from rank 0."""
+    for journal, group in steps(folder, 3, 4):
+        if journal.rank == 2:
+            stand(journal, 5 * S, "loader.py", 8, "load")
+        else:
+            op, peer = ("send", 2) if journal.rank == 0 else ("recv", 0)
+            journal.begin(journal.message(group, op, peer), 300 * MS, q=1)
+        beat(journal, 30)
+
+
 def aborted(folder: Path) -> None:
     """All pass other sizes, and rank 2 dies of what another one sent."""
     for journal, group in steps(folder, 3, 4):
@@ -124,6 +135,7 @@ SCENES: tuple[tuple[Callable[[Path], None], int, set[int]], ...] = (
     (left_early, 1, {1}),
     (frozen, 1, {2}),
     (claimed_twice, 1, {1}),
+    (addressed_wrongly, 1, set()),
     (aborted, 1, set()),
 )
 

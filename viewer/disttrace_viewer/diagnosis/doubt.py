@@ -9,6 +9,7 @@ from disttrace_viewer.analysis.process_ends import CASCADE, OWN, SILENT, TOGETHE
 from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
+from disttrace_viewer.findings.rules import crossed
 from disttrace_viewer.wording import sentences
 
 SEEN = frozenset(
@@ -42,6 +43,7 @@ def judged(case: Case, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...]
     kept = [f for f in findings if f.severity == NOTE or _holds(case, gaps, f)]
     if gaps.absent:
         kept = [_unblamed(f, gaps) if _may_follow(case, f) else f for f in kept]
+    kept = [_unblamed(f, gaps) if _may_be_crossed(case, gaps, f) else f for f in kept]
     return tuple(kept), tuple(_sentences(gaps))
 
 
@@ -67,9 +69,26 @@ def _may_follow(case: Case, finding: Finding) -> bool:
     )
 
 
+def _may_be_crossed(case: Case, gaps: Gaps, finding: Finding) -> bool:
+    """Whether a lost journal may be that of one who waits for those who wait here, so that they
+    addressed the wrong one.
+    """
+    if finding.kind not in AWAY or not finding.culprits:
+        return False
+    known = {*finding.waiting, *finding.culprits}
+    if not gaps.absent and not any(process not in known for process in gaps.lost):
+        return False
+    return any(
+        wait.process in finding.waiting
+        and not known.isdisjoint(wait.targets)
+        and crossed.possible(case, wait)
+        for wait in case.waits
+    )
+
+
 def _unblamed(finding: Finding, gaps: Gaps) -> Finding:
     """What happened, without saying whose doing it was."""
-    more = f"collect the journals of {sentences.ranks(gaps.absent)}"
+    more = f"collect the journals of {sentences.ranks(sorted({*gaps.absent, *gaps.ranks}))}"
     return replace(
         finding,
         culprits=(),

@@ -18,7 +18,7 @@ def partner(case: Case, wait: Wait) -> Wait | None:
 
     None where this very call has met its other end before: then that is where it belongs.
     """
-    if case.evidence.longest_ns(wait.op) > 0:
+    if not possible(case, wait):
         return None
     for other in case.open():
         if wait.process not in other.targets or other.side or other.kind != wait.kind:
@@ -28,6 +28,19 @@ def partner(case: Case, wait: Wait) -> Wait | None:
         if wait.kind == COLLECTIVE and _same_line(case, wait, other):
             return other
     return None
+
+
+def possible(case: Case, wait: Wait) -> bool:
+    """Whether anybody may wait for the one who waits because that one addressed the wrong one."""
+    if case.evidence.longest_ns(wait.op) > 0:
+        return False
+    if wait.kind != COLLECTIVE:
+        return wait.kind == MESSAGE
+    return any(
+        group.index != wait.op.call.group and any(m.process == wait.process for m in group.members)
+        for group in case.evidence.trace.groups
+        if (group.size or 2) > 1
+    )
 
 
 def _same_line(case: Case, one: Wait, two: Wait) -> bool:
