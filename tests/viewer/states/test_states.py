@@ -6,7 +6,9 @@ every scene of the tests of findings.
 
 from __future__ import annotations
 
+import gzip
 import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ import pytest
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import StateError, merge, pack, reduce, unpack, verdict
+from disttrace_viewer.states.folder import SUFFIX, read
+from disttrace_viewer.states.state import MOST_BYTES
+from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS
 from support.processes import python
 from support.scenes import beat, nobody_knows, steps
@@ -103,12 +108,22 @@ def test_a_state_is_about_a_kilobyte(tmp_path: Path) -> None:
         (b"{}", "is no state"),
         (pack({"id": "x", "state": 99}), "version 99"),
         (pack({"state": 1}), "is no state"),
+        (zlib.compress(b" " * (MOST_BYTES + 1)), "more than 64 MB"),
     ],
 )
 def test_what_is_no_state_is_refused(data: bytes, says: str) -> None:
     """With the end of a sentence."""
     with pytest.raises(StateError, match=says):
         unpack(data)
+
+
+def test_a_file_of_states_that_unpacks_without_end_is_not_read(tmp_path: Path) -> None:
+    """A few kilobytes of it are gigabytes of brackets."""
+    path = tmp_path / f"x{SUFFIX}"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b"[" * (MOST_BYTES + 1))
+    with pytest.raises(ViewerError, match="has a line of more than 64 MB"):
+        read([str(path)])
 
 
 def test_unreadable_lines_are_named(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ PATIENCE_S = 4.0
 FIRST_S = 1.5
 """So long after the limit the one with the lowest rank has to begin to lead."""
 ANSWER_S = 1.5
+MOST_PIECES = 1024
+"""Of an answer; 32 MB."""
 POLL_S, POLL_LATER_S = 0.2, 2.0
 _LATER_S = 30.0
 """So long after the last round others are asked for less often."""
@@ -212,7 +214,7 @@ class Exchange:
         """What another one answered in this round; None: nothing yet."""
         assert self._store is not None
         words = (self._store.get(f"{PREFIX}s/{one}") or b"").split()
-        if len(words) != 2 or int(words[0]) != self._round:
+        if len(words) != 2 or int(words[0]) != self._round or int(words[1]) > MOST_PIECES:
             return None
         pieces = [self._store.get(f"{PREFIX}s/{one}/{n}") for n in range(int(words[1]))]
         return None if None in pieces else b"".join(p for p in pieces if p is not None)

@@ -17,7 +17,7 @@ import orjson
 from disttrace_viewer.analysis.liveness import Look, Seen, look
 from disttrace_viewer.companion.exchange import Address
 from disttrace_viewer.states.merged import Merged, trace_of
-from disttrace_viewer.states.state import State, StateError, checked
+from disttrace_viewer.states.state import State, checked, inflated
 from disttrace_viewer.trace.model import Process, Trace
 
 MOST_STATE = 8 << 10
@@ -52,10 +52,10 @@ def unpacked(answers: Iterable[bytes]) -> Told:
     seen: dict[str, Seen] = {}
     for data in answers:
         try:
-            told = orjson.loads(zlib.decompress(data))
+            told = orjson.loads(inflated(data))
             states += map(checked, told["states"])
             seen.update((one, Seen(*word)) for one, word in told["seen"].items())
-        except (zlib.error, ValueError, KeyError, TypeError, StateError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             continue  # of another version, or no answer at all: its ranks are not known then
     return Told(tuple(states), seen)
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import IO
 
 import orjson
 
@@ -17,7 +18,7 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states.engines import Engine, here
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import reduce
-from disttrace_viewer.states.state import Batches, State, StateError, pack_batch
+from disttrace_viewer.states.state import MOST_BYTES, Batches, State, StateError, pack_batch
 from disttrace_viewer.trace.errors import ViewerError
 
 BATCH = 128
@@ -178,7 +179,7 @@ def read(paths: Sequence[str]) -> Merged:
     for path in _files(paths):
         try:
             with opened(path) as packed, gzip.open(packed, "rb") as file:
-                for line in file:
+                for line in _lines(file):
                     if line.startswith(b'{"unread":'):
                         unread.append(orjson.loads(line)["unread"])
                     else:
@@ -188,6 +189,13 @@ def read(paths: Sequence[str]) -> Merged:
         except (OSError, EOFError, orjson.JSONDecodeError) as error:
             raise ViewerError(f"{path} cannot be read as states ({error}).") from error
     return Merged(merge(found).states, tuple(sorted(unread)))
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    while line := file.readline(MOST_BYTES + 1):
+        if len(line) > MOST_BYTES:
+            raise StateError(f"has a line of more than {MOST_BYTES >> 20} MB")
+        yield line
 
 
 def _files(paths: Sequence[str]) -> Iterator[str]:

@@ -35,6 +35,8 @@ from typing import Any
 import orjson
 
 VERSION = 2
+MOST_BYTES = 64 << 20
+"""Of states that are sent or stored together, unpacked: a few hundred kilobytes, as a rule."""
 State = dict[str, Any]
 
 ROW = (
@@ -71,9 +73,21 @@ def pack(state: State) -> bytes:
 def unpack(data: bytes) -> State:
     """A state from its bytes. Raises StateError."""
     try:
-        return checked(orjson.loads(zlib.decompress(data)))
-    except (zlib.error, orjson.JSONDecodeError) as error:
+        return checked(orjson.loads(inflated(data)))
+    except orjson.JSONDecodeError as error:
         raise StateError(f"is no state of a process ({error})") from error
+
+
+def inflated(data: bytes) -> bytes:
+    """What was compressed by zlib, which may come from anybody. Raises StateError."""
+    stream = zlib.decompressobj()
+    try:
+        found = stream.decompress(data, MOST_BYTES)
+    except zlib.error as error:
+        raise StateError(f"is no state of a process ({error})") from error
+    if stream.unconsumed_tail:
+        raise StateError(f"holds more than {MOST_BYTES >> 20} MB")
+    return found
 
 
 def pack_batch(states: Iterable[State]) -> bytes:
