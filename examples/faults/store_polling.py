@@ -68,7 +68,9 @@ def main() -> None:
         dist.all_reduce(torch.ones(8), group=group)  # <- L2
     if chosen.how == "thread":
         dist.barrier(group=group)
-        own.set("shutdown", "")  # torch aborts where a thread is in C++ when the interpreter ends
+        # Over another connection: in its own one the thread waits. And before the end, for torch
+        # aborts where a thread is in C++ when the interpreter ends.
+        own.clone().set("shutdown", "")
         listener.join()
         dist.barrier(group=group)  # rank 0 serves the key until everybody has it
 
