@@ -77,11 +77,16 @@ def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Hosts) -
     ):
         problems.append(f"said: {summary} diagnose says: {' '.join(sentences[:1])}")
     waiting = {one for found in report["findings"] for one in found["waiting"]}
-    begins = [
-        p["last"]["begin_ns"] for p in report["processes"] if p["id"] in waiting and p["last"]
-    ]
+    last = {p["id"]: p["last"] for p in report["processes"] if p["last"]}
+    exchanges = {_exchange(last[one]) for one in waiting if one in last}
+    # Of all who came, also when the others had given up.
+    begins = [one["begin_ns"] for one in last.values() if _exchange(one) in exchanges]
     seconds = (at - max(begins)) / 1e9 if begins else None
     return Told(row, summary, len(said), seconds, tuple(problems))
+
+
+def _exchange(operation: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(operation[name] for name in ("op", "group", "seq", "key"))
 
 
 def _never_started(report: Mapping[str, Any]) -> bool:
