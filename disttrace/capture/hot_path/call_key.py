@@ -17,8 +17,8 @@ import torch
 
 from disttrace.capture.calls.operations import DATA, NOTHING, OUT_IN, PEER, ROOTED, Row
 
-# What the options objects of torch hold that tells calls apart (``asyncOp`` from torch 2.6 on).
-_OPTION_FIELDS = ("reduceOp", "rootRank", "rootTensor", "asyncOp", "device", "device_ids")
+# What ``arguments.read`` reads of torch's options objects (``asyncOp`` from torch 2.6 on).
+_OPTION_FIELDS = ("reduceOp", "rootRank", "asyncOp", "device")
 
 # What reading a key raises where a call is not of the public API's form.
 MISFIT = (ValueError, TypeError, AttributeError)
@@ -69,7 +69,7 @@ def _peer(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
 
 def _nothing(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
     (options,) = kwargs.values() if kwargs else args  # barrier passes it by name
-    return tuple(options.device_ids), options.device, options.asyncOp
+    return options.device, options.asyncOp
 
 
 # By layout, and whether the operation reduces.
