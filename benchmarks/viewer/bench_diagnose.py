@@ -24,8 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT)]
+
+from benchmarks.viewer.jobs import Run, Shape, make  # noqa: E402
 
 SHAPES = tuple([n * 64] for n in range(1, 9))
 STACK = tuple((f"/project/layer{n}.py", 10 + n, f"forward{n}") for n in range(8))
@@ -42,6 +46,16 @@ class Workload:
     operations: int
     ranks: int = 4
     missing: bool = True
+    parallel: bool = False
+    """Steps of a job with tensor, data and pipeline groups instead: collectives in four groups of
+    each rank, and messages.
+    """
+
+    @property
+    def shape(self) -> Shape:
+        """The job with groups."""
+        steps = max(2, self.operations // self.ranks // 20)
+        return Shape(2, self.ranks // 4, 2, steps, fault="tp" if self.missing else None)
 
     def of(self, rank: int) -> int:
         """How many a rank makes."""
@@ -55,6 +69,9 @@ class Workload:
 
 def write_journals(folder: Path, work: Workload) -> None:
     """The workload as disttrace records it."""
+    if work.parallel:
+        make(folder, work.shape)
+        return
     from support.journals import MS, workers
 
     last_t = 0
@@ -81,6 +98,9 @@ def write_journals(folder: Path, work: Workload) -> None:
 def write_dumps(folder: Path, work: Workload) -> None:
     """The workload as ProcessGroupNCCL's flight recorder dumps it (format 2.10)."""
     folder.mkdir(parents=True)
+    if work.parallel:
+        _write_parallel(folder, work.shape)
+        return
     members = str(list(range(work.ranks)))
     for rank in range(work.ranks):
         entries = [_entry(work, number) for number in range(1, work.of(rank) + 1)]
@@ -94,17 +114,56 @@ def write_dumps(folder: Path, work: Workload) -> None:
             pickle.dump(dump, file)
 
 
+def _write_parallel(folder: Path, shape: Shape) -> None:
+    run = Run.of(shape, fault=shape.fault is not None)
+    kinds = {
+        "dp_scatter": "dp",
+        "dp_gather": "dp",
+        "msg": "pp",
+    }  # messages are named by ranks of a group
+    for rank in range(shape.size):
+        groups = {shape.groups[group][0]: group for group, _ in shape.member[rank]}
+        seq: dict[str, int] = {}
+        entries: list[dict[str, Any]] = []
+        for place, what in enumerate(run.plan):
+            if not np.isfinite(run.begins[place, rank]):
+                break
+            kind, message = kinds.get(what, what), what == "msg"
+            group = groups[kind]
+            number = seq[what if message else kind] = seq.get(what if message else kind, 0) + 1
+            entry = _call(len(entries) + 1, number, done=bool(np.isfinite(run.ends[place, rank])))
+            entry["pg_id"] = group
+            entry["process_group"] = (str(group), "default_pg" if kind == "world" else kind)
+            if message:
+                first = rank < shape.size // 2
+                entry["is_p2p"] = True
+                entry["profiling_name"] = "nccl:send 0->1" if first else "nccl:recv 1<-0"
+                entry["collective_seq_id"], entry["p2p_seq_id"] = 0, number
+            entries.append(entry)
+        config = {
+            str(group): {"name": str(group), "desc": kind, "ranks": str(shape.groups[group][1])}
+            for kind, group in groups.items()
+        }
+        config["0"]["desc"] = "default_pg"
+        dump = {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": entries}
+        with (folder / f"trace_{rank}").open("wb") as file:
+            pickle.dump(dump, file)
+
+
 def _entry(work: Workload, number: int) -> dict[str, Any]:
+    return _call(number, number, done=work.returned(number))
+
+
+def _call(record: int, number: int, *, done: bool) -> dict[str, Any]:
     shape = SHAPES[number % len(SHAPES)]
-    done = work.returned(number)
-    began = 1_700_000_000_000_000_000 + number * 90_000
+    began = 1_700_000_000_000_000_000 + record * 90_000
     return {
-        "record_id": number - 1,
+        "record_id": record - 1,
         "pg_id": 0,
         "process_group": ("0", "default_pg"),
         "collective_seq_id": number,
         "p2p_seq_id": 0,
-        "op_id": number,
+        "op_id": record,
         "profiling_name": "nccl:all_reduce",
         "time_created_ns": began,
         "input_sizes": [shape],
@@ -188,17 +247,22 @@ def main() -> None:
     parser.add_argument("--theirs", type=int, default=1_000_000, help="for the analyzer; 0: none")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--healthy", action="store_true", help="nobody is missing")
+    parser.add_argument("--parallel", action="store_true", help="a job with groups and messages")
+    parser.add_argument("--say", action="store_true", help="also what the commands write")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         environment = compiled(folder / "compiled")
 
         def both(tool: str, run: Tool, operations: int) -> tuple[Cost, float]:
-            small = Workload(10 * chosen.ranks, chosen.ranks, not chosen.healthy)
+            rest = (chosen.ranks, not chosen.healthy, chosen.parallel)
+            small = Workload(10 * chosen.ranks, *rest)
             run(folder / f"{tool} first", small, environment)  # compiles
             least = run(folder / f"{tool} small", small, environment)
-            work = Workload(operations, chosen.ranks, not chosen.healthy)
+            work = Workload(operations, *rest)
             found = run(folder / tool, work, environment)
+            if chosen.say:
+                print(found.output[-3000:])
             _say(tool, found, found.cpu_s - least.cpu_s)
             return found, found.cpu_s - least.cpu_s
 
