@@ -390,8 +390,8 @@ def ranks_of(value: object) -> tuple[int, ...] | None:
     for item in value:
         part = item
         if type(item) is dict:
-            part = (item.get("from"), item.get("to"), item.get("step", 1))
-            if not all(type(number) is int for number in part):
+            first, last, step = part = (item.get("from"), item.get("to"), item.get("step", 1))
+            if not type(first) is type(last) is type(step) is int:
                 return None
         elif type(item) is not int:
             return None

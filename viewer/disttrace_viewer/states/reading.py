@@ -31,7 +31,6 @@ from disttrace_viewer.states.records import (
 )
 from disttrace_viewer.states.shapes import Shapes, shapes_of
 
-_MARKS = (("i", "issued"), ("w", "wait"), ("c", "complete"), ("l", "lost"))
 _NOTHING: Record = {}
 
 
@@ -135,7 +134,12 @@ class Reading:
         earlier = list(self.open.values())
         kept = self._begin(begins if shapes.numbers else self._whole(begins))
         for record in others:
-            self._other(record)
+            if "i" in record:
+                self._went_on(record["i"], "issued", record["d"])
+            elif "w" in record:
+                self._went_on(record["w"], "wait", record["d"])
+            else:
+                self._other(record)
         self._end(ends, itertools.chain(earlier, kept))
         return True
 
@@ -367,19 +371,32 @@ class Reading:
             self.bad += 1
 
     def _mark(self, record: Record) -> None:
-        for kind, name in _MARKS:
-            if kind in record:
-                self._on_device |= kind == "c"
-                begin = self.open.get(record[kind])
-                if begin is None:
-                    return
-                begin.setdefault(name, record["d"])
-                thread = begin.get("h", 0)
-                at = begin["t"] + record["d"]
-                if kind in ("i", "w"):
-                    self.active[thread] = max(at, self.active.get(thread, 0))
-                self.last_t = max(self.last_t, at)
+        if "i" in record:
+            self._went_on(record["i"], "issued", record["d"])
+        elif "w" in record:
+            self._went_on(record["w"], "wait", record["d"])
+        elif "c" in record:
+            self._on_device = True
+            begin = self.open.get(record["c"])
+            if begin is not None:
+                begin.setdefault("complete", record["d"])
+                self.last_t = max(self.last_t, begin["t"] + record["d"])
                 call = begin.get("s", 0)
-                if kind == "c" and over(begin, self._call(call)):
+                if over(begin, self._call(call)):
                     self._done(begin, call, record["d"])
-                return
+        elif "l" in record:
+            begin = self.open.get(record["l"])
+            if begin is not None:
+                begin.setdefault("lost", record["d"])
+                self.last_t = max(self.last_t, begin["t"] + record["d"])
+
+    def _went_on(self, number: int, name: str, after: int) -> None:
+        """An operation was issued, or is waited for, so many ns after its begin."""
+        begin = self.open.get(number)
+        if begin is not None:
+            begin.setdefault(name, after)
+            thread, at = begin.get("h", 0), begin["t"] + after
+            if at > self.active.get(thread, 0):
+                self.active[thread] = at
+            if at > self.last_t:
+                self.last_t = at
