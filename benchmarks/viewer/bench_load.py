@@ -3,8 +3,8 @@
     python benchmarks/viewer/bench_load.py [--operations 1000000] [--ranks 8] [--export]
 
 Journals are generated in a temporary folder, without torch. The figures of a fresh process each:
-seconds for reading (journals to one aligned table), for matching collectives and messages, for the
-export as JSON lines, and the peak of its resident memory.
+processor seconds for reading (journals to one aligned table), for matching collectives and
+messages, for the export as JSON lines, and the peak of its resident memory.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "viewer"), str(ROOT / "tests")]
 
 MEASURED = """
 import json, resource, sys, time
 sys.path[:0] = {path!r}
-start = time.perf_counter()
+start = time.process_time()
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views import jsonl
-imported = time.perf_counter()
+imported = time.process_time()
 trace = load([{folder!r}])
-read = time.perf_counter()
+read = time.process_time()
 exchanges = Exchanges(trace)
 collectives, messages = exchanges.collectives.height, exchanges.messages.height
-matched = time.perf_counter()
+matched = time.process_time()
 size = sum(map(len, jsonl.lines(trace))) if {export!r} else None
 print(json.dumps({{
     "operations": trace.operations.height, "collectives": collectives, "messages": messages,
     "problems": len(trace.problems),
     "import_s": imported - start, "read_s": read - imported, "match_s": matched - read,
-    "export_s": time.perf_counter() - matched if size else None, "export_bytes": size,
+    "export_s": time.process_time() - matched if size else None, "export_bytes": size,
     "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
 }}))
 """
