@@ -115,7 +115,9 @@ class Judge:
             look=told.look,
         )
         if not told.states and any(
-            f.severity == ERROR and f.certainty != CERTAIN and f.culprits
+            f.severity == ERROR
+            and f.certainty != CERTAIN
+            and (f.culprits or f.kind == "missing_participant")
             for f in judgement.findings
         ):
             judgement = self._by_history() or judgement

@@ -56,7 +56,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     early = all(case.early(w) for w in inside)
     # Who polls a store waits for somebody as well, and no record says for whom.
     away = tuple(s for s in sinks if case.polls(s) is None)
-    nobody = nobody or not away
+    nobody = nobody or not away or _differed(case, wait, sinks)
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
     unsure = any(w.op.call.origin == "c++" for w in inside) or bool(_mute(case, sinks))
@@ -247,6 +247,16 @@ def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
         if mine is not None and mine[0] == wait.op.seq and mine[2] == theirs[1]:
             return False  # all before was equal
     return evidence.course(wait.process, wait.stream) is None
+
+
+def _differed(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
+    """Whether states, which hold no history, show that the calls before were not the same: then it
+    may be the waiting side that made one more.
+    """
+    if case.evidence.columnar or wait.stream is None or not _not_compared(case, wait, sinks):
+        return False
+    mine = case.evidence.sample.courses.get((wait.process, wait.stream))
+    return mine is not None and mine[0] == wait.op.seq
 
 
 def _sites(case: Case, course: Course) -> list[tuple[str, int | None]]:
