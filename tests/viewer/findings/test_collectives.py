@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
 from support.scenes import (
@@ -363,3 +364,20 @@ def test_what_nobody_saw_complete_is_no_hang(tmp_path: Path, more: dict[str, int
         beat(journal, 20)
     assert [one.kind for one in findings(tmp_path) if one.severity != "note"] == []
     assert [one.kind for one in findings(tmp_path)] == ([] if more else ["unwaited_work"])
+
+
+def test_who_froze_after_what_others_have_done_is_missing_in_the_next(tmp_path: Path) -> None:
+    """Rank 2 holds the GIL before anybody could note the end of its reducer's operation, through
+    which the others are.
+    """
+    for journal, group in steps(tmp_path, 3):
+        number = journal.begin(journal.collective(group, origin="c++", stack=None), 200 * MS, q=3)
+        journal.record(i=number, d=MS)
+        if journal.rank == 2:
+            continue
+        journal.end(number, 2 * MS)
+        journal.begin(journal.collective(group, "broadcast", root=0), 205 * MS, q=4)
+        beat(journal, 30)
+    found = only(findings(tmp_path, look=lambda _: Seen(alive=True)))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
+    assert found.seq == 4

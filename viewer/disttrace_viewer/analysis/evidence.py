@@ -365,7 +365,8 @@ class Evidence:
             return op.call.op in (*_GATHERING, _DRAINING)
         if op.call.origin == "c++":
             # Nobody tells that C++ code waits; it does when nothing else was begun since.
-            return self.last[op.process].number == op.number or op.wait_begin_ns is not None
+            last = self.last[op.process].number == op.number
+            return (last or op.wait_begin_ns is not None) and not self._left_behind(op)
         if op.wait_begin_ns is not None:
             return True
         # A thread that has begun something else since has left it, although its end is not there.
