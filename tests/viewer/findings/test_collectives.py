@@ -366,12 +366,16 @@ def test_what_nobody_saw_complete_is_no_hang(tmp_path: Path, more: dict[str, int
     assert [one.kind for one in findings(tmp_path)] == ([] if more else ["unwaited_work"])
 
 
-def test_who_froze_after_what_others_have_done_is_missing_in_the_next(tmp_path: Path) -> None:
+@pytest.mark.parametrize("op", ["all_reduce", "broadcast"])
+def test_who_froze_after_what_others_have_done_is_missing_in_the_next(
+    tmp_path: Path, op: str
+) -> None:
     """Rank 2 holds the GIL before anybody could note the end of its reducer's operation, through
     which the others are.
     """
     for journal, group in steps(tmp_path, 3):
-        number = journal.begin(journal.collective(group, origin="c++", stack=None), 200 * MS, q=3)
+        call = journal.collective(group, op, root=0, origin="c++", stack=None)
+        number = journal.begin(call, 200 * MS, q=3)
         journal.record(i=number, d=MS)
         if journal.rank == 2:
             continue

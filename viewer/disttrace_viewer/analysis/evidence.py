@@ -294,16 +294,20 @@ class Evidence:
         return found
 
     def _left_behind(self, op: Op) -> bool:
-        """Whether another member is through with an operation of C++ code, of which nobody saw the
-        end here: then it holds up nobody.
+        """Whether the others are through with an operation of C++ code, of which nobody saw the end
+        here: then it holds up nobody. One that needs everybody is over when any other is through.
         """
         if op.call.origin != "c++" or op.call.group is None or op.seq is None:
             return False
         members = self.sample.members((op.call.group, op.call.backend), op.seq)
-        others = [one for one in members.values() if one.process != op.process]
-        return op.call.op in SYNCHRONIZING and any(
-            one.end_ns is not None and one.error is None for one in others
-        )
+        through = [
+            one.end_ns is not None and one.error is None
+            for one in members.values()
+            if one.process != op.process
+        ]
+        if op.call.op in SYNCHRONIZING:
+            return any(through)
+        return len(through) + 1 == self.trace.groups[op.call.group].size and all(through)
 
     @cached_property
     def _began(self) -> Mapping[int, int]:
