@@ -3,11 +3,10 @@
     python examples/faults/launch.py --world 3 examples/faults/slow_loader.py --culprit 2
 
 Hangs. Verdict: `missing_participant`: rank 2; it stands at L1 in its loader, outside communication;
-the others wait at L2 since then. `--where` puts it elsewhere: in a busy loop of Python (L1b or
-L1c), ended cleanly without a word (`exit`: a clean end is no failure), or after its own
-`destroy_process_group` (L1d). With `--op unwaited` nobody waits for the last step (L2u) but in the
-destruction of the group (L2v). Ranks outside the subgroup wait in the last barrier (L3): a
-consequence.
+the others wait at L2 since then. `--where` puts it elsewhere: a busy loop of Python (L1b, L1c), a
+clean end (`exit`: no failure), or after its own `destroy_process_group` (L1d). With `--op unwaited`
+nobody waits for the last step (L2u) but in the destruction of the group (L2v). Ranks outside the
+subgroup wait in the last barrier (L3): a consequence.
 """
 
 from __future__ import annotations
