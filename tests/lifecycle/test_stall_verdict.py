@@ -22,6 +22,9 @@ for step in range(3):
     if step == 2 and dist.get_rank() == 1:
         time.sleep(5)
     dist.all_reduce(torch.ones(4))
+for _ in range(30):  # who is gone cannot say that it went on
+    time.sleep(0.1)
+    dist.all_reduce(torch.ones(4))
 print(f"result {step}\\n", end="", flush=True)
 dist.destroy_process_group()
 """

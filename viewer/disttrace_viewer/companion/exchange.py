@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from disttrace_viewer.companion.store_client import MOST_BYTES, StoreClient, StoreError
+from disttrace_viewer.companion.store_client import MOST_BYTES, StoreClient
 
 PREFIX = "disttrace/stall/"
 CONNECT_S = 2.0
@@ -177,13 +177,13 @@ class Exchange:
         self._leads = self._store.compare_set(f"{PREFIX}lead", leads, me) == me
         return self._leads
 
-    def _lead(self) -> list[bytes]:
+    def _lead(self) -> list[bytes] | None:
         store = self._store
         assert store is not None
         if store.get(f"{PREFIX}lead") != self._me.encode():
             self._leads = False  # we were held up, and another one took over
             self._moved = time.monotonic()
-            raise StoreError("another one leads")
+            return None
         began = time.monotonic()
         seldom = began - self._moved > _LATER_S
         self._round = store.add(f"{PREFIX}round", 1)

@@ -27,6 +27,8 @@ _SOON_S = 1.0
 _LATEST_S = 60.0
 """Between two looks at a picture that does not change."""
 _LOOK_S = 0.5
+_LOOK_TOLD_S = 0.1
+"""While a stall stands: a job that goes on may be over soon, and then nobody is left to say so."""
 _TOGETHER_S = 0.7
 _ANSWER_S = 2.0
 """So long a process has to print what it was asked to; then the next one is asked."""
@@ -84,7 +86,7 @@ class Watch:
         if self._verdicts is not None and self._asked_at:
             self._read_verdict()
         elif now >= self._look_due:
-            self._look_due = now + _LOOK_S
+            self._look_due = now + (_LOOK_TOLD_S if self._signature else _LOOK_S)
             moved = [pulse.look(now) for pulse in self._pulses.values()]
             if self._signature and any(moved):
                 self._due = min(self._due, now)  # it may go on
