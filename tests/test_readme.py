@@ -54,6 +54,6 @@ def test_the_cost_that_is_named_was_measured(page: str) -> None:
     step = re.search(r"^\| disttrace +\| [^|]+\| \+([\d.]+)%", medium, re.MULTILINE)
     assert bare
     assert step
-    assert f"{float(least):.1f} to {float(most):.1f} µs" in text
+    assert f"{float(least):.2f} to {float(most):.2f} µs" in text
     assert re.search(rf"\b{float(plain):.0f} µs by the plain core", text)
     assert f"a DDP step of {float(bare[1]):.0f} ms on two CPU processes took {step[1]} %" in text
