@@ -1,4 +1,7 @@
-"""Merges states of processes, in any order and any grouping, into a trace without a table."""
+"""Merges states of processes, in any order and any grouping, into a trace without a table.
+
+Longer than most files: what a state leaves out is filled in here by the order of its fields.
+"""
 
 from __future__ import annotations
 
