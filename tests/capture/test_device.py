@@ -425,6 +425,7 @@ everything = fr.Question(False, 0, 0)
 free = fr._from_json(gil_free.gloo_json(), everything).records[:20]
 held = fr._from_pickle(_dump_fr_trace, everything).records[:20]
 print(len(free), len(held), free == held, free[0].thread is not None)
+dist.destroy_process_group()
 """
 
 
@@ -455,4 +456,5 @@ for _ in range(3):
 print(fr.switched_off() is not None)
 print(len(fr._from_json(gil_free.gloo_json(), fr.Question(False, 0, 0)).records))
 print(fr.advice())
+dist.destroy_process_group()  # at exit a thread of the group may abort the process
 """
