@@ -58,14 +58,15 @@ class OwnFile:
         """Append as a whole, and let ``budget`` know how long it took. Raises OSError.
 
         Where the descriptor stands tells at a third of the price of a look at its file that it is
-        ours still: a file that the program opened does not stand just there, a socket nowhere.
+        ours still: a file that the program opened does not stand just there (but at the beginning,
+        where every one stands, we look), a socket nowhere.
         """
         fd = self._fd
         try:
             stands = _lseek(fd, 0, os.SEEK_CUR)
         except OSError:
             stands = -1
-        if stands != self._end:
+        if stands != self._end or not stands:
             fd = self.checked()
             self._end = _lseek(fd, 0, os.SEEK_CUR)
         begun = _clock()

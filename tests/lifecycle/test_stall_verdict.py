@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import ROOT, clean_environ, free_port, wait_until
+from support.processes import ROOT, clean_environ, companions, free_port, wait_until
 
 HANG = ROOT / "examples" / "faults" / "slow_loader.py"
 GOES_ON = """
@@ -67,19 +67,6 @@ def _family(pid: int) -> list[int]:
     except OSError:
         return [pid]
     return [pid, *(one for child in children for one in _family(int(child)))]
-
-
-def companions(folder: Path) -> list[int]:
-    """Companions of the job whose journals are in a folder, with their children."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            line = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"disttrace_viewer.companion" in line and str(folder).encode() in line:
-            found.append(int(entry.name))
-    return found
 
 
 def stderr(tmp_path: Path) -> str:

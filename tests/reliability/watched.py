@@ -32,6 +32,7 @@ from faults.expectation import Row  # noqa: E402
 from faults.harness import started  # noqa: E402
 from faults.table import ROWS  # noqa: E402
 from reliability.outcomes import Facts, differences, exceptions, normal  # noqa: E402
+from support.processes import companions  # noqa: E402
 
 LONGEST_S = 150.0
 LEFT_S = 15.0
@@ -85,19 +86,6 @@ def seen(row: Row, folder: Path, variables: dict[str, str], kills: random.Random
     }
     for rank, errors in exceptions(stderr).items():
         found[f"exceptions of rank {rank}"] = " / ".join(sorted(errors))
-    return found
-
-
-def companions(folder: Path) -> list[int]:
-    """Companions of a folder's jobs, and their children."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            line = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"disttrace_viewer.companion" in line and str(folder).encode() in line:
-            found.append(int(entry.name))
     return found
 
 

@@ -170,3 +170,16 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def companions(folder: Path) -> list[int]:
+    """Companions of the job whose journals are in a folder, with their children."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            line = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"disttrace_viewer.companion" in line and str(folder).encode() in line:
+            found.append(int(entry.name))
+    return found
