@@ -30,7 +30,8 @@ def shapes(data: bytes, count: int) -> pl.Series | None:
         )["shape"]
     except pl.exceptions.PolarsError:
         return None
-    return found if len(found) == count else None
+    # A line of digits alone has no shape, which CSV reads as null.
+    return found.fill_null("") if len(found) == count else None
 
 
 def frames(
