@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,7 +34,7 @@ def join(store: TCPStore) -> Iterator[Callable[..., Exchange]]:
     all_of: list[Exchange] = []
 
     def joined(name: str, order: int, answer: bytes, *, answers: bool = True) -> Exchange:
-        one = Exchange(name, lambda: answer)
+        one = Exchange(name, lambda all_of: b" of ".join([answer, *_line(all_of)]))
         assert one.join([("127.0.0.1", store.port)], order)
         all_of.append(one)
 
@@ -57,6 +57,10 @@ def join(store: TCPStore) -> Iterator[Callable[..., Exchange]]:
     joined.stop = stop  # type: ignore[attr-defined]
     yield joined
     stop()
+
+
+def _line(names: Sequence[str]) -> list[bytes]:
+    return [" ".join(names).encode()] if names else []
 
 
 def keys(store: TCPStore) -> int:
@@ -87,6 +91,18 @@ def test_one_leads_and_hears_all(store: TCPStore, join: Callable[..., Exchange])
         join(name, order, answer)
     assert sorted(first.gather() or ()) == sorted([b"of b", long])
     assert sorted(first.gather() or ()) == sorted([b"of b", long])
+    first.leave()
+    join.stop()  # type: ignore[attr-defined]
+    assert keys(store) == before
+
+
+def test_all_is_asked_of_some(store: TCPStore, join: Callable[..., Exchange]) -> None:
+    """Whose companion answers that; the next round is one like any other."""
+    before = keys(store)
+    first = join("a", 1, b"", answers=False)
+    join("b", 3, b"of b")
+    assert first.gather(["x", "y"]) == [b"of b of x y"]
+    assert first.gather() == [b"of b"]
     first.leave()
     join.stop()  # type: ignore[attr-defined]
     assert keys(store) == before
@@ -159,7 +175,7 @@ def test_without_a_store_everybody_is_alone() -> None:
     """One that is gone, and one that is none: each host says what it knows."""
     gone = TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=5))
     port = gone.port
-    one = Exchange("a", bytes)
+    one = Exchange("a", lambda _: b"")
     del gone
     assert not one.join([("127.0.0.1", port)], 1)
     assert not one.open

@@ -16,6 +16,7 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states import merge, pack, reduce, unpack
 from disttrace_viewer.states import verdict as judge_states
+from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal, workers
 
@@ -47,22 +48,28 @@ def verdict(
 ) -> tuple[Case, tuple[Finding, ...]]:
     """The case too. Of the states of the same journals the rules must say the same."""
     found = diagnose(load([str(folder)]), stall_ns=round(stall_s * 1e9), look=look)
-    states = [state for files in discover([str(folder)], Problems()) if (state := reduce(files))]
-    halves = (merge(states[::2]), merge(unpack(pack(state)) for state in states[1::2]))
-    again = judge_states(merge(halves), stall_ns=round(stall_s * 1e9), look=look)
+    again = _by_states(folder, stall_s, look, history=False)
     if any("made one more call" in f.summary for f in found[1]):
         # It takes the history to tell; without it nobody is blamed.
         assert [(f.certainty, f.culprits) for f in again.findings] == [("likely", ())]
-        return found
-    if any(_of_history(f.hint) for f in found[1]):
+        again = _by_states(folder, stall_s, look, history=True)
+    elif any(_of_history(f.hint) for f in found[1]):
         # The same finding, with the general hint: which call was left out takes the history too.
         assert [(f.kind, f.culprits) for f in again.findings] == [
             (f.kind, f.culprits) for f in found[1]
         ]
-        return found
+        again = _by_states(folder, stall_s, look, history=True)
     kept = [told(found[0], f) for f in found[1] if f.kind not in OF_HISTORY]
     assert [told(again.case, f) for f in again.findings] == kept
     return found
+
+
+def _by_states(folder: Path, stall_s: float, look: Look, *, history: bool) -> Verdict:
+    """The verdict by states, half of which have travelled."""
+    files = discover([str(folder)], Problems())
+    states = [state for one in files if (state := reduce(one, history=history))]
+    halves = (merge(states[::2]), merge(unpack(pack(state)) for state in states[1::2]))
+    return judge_states(merge(halves), stall_ns=round(stall_s * 1e9), look=look)
 
 
 _SPANS = re.compile(r"[\d.]+ (h|min|s|ms|us)\b")  # where processes live they grow

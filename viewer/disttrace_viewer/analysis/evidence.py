@@ -6,7 +6,7 @@ One class, since each of its properties is worked out from others of them, and k
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -58,8 +58,6 @@ class Evidence:
     """The sample, where states were read instead of a table."""
     partial: frozenset[int] = frozenset()
     """Processes of whose journals only a part was read."""
-    fetch: Callable[[int, Stream], Course | None] | None = None
-    """Reads the course of a process in a stream, where there is no table."""
 
     @property
     def columnar(self) -> bool:
@@ -90,10 +88,23 @@ class Evidence:
         return process_ends.interrupted_ns(self.trace.processes)
 
     def course(self, process: int, stream: Stream) -> Course | None:
-        """All collectives of a process in a stream; None where they are not at hand."""
+        """All collectives of a process in a stream, or of one that made the same; None where they
+        are not at hand.
+        """
         if self.columnar:
             return self.exchanges.course(process, stream)
-        return None if self.fetch is None else self.fetch(process, stream)
+        found = self.sample.history.get((process, stream))
+        hashed = self.sample.courses.get((process, stream))
+        return self._history_by_hash.get((stream, hashed)) if found is None and hashed else found
+
+    @cached_property
+    def _history_by_hash(self) -> Mapping[tuple[Stream, tuple[int, int, int]], Course]:
+        courses = self.sample.courses
+        return {
+            (key[1], courses[key]): course
+            for key, course in self.sample.history.items()
+            if key in courses
+        }
 
     @cached_property
     def seen(self) -> tuple[Seen, ...]:

@@ -7,6 +7,7 @@ judges and speaks. Keys:
 
 * ``who``: a line ``ORDER ID`` for each that joined, ``- ID`` for each that left
 * ``lead``: the id of the one that leads; ``round``: how often it asked; ``beat``: it lives
+* ``want``: during a round in which all is asked of some processes, their ids, one a line
 * ``s/ID``: ``ROUND PIECES`` of the newest answer, whose pieces are in ``s/ID/NUMBER``
 
 Whoever leaves takes its keys with it, the last one those of all.
@@ -26,6 +27,8 @@ PATIENCE_S = 4.0
 FIRST_S = 1.5
 """So long after the limit the one with the lowest rank has to begin to lead."""
 ANSWER_S = 1.5
+WHOLE_S = 5.0
+"""So long one waits for what takes reading whole journals."""
 MOST_PIECES = 1024
 """Of an answer; 32 MB."""
 POLL_S, POLL_LATER_S = 0.2, 2.0
@@ -37,7 +40,7 @@ _MUCH_LATER = 5
 _BEAT_S = 1.0
 _ALONE_S = 20.0
 """Without a round, a beat or a question of our own for so long, the stall is over."""
-_SHARED = ("who", "lead", "round", "beat")
+_SHARED = ("who", "lead", "round", "beat", "want")
 
 Address = tuple[str, int]
 
@@ -45,8 +48,10 @@ Address = tuple[str, int]
 class Exchange:
     """This companion's part in it. What the store raises ends it, and it is tried again later."""
 
-    def __init__(self, identity: str, answer: Callable[[], bytes]) -> None:
-        """``answer`` gives what is to be told of our processes, now."""
+    def __init__(self, identity: str, answer: Callable[[Sequence[str]], bytes]) -> None:
+        """``answer`` gives what is to be told of our processes, now; where some are named, all of
+        those among them that are ours.
+        """
         self._me = identity
         self._answer = answer
         self._store: StoreClient | None = None
@@ -120,12 +125,14 @@ class Exchange:
         except OSError:
             self._lost()
 
-    def gather(self) -> list[bytes] | None:
-        """What the others answer, where it is for us to lead; else None."""
+    def gather(self, wanted: Sequence[str] = ()) -> list[bytes] | None:
+        """What the others answer, where it is for us to lead; else None. ``wanted``: processes of
+        which all is asked, and of others nothing.
+        """
         if self._store is None or self._mute:
             return None
         try:
-            return self._lead() if self._leads or self._takes_the_lead() else None
+            return self._lead(wanted) if self._leads or self._takes_the_lead() else None
         except OSError:
             self._lost()
             return None
@@ -177,7 +184,7 @@ class Exchange:
         self._leads = self._store.compare_set(f"{PREFIX}lead", leads, me) == me
         return self._leads
 
-    def _lead(self) -> list[bytes] | None:
+    def _lead(self, wanted: Sequence[str]) -> list[bytes] | None:
         store = self._store
         assert store is not None
         if store.get(f"{PREFIX}lead") != self._me.encode():
@@ -186,6 +193,8 @@ class Exchange:
             return None
         began = time.monotonic()
         seldom = began - self._moved > _LATER_S
+        if wanted:
+            store.set(f"{PREFIX}want", "\n".join(wanted).encode())
         self._round = store.add(f"{PREFIX}round", 1)
         self._moved = began
         others = [one for one in self._who() if one != self._me]
@@ -197,9 +206,13 @@ class Exchange:
             waited = time.monotonic() - began
             if all(one in found or one in self._silent for one in others):
                 break
-            if waited > ANSWER_S + (POLL_LATER_S if seldom else 0.0):
+            patience = WHOLE_S if wanted else ANSWER_S
+            if waited > patience + (POLL_LATER_S if seldom else 0.0):
                 break
             time.sleep(0.05)
+        if wanted:
+            store.delete(f"{PREFIX}want")
+            return list(found.values())
         for one in others:
             if one in found:
                 self._silent.discard(one)
@@ -224,7 +237,7 @@ class Exchange:
     def _tell(self, asked: int) -> None:
         store = self._store
         assert store is not None
-        data = self._answer()
+        data = self._answer((store.get(f"{PREFIX}want") or b"").decode().split())
         pieces = [data[at : at + MOST_BYTES] for at in range(0, len(data), MOST_BYTES)]
         before = (store.get(f"{PREFIX}s/{self._me}") or b"0 0").split()
         for number, piece in enumerate(pieces):

@@ -22,6 +22,8 @@ from disttrace_viewer.trace.model import Process, Trace
 
 MOST_STATE = 8 << 10
 """Bytes of a packed state; of a longer one half of the operations are told, and so on."""
+MOST_WHOLE = 64 << 10
+"""Of one that was asked for by itself, with the order of its collectives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,11 @@ class Told:
         return look(process) if found is None else found
 
 
-def packed(merged: Merged, see: Look = look) -> bytes:
-    """The states of our processes as bytes, and whether these live."""
+def packed(merged: Merged, see: Look = look, *, most: int = MOST_STATE) -> bytes:
+    """The states of our processes as bytes, and whether these live; ``most`` bytes of each."""
     trace, _ = trace_of(merged)
     seen = {p.id: (s.alive, s.code, s.state) for p in trace.processes for s in [see(p)]}
-    states = [_bounded(state) for state in merged.states.values()]
+    states = [_bounded(state, most) for state in merged.states.values()]
     told = {"states": states, "seen": seen}
     return zlib.compress(orjson.dumps(told, option=orjson.OPT_NON_STR_KEYS), 6)
 
@@ -60,8 +62,10 @@ def unpacked(answers: Iterable[bytes]) -> Told:
     return Told(tuple(states), seen)
 
 
-def _bounded(state: State) -> State:
-    while len(_bytes(state)) > MOST_STATE and len(state["ops"]) > 1:
+def _bounded(state: State, most: int) -> State:
+    if "history" in state and len(_bytes(state)) > most:
+        state = {**state, "history": []}
+    while len(_bytes(state)) > most and len(state["ops"]) > 1:
         ops = state["ops"]
         kept = ops[-(len(ops) // 2) :]
         calls = {row[1] for row in kept}

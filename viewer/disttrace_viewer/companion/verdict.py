@@ -15,6 +15,7 @@ import select
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
 from disttrace_viewer.companion.told import (
+    MOST_WHOLE,
     Told,
     addresses,
     is_alone,
@@ -35,7 +37,8 @@ from disttrace_viewer.companion.words import habitual, lines, stalled, voices, w
 from disttrace_viewer.findings.finding import CERTAIN, ERROR
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
-from disttrace_viewer.states.job import judged
+from disttrace_viewer.states.engines import here
+from disttrace_viewer.states.job import in_full, judged
 from disttrace_viewer.states.merged import Merged, trace_of
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.verdict import Verdict
@@ -47,8 +50,6 @@ JOIN_S = 1.0
 PATIENCE_S = 3.0
 """So long, at most, one waits for answers beyond the limit before telling what is known."""
 ASK_AGAIN_S = 0.5
-MOST_READ = 64 << 20
-"""Bytes of journals that are read as a whole where the calls of before may clear somebody."""
 
 
 class Judge:
@@ -66,7 +67,7 @@ class Judge:
         self._is_ready = True
         self._holders = GilHolders()
         self._stalled: set[tuple[str, int]] = set()
-        self.exchange = Exchange(uuid.uuid4().hex[:12], lambda: packed(self._heard()))
+        self.exchange = Exchange(uuid.uuid4().hex[:12], self._answer)
 
     def ready(self) -> None:
         """Something may be about to stall: be there when others ask."""
@@ -112,34 +113,24 @@ class Judge:
             stall_ns=round(self._stall_s * 1e9),
             local=local,
             others=told.states,
+            fetch=lambda wanted: unpacked(self.exchange.gather(wanted) or ()).states,
             look=told.look,
         )
-        if not told.states and any(
-            f.severity == ERROR
-            and f.certainty != CERTAIN
-            and (f.culprits or f.kind == "missing_participant")
-            for f in judgement.findings
-        ):
-            judgement = self._by_history() or judgement
         found = self._found(judgement, told, joined=joined)
         if not found["waiting"]:
             self.exchange.leave()
         return found
 
-    def _by_history(self) -> Verdict | None:
-        """The verdict by all operations, where states leave open who is to blame; None where they
-        are too many, or Polars is not installed.
-        """
-        found = journals(self._directory, self._prefix)
-        if sum(map(_size, found)) > MOST_READ:
-            return None
-        try:
-            from disttrace_viewer.diagnosis.diagnose import diagnose
-            from disttrace_viewer.merge.reader import load
-        except ImportError:
-            return None
-        trace = load(found, choose=lambda jobs: [one.id for one in closure(jobs, [self._job])])
-        return Verdict(*diagnose(trace, stall_ns=round(self._stall_s * 1e9), look=look))
+    def _answer(self, wanted: Sequence[str]) -> bytes:
+        """What another host is told: of all processes where they stand, or all of some."""
+        local = self._heard()
+        if not wanted:
+            return packed(local)
+        ours = [one for one in wanted if one in local.states]
+        if not ours:
+            return b""
+        whole = in_full(local, ours, journals(self._directory, self._prefix), here).states
+        return packed(Merged({one: whole[one] for one in ours}), most=MOST_WHOLE)
 
     def _found(self, judgement: Verdict, told: Told, *, joined: bool) -> dict[str, Any]:
         case, trace = judgement.case, judgement.case.evidence.trace
@@ -157,14 +148,18 @@ class Judge:
         rest = [self._stall_s - age for age in ages if age < self._stall_s]
         if unknown:
             # Who is not known may be in it as well as missing: that is nobody's fault by records.
-            errors = [
+            blamed = [
                 f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)
             ]
             patience = self._stall_s + min(self._stall_s / 2, PATIENCE_S)
-            if not errors and joined and (wait := patience - max(ages, default=patience)) > 0:
+            if blamed:
+                patience = self._stall_s + min(self._stall_s / 4, PATIENCE_S / 2)
+            if joined and (wait := patience - max(ages, default=patience)) > 0:
                 rest.append(min(wait, ASK_AGAIN_S))  # they may be about to answer
-            elif not errors:
-                errors = who_waits(case, unknown)
+                errors = []
+            else:
+                # Where nobody waits any more, the others gave up and somebody lives on.
+                errors = blamed or who_waits(case, unknown) or errors
         signature = [
             [f.kind, sorted(trace.processes[i].id for i in f.culprits), f.group, f.seq, f.key]
             for f in errors
@@ -220,8 +215,8 @@ class Judge:
         if self._all_here:
             self.exchange.leave()
             return False
-        here = replace(trace, processes=tuple(p for p in trace.processes if look(p).alive))
-        return self.exchange.join(addresses(local, here.processes), order(here))
+        living = replace(trace, processes=tuple(p for p in trace.processes if look(p).alive))
+        return self.exchange.join(addresses(local, living.processes), order(living))
 
 
 _LISTENS = {
@@ -237,13 +232,6 @@ _LISTENS = {
     "ops": [],
 }
 """Somebody else leads."""
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0
 
 
 def journals(directory: str, prefix: str) -> list[str]:

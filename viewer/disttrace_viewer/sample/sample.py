@@ -51,8 +51,10 @@ class Sample:
     """Sequence numbers that collectives would have taken which raised in their call."""
     courses: Mapping[tuple[int, Stream], tuple[int, int, int]] = field(default_factory=dict)
     """By process and stream the newest number, and a hash of the call sites of all collectives up
-    to it and up to the one before; only with states, which hold no history.
+    to it and up to the one before; only with states.
     """
+    history: Mapping[tuple[int, Stream], Course] = field(default_factory=dict)
+    """All collectives by process and stream; only with states of which that was asked."""
     queues: Mapping[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     """Pushes and finished pops by process, store and key without prefixes."""
     alike: bool = False

@@ -48,6 +48,7 @@ class Task:
 
     files: tuple[tuple[str, str | None, tuple[tuple[int, str], ...]], ...]
     window: int | None
+    history: bool = False
 
 
 def run(task: Task) -> Part:
@@ -55,7 +56,8 @@ def run(task: Task) -> Part:
     with no_cycles():
         found = []
         for base, definitions, segments in task.files:
-            state = reduce(Files(base, definitions, dict(segments)), window=task.window)
+            files = Files(base, definitions, dict(segments))
+            state = reduce(files, window=task.window, history=task.history)
             if state is not None:
                 found.append(state)
         return Part(pack_batch(found), len(found))
@@ -78,11 +80,12 @@ def reduced_files(
     found: Sequence[Files],
     *,
     window: int | None = None,
+    history: bool = False,
     engine: Engine = here,
     batch: int = BATCH,
     progress: Progress | None = None,
 ) -> Parts:
-    """The states of some journals, task by task."""
+    """The states of some journals, task by task; ``history``: with the order of collectives."""
     tasks = [
         Task(
             tuple(
@@ -90,6 +93,7 @@ def reduced_files(
                 for files in found[first : first + batch]
             ),
             window,
+            history,
         )
         for first in range(0, len(found), batch)
     ]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from disttrace_viewer.analysis.evidence import STALL_NS
+from disttrace_viewer.analysis.evidence import STALL_NS, Evidence
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.discover import Files, discover
@@ -23,7 +23,10 @@ MANY_JOURNALS = 2_000
 LARGE_BYTES = 1 << 28
 """Folders with more than that are judged by states: a table of all operations would not fit."""
 MOST_SUSPECTS = 4_096
+MOST_COMPARED = 64
+"""Processes whose collectives are compared one by one."""
 Choose = Callable[[Sequence[Job]], Sequence[str]]
+Fetch = Callable[[Sequence[str]], Sequence[State]]
 
 
 def is_large(paths: Sequence[str]) -> bool:
@@ -49,13 +52,14 @@ def judged(
     progress: folder.Progress | None = None,
     local: Merged | None = None,
     others: Sequence[State] = (),
+    fetch: Fetch | None = None,
     look: Look = look,
 ) -> Verdict:
     """The verdict on the job that ``choose`` picks, from journals or from files of states.
 
     ``local`` are the states of the journals, where they were reduced already; ``others`` are of
-    processes whose journals lie elsewhere; ``look`` says which processes live. Raises ViewerError
-    where there is neither.
+    processes whose journals lie elsewhere, and ``fetch`` has some of these read in full; ``look``
+    says which processes live. Raises ViewerError where there is neither.
     """
     stored = bool(paths) and all(folder.holds_states(path) for path in paths)
     if stored:
@@ -67,20 +71,25 @@ def judged(
         raise ViewerError(f"neither journals nor states in {', '.join(paths)}.")
     jobs = choose(jobs_of(merged))
     found = verdict(merged, jobs=jobs, stall_ns=stall_ns, look=look)
-    suspects = () if stored else suspects_of(found)
+    suspects = () if stored else suspects_of(found, merged)
     if suspects:
-        merged = in_full(merged, suspects, paths, engine)
+        elsewhere = {state["id"] for state in others}
+        here = [one for one in suspects if one not in elsewhere]
+        merged = in_full(merged, here, paths, engine) if here else merged
+        there = [one for one in suspects if one in elsewhere][:MOST_COMPARED]
+        merged = merge([merged, *fetch(there)]) if there and fetch is not None else merged
         found = verdict(merged, jobs=jobs, stall_ns=stall_ns, look=look)
     return found
 
 
-def suspects_of(found: Verdict) -> tuple[str, ...]:
+def suspects_of(found: Verdict, merged: Merged) -> tuple[str, ...]:
     """The processes whose journals decide errors that are only likely so far: whom they blame,
-    and the members of the group in question.
+    and the members of the group in question; of a few all collectives are compared.
     """
     evidence = found.case.evidence
     processes = evidence.trace.processes
     wanted: dict[int, None] = {}
+    compared: dict[int, None] = {}
     for finding in found.findings:
         if finding.severity != ERROR or finding.certainty != LIKELY:
             continue
@@ -88,15 +97,32 @@ def suspects_of(found: Verdict) -> tuple[str, ...]:
         group = evidence.trace.group_by_id.get(finding.group or "")
         members = () if group is None else tuple(m.process for m in group.members)
         wanted.update(dict.fromkeys(members or finding.waiting))
-    partial = [processes[i].id for i in wanted if i in evidence.partial]
-    return tuple(partial[:MOST_SUSPECTS])
+        if group is not None and finding.seq is not None:
+            members = (*finding.waiting, *sorted(finding.scope.roots))
+            compared.update(dict.fromkeys(_differing(evidence, group.index, members)))
+    again = [
+        i for i in [*compared][:MOST_COMPARED] if "history" not in merged.states[processes[i].id]
+    ]
+    again += [i for i in wanted if i in evidence.partial]
+    return tuple(dict.fromkeys(processes[i].id for i in again[:MOST_SUSPECTS]))
+
+
+def _differing(evidence: Evidence, group: int, members: Sequence[int]) -> Iterable[int]:
+    """Of members of a group one of each course of collectives, as far as their hashes tell."""
+    hashed: dict[int, list[object]] = {i: [] for i in members}
+    for (process, stream), course in evidence.sample.courses.items():
+        if process in hashed and stream[0] == group:
+            hashed[process].append((stream, course))
+    return {tuple(found) or (i,): i for i, found in reversed(hashed.items())}.values()
 
 
 def in_full(
     merged: Merged, suspects: Sequence[str], paths: Sequence[str], engine: Engine
 ) -> Merged:
-    """The states with those of some processes reduced from all that their journals hold."""
+    """The states with those of some processes reduced from all that their journals hold, and with
+    the order of their collectives.
+    """
     bases = {merged.states[identity]["base"] for identity in suspects}
     files: list[Files] = [f for f in discover(paths, Problems()) if f.base in bases]
-    again = folder.merged(folder.reduced_files(files, window=None, engine=engine, batch=1))
-    return merge([merged, Merged(again.states)])
+    parts = folder.reduced_files(files, window=None, history=True, engine=engine, batch=1)
+    return merge([merged, Merged(folder.merged(parts).states)])

@@ -22,7 +22,8 @@ from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.survey import Survey, build
 from disttrace_viewer.merge.tables import KINDS
-from disttrace_viewer.sample.sample import Sample, Stream
+from disttrace_viewer.sample.sample import Course, Sample, Stream
+from disttrace_viewer.states.history import unpacked
 from disttrace_viewer.states.state import ROW, State
 from disttrace_viewer.trace.model import Call, Key, Problem, Process, Stack, StackSample, Trace
 from disttrace_viewer.trace.operation import Op
@@ -84,8 +85,8 @@ def merge(states: Iterable[State | Merged]) -> Merged:
     return Merged({key: found[key] for key in sorted(found)}, tuple(sorted(unread)))
 
 
-def _rating(state: State) -> tuple[int, int, int, str]:
-    return (state["read"], state["size"], state["last_t"], state["base"])
+def _rating(state: State) -> tuple[int, int, int, bool, str]:
+    return (state["read"], state["size"], state["last_t"], "history" in state, state["base"])
 
 
 def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trace, Sample]:
@@ -237,6 +238,7 @@ class _Building:
     active: dict[tuple[int, int], int] = field(default_factory=dict)
     refused: dict[tuple[int, int], int] = field(default_factory=dict)
     courses: dict[tuple[int, Stream], tuple[int, int, int]] = field(default_factory=dict)
+    history: dict[tuple[int, Stream], Course] = field(default_factory=dict)
     queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     _stores: dict[tuple[int, int], int] = field(default_factory=dict)
     _alike: dict[int, _Alike] = field(default_factory=dict)
@@ -264,6 +266,7 @@ class _Building:
             active=self.active,
             refused=self.refused,
             courses=self.courses,
+            history=self.history,
             queues=self.queues,
             alike=self.alike,
         )
@@ -311,6 +314,12 @@ class _Building:
             if group is not None:
                 newest, up_to, before = course
                 self.courses[index, (group, backend)] = (newest, up_to, before)
+        for number, backend, text in state.get("history", ()):
+            group = self.survey.group_index.get((index, number))
+            if group is not None and text is not None:
+                past = [calls.get(call, -1) for call in unpacked(text)]
+                if -1 not in past:
+                    self.history[index, (group, backend)] = list(enumerate(past, 1))
         for store, key, pushed, popped in state["queues"]:
             if (index, store) in self._stores:
                 self.queues[index, self._stores[index, store], key] = (pushed, popped)

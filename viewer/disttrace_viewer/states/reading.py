@@ -65,12 +65,18 @@ class Reading:
     """By stream of collectives: newest number, hash of all call sites up to it and before it, and
     whether none was left out.
     """
+    history: dict[tuple[int, str | None], dict[int, int]] | None = None
+    """By stream the call of each sequence number, where that is asked for: of all calls with one
+    site the first.
+    """
     bad: int = 0
     _kept_whole: set[int] = field(default_factory=set)
     """Calls of which every operation is kept."""
     _known: set[int] = field(default_factory=set)
     _in_store: dict[int, int] = field(default_factory=dict)
     _on_course: dict[int, tuple[list[int], int]] = field(default_factory=dict)
+    _past: dict[int, tuple[dict[int, int], int]] = field(default_factory=dict)
+    _first_of_site: dict[int, int] = field(default_factory=dict)
     _threads: bool = False
     """Whether any but the first thread did anything."""
     _on_device: bool = False
@@ -192,6 +198,10 @@ class Reading:
 
     def _follow(self, numbered: list[Record]) -> None:
         """Hash the call sites of collectives, stream by stream."""
+        if self.history is not None:
+            for record in numbered:
+                if (past := self._past.get(record.get("s", 0))) is not None:
+                    past[0][record["q"]] = past[1]
         on_course = self._on_course
         streams: dict[int, tuple[list[int], list[int], list[int]]] = {}
         for record in numbered:
@@ -224,6 +234,9 @@ class Reading:
             course = self.courses.setdefault(stream, [0, 0, 0, 1])
             site = site_of(op, tuple(self.definitions.frames(found.get("stack"))))
             self._on_course[call] = (course, site)
+            if self.history is not None:
+                first = self._first_of_site.setdefault(site, call)
+                self._past[call] = (self.history.setdefault(stream, {}), first)
 
     def _call(self, number: int) -> Mapping[str, Any]:
         return self.definitions.numbered["call"].get(number) or {}
@@ -330,6 +343,8 @@ class Reading:
                 course[0], course[1] = course[0] - 1, course[2]
             else:
                 course[3] = 0
+            if call in self._past:
+                self._past[call][0].pop(begin.get("q", 0), None)
         if "x" not in record:
             return False
         found = self.failed.setdefault((call, record["x"]), [begin])

@@ -19,6 +19,7 @@ from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
+from disttrace_viewer.states.history import MOST_SITES, of_numbers, packed
 from disttrace_viewer.states.kept import MOST_KEYS, chosen
 from disttrace_viewer.states.reading import Reading
 from disttrace_viewer.states.records import Record, over
@@ -32,14 +33,17 @@ OVERRIDES = 1 << 30
 """Calls of one operation only, with fields of its own, are numbered from here."""
 
 
-def reduce(files: Files, *, window: int | None = None) -> State | None:
-    """The state of the process that wrote these files; None where they hold no journal."""
+def reduce(files: Files, *, window: int | None = None, history: bool = False) -> State | None:
+    """The state of the process that wrote these files; None where they hold no journal.
+
+    ``history``: with the order of all its collectives.
+    """
     problems = Problems()
     journal = open_journal(files, problems)
     if journal is None:
         return None
     name_gaps(journal, problems)
-    reading = Reading(journal.definitions)
+    reading = Reading(journal.definitions, history={} if history else None)
     read = size = 0
     numbers = sorted(files.segments)
     for number in numbers:
@@ -114,6 +118,9 @@ def _state(
             journal.files.paths[0], "noise", f"{reading.bad:,} lines not readable; left out."
         )
     waiting = {row[1] for row in rows}
+    past = _past(reading)
+    for _, _, calls_of in past:
+        used.update(calls_of)
     only = {record.get("s", 0) for record in aside} - used
     numbered = _referred(
         definitions, {n: calls[n] for n in used if n in calls} | own, rows, reading, only
@@ -158,11 +165,22 @@ def _state(
         "beat": reading.beat,
         "last_t": max(reading.last_t, definitions.last_t, *reading.active.values()),
         "stands": [[thread, *at] for thread, at in reading.stands.items()],
+        **(
+            {}
+            if reading.history is None
+            else {"history": [[*stream, packed(made)] for *stream, made in past]}
+        ),
         "problems": [
             *([p.path, p.kind, p.sentence] for p in problems.found()),
             *([path, CUT_OFF, ""] for path in problems.cut_off),
         ],
     }
+
+
+def _past(reading: Reading) -> list[tuple[int, str | None, list[int]]]:
+    """Group, backend and the calls of each stream that can be told."""
+    found = ((stream, of_numbers(calls)) for stream, calls in (reading.history or {}).items())
+    return [(*stream, calls) for stream, calls in found if calls and len({*calls}) <= MOST_SITES]
 
 
 _PROCESS = frozenset(

@@ -16,6 +16,9 @@ A state is a dictionary, so that it can be sent, stored and merged without anyth
   [store, key, pushes, finished pops], ``courses`` [group, backend, newest number, hash of the call
   sites of all collectives up to it, and up to the one before], ``beat``, ``last_t``, ``stands``
   [thread, t, stack]
+* ``history``, only where it was asked for: [group, backend, packed calls of all collectives by
+  number] (``disttrace_viewer.states.history``); of calls with one call site the first one stands
+  for all
 * ``problems``: [path, kind, sentence]
 
 The states of many processes travel as a batch, in which equal definitions are written once:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,13 +12,10 @@ from disttrace_viewer.diagnosis.diagnose import judge
 from disttrace_viewer.diagnosis.report import healthy, report
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
-from disttrace_viewer.sample.sample import Course, Stream
 from disttrace_viewer.states.merged import Merged, trace_of
 
 if TYPE_CHECKING:
     from disttrace_viewer.analysis.exchanges import Exchanges
-
-Fetch = Callable[[int, Stream], Course | None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,6 @@ def verdict(
     jobs: Iterable[str] | None = None,
     stall_ns: int = STALL_NS,
     look: Look = look,
-    fetch: Fetch | None = None,
 ) -> Verdict:
     """What is wrong, as far as states tell: rules about hangs find what they find in journals.
 
@@ -72,7 +68,5 @@ def verdict(
         if merged.states[process.id]["read"] < merged.states[process.id]["size"]
     )
     none = cast("Exchanges", None)
-    evidence = Evidence(
-        trace, none, stall_ns=stall_ns, look=look, given=sample, partial=partial, fetch=fetch
-    )
+    evidence = Evidence(trace, none, stall_ns=stall_ns, look=look, given=sample, partial=partial)
     return Verdict(*judge(evidence))

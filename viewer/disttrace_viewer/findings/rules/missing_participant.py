@@ -246,12 +246,12 @@ def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
             return False
         if mine is not None and mine[0] == wait.op.seq and mine[2] == theirs[1]:
             return False  # all before was equal
-    return evidence.course(wait.process, wait.stream) is None
+    return any(evidence.course(p, wait.stream) is None for p in (wait.process, *sinks))
 
 
 def _differed(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
-    """Whether states, which hold no history, show that the calls before were not the same: then it
-    may be the waiting side that made one more.
+    """Whether states without the calls of before show that these were not the same: then it may be
+    the waiting side that made one more.
     """
     if case.evidence.columnar or wait.stream is None or not _not_compared(case, wait, sinks):
         return False

@@ -1,0 +1,105 @@
+"""All collectives of a few processes, where states alone leave open who is to blame."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
+from disttrace_viewer.states import folder, job
+from disttrace_viewer.states.engines import here
+from disttrace_viewer.states.history import MOST_PACKED, of_numbers
+from disttrace_viewer.states.history import packed as packed_history
+from disttrace_viewer.states.history import unpacked as unpacked_history
+from disttrace_viewer.states.merged import merge
+from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.state import State
+from disttrace_viewer.trace.model import Job
+from support.journals import MS
+from support.scenes import beat, nobody_knows, steps
+
+
+def one_more(path: Path, size: int, count: int) -> None:
+    """Rank 0 reduces once more at another line, is refused before it, and waits alone at last."""
+    for journal, group in steps(path, size, 1):
+        usual = journal.collective(group)
+        extra = journal.collective(group, stack=journal.stack(("train.py", 77, "evaluate")))
+        calls = [usual] * count + [extra] * (journal.rank == 0) + [usual] * count
+        text = journal.string("ValueError: no such op")
+        for number, call in enumerate(calls, 2):
+            t = (200 + number) * MS
+            if call == extra:
+                journal.end(journal.begin(call, t - MS, q=number), 9, x=text, f=1)
+            if number > 2 * count + 1:
+                journal.begin(call, t, q=number)
+            else:
+                journal.run(call, t, MS // 2, q=number)
+        beat(journal, 30)
+
+
+def all_of(jobs: Sequence[Job]) -> list[str]:
+    """Every job."""
+    return [one.id for one in jobs]
+
+
+@pytest.mark.parametrize("window", [4_000, WINDOW])
+def test_one_more_call_is_told_by_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    """Whether the ends of journals hold everything or not."""
+    one_more(tmp_path, 3, 200)
+    monkeypatch.setattr(job, "WINDOW", window)
+    (found,) = job.judged([str(tmp_path)], choose=all_of, look=nobody_knows).findings
+    assert (found.kind, found.culprits) == ("missing_participant", ())
+    assert found.summary.startswith(
+        "Rank 0 made one more call (all_reduce #202 at train.py:77) than ranks 1, 2"
+    )
+
+
+def test_another_host_is_asked_for_the_calls_of_one_of_those_who_made_the_same(
+    tmp_path: Path,
+) -> None:
+    """And the verdict is that of one folder."""
+    one_more(tmp_path, 4, 50)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    for name in names:
+        place = tmp_path / ("a" if "-4000-" in name else "b")
+        place.mkdir(exist_ok=True)
+        (tmp_path / name).rename(place / name)
+    there = folder.of_journals([str(tmp_path / "b")])
+    asked: list[str] = []
+
+    def fetch(wanted: Sequence[str]) -> Sequence[State]:
+        asked.extend(wanted)
+        whole = job.in_full(there, wanted, [str(tmp_path / "b")], here).states
+        answer = packed(merge([whole[one] for one in wanted]), nobody_knows, most=MOST_WHOLE)
+        return unpacked([b"", answer]).states
+
+    found = job.judged(
+        [str(tmp_path / "a")],
+        choose=all_of,
+        others=unpacked([packed(there, nobody_knows)]).states,
+        fetch=fetch,
+        look=nobody_knows,
+    )
+    assert len(asked) == 1
+    assert asked[0] in there.states
+    assert "Rank 0 made one more call (all_reduce #52 at train.py:77)" in found.findings[0].summary
+
+
+def test_a_million_calls_of_a_loop_are_short() -> None:
+    """And calls without a pattern are not told, nor those of which some are missing."""
+    loop = [1, 2, 3, 3, 3, 4, 7] * 150_000
+    text = packed_history(loop)
+    assert text is not None
+    assert len(text) < MOST_PACKED
+    assert unpacked_history(text) == loop
+    drawn = random.Random(1)
+    assert packed_history([drawn.randrange(200) for _ in range(100_000)]) is None
+    assert of_numbers({2: 5, 1: 4}) == [4, 5]
+    assert of_numbers({3: 5, 1: 4}) is None
+    with pytest.raises(ValueError, match="no history"):
+        unpacked_history("xyz")
