@@ -182,7 +182,7 @@ def load(path: "Path | Sequence[Path] | None" = None, job: "str | None" = None) 
         ImportError: without the extra `disttrace[viewer]`.
         disttrace_viewer.api.ViewerError: when there are no journals, or no such job.
     """
-    return _viewer("load").load(path, job)  # type: ignore[no-any-return]
+    return _viewer("load")(path, job)  # type: ignore[no-any-return]
 
 
 def diagnose(path: "Path | Sequence[Path] | None" = None, job: "str | None" = None) -> "Report":
@@ -190,7 +190,7 @@ def diagnose(path: "Path | Sequence[Path] | None" = None, job: "str | None" = No
 
     Arguments and errors are those of `load`.
     """
-    return _viewer("diagnose").diagnose(path, job)  # type: ignore[no-any-return]
+    return _viewer("diagnose")(path, job)  # type: ignore[no-any-return]
 
 
 def stats(path: "Path | Sequence[Path] | None" = None, job: "str | None" = None) -> "Stats":
@@ -198,13 +198,17 @@ def stats(path: "Path | Sequence[Path] | None" = None, job: "str | None" = None)
 
     Arguments and errors are those of `load`.
     """
-    return _viewer("stats").stats(path, job)  # type: ignore[no-any-return]
+    return _viewer("stats")(path, job)  # type: ignore[no-any-return]
 
 
 def _viewer(name: str) -> "Any":
-    """The API of the viewer; ImportError with the extra's name where that is not installed."""
+    """What the API of the viewer calls so; ImportError with the extra's name where that is not
+    installed.
+    """
     try:
         from disttrace_viewer import api
+
+        return getattr(api, name)
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("disttrace"):
             raise
@@ -213,4 +217,3 @@ def _viewer(name: str) -> "Any":
             "get it by pip install 'disttrace[viewer]'",
             name=error.name,
         ) from error
-    return api

@@ -199,7 +199,7 @@ def test_without_the_extra_its_name_is_told(name: str) -> None:
     code = f"import disttrace\ntry: disttrace.{name}('x')\nexcept ImportError as e: print(e)"
     told = python("-S", "-c", code).check().stdout
     assert re.fullmatch(
-        rf"disttrace\.{name} needs (polars|rich), which is not installed;"
+        rf"disttrace\.{name} needs (polars|rich|orjson), which is not installed;"
         r" get it by pip install 'disttrace\[viewer\]'\n",
         told,
     )

@@ -52,6 +52,21 @@ def test_a_verdict_needs_no_polars(tmp_path: Path) -> None:
     assert "stragglers, late senders" in told
 
 
+def test_the_command_needs_no_polars_for_states(tmp_path: Path) -> None:
+    """Also where it is installed: to import it takes longer than most of these verdicts."""
+    hang(tmp_path)
+    code = (
+        "import sys\n"
+        "sys.modules['polars'] = None\n"
+        "from disttrace.cli import main\n"
+        "main(['reduce', sys.argv[1], '-o', sys.argv[2]])\n"
+        "sys.exit(main(['diagnose', sys.argv[2], '--json']))"
+    )
+    judged = python("-c", code, str(tmp_path), str(tmp_path / "states"))
+    assert judged.code == 1
+    assert '"kind": "missing_participant"' in judged.stdout
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_any_grouping_merges_to_the_same(tmp_path: Path, seed: int) -> None:
     """In any order, in any tree, with states twice and with older ones of the same process."""

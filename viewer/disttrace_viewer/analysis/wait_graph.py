@@ -182,7 +182,7 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     if not numbered:
         return
     inside = _inside(evidence, numbered)
-    sides: dict[tuple[int, str | None, int | None], tuple[Arrivals, Resolved]] = {}
+    sides: dict[tuple[int, str | None, int | None], Side] = {}
     for op in numbered:
         group = op.call.group
         assert group is not None
@@ -191,19 +191,24 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
             arrivals = _arrivals(inside.get(key, {}))  # type: ignore[arg-type]
             size = evidence.trace.groups[group].size or 0
             missing = [r for r in range(size) if r not in arrivals.in_time]
-            sides[key] = (arrivals, _resolve(evidence, group, missing))
-        arrivals, (targets, absent) = sides[key]
-        late_ns = dict(arrivals.late).get(op.process)
+            sides[key] = Side(
+                *_resolve(evidence, group, missing),
+                tuple(sorted(arrivals.in_time.values())),
+                dict(arrivals.late),
+                arrivals.late,
+            )
+        side = sides[key]
+        late_ns = side.late.get(op.process)
         yield Wait(
             op,
             COLLECTIVE,
             ("collective", *key),
-            () if late_ns is not None else targets,
-            () if late_ns is not None else absent,
+            () if late_ns is not None else side.targets,
+            () if late_ns is not None else side.absent,
             stream=(group, op.call.backend),
-            arrived=tuple(sorted(arrivals.in_time.values())),
+            arrived=side.arrived,
             late_ns=late_ns,
-            lateness=arrivals.late,
+            lateness=side.lateness,
         )
 
 
@@ -217,6 +222,17 @@ class Arrivals:
 
     in_time: Mapping[int, int]
     late: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What all who wait in one collective share, as one object: members may be thousands."""
+
+    targets: tuple[int, ...]
+    absent: tuple[int, ...]
+    arrived: tuple[int, ...]
+    late: Mapping[int, int]
+    lateness: tuple[tuple[int, int], ...]
 
 
 def _inside(

@@ -1,17 +1,22 @@
 """The Python API to read traces: what the commands use, and nothing else of the viewer.
 
-``disttrace.load``, ``disttrace.diagnose`` and ``disttrace.stats`` lead here.
+``disttrace.load``, ``disttrace.diagnose`` and ``disttrace.stats`` lead here. What a name stands for
+is imported when it is asked for: a verdict by states needs neither Polars nor the time it takes.
 """
 
 from __future__ import annotations
 
-from disttrace_viewer.api.live import follow, show, snapshot
-from disttrace_viewer.api.reading import Paths, jobs, print_jobs
-from disttrace_viewer.api.report import Finding, Location, Position, Report, diagnose
-from disttrace_viewer.api.stats import Stats, stats
-from disttrace_viewer.api.trace import Trace, load
-from disttrace_viewer.trace.errors import ViewerError
-from disttrace_viewer.views.jobs import Job
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from disttrace_viewer.api.live import follow, show, snapshot
+    from disttrace_viewer.api.reading import Paths, jobs, print_jobs
+    from disttrace_viewer.api.report import Finding, Location, Position, Report, diagnose
+    from disttrace_viewer.api.statistics import Stats, stats
+    from disttrace_viewer.api.trace import Trace, load
+    from disttrace_viewer.trace.errors import ViewerError
+    from disttrace_viewer.views.jobs import Job
 
 __all__ = [
     "Finding",
@@ -32,3 +37,25 @@ __all__ = [
     "snapshot",
     "stats",
 ]
+
+_FROM = {
+    "disttrace_viewer.api.live": ("follow", "show", "snapshot"),
+    "disttrace_viewer.api.reading": ("Paths", "jobs", "print_jobs"),
+    "disttrace_viewer.api.report": ("Finding", "Location", "Position", "Report", "diagnose"),
+    "disttrace_viewer.api.statistics": ("Stats", "stats"),
+    "disttrace_viewer.api.trace": ("Trace", "load"),
+    "disttrace_viewer.trace.errors": ("ViewerError",),
+    "disttrace_viewer.views.jobs": ("Job",),
+}
+_MODULES = {name: module for module, names in _FROM.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,14 +9,16 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from disttrace_viewer.analysis.evidence import STALL_NS
-from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis.diagnose import diagnose as apply_rules
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace import model
+
+if TYPE_CHECKING:
+    from disttrace_viewer.api.reading import Paths
 
 _WHOLE = 100_000
 """Columns that no line of a report fills."""
@@ -186,6 +188,10 @@ def diagnose(path: Paths = None, job: str | None = None, *, stall_s: float | Non
     Raises:
         ViewerError: when there are no journals, or no such job.
     """
+    from disttrace_viewer.api.reading import (
+        read,
+    )  # needs Polars, which a verdict by states does not
+
     return Report(read(path, job), stall_s=stall_s)
 
 

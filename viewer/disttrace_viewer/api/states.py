@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from disttrace_viewer.api.reading import Paths
 from disttrace_viewer.api.report import Report, stall_ns
 from disttrace_viewer.load.files import is_remote
 from disttrace_viewer.merge.choice import chooser, folders
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import engine_of
 from disttrace_viewer.trace.errors import ViewerError
+
+if TYPE_CHECKING:
+    from disttrace_viewer.api.reading import Paths
 
 no_cycles = folder.no_cycles
 

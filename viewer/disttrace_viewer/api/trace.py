@@ -15,7 +15,7 @@ from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.api.exports import export, pieces
 from disttrace_viewer.api.reading import Paths, Progress, read
 from disttrace_viewer.api.report import Finding, Report
-from disttrace_viewer.api.stats import Stats
+from disttrace_viewer.api.statistics import Stats
 from disttrace_viewer.trace import model
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.call_fields import FIELDS, FURTHER

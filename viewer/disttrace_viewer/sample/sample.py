@@ -8,6 +8,7 @@ processes where only these were.
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -68,13 +69,13 @@ class Sample:
             found.setdefault(op.process, []).append(op)
         return {process: tuple(kept) for process, kept in found.items()}
 
-    @cached_property
-    def _by_id(self) -> Mapping[tuple[int, int], Op]:
-        return {op.id: op for op in self.ops}
-
     def get(self, process: int, number: int | None) -> Op | None:
         """A kept operation; None for others."""
-        return None if number is None else self._by_id.get((process, number))
+        kept = self.of_process.get(process, ())
+        if number is None or not kept:
+            return None
+        place = bisect.bisect_left(kept, number, key=lambda op: op.number)
+        return kept[place] if place < len(kept) and kept[place].number == number else None
 
     def of_kind(self, *kinds: str) -> Iterator[Op]:
         """The kept operations of some kinds, by process and number."""

@@ -35,7 +35,7 @@ def chosen(reading: Reading) -> tuple[list[Record], list[Record]]:
         kind = call.get("kind")
         begin = record["b"]
         key: object = (thread, kind)
-        if key not in begun or begun[key]["b"] < begin:
+        if (key not in begun or begun[key]["b"] < begin) and not _settled(record, calls):
             begun[key] = record
         by_user = kind != fmt.STORE or call.get("origin") != "c++"
         if by_user and (thread not in begun or begun[thread]["b"] < begin):

@@ -25,6 +25,7 @@ from disttrace_viewer.states.reading import Reading
 from disttrace_viewer.states.records import Record, over
 from disttrace_viewer.states.state import ROW, VERSION, State
 
+_ERROR = ROW.index("error")
 WINDOW = 256 << 10
 """Bytes at the end of a journal that say where its process stands, but for rare cases."""
 HEAD = 64 << 10
@@ -117,7 +118,7 @@ def _state(
         problems.add(
             journal.files.paths[0], "noise", f"{reading.bad:,} lines not readable; left out."
         )
-    waiting = {row[1] for row in rows}
+    waiting = {row[1] for row in rows if row[3:4] in ([], [None]) or len(row) > _ERROR}
     past = _past(reading)
     for _, _, calls_of in past:
         used.update(calls_of)
