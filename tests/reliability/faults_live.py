@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +40,8 @@ STALLED = re.compile(r"disttrace: stalled( \(likely\))?: ")
 MAY_BE = "may be missing there"
 """Said where the journal of whoever is missing is out of reach: who waits, and no accusation."""
 LONGEST_S = 60.0
+OVER = threading.Event()
+"""We were told to end: no program and no network is left behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Hosts) -
     with started(row, folder, variables, apart=apart, hosts=hosts) as process:
         deadline = time.monotonic() + LONGEST_S + stall_s
         at = 0
-        while time.monotonic() < deadline and process.poll() is None:
+        while time.monotonic() < deadline and process.poll() is None and not OVER.is_set():
             at = time.time_ns()
             if STALLED.search(stderr.read_text(errors="replace")):
                 break
@@ -167,7 +171,11 @@ def main() -> int:
         and not (options.hosts and (row.torchrun or "--taken" in row.launch))
     ]
 
+    signal.signal(signal.SIGTERM, lambda *_: OVER.set())
+
     def run(row: Row) -> Told:
+        if OVER.is_set():
+            return Told(row, None, 0, None, ("not run",))
         with tempfile.TemporaryDirectory(prefix="disttrace-live-") as folder:
             return live(row, Path(folder), options.stall, apart=options.apart, hosts=hosts)
 
