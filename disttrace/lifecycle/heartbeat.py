@@ -15,7 +15,6 @@ from disttrace.identity import read_clock
 from disttrace.journal.format import HEARTBEAT_NS
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.stack_sampler import Stacks
-from disttrace.lifecycle.voice import LOOK_NS as VOICE_NS
 from disttrace.lifecycle.voice import Voice
 
 PART = "heartbeats and stacks"
@@ -152,8 +151,8 @@ class Live:
             self._beat_due = now + HEARTBEAT_NS
             self._beat(now)
         if self._voice is not None and now >= self._voice_due:
-            self._voice_due = now + VOICE_NS
             self._speak()
+            self._voice_due = now + (0 if self._voice is None else self._voice.pause_ns)
         if pending:
             return _POLL_NS
         due = min(self._look_due, self._beat_due)

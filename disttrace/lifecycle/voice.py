@@ -21,6 +21,8 @@ from disttrace.lifecycle.companion import Companion
 
 LOOK_NS = 500_000_000
 """How often the background thread looks."""
+LOOK_QUIET_NS = 150_000_000
+"""While nothing moves and a companion was asked for: it may have something to say."""
 
 _START_AT = 0.4
 """Of the limit: so long nothing has moved when the companion is started; it is ready in time."""
@@ -52,6 +54,7 @@ class Voice:
         self._position = 0
         self._seen: object = None
         self._since = 0
+        self._looked = 0
         self._asked = 0
         self._ask_at = 0
 
@@ -88,14 +91,20 @@ class Voice:
         except OSError:
             pass  # a companion took it over
 
+    @property
+    def pause_ns(self) -> int:
+        """Until the next look."""
+        return LOOK_QUIET_NS if self._asked else LOOK_NS
+
     def look(self) -> None:
-        """Twice a second, from the background thread."""
+        """Now and then, from the background thread."""
         if self._identity is None:
             return
         now = time.monotonic_ns()
         place = self._progress_mark()
+        before, self._looked = self._looked or now, now
         if place != self._seen:
-            self._seen, self._since = place, now
+            self._seen, self._since = place, before  # it may have come just after that look
             self._asked = self._ask_at = 0
         elif now - self._since >= self._starts_after() and now >= self._ask_at:
             self._ask_at = now + 8 * self._start_after  # it may have been killed meanwhile

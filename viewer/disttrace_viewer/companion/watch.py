@@ -27,8 +27,10 @@ _SOON_S = 1.0
 _LATEST_S = 60.0
 """Between two looks at a picture that does not change."""
 _LOOK_S = 0.5
-_LOOK_TOLD_S = 0.1
-"""While a stall stands: a job that goes on may be over soon, and then nobody is left to say so."""
+_LOOK_SOON_S = 0.1
+"""Where a stall may be told soon, and while one stands: a job that goes on may be over before
+anybody could say so.
+"""
 _TOGETHER_S = 0.7
 _ANSWER_S = 2.0
 """So long a process has to print what it was asked to; then the next one is asked."""
@@ -86,11 +88,12 @@ class Watch:
         if self._verdicts is not None and self._asked_at:
             self._read_verdict()
         elif now >= self._look_due:
-            self._look_due = now + (_LOOK_TOLD_S if self._signature else _LOOK_S)
             moved = [pulse.look(now) for pulse in self._pulses.values()]
             if self._signature and any(moved):
                 self._due = min(self._due, now)  # it may go on
             quiet = max((now - p.quiet_since for p in self._pulses.values()), default=0.0)
+            soon = self._signature or quiet >= self._limit_s / 2
+            self._look_due = now + (_LOOK_SOON_S if soon else _LOOK_S)
             if now >= self._due and (quiet >= self._limit_s or self._signature):
                 self._ask()
             elif self._verdicts is None and quiet >= self._limit_s / 2:
