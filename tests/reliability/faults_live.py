@@ -68,11 +68,15 @@ def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Hosts) -
                 break
             time.sleep(0.1)
         time.sleep(0.3)  # the rest of the lines
+        code_of_end = process.poll()
         text = stderr.read_text(errors="replace")
         report, code, _ = diagnose(folder / "journals")
     said = [line for line in text.splitlines() if line.startswith("disttrace: ")]
     summary = next((STALLED.sub("", line) for line in said if STALLED.match(line)), None)
     if summary is None or report is None:
+        if code_of_end is not None:
+            print(text[-2000:], file=sys.stderr)
+            return Told(row, None, 0, None, (f"it ended with {code_of_end} and did not hang",))
         return Told(row, summary, len(said), None, ("nothing was said",))
     problems = list(judge(row, report, code))
     sentences = [found["summary"] for found in report["findings"]]
