@@ -106,6 +106,17 @@ def ranks(folder: Path, indices: Sequence[int]) -> list[int | None]:
     return sorted((processes[i].rank for i in indices), key=lambda rank: rank or 0)
 
 
+def store_call(journal: Journal, op: str, line: int) -> int:
+    """A store operation under the prefix ``app``, at a line of its own."""
+    return journal.call(
+        f"store.{op}",
+        kind="store",
+        store=journal.prefix_store(1, "app"),
+        origin="python",
+        stack=journal.stack(("train.py", line, "main")),
+    )
+
+
 def beat(journal: Journal, until_s: int, since_s: int = 0) -> None:
     """A heartbeat every two seconds."""
     for second in range(since_s, until_s + 1, 2):

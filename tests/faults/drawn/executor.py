@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.drawn.mutations import SLOWNESS, Faulty, Truth
+from faults.drawn.mutations import FAILED, SLOWNESS, Faulty, Truth
 from faults.drawn.program import BARE, SPAWN, STANDALONE, Program, source
 from faults.harness import diagnose, family
 from support.processes import ROOT, free_port
@@ -60,7 +60,7 @@ class Run:
         truth = self.faulty.truth
         return any(
             f["certainty"] == "certain"
-            and (set(f["culprit_ranks"]) - truth.guilty or f["kind"] not in truth.kinds)
+            and (set(f["culprit_ranks"]) - truth.guilty or f["kind"] not in allowed(truth, one))
             for one in self.said
             for f in one.findings
         )
@@ -81,6 +81,11 @@ def innocent(truth: Truth, said: Said) -> list[int]:
     return sorted({r for f in said.findings for r in f["culprit_ranks"]} - truth.guilty)
 
 
+def allowed(truth: Truth, said: Said) -> frozenset[str]:
+    """The kinds of findings that are right at that time."""
+    return truth.kinds | (FAILED if truth.mute and said.when == "post mortem" else frozenset())
+
+
 def problems(run: Run, said: Said) -> list[str]:
     """What is wrong with one diagnosis."""
     truth = run.faulty.truth
@@ -88,7 +93,7 @@ def problems(run: Run, said: Said) -> list[str]:
     kinds = [f["kind"] for f in said.findings]
     if not truth.kinds:
         return found + [f"nothing is wrong, and said was {kind}" for kind in kinds]
-    right = [f for f in said.findings if f["kind"] in truth.kinds]
+    right = [f for f in said.findings if f["kind"] in allowed(truth, said)]
     if truth.harmless and said.when == "ended" and not kinds:
         return found
     if truth.incomplete:

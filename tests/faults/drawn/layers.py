@@ -10,6 +10,9 @@ from faults.drawn.program import (
     BARE,
     COLLECTIVE,
     COMPUTE,
+    COUNT,
+    ENDING,
+    EXCHANGE,
     GET,
     RECV,
     SEND,
@@ -24,10 +27,11 @@ from faults.drawn.program import (
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Lines before the loop, and acts inside it."""
+    """Lines before the loop, acts inside it, and lines after it."""
 
     setup: tuple[str, ...]
     acts: tuple[Act, ...]
+    ending: tuple[str, ...] = ()
 
 
 def _everybody(world: int) -> dict[int, tuple[int, ...]]:
@@ -49,11 +53,29 @@ def _collective(
         "all_gather": f"dist.all_gather([torch.empty({{size}}, dtype=torch.{{dtype}}) for _ in"
         f" range(dist.get_world_size({{group}}))], {tensor}, group={{group}})",
         "barrier": "dist.barrier(group={group})",
+        "all_gather_into_tensor": "dist.all_gather_into_tensor(torch.empty({size} *"
+        f" dist.get_world_size({{group}}), dtype=torch.{{dtype}}), {tensor}, group={{group}})",
+        "reduce_scatter_tensor": "dist.reduce_scatter_tensor(torch.empty({size},"
+        " dtype=torch.{dtype}), torch.ones({size} * dist.get_world_size({group}),"
+        " dtype=torch.{dtype}), op=dist.ReduceOp.{reduce}, group={group})",
+        "all_to_all_single": "dist.all_to_all_single(*[torch.ones({size} *"
+        " dist.get_world_size({group}), dtype=torch.{dtype}) for _ in range(2)], group={group})",
+        "functional all_reduce": f"functional.all_reduce({tensor}, '{{reduce}}'.lower(),"
+        " {group}).sum().item()",
+        "several all_reduce": f"[w.wait() for w in [dist.all_reduce({tensor}, op=dist.ReduceOp."
+        "{reduce}, group={group}, async_op=True) for _ in range(3)]]",
     }
     fields = {"size": size, "dtype": dtype, "reduce": draw.choice(("SUM", "MAX")), "group": group}
     if len(set(members.values())) == 1:  # a root is one rank: not where the group varies
         templates["broadcast"] = f"dist.broadcast({tensor}, src={{root}}, group={{group}})"
         templates["reduce"] = f"dist.reduce({tensor}, dst={{root}}, group={{group}})"
+        each = f"[{tensor} for _ in range(dist.get_world_size({{group}}))] if rank == {{root}}"
+        templates["gather"] = (
+            f"dist.gather({tensor}, {each} else None, dst={{root}}, group={{group}})"
+        )
+        templates["scatter"] = (
+            f"dist.scatter({tensor}, {each} else None, src={{root}}, group={{group}})"
+        )
         fields["root"] = root
     name = draw.choice(sorted(templates))
     return Act(kind=COLLECTIVE, template=templates[name], fields=fields, members=members)
@@ -77,6 +99,31 @@ def two_dimensions(draw: random.Random, world: int) -> Layer:
     columns = {0: (0, 2), 2: (0, 2), 1: (1, 3), 3: (1, 3)}
     first = [_collective(draw, rows, "tensor_parallel") for _ in range(draw.randint(1, 2))]
     return Layer(setup, (*first, _collective(draw, columns, "data_parallel")))
+
+
+def some_of_them(draw: random.Random, world: int) -> Layer:
+    """A group without the first or the last rank, which goes on meanwhile."""
+    ranks = tuple(range(world - 1)) if draw.random() < 0.5 else tuple(range(1, world))
+    setup = (f"some = dist.new_group({list(ranks)})",)
+    return Layer(setup, (_collective(draw, dict.fromkeys(ranks, ranks), "some"),))
+
+
+def ring(draw: random.Random, world: int) -> Layer:
+    """Everybody sends to the right and receives from the left, in one batch or one by one."""
+    size = draw.choice((8, 512, 20_000))
+    right, left = f"(rank + 1) % {world}", f"(rank - 1) % {world}"
+    send, recv = f"torch.ones({size}), {right}", f"torch.empty({size}), {left}"
+    works = draw.choice(
+        (
+            (
+                f"dist.batch_isend_irecv([dist.P2POp(dist.isend, {send}),"
+                f" dist.P2POp(dist.irecv, {recv})])"
+            ),
+            f"[dist.isend({send}), dist.irecv({recv})]",
+        )
+    )
+    template = f"[work.wait() for work in {works}]"
+    return Layer((), (Act(kind=EXCHANGE, template=template, members=_everybody(world)),))
 
 
 def pipeline(draw: random.Random, world: int) -> Layer:
@@ -156,6 +203,28 @@ def store_protocol(draw: random.Random, world: int) -> Layer:
     )
 
 
+def store_barrier(draw: random.Random, world: int) -> Layer:
+    """Everybody counts up in a key of each step, and waits until all have: as people write it."""
+    key = 'f"arrived/{step}"'
+    count = f"store.add({key}, 1)"
+    wait = draw.choice(
+        (
+            f"({count} == {world} and store.set({key} + '/go', '')) or store.wait([{key} + '/go'])",
+            f"({count}, [time.sleep(0.02) for _ in iter(lambda: store.add({key}, 0), {world})])",
+        )
+    )
+    return Layer(
+        ("store = dist.PrefixStore('app', dist.distributed_c10d._get_default_store())",),
+        (
+            Act(
+                kind=COUNT,
+                template=wait.replace("{", "{{").replace("}", "}}"),
+                members=_everybody(world),
+            ),
+        ),
+    )
+
+
 def objects(draw: random.Random, world: int) -> Layer:
     """Python objects by collectives made of several."""
     members = _everybody(world)
@@ -184,23 +253,52 @@ def wrapped_model(draw: random.Random, world: int) -> Layer:
     )
 
 
+def sharded_model(draw: random.Random, world: int) -> Layer:
+    """FSDP2: parameters are gathered before they are used, gradients scattered after."""
+    width = draw.choice((8, 64))
+    return Layer(
+        (
+            f"mesh = init_device_mesh('cpu', ({world},))",
+            f"shards = torch.nn.Sequential(*[torch.nn.Linear({width}, {width}) for _ in range(2)])",
+            "for part in (*shards, shards): fully_shard(part, mesh=mesh)",
+        ),
+        (
+            Act(
+                kind=COLLECTIVE,
+                template=f"shards(torch.ones(2, {width})).sum().backward()",
+                members=_everybody(world),
+            ),
+        ),
+    )
+
+
+def other_thread(draw: random.Random, world: int) -> Layer:
+    """A second thread communicates over a group of its own; the main thread waits for it."""
+    size = draw.choice((4, 1024))
+    template = f"pool.submit(dist.all_reduce, torch.ones({size}), group=beside).result()"
+    return Layer(
+        ("beside = dist.new_group()", "pool = ThreadPoolExecutor(1)"),
+        (Act(kind=COLLECTIVE, template=template, members=_everybody(world)),),
+    )
+
+
 def listener(draw: random.Random, world: int) -> Layer:
     """A thread that waits all day for a control message, beside whatever else is done.
 
-    Over a connection of its own: a TCPStore serves one call at a time.
+    Over a connection of its own: a TCPStore serves one call at a time. It gets its message at the
+    end, for torch aborts where a thread is in its C++ when the interpreter ends.
     """
     return Layer(
         (
             "shared = dist.distributed_c10d._get_default_store()",
             "control = dist.PrefixStore('control', shared.clone())",
             "def listen():",
-            "    try:",
-            "        control.wait(['stop'], timedelta(hours=1))",
-            "    except Exception:",
-            "        pass  # the store goes away at the end",
-            "threading.Thread(target=listen, daemon=True).start()",
+            "    control.wait(['stop'], timedelta(hours=1))",
+            "listening = threading.Thread(target=listen, daemon=True)",
+            "listening.start()",
         ),
         (),
+        ("dist.PrefixStore('control', shared).set('stop', '')", "listening.join()"),
     )
 
 
@@ -215,11 +313,16 @@ def computing(draw: random.Random, world: int) -> Layer:
 LAYERS: tuple[tuple[Callable[[random.Random, int], Layer], frozenset[int]], ...] = (
     (data_parallel, frozenset({2, 3, 4})),
     (two_dimensions, frozenset({4})),
+    (some_of_them, frozenset({3, 4})),
     (pipeline, frozenset({2, 3, 4})),
+    (ring, frozenset({2, 3, 4})),
     (parameter_server, frozenset({2, 3, 4})),
     (store_protocol, frozenset({2, 3, 4})),
+    (store_barrier, frozenset({2, 3, 4})),
     (objects, frozenset({2, 3, 4})),
     (wrapped_model, frozenset({2, 3})),
+    (sharded_model, frozenset({2, 4})),
+    (other_thread, frozenset({2, 3, 4})),
     (listener, frozenset({2, 3, 4})),
     (computing, frozenset({2, 3, 4})),
 )
@@ -233,6 +336,7 @@ def compose(world: int, steps: int, layers: Sequence[Layer], launch: str = BARE)
         launch=launch,
         setup=tuple(line for layer in layers for line in layer.setup),
         body=tuple(act for layer in layers for act in layer.acts),
+        ending=(*(line for layer in layers for line in layer.ending), *ENDING),
     )
 
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from faults.drawn.program import (
     BARE,
     COLLECTIVE,
+    COUNT,
+    EXCHANGE,
     RECV,
     SEND,
     SET,
@@ -28,6 +30,8 @@ MISMATCHES = frozenset(
 )
 ONE_END = frozenset({"unmatched_send", "unmatched_recv"})
 MISSED = frozenset({"missing_participant", "deadlock", "store_key_missing"}) | ONE_END
+STILL = MISSED | {"no_progress"}
+"""Who is stopped may serve the store, or have begun what the others are in."""
 OUT_OF_STEP = MISSED | MISMATCHES | {"size_mismatch"}
 SLOWNESS = frozenset({"straggler", "late_sender"})
 FOREVER = 600
@@ -47,6 +51,10 @@ class Truth:
     """It may stand still: then it is diagnosed while it does."""
     harmless: bool = False
     """It may also end well, and then nothing needs to be said."""
+    mute: bool = False
+    """The guilty give no sign of life: where nobody has a connection to them, they look afterwards
+    like processes that were killed then.
+    """
     incomplete: bool = False
     """A journal is missing: nothing certain is asked for, but no all-clear either."""
 
@@ -84,12 +92,15 @@ def _changed(
 
 def skip(draw: random.Random, program: Program) -> Faulty | None:
     """One rank leaves a communication out."""
-    chosen = _pick(draw, program, COLLECTIVE, SEND, RECV, SET)
+    chosen = _pick(draw, program, COLLECTIVE, EXCHANGE, SEND, RECV, SET, COUNT)
     if chosen is None:
         return None
     index, act, rank, step = chosen
     # Whoever left out a key may wait for those who wait for it.
-    kinds = frozenset({"store_key_missing", "deadlock"}) if act.kind == SET else OUT_OF_STEP
+    in_store = act.kind in (SET, COUNT)
+    kinds = frozenset({"store_key_missing", "deadlock"}) if in_store else OUT_OF_STEP
+    if act.kind == COUNT:  # those who ask for the count are not seen to wait
+        kinds = MISSED
     return Faulty(
         _changed(program, index, rank, step, instead=()),
         Truth(
@@ -122,7 +133,7 @@ def swallow(draw: random.Random, program: Program) -> Faulty | None:
 
 def repeat(draw: random.Random, program: Program) -> Faulty | None:
     """One rank calls a collective twice."""
-    chosen = _pick(draw, program, COLLECTIVE)
+    chosen = _pick(draw, program, COLLECTIVE, EXCHANGE)
     if chosen is None:
         return None
     index, act, rank, step = chosen
@@ -256,7 +267,7 @@ def _does(name: str, *lines: str, kinds: frozenset[str], named: bool) -> Mutatio
     """One rank does something before a communication that others need it for."""
 
     def mutate(draw: random.Random, program: Program) -> Faulty | None:
-        chosen = _pick(draw, program, COLLECTIVE, SEND, SET)
+        chosen = _pick(draw, program, COLLECTIVE, EXCHANGE, SEND, SET, COUNT)
         if chosen is None:
             return None
         index, act, rank, step = chosen
@@ -264,7 +275,13 @@ def _does(name: str, *lines: str, kinds: frozenset[str], named: bool) -> Mutatio
         sure = named and (act.kind == COLLECTIVE or kinds == FAILED)
         return Faulty(
             _changed(program, index, rank, step, before=lines),
-            Truth(name=name, kinds=kinds, guilty=frozenset({rank}), named=sure),
+            Truth(
+                name=name,
+                kinds=kinds,
+                guilty=frozenset({rank}),
+                named=sure,
+                mute=name in ("stopped", "holds the GIL"),
+            ),
         )
 
     return mutate
@@ -272,16 +289,17 @@ def _does(name: str, *lines: str, kinds: frozenset[str], named: bool) -> Mutatio
 
 def time_out(draw: random.Random, program: Program) -> Faulty | None:
     """One rank comes when the others have given up."""
-    chosen = _pick(draw, program, COLLECTIVE)
+    chosen = _pick(draw, program, COLLECTIVE, EXCHANGE)
     if chosen is None:
         return None
-    index, _, rank, step = chosen
+    index, act, rank, step = chosen
     return Faulty(
         _changed(program, index, rank, step, before=("time.sleep(9)",)).but(timeout_s=4.0),
         Truth(
             name="time-out",
             kinds=frozenset({"missing_participant"}) | MISSED,
             guilty=frozenset({rank}),
+            harmless=act.fields.get("group", "") != "world",  # other groups wait for longer
         ),
     )
 
@@ -391,7 +409,7 @@ MUTATIONS: tuple[tuple[int, Mutation], ...] = (
     (2, wrong_peer),
     (2, wrong_group),
     (4, _does("sleeps", f"time.sleep({FOREVER})", kinds=MISSED, named=True)),
-    (2, _does("stopped", "os.kill(os.getpid(), signal.SIGSTOP)", kinds=MISSED, named=True)),
+    (2, _does("stopped", "os.kill(os.getpid(), signal.SIGSTOP)", kinds=STILL, named=True)),
     (2, _does("holds the GIL", "re.match('(a+)+$', 'a' * 60 + 'b')", kinds=MISSED, named=True)),
     (2, _does("waits for a lock", "lock = threading.Lock()", "lock.acquire()", "lock.acquire()",
               kinds=MISSED, named=True)),

@@ -10,7 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 COLLECTIVE, SEND, RECV, SET, GET, COMPUTE = "collective", "send", "recv", "set", "get", "compute"
+EXCHANGE, COUNT = "exchange", "count"
 BARE, SPAWN, TORCHRUN, STANDALONE = "bare", "mp.spawn", "torchrun", "torchrun --standalone"
+
+ENDING = ("dist.barrier()", "dist.destroy_process_group()")
+
+IMPORTS = {
+    "functional.": "import torch.distributed._functional_collectives as functional",
+    "ThreadPoolExecutor(": "from concurrent.futures import ThreadPoolExecutor",
+    "fully_shard(": "from torch.distributed.fsdp import fully_shard",
+    "init_device_mesh(": "from torch.distributed.device_mesh import init_device_mesh",
+}
+"""What is imported only where it is used: name in a program's lines to its line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +67,7 @@ class Program:
     launch: str = BARE
     setup: tuple[str, ...] = ()
     body: tuple[Act, ...] = ()
-    ending: tuple[str, ...] = ("dist.barrier()", "dist.destroy_process_group()")
+    ending: tuple[str, ...] = ENDING
     timeout_s: float | None = None
     late: Mapping[int, float] = field(default_factory=dict)
     """Seconds by which a rank comes late to ``init_process_group``."""
@@ -75,12 +86,14 @@ class Program:
 
 def source(program: Program) -> str:
     """The program as Python, to be run by every rank."""
+    used = (*program.setup, *(act.template for act in program.body))
     limit = f", timeout=timedelta(seconds={program.timeout_s})" if program.timeout_s else ""
     lines = [
         "import os, re, signal, sys, threading, time",
         "from datetime import timedelta",
         "import torch",
         "import torch.distributed as dist",
+        *(line for name, line in IMPORTS.items() if any(name in text for text in used)),
         "",
         "",
         "def main(rank):",

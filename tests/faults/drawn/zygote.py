@@ -16,8 +16,8 @@ import sys
 
 def main() -> None:
     """Serve until stdin ends; in a child, run the program and end as any interpreter does."""
-    import torch.distributed
-    import torch.multiprocessing  # noqa: F401  # programs use it
+    import torch.distributed.fsdp
+    import torch.multiprocessing  # noqa: F401  # programs use them
 
     import disttrace
 

@@ -6,19 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from disttrace_viewer.findings.finding import Finding
-from support.journals import MS, Journal
-from support.scenes import S, beat, findings, only, ranks, stand, steps
-
-
-def store_call(journal: Journal, op: str, line: int) -> int:
-    """A store operation under the prefix ``app``, at a line of its own."""
-    return journal.call(
-        f"store.{op}",
-        kind="store",
-        store=journal.prefix_store(1, "app"),
-        origin="python",
-        stack=journal.stack(("train.py", line, "main")),
-    )
+from support.journals import MS
+from support.scenes import S, beat, findings, only, ranks, stand, steps, store_call
 
 
 def job(

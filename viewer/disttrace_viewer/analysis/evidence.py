@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from disttrace_viewer.analysis import process_ends
-from disttrace_viewer.analysis.liveness import Look, Seen, look
+from disttrace_viewer.analysis.liveness import STOPPED, Look, Seen, look
 from disttrace_viewer.analysis.operation import Op, frame, innermost, inside
 from disttrace_viewer.analysis.process_ends import (
     ALIVE,
@@ -430,6 +430,14 @@ class Evidence:
     @cached_property
     def _apart(self) -> bool:
         return self.live and len({p.clock for p in self.trace.processes}) > 1
+
+    def is_still(self, process: int, others: Iterable[int]) -> bool:
+        """Whether a process has stopped running, while one of the others went on waiting."""
+        end, processes = self.ends[process], self.trace.processes
+        silent_ns = max(processes[p].last_ns for p in others) - processes[process].last_ns
+        return end.held == STOPPED or (
+            end.how in (ALIVE, SILENT) and silent_ns > process_ends.MISSED_NS
+        )
 
     def stands(self, process: int) -> Frame | None:
         """Where the main thread of a process stands, if that was noted since it last did anything.

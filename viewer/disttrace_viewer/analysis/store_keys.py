@@ -1,22 +1,28 @@
-"""Who sets the keys of a store: what was set and is still there, and who must set what is awaited.
+"""The keys of a store: who sets them, who must set what is awaited, and who asks again and again.
 
 A key names nobody (those of gloo's mesh do; they are part of the constructor that awaits them). A
 setter is known only where exactly one process ever set this key, or a series of keys that differ
 from it in numbers alone. That is habit and not proof, so it counts only where every client of the
 store is traced, whole, and waits as well: then nobody else could set the key, whoever was meant to.
+
+``store.add(key, 0)`` or ``check`` in a loop, or ``get`` with a short time-out that is caught, is a
+wait for somebody that no open operation shows. A controller may ask like that all day while the
+others train, so it counts only where nobody of the job gets on, and where something says that the
+answer was meant to come: several ask for it, or who asks has had a part in it.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping, Set
+from collections import Counter
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import CLEAN
+from disttrace_viewer.analysis.process_ends import CLEAN, SILENT
 from disttrace_viewer.sample.sample import SETTERS
 from disttrace_viewer.trace.model import Place
 
@@ -30,6 +36,9 @@ ALIKE = 0.6
 """From this ratio of ``difflib`` on two keys look alike."""
 NUMBER = re.compile(r"\d+")
 """What keys of one series differ in."""
+ASKED_NS = 3_000_000_000
+"""Who polls asks at least so often."""
+
 _SERIES = 2
 """So many keys of one form make a series: one key could bear its setter's own rank."""
 
@@ -119,12 +128,31 @@ class Setters:
             found += [((place, key), op) for key in keys]
         return tuple(found)
 
-    def expected(self, key: Key, waiter: int, waiting: Set[int]) -> int | None:
-        """The process that must set a key; None where that is not known."""
+    def expected(
+        self, key: Key, waiter: int, waiting: Set[int], *, counted: bool = False
+    ) -> frozenset[int]:
+        """Who must set a key; nobody where that is not known. ``counted``: several count in it."""
         if not self._all_wait(key[0], waiter, waiting):
-            return None
+            return frozenset()
         setter = self._habit(key)
-        return setter if setter in waiting and setter != waiter else None
+        if setter is None:
+            return (self._absent(key) & waiting) - {waiter} if counted else frozenset()
+        return frozenset({setter}) & waiting - {waiter}
+
+    def _absent(self, key: Key) -> frozenset[int]:
+        """Those that have set every other key of a series that others set as well, but not this."""
+        series = self._forms.get((key[0], NUMBER.sub("#", key[1])), {})
+        wanted = NUMBER.findall(key[1])
+        others = {tuple(n) for numbers in series.values() for n in numbers if n != wanted}
+        return (
+            frozenset(
+                process
+                for process, numbers in series.items()
+                if wanted not in numbers and others <= {tuple(n) for n in numbers}
+            )
+            if len(others) >= _SERIES
+            else frozenset()
+        )
 
     @cached_property
     def _all(self) -> Mapping[Key, tuple[int, ...]]:
@@ -227,3 +255,66 @@ class Setters:
         return not any(p.dropped or p.damage for p in clients) and here >= set(
             range(max(sizes, default=0))
         )
+
+
+def asking(evidence: Evidence) -> Iterator[tuple[Op, int]]:
+    """The newest question of each process that waits by asking, and when it asked first."""
+    found = {}
+    for process, op in evidence.last.items():
+        since = _since(evidence, op)
+        if since is not None and evidence.until_ns(process) - since >= evidence.stall_ns:
+            found[process] = (op, since)
+    waiting = {op.process for op in evidence.blocking}
+    if not found or _gets_on(evidence, found.keys() | waiting):
+        return
+    several = Counter(_place_and_key(evidence, op) for op, _ in found.values())
+    for op, since in found.values():
+        if several[_place_and_key(evidence, op)] > 1 or _took_part(evidence, op):
+            yield op, since
+
+
+def _since(evidence: Evidence, last: Op) -> int | None:
+    """Since when the thread of a process's newest operation asks for one key; None if it does not.
+
+    Of each key that a call uses its first and its last use are known; so is the newest operation of
+    each other kind, stream and key of the thread.
+    """
+    call = last.call
+    if call.kind != "store" or call.origin == "c++" or last.key is None or last.parent is not None:
+        return None
+    if evidence.until_ns(last.process) - last.begin_ns > ASKED_NS:
+        return None
+    own = [op for op in evidence.sample.of_process[last.process] if op.thread == last.thread]
+    alike = [op for op in own if (op.call.index, op.key) == (call.index, last.key)]
+    first = min(op.begin_ns for op in alike)
+    others = max((op.begin_ns for op in own if op not in alike), default=0)
+    return first if len(alike) > 1 and first > others else None
+
+
+def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:
+    """Whether any process that does not wait did something of late, or ended."""
+    newest: dict[int, int] = {}
+    for (process, _), ns in evidence.sample.active.items():
+        newest[process] = max(ns, newest.get(process, 0))
+    for process, end in enumerate(evidence.ends):
+        if end.over and end.how != SILENT:
+            newest[process] = max(end.t_ns, newest.get(process, 0))
+    from_ns = evidence.cut_ns - evidence.stall_ns
+    return any(ns > from_ns for process, ns in newest.items() if process not in waiting)
+
+
+def _place_and_key(evidence: Evidence, op: Op) -> tuple[str | None, object]:
+    trace = evidence.trace
+    store = None if op.call.store is None else trace.stores[op.call.store]
+    key = trace.full_key(op.call.index, op.key)
+    return (None if store is None else store.place, key if isinstance(key, str) else repr(key))
+
+
+def _took_part(evidence: Evidence, asked: Op) -> bool:
+    """Whether who asks has used the key by another call as well: counted itself in, say."""
+    key = _place_and_key(evidence, asked)
+    return any(
+        op.call.index != asked.call.index and _place_and_key(evidence, op) == key
+        for op in evidence.sample.of_process[asked.process]
+        if op.call.kind == "store" and op.key is not None
+    )

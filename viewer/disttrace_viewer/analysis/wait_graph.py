@@ -17,10 +17,13 @@ from disttrace_viewer.analysis.node_rendezvous import AGENT, Agents
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
 from disttrace_viewer.analysis.rendezvous import LATE_NS, RendezvousIndex
-from disttrace_viewer.analysis.store_keys import Setters, taken_connections
+from disttrace_viewer.analysis.store_keys import Setters, asking, taken_connections
 from disttrace_viewer.sample.sample import STAND_IN, message_stream
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
+SERVER = "server"
+"""A store operation that waits for nobody's act, while the process that serves the store is still.
+"""
 NODES = "nodes"
 """An agent's rendezvous, which waits for other agents."""
 
@@ -56,6 +59,8 @@ class Wait:
     """Of a thread beside the one that does the process's exchanges: it holds up nobody else."""
     behind: Op | None = None
     """The wait of another thread that has the connection to the store which this one needs."""
+    polled: bool = False
+    """No open operation: a store is asked for the key again and again."""
 
     def __hash__(self) -> int:
         # An operation is in one wait only; members and targets may be thousands.
@@ -98,6 +103,7 @@ def waits(evidence: Evidence, index: RendezvousIndex, agents: Agents) -> tuple[W
     waiting = {op.process for op in (*keys, *behind) if op.id not in side}
     waiting |= {wait.process for wait in found}
     found += [replace(wait, side=wait.op.id in side) for wait in _keys(evidence, keys, waiting)]
+    found += _asked(evidence, waiting)
     for op, holder in behind.items():
         (wait,) = _keys(evidence, [holder], waiting)
         found.append(replace(wait, op=op, behind=holder))
@@ -117,8 +123,8 @@ def given_up_ns(ops: Iterable[Op]) -> int | None:
 def _side_threads(evidence: Evidence) -> frozenset[tuple[int, int]]:
     """Blocking store operations of threads that have no part in their process's exchanges.
 
-    What a process is at is told by the thread that does the exchanges of its groups; where none
-    does any, by the main thread.
+    What a process is at is told by the threads that do the exchanges of its groups; where none
+    does any, or they have done nothing since the main thread began to wait, by the main thread.
     """
     chosen = [op for op in evidence.blocking if op.call.kind == "store"]
     if not chosen:
@@ -126,7 +132,19 @@ def _side_threads(evidence: Evidence) -> frozenset[tuple[int, int]]:
     at_work: dict[int, set[int]] = {}
     for op in evidence.sample.of_kind("collective", "message"):
         at_work.setdefault(op.process, set()).add(op.thread)
-    return frozenset(op.id for op in chosen if op.thread not in at_work.get(op.process, {0}))
+    busy = {(op.process, op.thread) for op in evidence.blocking}
+    active = evidence.sample.active
+
+    def beside(op: Op) -> bool:
+        threads = at_work.get(op.process, {0})
+        if op.thread in threads:
+            return False
+        return op.thread != 0 or any(
+            (op.process, thread) in busy or active.get((op.process, thread), 0) > op.begin_ns
+            for thread in threads
+        )
+
+    return frozenset(op.id for op in chosen if beside(op))
 
 
 def _of_agents(evidence: Evidence) -> set[tuple[int, int]]:
@@ -381,11 +399,59 @@ def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterat
         missing = bool(unset) and blocks and not is_closed(op.error)
         # Who has filled a queue so far need not be the one to fill it once more.
         wanted = unset if missing and not queue else []
-        known = {setters.expected((place, key), op.process, waiting) for key in wanted}
+        known = {p for k in wanted for p in setters.expected((place, k), op.process, waiting)}
         if not missing:
-            known = {setters.begun.get((place, key)) for key in keys} - {op.process}
+            known = {setters.begun[place, k] for k in keys if (place, k) in setters.begun}
+            known.discard(op.process)
+        server = _still_server(evidence, op) if not (missing or known or op.error) else None
+        if server is not None:
+            yield Wait(op, SERVER, (SERVER, place), (server,))
+            continue
+        yield Wait(op, KEY, exchange, tuple(sorted(known)), unknown=missing)
+
+
+def _still_server(evidence: Evidence, op: Op) -> int | None:
+    """The other process that serves the store of an operation, if it does not run: a server answers
+    in a thread of its own, whatever else its process waits for.
+    """
+    trace = evidence.trace
+    place = (
+        None if op.call.store is None else trace.place_by_id.get(trace.stores[op.call.store].place)
+    )
+    server = None if place is None else place.server
+    if server is None or server == op.process or not evidence.is_still(server, [op.process]):
+        return None
+    return server
+
+
+def _asked(evidence: Evidence, waiting: Set[int]) -> Iterator[Wait]:
+    """Waits by polling. Where nobody is known to be the one to act, they hold up nobody: others
+    that wait for who asks are told where it is.
+    """
+    asked = list(asking(evidence))
+    if not asked:
+        return
+    setters = Setters(evidence)
+    everybody = waiting | {op.process for op, _ in asked}
+    for op, since in asked:
+        store = op.call.store
+        place = None if store is None else evidence.trace.stores[store].place
+        full = evidence.trace.full_key(op.call.index, op.key)
+        keys = [full] if isinstance(full, str) else list(full or [])
+        expected = {
+            process
+            for key in keys
+            for process in setters.expected((place, key), op.process, everybody, counted=True)
+        }
+        times = dict.fromkeys(("issued_ns", "wait_begin_ns", "complete_ns", "end_ns", "error"))
         yield Wait(
-            op, KEY, exchange, tuple(sorted(p for p in known if p is not None)), unknown=missing
+            replace(op, begin_ns=since, **times),  # type: ignore[arg-type]
+            KEY,
+            ("key", place, *sorted(keys)),
+            tuple(sorted(expected)),
+            unknown=True,
+            side=not expected,
+            polled=True,
         )
 
 

@@ -100,7 +100,8 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
         wait = next(w for w in waits if w.process == process and following[process] in w.targets)
         at = sentences.place(frame(trace, wait.op))
         said.append(
-            f"{trace.processes[process].label} is in {_detail(case, wait)} ({at}) and waits for"
+            f"{trace.processes[process].label} {'asks for' if wait.polled else 'is in'}"
+            f" {_detail(case, wait)} ({at}) and waits for"
             f" {trace.processes[following[process]].label}{_expected(wait)}"
         )
     groups = {w.op.call.group for w in waits if w.kind != KEY}
@@ -138,6 +139,8 @@ def _key(wait: Wait) -> str:
 
 
 def _expected(wait: Wait) -> str:
+    if wait.polled and len(wait.targets) > 0:
+        return ", which has set all such keys but this"
     return ", which alone has set such keys" if wait.kind == KEY else ""
 
 

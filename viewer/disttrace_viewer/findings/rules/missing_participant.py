@@ -181,7 +181,7 @@ def _skipped(case: Case, extra: Extra) -> str:
 def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     ends = [case.evidence.ends[s] for s in sinks]
     if sinks and all(case.polls(s) for s in sinks):
-        return "Find who should bring about what is asked for there, and what it does instead."
+        return outside.ASKED
     thread = next((text for s in sinks for text in outside.failed_threads(case, s)), None)
     if thread is not None:
         return f"Read the exception of its thread first: {thread}."

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from disttrace_viewer.analysis.liveness import STOPPED
 from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.analysis.process_ends import ALIVE, MISSED_NS, SILENT, is_closed
-from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MESSAGE, OTHER, Wait
+from disttrace_viewer.analysis.process_ends import is_closed
+from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MESSAGE, OTHER, SERVER, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.wording import sentences
 
+_FROZEN = (
+    "Look at what holds it there: a signal, a debugger, a call in a library that keeps the GIL, a"
+    " swapping or frozen host."
+)
+
 
 def find(case: Case) -> Iterator[Finding]:
-    """One finding per exchange that is complete, old, and not over.
+    """One finding per exchange that is complete, old, and not over; and per store whose server is
+    still.
 
     What an operation waits for that is seen only from outside is not known; it comes last.
     """
+    for wait in case.oldest():
+        if wait.kind == SERVER and wait not in case.owner and case.old(wait):
+            yield _unanswered(case, wait)
     for kinds in ((COLLECTIVE, MESSAGE), (OTHER,)):
         for wait in case.oldest():
             if wait.kind not in kinds or not wait.complete or wait in case.owner:
@@ -31,7 +39,9 @@ def find(case: Case) -> Iterator[Finding]:
 def _finding(case: Case, wait: Wait) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     inside = [w for w in case.open() if w.exchange == wait.exchange or _alike(w, wait)]
-    still = () if wait.kind == OTHER else _still(case, wait.arrived)
+    # Members that have begun, and then stopped running while other members went on waiting.
+    members = () if wait.kind == OTHER else wait.arrived
+    still = tuple(p for p in members if evidence.is_still(p, members))
     who = [w.process for w in inside]
     group = wait.op.call.group
     label = sentences.processes(trace, who)
@@ -57,8 +67,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         certainty=LIKELY,
         culprits=still,
         hint=(
-            "Look at what holds it there: a signal, a debugger, a call in a library that keeps the"
-            " GIL, a swapping or frozen host."
+            _FROZEN
             if still
             else "Suspect the network, the device or the library: test the links between these"
             " hosts, look for errors of the driver, and compare library versions."
@@ -73,15 +82,30 @@ def _finding(case: Case, wait: Wait) -> Finding:
     )
 
 
-def _still(case: Case, arrived: Sequence[int]) -> tuple[int, ...]:
-    """Members that have begun, and then stopped running while other members went on waiting."""
-    ends, processes = case.evidence.ends, case.evidence.trace.processes
-    newest = max((processes[p].last_ns for p in arrived), default=0)
-    return tuple(
-        p
-        for p in arrived
-        if ends[p].held == STOPPED
-        or (ends[p].how in (ALIVE, SILENT) and newest - processes[p].last_ns > MISSED_NS)
+def _unanswered(case: Case, wait: Wait) -> Finding:
+    """A store's server does not answer, since its process does not run."""
+    evidence, trace = case.evidence, case.evidence.trace
+    inside = [w for w in case.open() if w.exchange == wait.exchange]
+    who = list(dict.fromkeys(w.process for w in inside))
+    (server,) = wait.targets
+    return Finding(
+        kind="no_progress",
+        summary=(
+            f"{sentences.capital(sentences.processes(trace, who))} {sentences.have(len(who))} been"
+            f" in {sentences.operation(trace, wait.op)} at"
+            f" {sentences.place(frame(trace, wait.op))} for"
+            f" {sentences.span(max(evidence.age_ns(w.op) for w in inside))}, and"
+            f" {trace.processes[server].label}, which serves this store, does not answer"
+            f"{outside.where(case, [server])}."
+        ),
+        certainty=LIKELY,
+        culprits=(server,),
+        hint=_FROZEN,
+        waiting=tuple(who),
+        op=wait.op.call.op,
+        locations=evidence.locations(w.op for w in inside) + outside.locations(case, [server]),
+        at_ns=wait.op.begin_ns,
+        scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset({server})),
     )
 
 

@@ -13,6 +13,9 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.trace.model import Location
 from disttrace_viewer.wording import sentences
 
+ASKED = "Find who should bring about what is asked for there, and what it does instead."
+"""What to do about a store that is asked again and again."""
+
 
 def where(case: Case, processes: Iterable[int], *, named: bool = False) -> str:
     """A clause per place: ``; rank 2 is at loader.py:9 in load, not in any collective``.

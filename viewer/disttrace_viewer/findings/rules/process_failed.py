@@ -110,13 +110,12 @@ def _died(case: Case, process: int, silent: list[int]) -> bool:
     told = evidence.trace.processes[process].told
     reported = told is not None and told.event == "failed"
     seen_dead = evidence.alive_here and evidence.seen[process].alive is False
-    if not case.outside(process):
+    own = [w for w in case.waits if w.process == process and w.polled]
+    own += case.of_process.get(process, ())
+    if own:
         # It was waiting itself, and most often that is why somebody ended it. It broke the job
         # where others lost it soon after it had begun to wait.
-        soon = all(
-            evidence.age_ns(w.op) < evidence.stall_ns and w.op.error is None
-            for w in case.of_process[process]
-        )
+        soon = all(evidence.age_ns(w.op) < evidence.stall_ns and w.op.error is None for w in own)
         return soon and (noticed(case, process, together) or reported)
     if reported or seen_dead or noticed(case, process, together):
         return True
@@ -195,15 +194,29 @@ def _survivor(case: Case, process: int, together: Set[int]) -> bool:
 
 
 def awaited_before(case: Case, process: int) -> bool:
-    """Whether others had been waiting for it for so long that its end changed nothing."""
+    """Whether others had been waiting for it, or all others for anything, for so long that its end
+    changed nothing.
+    """
     evidence = case.evidence
     at = evidence.ends[process].t_ns
-    return any(
-        process in wait.targets
-        and wait.process != process
-        and at - evidence.since_ns(wait.op) >= evidence.stall_ns
+    stuck = [
+        wait
         for wait in case.waits
-    )
+        if wait.process != process and at - evidence.since_ns(wait.op) >= evidence.stall_ns
+    ]
+    if any(process in wait.targets for wait in stuck):
+        return True
+    others = {
+        p.index
+        for p in evidence.trace.processes
+        if p.index != process
+        and p.rank is not None
+        and p.role != AGENT
+        and not (evidence.ends[p.index].over and evidence.ends[p.index].t_ns < at - MISSED_NS)
+    }
+    return bool(others) and others <= {
+        wait.process for wait in stuck if not wait.side or wait.polled
+    }
 
 
 def _finding(case: Case, first: int, alike: list[int]) -> Finding:

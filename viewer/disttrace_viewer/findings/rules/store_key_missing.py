@@ -19,7 +19,8 @@ def find(case: Case) -> Iterator[Finding]:
     """One finding per key, or set of keys, that is awaited and not set.
 
     A thread beside the one that communicates may wait for a key all day, for "shutdown" say. Its
-    wait counts only where nothing else is wrong and the main thread waits for that thread.
+    wait counts only where nothing else is wrong and the main thread waits for that thread. Nor does
+    a wait by asking count but where nothing else is wrong.
     """
     seen = set()
     for wait in case.oldest():
@@ -29,7 +30,8 @@ def find(case: Case) -> Iterator[Finding]:
     if any(finding.severity == ERROR for finding in case.findings):
         return
     for wait in case.open():
-        if wait.side and _unset(case, wait) and _joined(case, wait) and wait.exchange not in seen:
+        last = wait.polled or (wait.side and _joined(case, wait))
+        if last and _unset(case, wait) and wait.exchange not in seen:
             seen.add(wait.exchange)
             yield _finding(case, wait)
 
@@ -87,18 +89,18 @@ def _finding(case: Case, wait: Wait) -> Finding:
     early = all(case.early(w) for w in inside)
     age = sentences.span(max(evidence.age_ns(w.op) for w in behind or inside))
     text += _behind(case, behind)
-    label = sentences.processes(trace, who)
+    label = f"{sentences.capital(sentences.processes(trace, who))} {sentences.have(len(who))}"
+    if wait.polled:
+        said = f"{label} asked for {names} again and again for {age} ({op.call.op} at {at}){doing}."
+    else:
+        said = f"{label} been in {op.call.op} of {names} at {at} for {age}, and {text}{doing}."
     return Finding(
         kind="store_key_missing",
-        summary=(
-            f"{sentences.capital(label)} {sentences.have(len(who))} been in"
-            f" {op.call.op} of"
-            f" {names} at {at} for {age}, and {text}{doing}."
-        ),
+        summary=said,
         certainty=CERTAIN
-        if store and not early and case.certain_journals(store.processes)
+        if store and not early and not wait.polled and case.certain_journals(store.processes)
         else LIKELY,
-        hint=_hint(before is not None and bool(pushed), behind),
+        hint=outside.ASKED if wait.polled else _hint(before is not None and bool(pushed), behind),
         waiting=tuple(who),
         op=op.call.op,
         key=key,

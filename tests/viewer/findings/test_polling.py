@@ -1,0 +1,153 @@
+"""Waits that no operation in flight shows: a store is asked for a key again and again, the main
+thread waits beside another one that communicates, the process that serves the store is still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.analysis.liveness import UNKNOWN, Look, Seen
+from disttrace_viewer.trace.model import Process
+from support.journals import MS, Journal, workers
+from support.scenes import S, beat, findings, only, ranks, stand, steps, store_call
+
+UNTIL_S = 20
+
+
+def count_in(journal: Journal, step: int, t: int) -> None:
+    """It counts itself in, and asks until all have: in this step at once."""
+    key = f"arrived/{step}"
+    journal.run(store_call(journal, "add", 60), t, MS, k=key)
+    journal.run(store_call(journal, "add", 61), t + 2 * MS, MS, k=key)
+
+
+def asks(journal: Journal, key: str) -> None:
+    """Every half second until the end."""
+    call = store_call(journal, "add", 61)
+    for n in range(1, 2 * UNTIL_S):
+        journal.run(call, n * S // 2, MS, k=key)
+
+
+def job(
+    folder: Path, third: Callable[[Journal, int], None], world_size: int = 3, *, series: bool = True
+) -> None:
+    """Two ranks have counted themselves in for step 3 and ask until all have; what the third does
+    is left to it.
+    """
+    for journal, group in steps(folder, world_size):
+        for step in (1, 2) if series else ():
+            count_in(journal, step, (120 + 10 * step) * MS)
+        if journal.rank == world_size - 1:
+            third(journal, group)
+        else:
+            journal.run(store_call(journal, "add", 60), 200 * MS, MS, k="arrived/3")
+            asks(journal, "arrived/3")
+        beat(journal, UNTIL_S)
+
+
+def in_barrier(journal: Journal, group: int) -> None:
+    """It went on without counting itself in."""
+    journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
+
+
+def in_loader(journal: Journal, group: int) -> None:
+    """It does something else."""
+    stand(journal, 3 * S, "/src/train.py", 70, "load")
+
+
+def test_who_left_its_count_out_and_waits_for_those_who_ask(tmp_path: Path) -> None:
+    """All but this key of the series it has set: each side waits for the other."""
+    job(tmp_path, in_barrier)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("deadlock", "likely", ())
+    assert (
+        "rank 1 asks for store.add of 'app/arrived/3' (train.py:61) and waits for rank 2, which has"
+        " set all such keys but this" in found.summary
+    )
+
+
+def test_a_first_key_names_nobody(tmp_path: Path) -> None:
+    """No habit yet: who waits for those who ask is told where they are."""
+    job(tmp_path, in_barrier, series=False)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("missing_participant", "likely", ())
+
+
+def test_those_who_ask_and_one_who_is_elsewhere(tmp_path: Path) -> None:
+    """Nothing is in flight at all."""
+    job(tmp_path, in_loader)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("store_key_missing", "likely", ())
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+    assert "Ranks 0, 1 have asked for 'app/arrived/3' again and again for 19." in found.summary
+    assert "rank 2 is at train.py:70 in load" in found.summary
+
+
+def test_somebody_gets_on(tmp_path: Path) -> None:
+    """The third computes and communicates with nobody, now and then."""
+
+    def works(journal: Journal, group: int) -> None:
+        for n in range(1, UNTIL_S):
+            journal.run(store_call(journal, "set", 80), n * S, MS, k="progress")
+
+    job(tmp_path, works)
+    assert findings(tmp_path) == []
+
+
+def test_a_controller_that_asks_all_day(tmp_path: Path) -> None:
+    """One rank looks for a message that it has no part in, while the other computes for long."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank:
+            in_loader(journal, group)
+        else:
+            asks(journal, "message")
+        beat(journal, UNTIL_S)
+    assert findings(tmp_path) == []
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_main_thread_beside_one_that_communicates(tmp_path: Path, *, busy: bool) -> None:
+    """It counts where the other thread has done nothing since; else it may wait all day."""
+    for journal in workers(tmp_path, 2):
+        group = journal.world()
+        thread = journal.numbered("thread", name="pool", main=False)
+        call = journal.collective(group)
+        journal.run(call, 150 * MS, MS, q=1, h=thread)
+        journal.begin(store_call(journal, "get", 50), 200 * MS, k="stop")
+        for n in range(1, UNTIL_S if busy else 1):
+            journal.run(call, n * S, MS, q=1 + n, h=thread)
+        beat(journal, UNTIL_S)
+    found = findings(tmp_path)
+    assert [f.kind for f in found] == ([] if busy else ["store_key_missing"])
+
+
+def first_is_stopped(process: Process) -> Seen:
+    """The kernel says so of rank 0."""
+    return Seen(alive=True, state="T") if process.rank == 0 else UNKNOWN
+
+
+@pytest.mark.parametrize("look", [first_is_stopped, lambda _: UNKNOWN])
+def test_a_server_that_is_still(tmp_path: Path, look: Look) -> None:
+    """Rank 0 serves the store and is stopped; a count of rank 1 is not answered."""
+    for journal, _ in steps(tmp_path, 2):
+        if journal.rank:
+            journal.begin(store_call(journal, "add", 60), 200 * MS, k="arrived/3")
+        beat(journal, UNTIL_S if journal.rank else 0)
+    found = only(findings(tmp_path, look=look))
+    assert (found.kind, found.certainty) == ("no_progress", "likely")
+    assert ranks(tmp_path, found.culprits) == [0]
+    assert "rank 0, which serves this store, does not answer" in found.summary
+
+
+def test_a_server_that_runs_is_not_blamed(tmp_path: Path) -> None:
+    """It waits for the other rank; its thread that serves answers all the same."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank:
+            journal.begin(store_call(journal, "add", 60), 200 * MS, k="arrived/3")
+        else:
+            in_barrier(journal, group)
+        beat(journal, UNTIL_S)
+    assert all(0 not in f.culprits or f.kind != "no_progress" for f in findings(tmp_path))
