@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disttrace_viewer.merge.store_servers import Life, clusters, identifier
-from disttrace_viewer.trace.model import Group, Member, Process, Store
+from disttrace_viewer.trace.model import Group, Member, Process
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,53 +23,61 @@ class Seen:
     ranks: tuple[int, ...] | None
     rank: int | None
     size: int | None
-    store: int | None
-    """Index into all stores."""
+    base: int | None
+    """The store at the bottom of the chain of prefixes of its own, as ``places`` have it."""
+    prefix: tuple[str | None, ...]
     nth: int | None
     default: bool
     t_ns: int | None
 
 
 def merge(
-    processes: Sequence[Process],
-    stores: Sequence[Store],
+    places: Mapping[int, str],
     seen: Sequence[Seen],
     circles: Sequence[int],
     lives: Sequence[Life],
-    id_of: Callable[[int, int], str],
-) -> tuple[tuple[Group, ...], Mapping[tuple[int, int], int]]:
-    """The groups, and for every (process, number) the index of its group.
+) -> tuple[tuple[Group, ...], dict[tuple[int, int], int], list[tuple[int, int]]]:
+    """The groups, still without ids; for every (process, number) the index of its group; and of
+    each group the (process, number) whose word is taken for what it is.
 
     Two definitions are one group when they met in the same place under the same full prefix, are
     the n-th there for both, and have the same members. Where the store or a prefix is unknown,
     name, members and time decide within a ``circle`` (processes that met or descend from one
     another), the k-th of one process being the k-th of the other.
-
-    ``id_of`` (process, number) is the id that a member gives it by itself, as OTLP names it. Where
-    groups that are read together share one, since they met at one port after one another or on
-    hosts that know nothing of each other, each gets a suffix of its own.
     """
     buckets: dict[Hashable, list[Seen]] = {}
     count: dict[Hashable, int] = {}
     for item in seen:
-        store = None if item.store is None else stores[item.store]
-        if store is not None and None not in store.prefix:
-            key: Hashable = ("met", store.place, store.prefix, item.nth)
+        if item.base is not None and None not in item.prefix:
+            key: Hashable = ("met", places.get(item.base, ""), item.prefix, item.nth)
         else:
             named = (item.process, item.name, item.ranks or item.size)
             count[named] = count.get(named, 0) + 1
             key = ("named", circles[item.process], item.name, count[named])
         buckets.setdefault(key, []).append(item)
     groups: list[Group] = []
+    firsts: list[tuple[int, int]] = []
     index: dict[tuple[int, int], int] = {}
     for bucket in buckets.values():
         for alike in _by_members(bucket):
             for together in clusters(alike, lambda s: lives[s.process]):
-                group = _group(len(groups), together, stores, id_of)
+                group, first = _group(len(groups), together, places)
                 groups.append(group)
+                firsts.append((first.process, first.number))
                 index.update(((s.process, s.number), group.index) for s in together)
-    shared = Counter(group.id for group in groups)
-    return tuple(_unique(g, processes) if shared[g.id] > 1 else g for g in groups), index
+    return tuple(groups), index, firsts
+
+
+def named(
+    groups: Sequence[Group], processes: Sequence[Process], ids: Sequence[str]
+) -> tuple[Group, ...]:
+    """The groups with their ids: those that a member gives it by itself, as OTLP names it. Where
+    groups that are read together share one, since they met at one port after one another or on
+    hosts that know nothing of each other, each gets a suffix of its own.
+    """
+    shared = Counter(ids)
+    found = (replace(group, id=one) for group, one in zip(groups, ids, strict=True))
+    return tuple(_unique(g, processes) if shared[g.id] > 1 else g for g in found)
 
 
 def _unique(group: Group, processes: Sequence[Process]) -> Group:
@@ -94,17 +102,11 @@ def _by_members(bucket: Sequence[Seen]) -> list[list[Seen]]:
     return list(found.values())
 
 
-def _group(
-    index: int,
-    seen: Sequence[Seen],
-    stores: Sequence[Store],
-    id_of: Callable[[int, int], str],
-) -> Group:
+def _group(index: int, seen: Sequence[Seen], places: Mapping[int, str]) -> tuple[Group, Seen]:
     first = next((s for s in seen if s.ranks is not None), seen[0])
-    store = None if first.store is None else stores[first.store]
     ordered = sorted(seen, key=lambda s: (s.rank is None, s.rank or 0, s.process))
-    return Group(
-        id=id_of(first.process, first.number),
+    group = Group(
+        id="",
         index=index,
         name=first.name,
         desc=first.desc,
@@ -113,8 +115,9 @@ def _group(
         ranks=first.ranks,
         size=first.size,
         default=any(s.default for s in seen),
-        place=store.place if store is not None else None,
-        prefix=store.prefix if store is not None else (),
+        place=None if first.base is None else places.get(first.base, ""),
+        prefix=first.prefix,
         nth=first.nth,
         members=tuple(Member(s.process, s.number, s.rank, s.t_ns) for s in ordered),
     )
+    return group, first

@@ -237,4 +237,7 @@ def _names(ordered: Sequence[Sequence[int]], processes: Sequence[Process]) -> li
 def with_jobs(processes: Sequence[Process], jobs: Sequence[Job]) -> tuple[Process, ...]:
     """The processes bearing the ids of their jobs."""
     name = {i: job.id for job in jobs for i in job.processes}
-    return tuple(dataclasses.replace(p, job=name[p.index]) for p in processes)
+    return tuple(
+        p if p.job == name[p.index] else dataclasses.replace(p, job=name[p.index])
+        for p in processes
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import starmap
 
@@ -27,19 +27,49 @@ from disttrace_viewer.trace.model import (
 
 def processes_of(journals: Sequence[Journal]) -> tuple[tuple[Process, ...], tuple[Clock, ...]]:
     """One process per journal, in that order, and the clocks they go by."""
-    clocks: list[Clock] = []
-    place: dict[str, int] = {}
-    by_clock: dict[str, list[Journal]] = {}
+    known = Clocks()
     for journal in journals:
-        by_clock.setdefault(_clock_key(journal), []).append(journal)
-    for key, sharing in by_clock.items():
-        anchors = [anchor for j in sharing for anchor in _anchors(j)]
-        place[key] = len(clocks)
-        clocks.append(from_anchors(key, _host(sharing[0]), anchors))
+        known.add(journal)
+    clocks = known.found()
     processes = [
-        _process(index, journal, place[_clock_key(journal)], clocks)
-        for index, journal in enumerate(journals)
+        process_of(index, journal, known, clocks) for index, journal in enumerate(journals)
     ]
+    orphaned = (index for index, journal in enumerate(journals) if journal.orphaned)
+    tell(processes, orphaned)
+    return tuple(processes), clocks
+
+
+class Clocks:
+    """The clocks of journals, seen one by one: processes of one boot share theirs."""
+
+    def __init__(self) -> None:
+        self._best: dict[str, tuple[str, Anchor | None]] = {}
+        self.place: dict[str, int] = {}
+
+    def add(self, journal: Journal) -> None:
+        """One more journal."""
+        key = _clock_key(journal)
+        host, best = self._best.get(key) or (_host(journal), None)
+        for anchor in _anchors(journal):
+            if best is None or _rank(anchor) < _rank(best):
+                best = anchor
+        self._best[key] = (host, best)
+
+    def found(self) -> tuple[Clock, ...]:
+        """All clocks; ``place`` says which is which from then on."""
+        self.place = {key: place for place, key in enumerate(self._best)}
+        return tuple(
+            from_anchors(key, host, () if best is None else (best,))
+            for key, (host, best) in self._best.items()
+        )
+
+
+def _rank(anchor: Anchor) -> tuple[int, int]:
+    return (anchor.error_ns, anchor.monotonic_ns)
+
+
+def tell(processes: list[Process], orphaned: Iterable[int]) -> None:
+    """Write down in processes what those that launched them say of them."""
     told: dict[tuple[str | None, int | None], Worker] = {
         (parent.id, worker.pid): worker
         for parent in processes
@@ -52,13 +82,15 @@ def processes_of(journals: Sequence[Journal]) -> tuple[tuple[Process, ...], tupl
         for worker in parent.workers
         if worker.rank is not None
     }
-    for index, journal in enumerate(journals):
+    for index in orphaned:
         mine = launched.get((in_name(processes[index].host), processes[index].pid or 0))
-        if journal.orphaned and mine is not None:
+        if mine is not None:
             # Nothing but the names of its files is left, and what its launcher wrote of it.
             processes[index] = replace(processes[index], rank=mine.rank, attempt=mine.attempt)
-    knowing = (replace(p, told=told.get((p.parent, p.pid))) for p in processes)
-    return tuple(knowing), tuple(clocks)
+    for index, process in enumerate(processes):
+        word = told.get((process.parent, process.pid)) if told else None
+        if word is not None:
+            processes[index] = replace(process, told=word)
 
 
 def stack_of(journal: Journal, number: int | None) -> Stack:
@@ -92,7 +124,9 @@ def _anchors(journal: Journal) -> list[Anchor]:
     ]
 
 
-def _process(index: int, journal: Journal, clock: int, clocks: Sequence[Clock]) -> Process:
+def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clock]) -> Process:
+    """The process that wrote a journal, as far as definitions tell."""
+    clock = known.place[_clock_key(journal)]
     definitions, named = journal.definitions, journal.from_name
     record, listed = definitions.process, definitions.listed
     t0 = record.get("t0", 0)

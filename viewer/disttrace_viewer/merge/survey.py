@@ -49,18 +49,14 @@ def restrict(whole: Survey, jobs: Collection[str]) -> Survey:
 def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -> Survey:
     """Processes, places, groups and jobs from definitions."""
     processes, clocks = processing.processes_of(journals)
-    lives = [_life(p, j) for p, j in zip(processes, journals, strict=True)]
+    lives = [life_of(p, j) for p, j in zip(processes, journals, strict=True)]
     places, place_ids = places_of(processes, stores_of(journals, only_bases=True), lives)
     stores = stores_of(journals, place_ids)
     circles = launching.circles(processes, places)
-    groups, group_index = grouping.merge(
-        processes,
-        stores,
-        seen_groups(journals, processes, clocks, stores),
-        circles,
-        lives,
-        lambda process, number: journals[process].definitions.group_id(number) or "",
-    )
+    seen = seen_groups(journals, processes, clocks, stores)
+    groups, group_index, firsts = grouping.merge(place_ids, seen, circles, lives)
+    ids = [journals[process].definitions.group_id(number) or "" for process, number in firsts]
+    groups = grouping.named(groups, processes, ids)
     sources = [j.definitions.process.get("job_source") or "" for j in journals]
     orphans = frozenset(index for index, journal in enumerate(journals) if journal.orphaned)
     modified = [journal.modified_ns for journal in journals]
@@ -73,13 +69,14 @@ def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -
         stores=stores,
         places=places,
         groups=groups,
-        group_index=dict(group_index),
+        group_index=group_index,
         jobs=jobs,
         problems=problems,
     )
 
 
-def _life(process: Process, journal: Journal) -> Life:
+def life_of(process: Process, journal: Journal) -> Life:
+    """When a process lived, or may have."""
     if process.exit is not None:
         return Life(process.start_ns, process.exit.t_ns)
     return Life(process.start_ns, max(process.last_ns, journal.modified_ns))

@@ -45,25 +45,28 @@ def stores_of(
             base = index.get(record.get("base", number), own)
             if only_bases and base != own:
                 continue
-            found.append(
-                Store(
-                    own,
-                    process,
-                    number,
-                    record.get("type") or "?",
-                    record.get("name") or None,
-                    base,
-                    tuple(record.get("prefix") or ()),
-                    record.get("host") or None,
-                    record.get("port"),
-                    record.get("server", False),
-                    record.get("address") or None,
-                    record.get("path") or None,
-                    places.get(base, ""),
-                    record.get("connection"),
-                )
-            )
+            found.append(store_of(own, process, number, record, base, places.get(base, "")))
     return tuple(found)
+
+
+def store_of(index: int, process: int, number: int, record: Record, base: int, place: str) -> Store:
+    """A store of a process; ``base`` is the index of that at the bottom of its prefixes."""
+    return Store(
+        index,
+        process,
+        number,
+        record.get("type") or "?",
+        record.get("name") or None,
+        base,
+        tuple(record.get("prefix") or ()),
+        record.get("host") or None,
+        record.get("port"),
+        record.get("server", False),
+        record.get("address") or None,
+        record.get("path") or None,
+        place,
+        record.get("connection"),
+    )
 
 
 def seen_groups(
@@ -79,25 +82,49 @@ def seen_groups(
         return None if t is None else to_unix(clocks[where.clock], where.t0 + t)
 
     index = {(s.process, s.number): s.index for s in stores}
-    return [
-        Seen(
-            process=process,
-            number=number,
-            name=record.get("name") or "",
-            desc=record.get("desc") or None,
-            type=record.get("type") or None,
-            backends=record.get("backends") or {},
-            ranks=record.get("ranks"),
-            rank=record.get("rank"),
-            size=record.get("size"),
-            store=index.get((process, record.get("store", -1))),
-            nth=record.get("nth"),
-            default=record.get("default", False),
-            t_ns=unix(process, record.get("t")),
-        )
-        for process, journal in enumerate(journals)
-        for number, record in journal.definitions.numbered["group"].items()
-    ]
+    found = []
+    for process, journal in enumerate(journals):
+        for number, record in journal.definitions.numbered["group"].items():
+            own = index.get((process, record.get("store", -1)))
+            store = None if own is None else stores[own]
+            found.append(
+                seen(
+                    process,
+                    number,
+                    record,
+                    None if store is None else store.base,
+                    () if store is None else store.prefix,
+                    unix(process, record.get("t")),
+                )
+            )
+    return found
+
+
+def seen(
+    process: int,
+    number: int,
+    record: Record,
+    base: int | None,
+    prefix: tuple[str | None, ...],
+    t_ns: int | None,
+) -> Seen:
+    """A group as one process defined it; its store has a prefix over that at the bottom."""
+    return Seen(
+        process,
+        number,
+        record.get("name") or "",
+        record.get("desc") or None,
+        record.get("type") or None,
+        record.get("backends") or {},
+        record.get("ranks"),
+        record.get("rank"),
+        record.get("size"),
+        base,
+        prefix,
+        record.get("nth"),
+        record.get("default", False),
+        t_ns,
+    )
 
 
 @dataclass(slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import gzip
 import os
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from disttrace_viewer.load.discover import Files, discover
 from disttrace_viewer.load.files import below, is_remote, opened
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states.engines import Engine, here
-from disttrace_viewer.states.merged import Merged, merge
+from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.states.packed import Packed
 from disttrace_viewer.states.reduce import reduce
-from disttrace_viewer.states.state import MOST_BYTES, Batches, State, StateError, pack_batch
+from disttrace_viewer.states.state import MOST_BYTES, StateError, inflated, pack_batch
 from disttrace_viewer.trace.errors import ViewerError
 
 BATCH = 128
@@ -28,8 +30,8 @@ SUFFIX = ".states.jsonl.gz"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """States of some journals as a batch, and the names of those that nobody could read: their
-    worker was lost twice.
+    """States of some journals as a batch, compressed, and the names of those that nobody could
+    read: their worker was lost twice.
     """
 
     states: bytes | None
@@ -60,7 +62,7 @@ def run(task: Task) -> Part:
             state = reduce(files, window=task.window, history=task.history)
             if state is not None:
                 found.append(state)
-        return Part(pack_batch(found), len(found))
+        return Part(zlib.compress(pack_batch(found), 1), len(found))
 
 
 def reduced(
@@ -134,14 +136,13 @@ def of_journals(
 
 def merged(parts: Parts) -> Merged:
     """The states of all parts, merged."""
-    found: list[State] = []
+    packed = Packed()
     unread: list[str] = []
-    batches = Batches()
     for part in parts:
         if part.states is not None:
-            found += batches.states(part.states)
+            packed.add(part.states)
         unread += part.lost
-    return Merged(merge(found).states, tuple(sorted(unread)))
+    return Merged(packed, tuple(sorted(unread)))
 
 
 def write(path: str, parts: Parts) -> tuple[int, int]:
@@ -157,7 +158,7 @@ def write(path: str, parts: Parts) -> tuple[int, int]:
         with gzip.open(f"{path}.part", "wb", compresslevel=4) as file:
             for part in parts:
                 if part.states is not None:
-                    file.write(part.states + b"\n")
+                    file.write(inflated(part.states) + b"\n")
                 file.writelines(orjson.dumps({"unread": base}) + b"\n" for base in part.lost)
                 count, unread = count + part.count, unread + len(part.lost)
         os.replace(f"{path}.part", path)
@@ -177,22 +178,21 @@ def holds_states(path: str) -> bool:
 
 def read(paths: Sequence[str]) -> Merged:
     """The merged states in files. Raises ViewerError where one holds no states."""
-    found: list[State] = []
+    packed = Packed()
     unread: list[str] = []
-    batches = Batches()
     for path in _files(paths):
         try:
-            with opened(path) as packed, gzip.open(packed, "rb") as file:
+            with opened(path) as raw, gzip.open(raw, "rb") as file:
                 for line in _lines(file):
                     if line.startswith(b'{"unread":'):
                         unread.append(orjson.loads(line)["unread"])
                     else:
-                        found += batches.states(line)
+                        packed.add(zlib.compress(line, 1))
         except StateError as error:
             raise ViewerError(f"{path} {error}.") from error
         except (OSError, EOFError, orjson.JSONDecodeError) as error:
             raise ViewerError(f"{path} cannot be read as states ({error}).") from error
-    return Merged(merge(found).states, tuple(sorted(unread)))
+    return Merged(packed, tuple(sorted(unread)))
 
 
 def _lines(file: IO[bytes]) -> Iterator[bytes]:

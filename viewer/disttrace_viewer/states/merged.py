@@ -6,7 +6,7 @@ Longer than most files: what a state leaves out is filled in here by the order o
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, cast
 import orjson
 
 from disttrace.journal.format import ranks_of
-from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal
-from disttrace_viewer.load.problems import CUT_OFF, Problems
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.processes import stack_of
-from disttrace_viewer.merge.survey import Survey, build
-from disttrace_viewer.merge.tables import KINDS
+from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.sample.sample import Course, Sample, Stream
 from disttrace_viewer.states.history import unpacked
+from disttrace_viewer.states.packed import Packed, batches_of, rating
 from disttrace_viewer.states.state import ROW, State
-from disttrace_viewer.trace.model import Call, Key, Problem, Process, Stack, StackSample, Trace
+from disttrace_viewer.states.survey import StateSurvey, base_stores, journal_of, survey
+from disttrace_viewer.trace.model import Call, Key, Process, Stack, StackSample, Store, Trace
 from disttrace_viewer.trace.operation import Op
 
 if TYPE_CHECKING:
@@ -44,49 +44,40 @@ class Merged:
     """Sentences about journals that were asked for and are in no state."""
 
     @cached_property
-    def survey(self) -> Survey:
+    def survey(self) -> StateSurvey:
         """What the definitions of all states say together."""
-        return _survey(list(self.states.values()))
+        return survey(self.states)
 
-    @cached_property
-    def opened(self) -> Merged:
-        """With the creations of groups that are over, if any rule can have a use for them: where
-        all came to an end and all processes made the same groups there is nothing to find in them.
-        """
-        states = list(self.states.values())
-        if any(state["unsettled"] for state in states) or self._differ():
-            return Merged({key: _opened(state) for key, state in self.states.items()}, self.unread)
-        return self
-
-    def _differ(self) -> bool:
-        joined: set[int] = set()
-        made = [self.states[journal.id]["made"] for journal in self.survey.journals]
-        for group in self.survey.groups:
-            if group.default:
-                members = [m.process for m in group.members]
-                if len({made[i] for i in members}) > 1 or joined & {*members}:
-                    return True
-                joined.update(members)
-        return False
+    @property
+    def partial(self) -> frozenset[str]:
+        """Ids of the processes of whose journals only a part was read."""
+        found = self.survey
+        return frozenset(found.processes[i].id for i in found.partial)
 
 
 def merge(states: Iterable[State | Merged]) -> Merged:
     """All states in one. ``merge([merge([a, b]), c])`` equals ``merge([a, merge([b, c])])``."""
     found: dict[str, State] = {}
+    packed: Packed | None = None
     unread: dict[str, None] = {}
     for item in states:
         if isinstance(item, Merged):
             unread.update(dict.fromkeys(item.unread))
+            if packed is None and isinstance(item.states, Packed):
+                packed = item.states
+                continue
         each = item.states.values() if isinstance(item, Merged) else (item,)
         for state in each:
             other = found.get(state["id"])
-            if other is None or _rating(state) > _rating(other):
+            if other is None or rating(state) > rating(other):
                 found[state["id"]] = state
-    return Merged({key: found[key] for key in sorted(found)}, tuple(sorted(unread)))
-
-
-def _rating(state: State) -> tuple[int, int, int, bool, str]:
-    return (state["read"], state["size"], state["last_t"], "history" in state, state["base"])
+    names = tuple(sorted(unread))
+    if packed is None:
+        return Merged({key: found[key] for key in sorted(found)}, names)
+    if found:
+        packed = packed.copy()
+        packed.put(found.values())
+    return Merged(packed, names)
 
 
 def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trace, Sample]:
@@ -94,42 +85,39 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
 
     ``jobs`` are ids of those to keep (default: all).
     """
-    alike = merged.opened is merged
-    merged = merged.opened
-    whole = survey = merged.survey
-    states = [merged.states[j.id] for j in survey.journals]
+    whole = found = merged.survey
+    alike = whole.alike
     if jobs is not None:
         chosen = set(jobs)
-        kept = [s for s, p in zip(states, survey.processes, strict=True) if p.job in chosen]
-        if len(kept) < len(states):
-            survey = _survey(kept)
-            states = [merged.states[j.id] for j in survey.journals]
+        kept = {p.id for p in whole.processes if p.job in chosen}
+        if len(kept) < len(whole.processes):
+            found = survey(merged.states, kept)
     problems = Problems()
-    problems.extend(survey.problems)
+    problems.extend(found.problems)
     for sentence in merged.unread:
         problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
-    building = _Building(survey, states, alike)
+    building = _Building(found, merged.states, alike)
     building.read()
-    here = {job.id for job in survey.jobs}
+    here = {job.id for job in found.jobs}
     trace = Trace(
         processes=tuple(building.processes),
         operations=NO_TABLE,
         calls=NO_TABLE,
         completions=NO_TABLE,
-        groups=survey.groups,
-        stores=survey.stores,
-        places=survey.places,
+        groups=grouping.named(found.groups, building.processes, building.ids),
+        stores=tuple(building.stores),
+        places=found.places,
         jobs=tuple(
             replace(job, last_ns=max(building.processes[i].last_ns for i in job.processes))
-            for job in survey.jobs
+            for job in found.jobs
         ),
         other_jobs=tuple(replace(j, processes=()) for j in whole.jobs if j.id not in here),
-        clocks=survey.clocks,
+        clocks=found.clocks,
         stacks=tuple(building.stacks),
         errors=tuple(building.errors),
         keys=tuple(building.keys),
         problems=problems.found(),
-        paths=survey.paths,
+        paths=(),
         read_ns=time.time_ns(),
         _calls=dict(enumerate(building.calls)),
     )
@@ -138,26 +126,13 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
 
 def jobs_of(merged: Merged) -> tuple[Any, ...]:
     """The jobs that the states are of."""
-    return merged.opened.survey.jobs
+    return merged.survey.jobs
 
 
-def _survey(states: Sequence[State]) -> Survey:
-    problems = Problems()
-    for state in states:
-        for path, kind, sentence in state["problems"]:
-            if kind == CUT_OFF:
-                problems.cut_off[path] = None
-            else:
-                problems.take(Problem(path=path, kind=kind, sentence=sentence))
-    journals = sorted(
-        (_journal(state) for state in states),
-        key=lambda j: (j.definitions.process.get("start_ns", j.modified_ns), j.id),
-    )
-    return build((), journals, problems)
-
-
-def _opened(state: State) -> State:
+def opened(state: State) -> State:
     """A state with the creations that are over among its operations."""
+    if state["built"] == NOTHING:
+        return state
     built = orjson.loads(state["built"])
     numbered = dict(state["numbered"])
     for kind in ("call", "store"):
@@ -165,103 +140,63 @@ def _opened(state: State) -> State:
         known = {int(n): value for n, value in numbered[kind].items()}
         numbered[kind] = dict(sorted({**more, **known}.items()))
     ops = sorted((*state["ops"], *built["ops"]), key=lambda row: row[0])
-    return {
-        **state,
-        "numbered": numbered,
-        "ops": ops,
-        "built": NOTHING,
-        "unsettled": False,
-        "made": 0,
-    }
+    return {**state, "numbered": numbered, "ops": ops, "built": NOTHING}
 
 
 NOTHING = '{"ops":[],"call":{},"store":{}}'
 
 
-def _journal(state: State) -> Journal:
-    definitions = _Known(state["base"])
-    definitions.process = state["process"]
-    definitions.identity = state["identity"]
-    definitions.versions = state["versions"]
-    definitions.last_t = state["last_t"]
-    for kind, records in state["listed"].items():
-        definitions.listed[kind] = records
-    for kind, table in state["numbered"].items():
-        record = _RECORDS.get(kind)
-        definitions.numbered[kind] = {
-            int(n): value if record is None else record(value) for n, value in table.items()
-        }
-    return Journal(
-        id=state["id"],
-        files=Files(state["base"], state["base"]),
-        definitions=definitions,
-        from_name=state["named"],
-        modified_ns=state["modified_ns"],
-        head_t=state["head_t"],
-    )
-
-
-class _Known(Definitions):
-    """Definitions whose stacks bear names already."""
-
-    __slots__ = ()
-
-    def frames(self, number: int | None) -> list[tuple[str, int, str]]:
-        """The frames of a stack."""
-        found = self.get("stack", number)
-        return [] if found is None else [(file, line, name) for file, line, name in found["frames"]]
-
-
-def _group(value: dict[str, Any]) -> dict[str, Any]:
-    return {**value, "ranks": ranks_of(value["ranks"])} if "ranks" in value else value
-
-
-_RECORDS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "string": lambda value: {"v": value},
-    "stack": lambda value: {"frames": value},
-    "group": _group,
-}
-
-
 @dataclass
 class _Building:
-    survey: Survey
-    states: Sequence[State]
+    survey: StateSurvey
+    states: Mapping[str, State]
     alike: bool
     processes: list[Process] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    """Of groups."""
     stacks: dict[Stack, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
     keys: dict[Key, int] = field(default_factory=dict)
-    ops: list[Op] = field(default_factory=list)
+    ops: dict[int, list[Op]] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
     longest: dict[tuple[int, int], int] = field(default_factory=dict)
     active: dict[tuple[int, int], int] = field(default_factory=dict)
     refused: dict[tuple[int, int], int] = field(default_factory=dict)
     courses: dict[tuple[int, Stream], tuple[int, int, int]] = field(default_factory=dict)
     history: dict[tuple[int, Stream], Course] = field(default_factory=dict)
     queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
-    _stores: dict[tuple[int, int], int] = field(default_factory=dict)
+    _mine: dict[int, int] = field(default_factory=dict)
+    """Stores of the process that is read, by its own numbers."""
+    _asked: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """By process whose word is taken for a group: its own number of it, and the group."""
     _alike: dict[int, _Alike] = field(default_factory=dict)
-    """By the identity of a record, which states that are read together share."""
+    """By the identity of a record, which states of a batch share."""
     _stacks_alike: dict[int, int | None] = field(default_factory=dict)
-    _own_rank: dict[tuple[int, int], int | None] = field(default_factory=dict)
+    _prefixes: dict[tuple[str | None, ...], tuple[str | None, ...]] = field(default_factory=dict)
 
     def read(self) -> None:
-        """Go through all states in the order of the survey's processes."""
-        self._stores = {(s.process, s.number): s.index for s in self.survey.stores}
-        for group in self.survey.groups:
-            for member in group.members:
-                self._own_rank[member.process, group.index] = member.rank
-        for process, journal, state in zip(
-            self.survey.processes, self.survey.journals, self.states, strict=True
-        ):
-            self._process(process, journal, state)
+        """Go through all states."""
+        known = self.survey
+        self.processes = list(known.processes)
+        self.stores = list(known.bases)
+        self.ids = [""] * len(known.groups)
+        for group, (process, number) in enumerate(known.firsts):
+            self._asked.setdefault(process, []).append((number, group))
+        for batch in batches_of(self.states):
+            self._alike.clear()
+            self._stacks_alike.clear()
+            for state in batch:
+                index = known.index.get(state["id"])
+                if index is not None:
+                    self._process(index, state if self.alike else opened(state))
 
     def sample(self) -> Sample:
         """The sample that the states hold."""
         return Sample(
-            ops=tuple(self.ops),
-            counts={i: state["count"] for i, state in enumerate(self.states)},
+            ops=tuple(op for i in range(len(self.processes)) for op in self.ops.get(i, ())),
+            counts=self.counts,
             longest=self.longest,
             active=self.active,
             refused=self.refused,
@@ -271,9 +206,15 @@ class _Building:
             alike=self.alike,
         )
 
-    def _process(self, process: Process, journal: Journal, state: State) -> None:
-        clock, index = self.survey.clocks[process.clock], process.index
-
+    def _process(self, index: int, state: State) -> None:
+        process, journal = self.processes[index], journal_of(state)
+        clock = self.survey.clocks[process.clock]
+        self.counts[index] = state["count"]
+        bases = base_stores(journal.definitions.numbered["store"])
+        first = self.survey.first_base[index]
+        self._mine = {number: first + at for number, at in bases.items()}
+        for mine, place in self._asked.get(index, ()):
+            self.ids[place] = journal.definitions.group_id(mine) or ""
         zero = to_unix(clock, process.t0)  # clocks of states do not drift
 
         def unix(t: int) -> int:
@@ -281,18 +222,16 @@ class _Building:
 
         beat = state["beat"]
         files = (state["base"], *_paths(state))
-        self.processes.append(
-            replace(
-                process,
-                last_ns=max(process.last_ns, unix(state["last_t"])),
-                heartbeat_ns=None if beat is None else unix(beat),
-                latest_samples={
-                    thread: StackSample(unix(t), stack_of(journal, number))
-                    for thread, t, number in state["stands"]
-                },
-                damage=self.survey.problems.of(files),
-                losses=self.survey.problems.losses(files),
-            )
+        self.processes[index] = replace(
+            process,
+            last_ns=max(process.last_ns, unix(state["last_t"])),
+            heartbeat_ns=None if beat is None else unix(beat),
+            latest_samples={
+                thread: StackSample(unix(t), stack_of(journal, number))
+                for thread, t, number in state["stands"]
+            },
+            damage=self.survey.problems.of(files),
+            losses=self.survey.problems.losses(files),
         )
         calls: dict[int, int] = {}
         for number, record in journal.definitions.numbered["call"].items():
@@ -321,8 +260,9 @@ class _Building:
                 if -1 not in past:
                     self.history[index, (group, backend)] = list(enumerate(past, 1))
         for store, key, pushed, popped in state["queues"]:
-            if (index, store) in self._stores:
-                self.queues[index, self._stores[index, store], key] = (pushed, popped)
+            own = self._store(index, journal, store)
+            if own is not None:
+                self.queues[index, own, key] = (pushed, popped)
 
     def _op(self, process: int, journal: Journal, row: list[Any], call: int, begin: int) -> None:
         missing = len(ROW) - len(row)
@@ -334,7 +274,7 @@ class _Building:
             self.errors.setdefault(text, len(self.errors))
         if refused and seq is not None:
             self.refused[process, number], seq = seq, None
-        self.ops.append(
+        self.ops.setdefault(process, []).append(
             Op(
                 process,
                 number,
@@ -365,13 +305,27 @@ class _Building:
             alike = self._alike[id(record)] = _Alike.of(record)
         group = self.survey.group_index.get((process, alike.group))
         index = len(self.calls)
-        own_rank = None if group is None else self._own_rank.get((process, group))
-        store = self._stores.get((process, alike.store))
+        numbered = journal.definitions.numbered["group"]
+        own_rank = None if group is None else numbered[alike.group].get("rank")
+        store = self._store(process, journal, alike.store)
         stack = self._stack(journal, alike.stack)
         before = (index, process, alike.op, alike.kind, group, own_rank)
         fields: tuple[Any, ...] = (*before, *alike.middle, store, *alike.names, stack, alike.args)
         self.calls.append(Call(*fields))
         return index
+
+    def _store(self, process: int, journal: Journal, number: int) -> int | None:
+        """The index of a store by its process's own number."""
+        found = self._mine.get(number)
+        record = journal.definitions.get("store", number)
+        if found is None and record is not None:
+            base = self._mine.get(record.get("base", number), -1)
+            found = self._mine[number] = len(self.stores)
+            place = self.stores[base].place if base >= 0 else ""
+            one = store_of(found, process, number, record, base, place)
+            prefix = self._prefixes.setdefault(one.prefix, one.prefix)
+            self.stores.append(replace(one, prefix=prefix))
+        return found
 
     def _stack(self, journal: Journal, number: int | None) -> int | None:
         record = journal.definitions.get("stack", number)

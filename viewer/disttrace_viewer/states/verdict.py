@@ -62,11 +62,8 @@ def verdict(
     journals of those concerned were read in full for their states.
     """
     trace, sample = trace_of(merged, jobs=jobs)
-    partial = frozenset(
-        index
-        for index, process in enumerate(trace.processes)
-        if merged.states[process.id]["read"] < merged.states[process.id]["size"]
-    )
+    unfinished = merged.partial
+    partial = frozenset(i for i, p in enumerate(trace.processes) if p.id in unfinished)
     none = cast("Exchanges", None)
     evidence = Evidence(trace, none, stall_ns=stall_ns, look=look, given=sample, partial=partial)
     return Verdict(*judge(evidence))

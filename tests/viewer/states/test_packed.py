@@ -1,0 +1,71 @@
+"""States of large jobs, of which only a batch at a time is unpacked."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.load.discover import discover
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.states import merge, reduce, verdict
+from disttrace_viewer.states import packed as packing
+from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.states.packed import Packed
+from disttrace_viewer.states.state import State, pack_batch
+from support.scenes import nobody_knows
+from support.splits import differing
+from support.states import hang
+
+
+@pytest.fixture
+def at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where states are too many to stay unpacked."""
+    monkeypatch.setattr(packing, "KEPT", 0)
+
+
+def reduced(path: Path, window: int | None = None) -> list[State]:
+    """The states of all journals in a folder."""
+    found = []
+    for files in discover([str(path)], Problems()):
+        state = reduce(files, window=window)
+        assert state is not None
+        found.append(state)
+    return found
+
+
+def packed(*batches: list[State]) -> Packed:
+    """States in batches."""
+    found = Packed()
+    for batch in batches:
+        found.add(zlib.compress(pack_batch(batch)))
+    return found
+
+
+@pytest.mark.usefixtures("at_a_time")
+def test_a_batch_at_a_time_gives_the_findings_of_all(tmp_path: Path) -> None:
+    """Also the report, in which all processes stand."""
+    hang(tmp_path, size=7)
+    states = reduced(tmp_path)
+    whole = verdict(merge(states), look=nobody_knows)
+    halves = Merged(packed(states[4:], states[2:4], states[:2]))
+    found = verdict(halves, look=nobody_knows)
+    assert found.findings == whole.findings
+    assert found.lines() == whole.lines()
+    assert found.to_dict() == whole.to_dict()
+    assert differing(tmp_path) == []
+
+
+@pytest.mark.usefixtures("at_a_time")
+def test_of_two_states_that_which_read_more_counts(tmp_path: Path) -> None:
+    """In whatever order they come, in batches or by themselves."""
+    hang(tmp_path, count=200)
+    tails, whole = reduced(tmp_path, window=200), reduced(tmp_path)
+    assert dict(packed(tails, whole)) == dict(packed(whole, tails)) == dict(packed(whole))
+    some = merge([Merged(packed(tails)), *whole[:2]])
+    assert dict(some.states) == {s["id"]: s for s in (*whole[:2], *tails[2:])}
+    assert dict(merge([some, *tails]).states) == dict(some.states)
+    assert some.partial == {s["id"] for s in tails[2:]}
+    again = verdict(merge([some, *whole[2:]]), look=nobody_knows)
+    assert again.findings == verdict(merge(whole), look=nobody_knows).findings

@@ -1,0 +1,103 @@
+"""States as they travel, by the batch: unpacked when they are asked for, and not kept.
+
+What Python makes of a state takes forty times its packed size. Of a job of a hundred thousand ranks
+a batch at a time is unpacked, as often as all are gone through; of smaller ones all stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from disttrace_viewer.states.state import Batches, State, inflated
+
+KEPT = 1 << 14
+"""Of so many states all stay unpacked."""
+_SHIFT = 32
+
+
+class Packed(Mapping[str, State]):
+    """States by the process that they are of; of two of one process, that which read more."""
+
+    def __init__(self) -> None:
+        self._batches: list[bytes] = []
+        self._where: dict[str, int] = {}
+        self._beside: dict[str, State] = {}
+        """States that came by themselves."""
+        self._kept: dict[int, list[State]] = {}
+        self._shared = Batches()
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._where)
+
+    def __getitem__(self, identity: str) -> State:
+        found = self._beside.get(identity)
+        if found is not None:
+            return found
+        at = self._where[identity]
+        return self._batch(at >> _SHIFT)[at & ((1 << _SHIFT) - 1)]
+
+    def add(self, data: bytes) -> None:
+        """One more batch, as ``state.pack_batch`` has it, compressed. Raises StateError."""
+        number = len(self._batches)
+        self._batches.append(data)
+        for place, state in enumerate(self._batch(number)):
+            known = self._where.get(state["id"])
+            if known is None or rating(state) > rating(self[state["id"]]):
+                self._beside.pop(state["id"], None)
+                self._where[state["id"]] = number << _SHIFT | place
+
+    def put(self, states: Iterable[State]) -> None:
+        """States that came by themselves."""
+        ordered = sorted(states, key=lambda s: (self._where.get(s["id"], -1), s["id"]))
+        for state in ordered:
+            known = self._where.get(state["id"])
+            if known is None or rating(state) > rating(self[state["id"]]):
+                self._where.setdefault(state["id"], -1)
+                self._beside[state["id"]] = state
+
+    def copy(self) -> Packed:
+        """Another one with the same states."""
+        found = Packed()
+        found._batches, found._where = [*self._batches], {**self._where}
+        found._beside, found._kept = {**self._beside}, {**self._kept}
+        found._shared = self._shared
+        return found
+
+    def batches(self) -> Iterator[Sequence[State]]:
+        """All states, so many at a time as lie in memory together."""
+        for number in range(len(self._batches)):
+            found = [
+                state
+                for place, state in enumerate(self._batch(number))
+                if self._where[state["id"]] == number << _SHIFT | place
+                and state["id"] not in self._beside
+            ]
+            if found:
+                yield found
+        if self._beside:
+            yield [*self._beside.values()]
+
+    def _batch(self, number: int) -> list[State]:
+        found = self._kept.get(number)
+        if found is None:
+            if len(self._where) > KEPT:
+                self._kept.clear()
+                self._shared = Batches()
+            found = self._kept[number] = self._shared.states(inflated(self._batches[number]))
+        return found
+
+
+def batches_of(states: Mapping[str, State]) -> Iterator[Sequence[State]]:
+    """All states, so many at a time as lie in memory together."""
+    if isinstance(states, Packed):
+        yield from states.batches()
+    elif states:
+        yield [*states.values()]
+
+
+def rating(state: State) -> tuple[int, int, int, bool, str]:
+    """Of two states of one process that with the higher one counts."""
+    return (state["read"], state["size"], state["last_t"], "history" in state, state["base"])
