@@ -37,7 +37,10 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("capture.native.operations:NativeOperations.begin", frozenset({"operations issued by C++"})),
     ("capture.native.operations:NativeOperations.done", frozenset({"operations issued by C++"})),
     ("capture.native.dispatcher:_Reader.begin", frozenset({"operations issued by C++"})),
-    ("capture.native.lazy_kernels:LazyRegistration._arm", frozenset({"operations issued by C++"})),
+    (
+        "capture.native.operator_calls:OperatorCalls._arm",
+        frozenset({"operations issued by C++", "waits of functional collectives"}),
+    ),
     (
         "capture.instrumentation.rejected_calls:Refusals._record",
         frozenset({"calls refused by torch"}),
@@ -52,7 +55,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
 
 # Native hooks stand in for the dispatcher kernels where torch has them.
 _UNUSED = (
-    ("capture.native.dispatcher:", "capture.native.lazy_kernels:")
+    ("capture.native.dispatcher:", "capture.native.operator_calls:")
     if hooks.supported()
     else ("capture.native.hooks:",)
 )

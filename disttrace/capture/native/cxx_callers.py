@@ -2,7 +2,7 @@
 
 Kernels cost microseconds on every operation, so they are put in place only then: before DDP's
 reducer and what its constructor calls, before a compiled model is loaded, and once operators are
-looked up. Looking up those of functional collectives proves nothing yet (see lazy_kernels.py).
+looked up. Looking up those of functional collectives proves nothing yet (see operator_calls.py).
 """
 
 from __future__ import annotations

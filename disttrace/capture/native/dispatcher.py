@@ -17,7 +17,7 @@ from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import NATIVE, Native
 from disttrace.capture.hot_path.call_key import freeze
-from disttrace.capture.native import cxx_callers, functional, hooks, lazy_kernels
+from disttrace.capture.native import cxx_callers, functional, hooks, operator_calls
 from disttrace.capture.native.kernels import (
     WITHIN,
     Kernels,
@@ -49,31 +49,29 @@ def install(capture: Capture) -> None:
     everywhere = Kernels(capture, PART, _NAMESPACE)
     within = Kernels(capture, PART, _NAMESPACE, WITHIN)
     operations = NativeOperations(capture)
-    issuing = functional.Issuing(capture, PART)
 
     def place(kernels: Kernels) -> None:
         defined = frozenset(operators(_NAMESPACE))
         for row in NATIVE:
             if row.dispatcher in defined:
                 reader = _Reader(capture, operations, row, schema_of(_NAMESPACE, row.dispatcher))
-                kernel = _kernel(capture, kernels, reader, row.dispatcher, issuing.seen)
+                kernel = _kernel(
+                    capture, kernels, reader, row.dispatcher, lambda call: issuing.seen(call)
+                )
                 kernels.put(row.dispatcher, kernel)
-
-    def place_within() -> None:
-        place(within)
-        issuing.place()
 
     def appeared() -> None:
         everywhere.once(functools.partial(place, everywhere))
 
     def called() -> None:
-        within.once(place_within)
+        within.once(functools.partial(place, within))
 
+    issuing = functional.Issuing(capture, PART, called, appeared)
     cxx_callers.watch_constructors(capture, PART, appeared)
     cxx_callers.watch_compiled(capture, PART, appeared)
     cxx_callers.watch_operators(capture, PART, appeared, (_NAMESPACE,))
-    lazy_kernels.install(capture, PART, functional.NAMESPACES, called)
-    lazy_kernels.install(capture, PART, (lazy_kernels.AUTOGRAD,), appeared)
+    autograd = operator_calls.AUTOGRAD
+    operator_calls.before_first(capture, PART, autograd, functional.issuers, appeared)
 
 
 def _kernel(

@@ -1,12 +1,12 @@
-"""Instrumentation of functional collectives: what issues them, and ``wait_tensor``.
+"""Instrumentation of functional collectives called from Python: what issues them, and their waits.
 
-Each issues an operator ``c10d::*`` from C++. A kernel there costs three times what one on the
-functional operator does, whose arguments are plain, and it alone sees the Work. So the first call
-of a signature passes both, and from then on the functional operator's kernel knows what the other
-would record. Where a Work has to be watched, every call passes both.
+Each issues an operator ``c10d::*`` from C++. Only a kernel there sees the Work, and it costs more
+than the record. So the first call of a signature passes that kernel, and from then on the call of
+the operator itself (``operator_calls.py``) knows what would be recorded. Where a Work has to be
+watched, every call passes both.
 
 Of the Work Python sees nothing afterwards: the tensor that holds the result is what people wait
-for. Without a kernel there, a rank that hangs in such a wait would seem to wait for nothing.
+for. Were that not seen, a rank that hangs in such a wait would seem to wait for nothing.
 """
 
 from __future__ import annotations
@@ -22,19 +22,21 @@ import torch
 from disttrace import errors
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import freeze
-from disttrace.capture.native import cxx_callers
+from disttrace.capture.native import cxx_callers, operator_calls
 from disttrace.capture.native.kernels import (
     WITHIN,
     Kernels,
     after_key,
-    dispatch_key,
+    including,
     operators,
     redispatch_of,
     schema_of,
 )
+from disttrace.capture.native.operator_calls import Function, OperatorCalls
+from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.choice import PLAIN
-from disttrace.recording.operation import Call, Operation
+from disttrace.recording.operation import Call, Operation, ThreadState
 
 PART = "waits of functional collectives"
 NAMESPACES = (cxx_callers.FUNCTIONAL, "_dtensor")
@@ -46,33 +48,38 @@ _GROUP = "group_name"
 _NO_TRAFFIC = {"fake"}
 
 
-def issuers(namespace: str) -> Iterator[str]:
-    """Names of the operators of a namespace that communicate."""
+def issuers(namespace: str) -> Iterator[tuple[str, int]]:
+    """Operators of a namespace that communicate, and the position of the group."""
     for name in operators(namespace):
-        if any(argument.name == _GROUP for argument in schema_of(namespace, name).arguments):
-            yield name
+        arguments = [argument.name for argument in schema_of(namespace, name).arguments]
+        if _GROUP in arguments:
+            yield name, arguments.index(_GROUP)
 
 
 class Issuing:
-    """Kernels on the functional operators that communicate."""
+    """Calls of functional operators that communicate."""
 
-    def __init__(self, capture: Capture, part: str) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        part: str,
+        called: Callable[[], None],
+        scripted: Callable[[], None],
+    ) -> None:
+        """``called`` puts the kernels of the key WITHIN in place, ``scripted`` those for all."""
         self._capture = capture
         self._part = part
-        self._kernels = {name: Kernels(capture, part, name) for name in NAMESPACES}
+        self._called = called
         core: Any = capture.recorder.core
         self._calls = Calls(capture.sites)
         self._find: Callable[..., Call | None] = (
             self._find_plainly if core.name == PLAIN else core.find
         )
         self._issued: dict[int, list[Call]] = {}  # by threads in a functional operator
+        self._operators = OperatorCalls(capture, part, self._wrap, scripted)
+        for namespace in NAMESPACES:
+            self._operators.watch(namespace, issuers)
         capture.on_fork += [self._calls.forget, self._issued.clear]
-
-    def place(self) -> None:
-        """Put all of them in place; those of the key WITHIN must stand by then."""
-        for namespace, kernels in self._kernels.items():
-            for name in issuers(namespace):
-                kernels.put_counting(name, self._kernel(kernels, namespace, name))
 
     def seen(self, call: Call) -> None:
         """The calling thread issued an operator of ``c10d`` and recorded it."""
@@ -81,88 +88,77 @@ class Issuing:
             if issued is not None:
                 issued.append(call)
 
-    def _kernel(self, kernels: Kernels, namespace: str, name: str) -> Callable[..., Any]:
+    def _wrap(self, original: Function) -> Function:
         part, fail, failed = self._part, self._capture.fail, self._capture.failed
-        recorder, works, threads = (
-            self._capture.recorder,
-            self._capture.works,
-            self._capture.recorder.threads,
-        )
-        begin, issued, find = recorder.begin, recorder.issued, self._find
-        redispatch, after, within = redispatch_of(namespace, name), after_key(), self._within
-        names = [argument.name for argument in schema_of(namespace, name).arguments]
-        at, number_of, running = names.index(_GROUP), self._group_number(), kernels.running
+        recorder, works = self._capture.recorder, self._capture.works
+        core, threads = recorder.core, recorder.threads
+        begin, issued, find, within = recorder.begin, recorder.issued, self._find, self._within
+        known, group_of, expect = self._operators.known, self._group_named(), works.expect
+        modes = torch._C._len_torch_dispatch_stack
 
-        def done(operation: Operation, result: Any) -> None:
-            issued(operation)
-            if operation.call.device_ends:
-                works.on_device(operation, None, None)
-            else:
-                works.expect(operation, result)
-
-        def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-            running.append(None)
+        def __call__(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
+            thread = threads.state
+            if thread.inside or core.off or modes() or not (args and _runs(args[0])):
+                return original(operator, *args, **kwargs)
+            operation = key = None
             try:
-                thread = threads.state
-                if thread.inside or kernels.off:
-                    return redispatch(keyset & after, *args, **kwargs)
-                operation = key = None
-                try:
-                    group = None if kwargs else number_of(args[at])
-                    if group is not None:
-                        key = name, group, args, sys._getframe(1)
-                        call = find(*key)
-                        if call is not None:
-                            operation = begin(thread, call)
-                except BaseException as error:
-                    fail(part, error)
-                if operation is None:
-                    return within(key, redispatch, keyset & after, args, kwargs)
-                try:
-                    thread.inside = True
-                    result = redispatch(keyset & after, *args)
-                except BaseException as error:
-                    thread.inside = False
-                    failed(part, operation, error)
-                    raise
+                name, at = known[id(operator)]
+                group = None if kwargs else group_of(args[at])
+                if group is not None and group.n > 0:
+                    key = name, group.n, args, sys._getframe(1)
+                    call = find(*key)
+                    if call is not None:
+                        operation = begin(thread, call)
+            except BaseException as error:
+                fail(part, error)
+            if operation is None:
+                return within(key, original, operator, args, kwargs)
+            try:
+                thread.inside = True
+                result = original(operator, *args)
+            except BaseException as error:
                 thread.inside = False
-                try:
-                    done(operation, result)
-                except BaseException as error:
-                    fail(part, error)
-                return result
-            finally:
-                running.pop()
+                failed(part, operation, error)
+                raise
+            thread.inside = False
+            try:
+                issued(operation)
+                if operation.call.device_ends:
+                    works.on_device(operation, None, None)
+                else:
+                    expect(operation, result)
+            except BaseException as error:
+                fail(part, error)
+            return result
 
-        return kernel
+        return __call__
 
     def _within(
         self,
         key: Any,
-        redispatch: Callable[..., Any],
-        keyset: Any,
+        original: Function,
+        operator: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         """Have the operator issued where the kernels on ``c10d`` see it, and learn of them."""
-        included, include = (
-            torch._C._dispatch_tls_is_dispatch_key_included,
-            torch._C._dispatch_tls_set_dispatch_key_included,
-        )
-        within, thread, issued = dispatch_key(WITHIN), threading.get_ident(), list[Call]()
-        outer, was_included = self._issued.get(thread), included(within)
+        cxx_callers.guarded(self._capture, self._part, self._called)
+        thread, issued = threading.get_ident(), list[Call]()
+        outer = self._issued.get(thread)
         self._issued[thread] = issued
-        include(within, True)
         try:
-            return redispatch(keyset, *args, **kwargs)
+            with including(WITHIN):
+                return original(operator, *args, **kwargs)
         finally:
-            include(within, was_included)
             if outer is None:
                 self._issued.pop(thread, None)
             else:
                 self._issued[thread] = outer
-            if key is not None and len(issued) == 1 and self._is_enough(issued[0]):
-                self._find(*key, issued[0])
+            try:
+                if key is not None and len(issued) == 1 and self._is_enough(issued[0]):
+                    self._find(*key, issued[0])
+            except BaseException as error:
+                self._capture.fail(self._part, error)
 
     def _find_plainly(
         self,
@@ -179,22 +175,21 @@ class Issuing:
             self._calls.add(key, call)
         return self._calls.get(key)
 
-    def _group_number(self) -> Callable[[Any], int | None]:
-        """Gives the number of the group that an operator names; None where it is not known yet."""
+    def _group_named(self) -> Callable[[Any], GroupEntry | None]:
+        """Gives the entry of the group that a call names; None where it is not known yet."""
         from torch._C._distributed_c10d import _resolve_process_group
 
         entry_of = self._capture.groups.get
 
-        def number(name: Any) -> int | None:
+        def named(name: Any) -> GroupEntry | None:
             try:
-                entry = entry_of(id(_resolve_process_group(name) if type(name) is str else name))
+                return entry_of(id(_resolve_process_group(name) if type(name) is str else name))
             except Exception as error:  # nobody's name: torch will say so
                 if not errors.is_ours(error):
                     raise
                 return None
-            return None if entry is None or entry.n < 1 else entry.n
 
-        return number
+        return named
 
     def _is_enough(self, call: Call) -> bool:
         """Whether operations of ``call`` are followed to their ends without a Work."""
@@ -204,57 +199,116 @@ class Issuing:
         return entry is not None and set(entry.backends.values()) == _NO_TRAFFIC
 
 
+_KINDS: dict[type, bool] = {}  # which types of arguments run as they are
+
+
+def _runs(value: Any) -> bool:
+    """Whether an operator runs with ``value``, a tensor or several, as the first argument.
+
+    Where a tensor subclass takes it (of a trace, a DTensor), whatever that runs is a call of its
+    own, or nothing is run at all. So it is where a mode is active.
+    """
+    kind = type(value)
+    runs = _KINDS.get(kind)
+    if runs is None:
+        if kind is list:
+            return all(map(_runs, value))
+        own = getattr(kind, "__torch_dispatch__", None)
+        runs = _KINDS[kind] = own is None or own == torch.Tensor.__torch_dispatch__
+    return runs
+
+
 def install(capture: Capture) -> None:
-    """Put a kernel on the wait when functional collectives appear."""
+    """See the waits of Python's, and once C++ may wait, have a kernel there."""
     kernels = Kernels(capture, PART, cxx_callers.FUNCTIONAL)
 
     def place() -> None:
-        kernels.put_counting(_WAIT, _wait_kernel(capture, kernels))
+        kernels.put(_WAIT, _wait_kernel(capture, kernels))
 
     def appeared() -> None:
         kernels.once(place)
 
-    cxx_callers.watch_operators(capture, PART, appeared, (cxx_callers.FUNCTIONAL,))
+    calls = OperatorCalls(capture, PART, lambda original: _wait_call(capture, original), appeared)
+    calls.watch(cxx_callers.FUNCTIONAL, lambda namespace: ((_WAIT, 0),))
+    operator_calls.before_first(capture, PART, operator_calls.AUTOGRAD, issuers, appeared)
 
 
-def _wait_kernel(capture: Capture, kernels: Kernels) -> Callable[..., Any]:
+def _wait_call(capture: Capture, original: Function) -> Function:
+    threads, modes = capture.recorder.threads, torch._C._len_torch_dispatch_stack
+    core, begun, ended = capture.recorder.core, _wait_begun(capture), _wait_ended(capture)
+
+    def __call__(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
+        thread = threads.state
+        if thread.inside or core.off or modes() or not (args and _runs(args[0])):
+            return original(operator, *args, **kwargs)
+        operation = begun(args[0])
+        if operation is None:
+            return original(operator, *args, **kwargs)
+        try:
+            thread.inside = True
+            result = original(operator, *args, **kwargs)
+        except BaseException as error:
+            ended(thread, operation, error)
+            raise
+        ended(thread, operation, None)
+        return result
+
+    return __call__
+
+
+def _wait_kernel(capture: Capture, kernels: Kernels) -> Function:
     redispatch, after = redispatch_of(cxx_callers.FUNCTIONAL, _WAIT), after_key()
-    recorder, works, running = capture.recorder, capture.works, kernels.running
-    end, wait_begins, of_result, over = (
-        recorder.end,
-        recorder.wait_begins,
-        works.of_result,
-        works.over,
-    )
+    threads, begun, ended = capture.recorder.threads, _wait_begun(capture), _wait_ended(capture)
 
     def wait_tensor(keyset: Any, tensor: Any) -> Any:
-        running.append(None)
+        thread = threads.state
+        operation = None if thread.inside or kernels.off else begun(tensor)
+        if operation is None:
+            return redispatch(keyset & after, tensor)
         try:
-            operation = None
-            try:
-                if not kernels.off:
-                    # None where the operation is over or was never seen.
-                    operation = of_result(tensor)
-                    if operation is not None:
-                        wait_begins(operation)
-            except BaseException as error:
-                capture.fail(PART, error)
-            if operation is None:
-                return redispatch(keyset & after, tensor)
-            try:
-                result = redispatch(keyset & after, tensor)
-            except BaseException as error:
-                over(operation)
-                capture.failed(PART, operation, error, on_issue=False)
-                raise
-            try:
-                over(operation)
-                if not operation.call.device_ends:
-                    end(operation)
-            except BaseException as error:
-                capture.fail(PART, error)
-            return result
-        finally:
-            running.pop()
+            thread.inside = True
+            result = redispatch(keyset & after, tensor)
+        except BaseException as error:
+            ended(thread, operation, error)
+            raise
+        ended(thread, operation, None)
+        return result
 
     return wait_tensor
+
+
+def _wait_begun(capture: Capture) -> Callable[[Any], Operation | None]:
+    of_result, wait_begins = capture.works.of_result, capture.recorder.wait_begins
+
+    def begun(tensor: Any) -> Operation | None:
+        """The operation that a wait for ``tensor`` waits for, if it is known and not over."""
+        try:
+            operation = of_result(tensor)
+            if operation is not None:
+                wait_begins(operation)
+            return operation
+        except BaseException as error:
+            capture.fail(PART, error)
+            return None
+
+    return begun
+
+
+def _wait_ended(
+    capture: Capture,
+) -> Callable[[ThreadState, Operation, BaseException | None], None]:
+    over, end = capture.works.over, capture.recorder.end
+
+    def ended(thread: ThreadState, operation: Operation, error: BaseException | None) -> None:
+        """The wait returned, or raised ``error``."""
+        thread.inside = False
+        try:
+            over(operation)
+            if error is not None:
+                capture.failed(PART, operation, error, on_issue=False)
+            elif not operation.call.device_ends:
+                end(operation)
+        except BaseException as ours:
+            capture.fail(PART, ours)
+
+    return ended

@@ -7,6 +7,7 @@ taken out while it runs: then it stays, and passes everything on.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -32,7 +33,7 @@ class Kernels:
         self._library: Any = None
         self._asked = False
         self._placing = threading.RLock()  # a signal handler may issue, too
-        self.running: list[None] = []  # one entry for each kernel that runs now, on any thread
+        self._running: list[None] = []  # one entry for each kernel that runs now, on any thread
         capture.on_fork.append(self._forked)
 
     def once(self, place: Callable[[], None]) -> None:
@@ -47,7 +48,7 @@ class Kernels:
 
     def put(self, name: str, traced: Callable[..., Any]) -> None:
         """Have ``traced(keyset, *arguments)`` called for the operator ``name``."""
-        running = self.running
+        running = self._running
 
         def kernel(*args: Any) -> Any:
             running.append(None)
@@ -56,17 +57,13 @@ class Kernels:
             finally:
                 running.pop()
 
-        dynamo.skip(traced.__code__)
-        self.put_counting(name, kernel)
-
-    def put_counting(self, name: str, kernel: Callable[..., Any]) -> None:
-        """The same with a function that has an entry in ``running`` while it runs."""
         if self._library is None:
             import torch
 
             self._library = torch.library.Library(self._namespace, "IMPL")
             self._undoable()
-        dynamo.skip(kernel.__code__)
+        for function in (traced, kernel):
+            dynamo.skip(function.__code__)
         self._library.impl(name, kernel, self.key, with_keyset=True)
 
     def remove(self) -> None:
@@ -74,7 +71,7 @@ class Kernels:
         self.off = True
         if self._library is None:
             return
-        if self.running:
+        if self._running:
             self._undoable()
         else:
             self._library._destroy()
@@ -128,3 +125,21 @@ def after_key(name: str = KEY) -> Any:
     from torch._C import _dispatch_keyset_full_after
 
     return _dispatch_keyset_full_after(dispatch_key(name))
+
+
+@contextlib.contextmanager
+def including(name: str) -> Iterator[None]:
+    """Have the calling thread come through the kernels of a key, also in what a mode or a tensor
+    subclass runs: torch excludes all keys above its own there."""
+    from torch import _C
+
+    key = dispatch_key(name)
+    included = _C._dispatch_tls_is_dispatch_key_included(key)
+    excluded = _C._dispatch_tls_is_dispatch_key_excluded(key)
+    _C._dispatch_tls_set_dispatch_key_included(key, True)
+    _C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    try:
+        yield
+    finally:
+        _C._dispatch_tls_set_dispatch_key_included(key, included)
+        _C._dispatch_tls_set_dispatch_key_excluded(key, excluded)

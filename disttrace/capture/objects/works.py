@@ -79,11 +79,12 @@ class Works:
 
     def expect(self, operation: Operation, result: Any) -> None:
         """``operation`` ends with a wait for ``result``, tensors; its Work was not seen."""
-        tensors = result if isinstance(result, (list, tuple)) else (result,)
-        operation.tensors = numbers = [storage(tensor) for tensor in tensors]
+        several = isinstance(result, (list, tuple))
+        numbers = [storage(tensor) for tensor in result] if several else [storage(result)]
+        operation.tensors, results = numbers, self._results
         for number in numbers:
-            before = self._results.get(number)
-            self._results[number] = operation
+            before = results.get(number)
+            results[number] = operation
             if before is not None and not before.ended and before.reference is None:
                 self._recorder.lost(before)  # nobody waited for it while that memory was its own
 
@@ -100,7 +101,8 @@ class Works:
         Returns the operations that end with it.
         """
         if operation.reference is None:
-            self._forget_results(operation)
+            for number in operation.tensors:
+                take_out(self._results, number, operation)
             return ()
         self._close(operation)
         self._core.unfollow(operation)

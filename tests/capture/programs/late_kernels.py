@@ -20,12 +20,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives
 import torch.profiler
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import disttrace
 
 THREADS = 4
-_WAIT = "wait_tensor"  # has its kernel from the import of functional collectives on
 F = torch.ops._c10d_functional
 
 
@@ -74,6 +75,39 @@ def inference() -> dict[str, int]:
     with torch.inference_mode():
         F.wait_tensor(F.reduce_scatter_tensor(torch.ones(8), "sum", 2, name()))
     return {"reduce_scatter_tensor": 1}
+
+
+class Passing(TorchDispatchMode):
+    """Passes on what it is given."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Named(torch.Tensor):
+    """A subclass that leaves all to torch."""
+
+
+def taken() -> dict[str, int]:
+    """What a mode or a subclass takes is recorded where it runs, and nothing that is only traced,
+    though the call itself is known."""
+
+    def reduce(x: torch.Tensor) -> torch.Tensor:
+        reduced: torch.Tensor = F.wait_tensor(F.all_reduce(x, "sum", name()))
+        return reduced
+
+    fake = FakeTensorMode()
+    for x in (ones(), ones(), ones(), ones().as_subclass(Named), torch.nn.Parameter(ones())):
+        with torch.no_grad():
+            reduce(x)
+        with fake:
+            reduce(torch.ones(4))
+        reduce(fake.from_tensor(ones()))
+    with Passing():
+        reduce(ones())
+    with Passing(), Passing(), torch.device("cpu"):
+        reduce(ones())
+    return {"all_reduce": 7}
 
 
 def autograd() -> dict[str, int]:
@@ -140,6 +174,7 @@ CASES: tuple[Callable[[], dict[str, int]], ...] = (
     out_argument,
     coalesced,
     inference,
+    taken,
     autograd,
     threads,
     looked_up,
@@ -185,8 +220,8 @@ def main(folder: str) -> None:
         said["hooks"] = hasattr(dist.ProcessGroup, "register_pre_hook")
         said["issued"] = case()
         said["after"] = bool(kernels("c10d"))
-        said["functional"] = kernels("_c10d_functional") != [_WAIT]
-        said["waiting"] = [
+        said["functional"] = kernels("_c10d_functional")
+        said["watched"] = [
             name for name, kind in classes().items() if plain.get(name, kind) != kind
         ]
         disttrace.uninstall()

@@ -1,0 +1,113 @@
+"""Calls of torch's operators from Python, seen without a kernel: by the class of the operator.
+
+A kernel of Python's costs microseconds, for torch boxes what passes it. A call from Python passes
+the operator's object first, which gets a class of ours for as long as tracing lasts. Importing
+functional collectives proves nothing (torch.profiler and DTensor do so in programs that never call
+one), so whatever else a first call needs can wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from disttrace.capture.native import cxx_callers
+from disttrace.capture.wrapping.context import Capture
+from disttrace.patching import dynamo
+
+AUTOGRAD = "_c10d_functional_autograd"
+"""Its operators stand above the keys at which kernels can see them, and issue from there."""
+
+Function = Callable[..., Any]
+# Names of operators of a namespace, and the position of the argument of each that matters.
+Which = Callable[[str], Iterable[tuple[str, int]]]
+
+
+class OperatorCalls:
+    """Operators whose calls from Python pass ``wrap(original)``, called with the operator first.
+
+    ``scripted`` is called before TorchScript gets hold of one, whose calls come from C++.
+    """
+
+    def __init__(
+        self,
+        capture: Capture,
+        part: str,
+        wrap: Callable[[Function], Function],
+        scripted: Callable[[], None],
+    ) -> None:
+        self.known: dict[int, tuple[str, int]] = {}  # what ``watch`` was told, by id()
+        self._capture = capture
+        self._part = part
+        self._wrap = wrap
+        self._scripted = scripted
+        self._over = False
+        self._armed: list[tuple[Any, type]] = []  # each with the class that it had
+        self._classes: dict[type, type] = {}
+        capture.engine.on_undo(part, "classes of operators", self.disarm)
+
+    def watch(self, namespace: str, which: Which) -> None:
+        """Do so with those of ``namespace`` that ``which`` gives, once it is looked up."""
+
+        def arm() -> None:
+            import torch
+
+            for name, argument in () if self._over else which(namespace):
+                packet = getattr(getattr(torch.ops, namespace), name)
+                for operator in (packet, packet.default):
+                    self.known[id(operator)] = name, argument
+                    self._arm(operator)
+
+        cxx_callers.watch_operators(self._capture, self._part, arm, (namespace,))
+
+    def disarm(self) -> None:
+        """Give every operator its class back."""
+        self._over = True
+        for operator, original in self._armed:
+            if type(operator) is self._classes[original]:
+                operator.__class__ = original
+
+    def _arm(self, operator: Any) -> None:
+        original = type(operator)
+        if original not in self._classes:
+            self._classes[original] = self._class(original)
+        self._armed.append((operator, original))
+        operator.__class__ = self._classes[original]
+
+    def _class(self, original: Any) -> type:
+        call = self._wrap(original.__call__)
+
+        def op(operator: Any) -> Any:
+            cxx_callers.guarded(self._capture, self._part, self._scripted)
+            return original.op.fget(operator)
+
+        for function in (call, op):
+            dynamo.skip(function.__code__)
+        body = {"__module__": original.__module__, "__call__": call, "op": property(op)}
+        made: type = type(original)(original.__name__, (original,), body)
+        return made
+
+
+def before_first(
+    capture: Capture,
+    part: str,
+    namespace: str,
+    which: Which,
+    called: Callable[[], None],
+) -> None:
+    """Call ``called`` before the first operator of ``namespace`` is, in the thread that calls it;
+    from then on they are as they were."""
+
+    def trip() -> None:
+        called()  # whoever comes meanwhile waits in there
+        calls.disarm()
+
+    def wrap(original: Function) -> Function:
+        def __call__(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
+            cxx_callers.guarded(capture, part, trip)
+            return original(operator, *args, **kwargs)
+
+        return __call__
+
+    calls = OperatorCalls(capture, part, wrap, trip)
+    calls.watch(namespace, which)
