@@ -35,24 +35,11 @@ class Annotated(contextlib.ContextDecorator):
         if capture is None:
             return
         try:
-            thread = capture.recorder.threads.state
-            frame, name = _user(sys._getframe(1)), self._name
-            call, extra = capture.annotated.find(
-                frame,
-                (name,),
-                lambda stack: capture.recorder.call(
-                    "annotate",
-                    synchronous=True,
-                    counter=None,
-                    kind=COMPOSED,
-                    name=name,
-                    stack=stack,
-                    origin="python",
-                    **{"async": False},
-                ),
+            frame, keys = _user(sys._getframe(1)), {"name": self._name, "async": False}
+            self._operation = capture.begin_alone(
+                capture.annotated, frame, "annotate", (self._name,), kind=COMPOSED, **keys
             )
-            self._operation = capture.recorder.begin(thread, call, extra)
-            enter(thread, self._operation)
+            enter(capture.recorder.threads.state, self._operation)
         except BaseException as error:
             capture.fail(PART, error)
 

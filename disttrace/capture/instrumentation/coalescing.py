@@ -12,7 +12,6 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.functions import enter, leave
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recording.interning import Made
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "coalesced operations"
@@ -45,21 +44,8 @@ class Batches:
         if thread.batches is None:
             thread.batches = {}
         thread.batches[entry.n] = []
-
-        def define(stack: int | None) -> Made:
-            return self._capture.recorder.call(
-                _OP,
-                synchronous=True,
-                counter=None,
-                kind=COMPOSED,
-                group=entry.n,
-                backend=entry.backend(None),
-                stack=stack,
-                origin="python",
-            )
-
-        call, extra = self._calls.find(frame, (_OP, entry.n), define)
-        operation = self._capture.recorder.begin(thread, call, extra)
+        keys = {"kind": COMPOSED, "group": entry.n, "backend": entry.backend(None)}
+        operation = self._capture.begin_alone(self._calls, frame, _OP, (entry.n,), **keys)
         self._around[thread.number, entry.n] = operation
         enter(thread, operation)
 

@@ -16,7 +16,6 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.objects.stores import StoreEntry, known_keys
 from disttrace.capture.wrapping.context import Capture, wrap
 from disttrace.journal.format import CONSTRUCTOR
-from disttrace.recording.interning import Made
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "constructors"
@@ -91,7 +90,7 @@ def _store(
         entry = stores.constructing(store, type(store).__name__, **where)
         # The name that people know, whatever Python subclass this is.
         op = next(c.__name__ for c in type(store).__mro__ if c.__name__ in _STORE_ARGUMENTS)
-        return _begin(capture, calls, thread, op, given, store=entry.n)
+        return _begin(capture, calls, op, given, store=entry.n)
 
     def done(thread: ThreadState, operation: Operation, store: Any, result: Any) -> None:
         capture.recorder.end(operation)
@@ -122,14 +121,8 @@ def _backend(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Ca
         store = named.get("store")
         entry = stores.of(store) if store is not None else None
         pending[id(backend)] = (store, given.get("rank"), given.get("size"))
-        return _begin(
-            capture,
-            calls,
-            thread,
-            type(backend).__name__,
-            given,
-            store=entry.n if entry is not None else None,
-        )
+        number = entry.n if entry is not None else None
+        return _begin(capture, calls, type(backend).__name__, given, store=number)
 
     def done(thread: ThreadState, operation: Operation, backend: Any, result: Any) -> None:
         capture.recorder.end(operation)
@@ -139,30 +132,12 @@ def _backend(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Ca
 
 
 def _begin(
-    capture: Capture,
-    calls: Calls,
-    thread: ThreadState,
-    op: str,
-    given: dict[str, Any],
-    *,
-    store: int | None,
+    capture: Capture, calls: Calls, op: str, given: dict[str, Any], *, store: int | None
 ) -> Operation:
-    def define(stack: int | None) -> Made:
-        return capture.recorder.call(
-            op,
-            synchronous=True,
-            counter=None,
-            kind=CONSTRUCTOR,
-            store=store,
-            stack=stack,
-            origin="python",
-            args=given or None,
-            **{"async": False},
-        )
-
+    keys = {"store": store, "args": given or None, "async": False}
+    key = (store, tuple(sorted(map(str, given.items()))))
     frame = sys._getframe(3)
-    call, extra = calls.find(frame, (op, store, tuple(sorted(map(str, given.items())))), define)
-    return capture.recorder.begin(thread, call, extra)
+    return capture.begin_alone(calls, frame, op, key, kind=CONSTRUCTOR, **keys)
 
 
 def _prefix(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,7 +17,6 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.constructors import plain_value
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recording.interning import Made
 from disttrace.recording.operation import Operation, ThreadState, retail
 
 PART = "composed operations"
@@ -89,7 +88,7 @@ def _wrapper(
             bound = signature.bind_partial(*args, **kwargs)
         except TypeError:  # torch will raise it
             return None
-        operation = _begin(capture, calls, thread, op, bound.arguments, sys._getframe(3))
+        operation = _begin(capture, calls, op, bound.arguments, sys._getframe(3))
         enter(thread, operation)
         return operation
 
@@ -133,12 +132,7 @@ def _wrapper(
 
 
 def _begin(
-    capture: Capture,
-    calls: Calls,
-    thread: ThreadState,
-    op: str,
-    arguments: dict[str, Any],
-    frame: Any,
+    capture: Capture, calls: Calls, op: str, arguments: dict[str, Any], frame: Any
 ) -> Operation:
     entry = _group_entry(capture, arguments.get("group"), op)
     given: dict[str, Any] = {}
@@ -149,24 +143,10 @@ def _begin(
                 given[name] = plain
     if op == "init_process_group":
         _claim(capture, given)
-    group = entry.n if entry is not None else None
-
-    def define(stack: int | None) -> Made:
-        return capture.recorder.call(
-            op,
-            synchronous=True,
-            counter=None,
-            kind=COMPOSED,
-            group=group,
-            backend=entry.backend(None) if entry is not None else None,
-            stack=stack,
-            origin="python",
-            args=given or None,
-            **{"async": False},
-        )
-
-    call, extra = calls.find(frame, (op, group, str(given)), define)
-    return capture.recorder.begin(thread, call, extra)
+    group, backend = (None, None) if entry is None else (entry.n, entry.backend(None))
+    keys = {"group": group, "backend": backend, "args": given or None, "async": False}
+    key = (group, str(given))
+    return capture.begin_alone(calls, frame, op, key, kind=COMPOSED, **keys)
 
 
 def enter(thread: ThreadState, operation: Operation) -> None:

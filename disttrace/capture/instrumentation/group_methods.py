@@ -15,7 +15,6 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.functions import enter, leave
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recording.interning import Made
 from disttrace.recording.operation import Operation
 
 PART = "groups made out of groups"
@@ -51,21 +50,8 @@ def _wrapper(
         if thread.inside or capture.sites.is_torch(frame):
             return None
         entry = capture.groups.of(group)
-
-        def define(stack: int | None) -> Made:
-            return capture.recorder.call(
-                op,
-                synchronous=True,
-                counter=None,
-                kind=COMPOSED,
-                group=entry.n,
-                backend=entry.backend(None),
-                stack=stack,
-                origin="python",
-            )
-
-        call, extra = calls.find(frame, (op, entry.n), define)
-        operation = capture.recorder.begin(thread, call, extra)
+        keys = {"kind": COMPOSED, "group": entry.n, "backend": entry.backend(None)}
+        operation = capture.begin_alone(calls, frame, op, (entry.n,), **keys)
         enter(thread, operation)
         return operation
 

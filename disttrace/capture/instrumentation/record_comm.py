@@ -13,7 +13,6 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.functions import enter, leave
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COMPOSED
-from disttrace.recording.interning import Made
 from disttrace.recording.operation import Operation
 
 PART = "names of communication"
@@ -36,21 +35,8 @@ def _wrapper(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Ca
     capture.on_fork += [calls.forget, around.clear]
 
     def begin(name: str, frame: Any) -> Operation:
-        def define(stack: int | None) -> Made:
-            return capture.recorder.call(
-                _OP,
-                synchronous=True,
-                counter=None,
-                kind=COMPOSED,
-                name=name,
-                stack=stack,
-                origin="python",
-            )
-
-        call, extra = calls.find(frame, (_OP, name), define)
-        thread = capture.recorder.threads.state
-        operation = capture.recorder.begin(thread, call, extra)
-        enter(thread, operation)
+        operation = capture.begin_alone(calls, frame, _OP, (name,), kind=COMPOSED, name=name)
+        enter(capture.recorder.threads.state, operation)
         return operation
 
     def set_name(*args: Any, **kwargs: Any) -> Any:

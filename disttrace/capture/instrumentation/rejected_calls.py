@@ -18,7 +18,6 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COLLECTIVE, MESSAGE
-from disttrace.recording.interning import Made
 
 PART = "calls refused by torch"
 _REPORT = "_get_msg_dict"
@@ -101,31 +100,25 @@ class Refusals:
         frame: types.FrameType,
     ) -> None:
         capture = self._capture
-        thread = capture.recorder.threads.state
         given = _given(name, args, kwargs)
-        entry = None if thread.inside else _group(capture, given.get("group"))
+        inside = capture.recorder.threads.state.inside
+        entry = None if inside else _group(capture, given.get("group"))
         if entry is None:
             return
         op = _FUNCTIONS[name]
         ranks = {
             key: int.__index__(given[key]) for key in _RANKS if isinstance(given.get(key), int)
         }
-
-        def define(stack: int | None) -> Made:
-            return capture.recorder.call(
-                op,
-                synchronous=True,
-                counter=None,  # it took no number
-                kind=MESSAGE if op in _MESSAGES else COLLECTIVE,
-                group=entry.n,
-                backend=entry.backend(None),
-                stack=stack,
-                origin="python",
-                args=ranks or None,
-            )
-
-        call, extra = self._calls.find(frame, (op, entry.n, *ranks.items()), define)
-        operation = capture.recorder.begin(thread, call, extra)
+        operation = capture.begin_alone(  # it took no number
+            self._calls,
+            frame,
+            op,
+            (entry.n, *ranks.items()),
+            kind=MESSAGE if op in _MESSAGES else COLLECTIVE,
+            group=entry.n,
+            backend=entry.backend(None),
+            args=ranks or None,
+        )
         capture.recorder.failed(operation, error, on_issue=True)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable, Mapping
-from types import ModuleType
+from collections.abc import Callable, Hashable, Mapping
+from types import FrameType, ModuleType
 from typing import Any
 
 from disttrace import errors
@@ -15,6 +15,7 @@ from disttrace.capture.objects.groups import Groups
 from disttrace.capture.objects.stores import Stores
 from disttrace.capture.objects.works import Works
 from disttrace.patching.patcher import Engine
+from disttrace.recording.interning import Made
 from disttrace.recording.operation import KeyTexts, Operation, ThreadState
 from disttrace.recording.recorder import Recorder
 
@@ -90,6 +91,27 @@ class Capture:
             self.recorder.failed(operation, error, on_issue=on_issue)
         except BaseException as ours:
             self.fail(part, ours)
+
+    def begin_alone(
+        self,
+        calls: Calls,
+        frame: FrameType,
+        op: str,
+        key: tuple[Hashable, ...],
+        **keys: Any,
+    ) -> Operation:
+        """Begin an operation that is counted in no sequence, called at ``frame``.
+
+        ``key`` tells it from others of ``op`` there; ``keys`` are those of its call record.
+        """
+
+        def define(stack: int | None) -> Made:
+            return self.recorder.call(
+                op, synchronous=True, counter=None, stack=stack, origin="python", **keys
+            )
+
+        call, extra = calls.find(frame, (op, *key), define)
+        return self.recorder.begin(self.recorder.threads.state, call, extra)
 
     def identified(self, **keys: Any) -> None:
         """This process claims a rank, a world size."""
