@@ -93,7 +93,7 @@ class Session:
         self.capture.wake = self.live.wake
         self.capture.store_trace = config.store_trace
         self.capture.when_imported = self._hook.when_imported
-        self._ending = Ending(self.capture, self._close)
+        self._ending = Ending(self.capture, self._close, self._leave_farewell)
         self._environment: dict[str, str | None] = {}
 
     def start(self) -> None:
@@ -166,6 +166,10 @@ class Session:
         if self._without_gil is not None:
             self._without_gil.stop()
         self.recorder.close()
+
+    def _leave_farewell(self) -> None:
+        if self._voice is not None and self._journal is not None:
+            self._companion.farewell(self.identity)
 
     def _opening(self) -> list[Mapping[str, Any]]:
         """The records a journal starts with."""

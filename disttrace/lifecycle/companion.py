@@ -26,6 +26,7 @@ from disttrace.config import Config
 from disttrace.identity import AGENT, PARENT_VARIABLE, Identity, file_part
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
+    DEFS_SUFFIX,
     EXPORTER_LINE,
     definitions_name,
     job_trace_id,
@@ -100,6 +101,20 @@ class Companion:
                 os.close(descriptor)
         except (OSError, ValueError, RuntimeError) as error:
             self._say("companion", f"{self._lost}: {error}; the program goes on")
+
+    def farewell(self, identity: Identity) -> None:
+        """This process failed. Where the journals of others are elsewhere, a companion leaves word
+        of it in the job's store: whoever waits for us learns why.
+        """
+        size = os.environ.get("WORLD_SIZE", "")
+        start = f"{file_part(identity.job)}-"
+        try:
+            names = os.listdir(self._config.dir)
+        except OSError:
+            return
+        here = sum(name.startswith(start) and name.endswith(DEFS_SUFFIX) for name in names)
+        if size.isdigit() and here < int(size):
+            self.start(identity)
 
     def stop(self) -> None:
         """Forget to tell what the exporter said."""

@@ -37,9 +37,13 @@ _CAUSES = 8
 class Ending:
     """Writes failures and the one exit record."""
 
-    def __init__(self, capture: Capture, close: Callable[[], None]) -> None:
+    def __init__(
+        self, capture: Capture, close: Callable[[], None], farewell: Callable[[], None]
+    ) -> None:
+        """``farewell`` is called at the end of a process that failed."""
         self._capture = capture
         self._close = close
+        self._farewell = farewell
         self._failed = False
         self._said = False
         # Code, stack and causes of what reached the top.
@@ -189,6 +193,8 @@ class Ending:
             else:
                 self.exit("normal", None)
             self._close()
+            if self._failed:
+                self._farewell()
 
         self._guarded(last_words)
 

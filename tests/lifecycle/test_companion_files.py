@@ -142,3 +142,13 @@ def test_a_lock_that_no_exporter_holds_is_told_at_the_end(bench: Bench, exporter
     expected = f"nothing is exported by otlp: {bench.registry} is locked by a process that is no "
     assert bench.sentences == ([] if exporter else [expected + "exporter of disttrace"])
     os.close(holder)
+
+
+@pytest.mark.parametrize(("world", "started"), [("2", True), ("1", False), ("", False)])
+def test_a_failure_is_left_behind_where_journals_are_elsewhere(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, world: str, started: bool
+) -> None:
+    """Else whoever looks finds it in the folder, and no process is started at a process's end."""
+    monkeypatch.setenv("WORLD_SIZE", world)
+    bench.exporter.farewell(bench.identity)
+    assert bool(bench.sentences) == started

@@ -122,6 +122,23 @@ def test_who_does_not_answer_is_not_waited_for_again(
     assert keys(store) == before
 
 
+def test_what_a_failed_host_left_is_read_and_goes_with_the_stall(
+    store: TCPStore, join: Callable[..., Exchange]
+) -> None:
+    """Also long before anybody else came; in each round."""
+    before = keys(store)
+    gone = Exchange("z", lambda _: b"")
+    long = bytes(range(256)) * 300
+    gone.leave_behind([("127.0.0.1", store.port)], long)
+    assert not gone.open
+    first = join("a", 1, b"", answers=False)
+    join("b", 3, b"of b")
+    assert [sorted(first.gather() or ()) for _ in range(2)] == [sorted([long, b"of b"])] * 2
+    first.leave()
+    join.stop()  # type: ignore[attr-defined]
+    assert keys(store) == before
+
+
 def test_an_answer_to_the_round_before_counts(
     store: TCPStore, join: Callable[..., Exchange], monkeypatch: pytest.MonkeyPatch
 ) -> None:

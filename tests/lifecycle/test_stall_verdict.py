@@ -125,3 +125,26 @@ def test_a_command_gets_the_report(tmp_path: Path) -> None:
     command = f"cat >> {report}"
     with job(tmp_path, str(HANG), "--culprit", "1", DISTTRACE_ON_STALL=command):
         wait_until(lambda: report.exists() and "missing_participant" in report.read_text(), 90)
+
+
+@pytest.mark.long
+def test_a_failure_elsewhere_is_told(tmp_path: Path) -> None:
+    """Its process is gone long before anybody stalls, and its journal is in another folder."""
+    faults = ROOT / "examples" / "faults"
+    command = [sys.executable, str(faults / "launch.py"), "--world", "2"]
+    for rank in range(2):
+        command += ["--set", f"{rank}:DISTTRACE_DIR={tmp_path / str(rank)}"]
+    environ = clean_environ(DISTTRACE="1", DISTTRACE_STALL="4", OMP_NUM_THREADS="1")
+    with (tmp_path / "stderr").open("wb") as errors:
+        process = subprocess.Popen(
+            [*command, str(faults / "store_key.py")], env=environ, stderr=errors
+        )
+    try:
+        wait_until(lambda: "disttrace: more:" in stderr(tmp_path), timeout=90)
+        assert "disttrace: stalled: Rank 1 failed with ValueError: the shard is" in stderr(tmp_path)
+    finally:
+        for pid in _family(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+    wait_until(lambda: not any(companions(tmp_path / str(n)) for n in range(2)), timeout=60)
+    assert {path.suffix for path in tmp_path.glob("[01]/*")} == {".jsonl"}

@@ -8,9 +8,10 @@ judges and speaks. Keys:
 * ``who``: a line ``ORDER ID`` for each that joined, ``- ID`` for each that left
 * ``lead``: the id of the one that leads; ``round``: how often it asked; ``beat``: it lives
 * ``want``: during a round in which all is asked of some processes, their ids, one a line
+* ``left``: a line ``ID`` for each that left an answer behind, for the processes on its host failed
 * ``s/ID``: ``ROUND PIECES`` of the newest answer, whose pieces are in ``s/ID/NUMBER``
 
-Whoever leaves takes its keys with it, the last one those of all.
+Whoever leaves takes its keys with it, the last one those of all, and what was left behind.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _MUCH_LATER = 5
 _BEAT_S = 1.0
 _ALONE_S = 20.0
 """Without a round, a beat or a question of our own for so long, the stall is over."""
-_SHARED = ("who", "lead", "round", "beat", "want")
+_SHARED = ("who", "lead", "round", "beat", "want", "left")
 
 Address = tuple[str, int]
 
@@ -64,6 +65,7 @@ class Exchange:
         self._leads = self._mute = False
         self._beaten = 0.0
         self._silent: set[str] = set()
+        self._left: dict[str, bytes] = {}
 
     @property
     def open(self) -> bool:
@@ -86,9 +88,9 @@ class Exchange:
             return True
         if now < self._again:
             return False
-        for host, port in addresses:
+        for address in addresses:
             try:
-                self._store = StoreClient(host, port, CONNECT_S)
+                self._store = StoreClient(*address, CONNECT_S)
                 self._order = order
                 self._joined = self._moved = now
                 self._leads = False
@@ -160,6 +162,8 @@ class Exchange:
             if store.get(f"{PREFIX}lead") == self._me.encode():
                 store.delete(f"{PREFIX}lead")
             if not self._who():
+                for one in self._who_left():
+                    self._forget(one)
                 for name in _SHARED:
                     store.delete(f"{PREFIX}{name}")
         except OSError:
@@ -167,6 +171,21 @@ class Exchange:
         self._lost()
         self._again = 0.0
         self._mute = False
+
+    def leave_behind(self, addresses: Sequence[Address], data: bytes) -> None:
+        """Our processes failed and we go with them: what is to be told of them stays."""
+        self.leave()
+        one = f"{self._me}-left"
+        for address in addresses:
+            try:
+                self._store = StoreClient(*address, CONNECT_S)
+                self._put(one, 0, data)
+                self._store.append(f"{PREFIX}left", f"{one}\n".encode())
+                return
+            except OSError:
+                continue  # the store went
+            finally:
+                self._lost()
 
     # -- leading -----------------------------------------------------------------------------
 
@@ -214,6 +233,9 @@ class Exchange:
         if wanted:
             store.delete(f"{PREFIX}want")
             return list(found.values())
+        for one in self._who_left():
+            if one not in self._left and (told := self._pieces(one)) is not None:
+                self._left[one] = told
         for one in others:  # on a host with much to do an answer may be late, again and again
             if one not in found and (told := self._told_by(one, ago=LATE_ROUNDS)) is not None:
                 found[one] = told
@@ -225,15 +247,20 @@ class Exchange:
                 self._forget(one)
             else:
                 self._silent.add(one)
-        return list(found.values())
+        return [*self._left.values(), *found.values()]
 
     def _told_by(self, one: str, *, ago: int = 0) -> bytes | None:
         """What another one answered in this round or up to so many before; None: nothing yet."""
         assert self._store is not None
         words = (self._store.get(f"{PREFIX}s/{one}") or b"").split()
-        if len(words) != 2 or int(words[1]) > MOST_PIECES:
+        if len(words) != 2 or not self._round - ago <= int(words[0]) <= self._round:
             return None
-        if not self._round - ago <= int(words[0]) <= self._round:
+        return self._pieces(one)
+
+    def _pieces(self, one: str) -> bytes | None:
+        assert self._store is not None
+        words = (self._store.get(f"{PREFIX}s/{one}") or b"").split()
+        if len(words) != 2 or int(words[1]) > MOST_PIECES:
             return None
         pieces = [self._store.get(f"{PREFIX}s/{one}/{n}") for n in range(int(words[1]))]
         return None if None in pieces else b"".join(p for p in pieces if p is not None)
@@ -244,15 +271,24 @@ class Exchange:
         store = self._store
         assert store is not None
         data = self._answer((store.get(f"{PREFIX}want") or b"").decode().split())
-        pieces = [data[at : at + MOST_BYTES] for at in range(0, len(data), MOST_BYTES)]
-        before = (store.get(f"{PREFIX}s/{self._me}") or b"0 0").split()
-        for number, piece in enumerate(pieces):
-            store.set(f"{PREFIX}s/{self._me}/{number}", piece)
-        store.set(f"{PREFIX}s/{self._me}", b"%d %d" % (asked, len(pieces)))
-        for number in range(len(pieces), int(before[1])):
-            store.delete(f"{PREFIX}s/{self._me}/{number}")
+        self._put(self._me, asked, data)
         if self._me not in self._who():  # it was taken for gone
             self._append(f"{self._order} {self._me}\n")
+
+    def _put(self, one: str, asked: int, data: bytes) -> None:
+        store = self._store
+        assert store is not None
+        pieces = [data[at : at + MOST_BYTES] for at in range(0, len(data), MOST_BYTES)]
+        before = (store.get(f"{PREFIX}s/{one}") or b"0 0").split()
+        for number, piece in enumerate(pieces):
+            store.set(f"{PREFIX}s/{one}/{number}", piece)
+        store.set(f"{PREFIX}s/{one}", b"%d %d" % (asked, len(pieces)))
+        for number in range(len(pieces), int(before[1])):
+            store.delete(f"{PREFIX}s/{one}/{number}")
+
+    def _who_left(self) -> list[str]:
+        assert self._store is not None
+        return (self._store.get(f"{PREFIX}left") or b"").decode().split()
 
     def _forget(self, one: str) -> None:
         assert self._store is not None

@@ -1,10 +1,10 @@
 """Works out verdicts on a job that stands still: ``python -m ... DIR JOB PREFIX STALL_S``.
 
-It answers each line on standard input with one line of JSON, but for ``ready`` and ``mute``, which
-it only does. A child of the companion, so that what reading and judging take of memory, and
-whatever goes wrong in it, is gone when it ends. It judges states (``states/``): of each journal the
-end is read, of the suspects' all, and nothing is needed beyond what the recorder needs. Ranks whose
-journals are not in the folder are asked for their states (``exchange.py``).
+It answers each line on standard input with one line of JSON, but for ``ready``, ``mute`` and
+``farewell``, which it only does. A child of the companion, so that what reading and judging take of
+memory, and whatever goes wrong in it, is gone when it ends. It judges states (``states/``): of each
+journal the end is read, of the suspects' all, and nothing is needed beyond what the recorder needs.
+Ranks whose journals are not in the folder are asked for their states (``exchange.py``).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.wording import quantities, sentences
 
-READY, MUTE = b"ready", b"mute"
+READY, MUTE, FAREWELL = b"ready", b"mute", b"farewell"
 SOONEST_S = 0.3
 JOIN_S = 1.0
 PATIENCE_S = 3.0
@@ -72,6 +72,13 @@ class Judge:
     def ready(self) -> None:
         """Something may be about to stall: be there when others ask."""
         self._is_ready = self._join(self._local()) or self._all_here
+
+    def farewell(self) -> None:
+        """The processes of this host have failed: those who wait for them shall know why."""
+        local = self._local()
+        trace, _ = trace_of(local)
+        if local.states and is_alone(trace):
+            self.exchange.leave_behind(addresses(local, trace.processes), packed(local))
 
     def pause_s(self) -> float | None:
         """Until ``turn`` is due; None: only a question makes us do something."""
@@ -260,6 +267,8 @@ def main(argv: list[str]) -> None:
                 judge.ready()
             elif line == MUTE:
                 judge.exchange.mute()
+            elif line == FAREWELL:
+                judge.farewell()
             else:
                 print(json.dumps(judge.verdict()), flush=True)  # noqa: T201
         if not piece:

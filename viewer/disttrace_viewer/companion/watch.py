@@ -35,11 +35,13 @@ _TOGETHER_S = 0.7
 _ANSWER_S = 2.0
 """So long a process has to print what it was asked to; then the next one is asked."""
 _WITHIN_S = 120.0
-_LEAVE_S = 3.0
+_LEAVE_S = 5.0
 _FEWER = 2
 """Times the limit for which a picture in which only fewer are missing is not told anew."""
 ABORTED = 75
 """Exit code of a job that ``DISTTRACE_ON_STALL=abort`` ended (EX_TEMPFAIL of sysexits.h)."""
+_FAILURE = b'{"%s":"failure"' % fmt.DEF.encode()
+_END = 64 << 10
 Tell = Callable[[str, str, Sequence[Sequence[Any]]], None]
 
 
@@ -70,6 +72,7 @@ class Watch:
         self._number = 0
         self._held_back = False
         self._fewer_since: float | None = None
+        self._gone: set[str] = set()
 
     def follow(self, base: str) -> None:
         """A process in which nothing has moved for a while; with an exporter, any."""
@@ -80,6 +83,7 @@ class Watch:
     def ended(self, base: str) -> None:
         """Who is gone cannot be quiet."""
         self._pulses.pop(base, None)
+        self._gone.add(base)
 
     def turn(self) -> None:
         """Have a verdict worked out when one is due, and see that it is said."""
@@ -101,7 +105,11 @@ class Watch:
                 self._tell_child(b"ready\n")
 
     def finish(self) -> None:
-        """Leave nothing behind."""
+        """Leave nothing behind here; elsewhere others may wait for those who failed here."""
+        if any(_has_failed(os.path.join(self._order.directory, base)) for base in self._gone):
+            if self._verdicts is None:
+                self._verdicts = _start(self._order)
+            self._tell_child(b"farewell\n")
         if self._verdicts is not None:
             self._end(self._verdicts)
         if self._file is not None:
@@ -304,6 +312,18 @@ class _Announcement:
         self.lines = lines
         self.voices = list(voices)
         self.asked_at = 0.0
+
+
+def _has_failed(base: str) -> bool:
+    """Whether the journal of a process tells of an exception that nobody caught."""
+    try:
+        fd = fmt.open_own(fmt.definitions_name(base), os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return _FAILURE in os.pread(fd, _END, max(0, os.fstat(fd).st_size - _END))
+    finally:
+        os.close(fd)
 
 
 def _start(order: Order) -> subprocess.Popen[bytes]:
