@@ -58,10 +58,9 @@ def main() -> int:
         runs = pool.map(lambda n: execute(drawn(options.seed, n)), numbers)
         for number, result in zip(numbers, runs, strict=True):
             results[number] = result
-            if result.wrong:
-                print(
-                    f"{number}: {result.faulty.truth.name}: {'; '.join(result.wrong)}", flush=True
-                )
+            said = [*result.wrong, *(f"certain and wrong: {s}" for s in result.certain_wrong)]
+            if said:
+                print(f"{number}: {result.faulty.truth.name}: {'; '.join(said)}", flush=True)
     wrong = {number: result for number, result in results.items() if result.wrong}
     for number, result in {} if options.no_shrink else wrong.items():
         _explain(number, shrink(result.faulty, lambda one: bool(execute(one).wrong)), execute)
@@ -92,7 +91,7 @@ def _summary(seed: int, results: dict[int, Run], seconds: float) -> int:
         print(f"  {name:24} {right[name]:4} of {count}")
     silent = sum(result.silent for result in results.values())
     blamed = sum(result.blamed for result in results.values())
-    certain = sum(result.certain_wrong for result in results.values())
+    certain = sum(bool(result.certain_wrong) for result in results.values())
     good = sum(right.values())
     print(
         f"seed {seed}: {good} of {len(results)} right ({good / len(results):.1%}), {silent} silent,"

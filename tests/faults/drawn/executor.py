@@ -55,15 +55,16 @@ class Run:
         return any(innocent(self.faulty.truth, one) for one in self.said)
 
     @property
-    def certain_wrong(self) -> bool:
-        """A finding that is marked certain is wrong."""
+    def certain_wrong(self) -> list[str]:
+        """What findings say that are marked certain and wrong."""
         truth = self.faulty.truth
-        return any(
-            f["certainty"] == "certain"
-            and (set(f["culprit_ranks"]) - truth.guilty or f["kind"] not in allowed(truth, one))
+        return [
+            f"{one.when}: {f['summary']}"
             for one in self.said
             for f in one.findings
-        )
+            if f["certainty"] == "certain"
+            and (set(f["culprit_ranks"]) - truth.guilty or f["kind"] not in allowed(truth, one))
+        ]
 
     @property
     def silent(self) -> bool:

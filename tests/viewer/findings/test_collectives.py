@@ -257,6 +257,16 @@ def test_everybody_in_and_nobody_returns_is_no_progress(tmp_path: Path) -> None:
     assert ranks(tmp_path, found.waiting) == [0, 1]
 
 
+def test_who_came_just_before_the_end_leaves_no_time_to_move(tmp_path: Path) -> None:
+    """The last one joined after ten seconds, and then all was ended."""
+    for journal, group in steps(tmp_path, 2):
+        late = journal.rank == 1
+        journal.begin(journal.collective(group), 19 * S + 500 * MS if late else 200 * MS, q=3)
+        beat(journal, 20)
+    assert findings(tmp_path, look=all_gone) == []
+    assert findings(tmp_path) == []
+
+
 def test_asynchronous_work_that_nobody_waits_for_holds_up_nobody(tmp_path: Path) -> None:
     """Rank 0 issued and goes on; rank 1 has not come yet: nothing is wrong."""
     for journal, group in steps(tmp_path, 2):

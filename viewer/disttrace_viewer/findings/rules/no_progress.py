@@ -32,8 +32,21 @@ def find(case: Case) -> Iterator[Finding]:
             if wait.kind not in kinds or not wait.complete or wait in case.owner:
                 continue
             # A closed connection is the end of a process, and no lack of progress.
-            if case.old(wait) and not is_closed(wait.op.error):
+            if case.old(wait) and not is_closed(wait.op.error) and not _just_complete(case, wait):
                 yield _finding(case, wait)
+
+
+def _just_complete(case: Case, wait: Wait) -> bool:
+    """Whether the last one came so late that nobody knows whether it would have moved since."""
+    evidence, op = case.evidence, wait.op
+    if wait.kind == COLLECTIVE and wait.stream is not None and op.seq is not None:
+        inside = list(evidence.sample.members(wait.stream, op.seq).values())
+    else:
+        partner = evidence.sample.other_end(op) if wait.kind == MESSAGE else None
+        inside = [] if partner is None else [partner]
+    last = max((one.begin_ns for one in inside), default=0)
+    until = op.end_ns or evidence.until_ns(op.process)
+    return op.error is None and until - last < evidence.stalled_after_ns
 
 
 def _finding(case: Case, wait: Wait) -> Finding:
