@@ -169,6 +169,17 @@ def test_the_next_one_leads(
     assert comes_to_lead(third)
 
 
+def test_who_rests_is_asked_and_does_not_lead(
+    store: TCPStore, join: Callable[..., Exchange], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for nobody; who does has its answer at once."""
+    monkeypatch.setattr(exchange, "FIRST_S", 0.0)
+    first = join("a", 1, b"of a")
+    assert first.gather() == []
+    first.rest()
+    assert join("b", 3, b"", answers=False).gather() == [b"of a"]
+
+
 def comes_to_lead(one: Exchange) -> bool:
     deadline = time.monotonic() + 20
     while one.gather() is None and time.monotonic() < deadline:

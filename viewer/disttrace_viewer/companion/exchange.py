@@ -33,7 +33,7 @@ WHOLE_S = 5.0
 LATE_ROUNDS = 2
 MOST_PIECES = 1024
 """Of an answer; 32 MB."""
-POLL_S, POLL_LATER_S = 0.2, 2.0
+POLL_S, POLL_RESTING_S, POLL_LATER_S = 0.2, 0.8, 2.0
 _LATER_S = 30.0
 """So long after the last round others are asked for less often."""
 _AGAIN_S = 0.5
@@ -62,7 +62,7 @@ class Exchange:
         self._joined = 0.0
         self._round = self._beat = -1
         self._moved = self._polled = self._wanted = 0.0
-        self._leads = self._mute = False
+        self._leads = self._mute = self._rests = False
         self._beaten = 0.0
         self._silent: set[str] = set()
         self._left: dict[str, bytes] = {}
@@ -78,12 +78,15 @@ class Exchange:
         if self._store is None:
             return None
         often = POLL_S if time.monotonic() - self._moved < _LATER_S or self._leads else POLL_LATER_S
+        if self._rests:
+            often = POLL_RESTING_S
         return max(0.0, self._polled + often - time.monotonic())
 
     def join(self, addresses: Sequence[Address], order: int) -> bool:
         """Be one of those who are asked, by ``order``; False: no store answers."""
         now = time.monotonic()
         self._wanted = now
+        self._rests = False
         if self._store is not None:
             return True
         if now < self._again:
@@ -142,12 +145,24 @@ class Exchange:
 
     def mute(self) -> None:
         """None of our processes can speak: somebody else has to lead."""
-        self._mute, self._leads = True, False
+        self._mute = True
         try:
             if self._store is not None:
                 self._append(f"{1 << 40} {self._me}\n")
-                if self._store.get(f"{PREFIX}lead") == self._me.encode():
-                    self._store.delete(f"{PREFIX}lead")
+        except OSError:
+            self._lost()
+        self._follow()
+
+    def rest(self) -> None:
+        """We need nobody's answer for now: another one may lead, and ask us."""
+        self._rests = True
+        self._follow()
+
+    def _follow(self) -> None:
+        self._leads = False
+        try:
+            if self._store is not None and self._store.get(f"{PREFIX}lead") == self._me.encode():
+                self._store.delete(f"{PREFIX}lead")
         except OSError:
             self._lost()
 

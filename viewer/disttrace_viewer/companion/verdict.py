@@ -50,6 +50,8 @@ JOIN_S = 1.0
 PATIENCE_S = 3.0
 """So long, at most, one waits for answers beyond the limit before telling what is known."""
 ASK_AGAIN_S = 0.5
+REST_S = 5.0
+"""So long one who waits for nobody is there for the others' questions."""
 
 
 class Judge:
@@ -67,6 +69,7 @@ class Judge:
         self._is_ready = True
         self._holders = GilHolders()
         self._stalled: set[tuple[str, int]] = set()
+        self._leave_at: float | None = None
         self.exchange = Exchange(uuid.uuid4().hex[:12], self._answer)
 
     def ready(self) -> None:
@@ -88,7 +91,10 @@ class Judge:
 
     def turn(self) -> None:
         """Answer others; be there for them as soon as there is a store."""
-        if self.exchange.open:
+        if self._leave_at is not None and time.monotonic() >= self._leave_at:
+            self._leave_at = None
+            self.exchange.leave()
+        elif self.exchange.open:
             self.exchange.poll()
         elif not self._is_ready:
             self.ready()
@@ -124,8 +130,15 @@ class Judge:
             look=told.look,
         )
         found = self._found(judgement, told, joined=joined)
-        if not found["waiting"]:
-            self.exchange.leave()
+        if found["signature"] and not found["voices"] and self.exchange.open:
+            self.exchange.mute()  # nobody here can speak, and somebody elsewhere has to
+            return _LISTENS
+        if found["waiting"]:
+            self._leave_at = None
+        else:
+            # Others may be about to ask who has just seen what we have.
+            self.exchange.rest()
+            self._leave_at = time.monotonic() + REST_S
         return found
 
     def _answer(self, wanted: Sequence[str]) -> bytes:

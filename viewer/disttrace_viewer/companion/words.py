@@ -100,11 +100,14 @@ def voices(case: Case, elsewhere: Set[str], *, anywhere: bool) -> list[str]:
     who ask each other only the one that leads gets this far.
     """
     evidence = case.evidence
-    living = [p for p in evidence.trace.processes if evidence.ends[p.index].how == ALIVE]
+    ends = evidence.ends
+    living = [
+        p for p in evidence.trace.processes if ends[p.index].how == ALIVE or ends[p.index].lingers
+    ]
     newest = max((p.last_ns for p in living), default=0)
 
     def order(process: Process) -> tuple[object, ...]:
-        held = evidence.ends[process.index].held is not None
+        held = ends[process.index].held is not None or ends[process.index].lingers
         silent = held or newest - process.last_ns > TOGETHER_NS
         rank = process.rank
         return silent, process.role != "agent", rank is None, rank or 0, process.start_ns
