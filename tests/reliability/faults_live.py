@@ -94,7 +94,7 @@ def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Hosts) -
 
 
 def _exchange(operation: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(operation[name] for name in ("op", "group", "seq", "key"))
+    return tuple(str(operation[name]) for name in ("op", "group", "seq", "key"))
 
 
 def _never_started(report: Mapping[str, Any]) -> bool:

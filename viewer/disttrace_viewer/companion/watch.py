@@ -24,8 +24,11 @@ from disttrace_viewer.companion.service import Order
 from disttrace_viewer.otlp.follow.tail import Tail
 
 _SOON_S = 1.0
-_LATEST_S = 60.0
-"""Between two looks at a picture that does not change."""
+_LATEST_S, _LATEST_AT_FIRST_S, _AT_FIRST_S = 60.0, 5.0, 120.0
+"""Between two looks at a picture that does not change; less in the first two minutes, where looks
+take no more than a fiftieth of the time.
+"""
+_SHARE = 50
 _LOOK_S = 0.5
 _LOOK_SOON_S = 0.1
 """Where a stall may be told soon, and while one stands: a job that goes on may be over before
@@ -60,7 +63,7 @@ class Watch:
         self._verdicts: subprocess.Popen[bytes] | None = None
         self._answer = b""
         self._aborted = False
-        self._asked_at = 0.0
+        self._asked_at = self._quiet_s = 0.0
         self._pause = _SOON_S
         self._pulses: dict[str, Pulse] = {}
         self._since = time.monotonic() if order.quiet_since is None else order.quiet_since / 1e9
@@ -96,6 +99,7 @@ class Watch:
             if self._signature and any(moved):
                 self._due = min(self._due, now)  # it may go on
             quiet = max((now - p.quiet_since for p in self._pulses.values()), default=0.0)
+            self._quiet_s = quiet
             soon = self._signature or quiet >= self._limit_s / 2
             self._look_due = now + (_LOOK_SOON_S if soon else _LOOK_S)
             if now >= self._due and (quiet >= self._limit_s or self._signature):
@@ -159,8 +163,9 @@ class Watch:
             pass
         line, newline, _ = self._answer.partition(b"\n")
         if newline:
+            took = time.monotonic() - self._asked_at
             self._asked_at, self._answer = 0.0, b""
-            self._judge(json.loads(line))
+            self._judge(json.loads(line), took)
         elif self._verdicts.poll() is not None:
             self._over(f"exit code {self._verdicts.returncode}")
         elif time.monotonic() - self._asked_at > _WITHIN_S:
@@ -175,7 +180,7 @@ class Watch:
         self._due = time.monotonic() + _LATEST_S
         self._log.say(f"no verdict on a stall could be worked out ({why})")
 
-    def _judge(self, verdict: dict[str, Any]) -> None:
+    def _judge(self, verdict: dict[str, Any], took: float = 0.0) -> None:
         now = time.monotonic()
         signature = verdict["signature"]
         changed = signature != self._signature
@@ -203,7 +208,10 @@ class Watch:
             self._pulses = {b: p for b, p in self._pulses.items() if not p.launcher}
         # Reading everything again is dear: seldom, unless something moves (``turn``) or somebody
         # who is quiet is about to have waited for the limit.
-        self._pause = _SOON_S if changed and not held else min(self._pause * 2, _LATEST_S)
+        latest = _LATEST_S
+        if self._quiet_s < _AT_FIRST_S:
+            latest = max(_LATEST_AT_FIRST_S, min(_SHARE * took, _LATEST_S))
+        self._pause = _SOON_S if changed and not held else min(self._pause * 2, latest)
         soon = verdict["next_s"] if verdict["waiting"] and not signature else self._pause
         self._due = now + min(self._pause, soon)
         abort = self._on_stall == "abort" and bool(signature)
