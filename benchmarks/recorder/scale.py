@@ -30,7 +30,7 @@ class Scale:
 FULL = Scale(
     name="full",
     rounds=21,
-    calls=1000,
+    calls=4000,
     gloo_calls=100,
     starts=60,
     imports=7,

@@ -16,6 +16,8 @@ from benchmarks.recorder.series import BARE
 OURS = "disttrace"
 PLAIN = "disttrace, plain"
 """Ours on the core of ordinary Python functions, which records where nothing was compiled."""
+NO_ISSUER = "disttrace, no issuer"
+"""Ours in a pass in which nothing was issued by C++."""
 WRITTEN = "disttrace, written"
 PROFILER = "profiler"
 STACKS = "profiler, stacks"
@@ -141,6 +143,7 @@ _ALL: Mapping[str, tuple[Tracer, str | None]] = {
     BARE: (bare, None),
     OURS: (disttrace, None),
     PLAIN: (functools.partial(disttrace, core="python"), None),
+    NO_ISSUER: (disttrace, None),
     WRITTEN: (disttrace_written, None),
     PROFILER: (functools.partial(profiler, stacks=False), None),
     STACKS: (functools.partial(profiler, stacks=True), None),

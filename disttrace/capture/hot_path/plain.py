@@ -19,8 +19,21 @@ from disttrace.recording.operation import Operation, ThreadState
 Function = Callable[..., Any]
 
 
-class Part(Protocol):
-    """What a wrapper of either core leaves to ordinary functions."""
+class Ending(Protocol):
+    """What the wrapper of a wait leaves to ordinary functions, in either core."""
+
+    def returned(self, thread: ThreadState, operation: Operation, result: Any) -> None:
+        """The call returned, with what the wrapper does not end itself."""
+
+    def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
+        """The user's call raised ``error``, which the wrapper raises again."""
+
+    def fail(self, error: BaseException) -> None:
+        """Something of ours raised ``error``. Raises it again where it is not ours after all."""
+
+
+class Part(Ending, Protocol):
+    """What the wrapper of a method that begins something leaves to them besides."""
 
     def begin(
         self,
@@ -31,15 +44,6 @@ class Part(Protocol):
         frame: Any,
     ) -> Operation:
         """Begin a call that was not seen before, or that has not the usual form."""
-
-    def returned(self, thread: ThreadState, operation: Operation, result: Any) -> None:
-        """The call returned, with what the wrapper does not end itself."""
-
-    def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
-        """The user's call raised ``error``, which the wrapper raises again."""
-
-    def fail(self, error: BaseException) -> None:
-        """Something of ours raised ``error``. Raises it again where it is not ours after all."""
 
 
 def issuing(
@@ -182,7 +186,7 @@ def storing(
     return wrapper
 
 
-def waiting(original: Function, part: Part, capture: Capture, owner: type, name: str) -> Function:
+def waiting(original: Function, part: Ending, capture: Capture, owner: type, name: str) -> Function:
     """The wrapper of a Work's ``wait``: of a call that waits itself, or later, or of one that
     nobody knows."""
     core, works = capture.recorder.core, capture.works
@@ -266,7 +270,7 @@ class Elsewhere:
         return self._original(thing, *args, **kwargs)
 
 
-def _failed(part: Part, thread: ThreadState, operation: Operation, error: BaseException) -> None:
+def _failed(part: Ending, thread: ThreadState, operation: Operation, error: BaseException) -> None:
     try:
         part.failed(thread, operation, error)
     except BaseException as ours:

@@ -17,7 +17,7 @@ from disttrace import errors, redact
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path import plain
 from disttrace.capture.hot_path.call_key import ReadKey, kinds, of_tensors
-from disttrace.capture.hot_path.plain import Function, Part
+from disttrace.capture.hot_path.plain import Ending, Function, Part
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.choice import PLAIN
 
@@ -85,14 +85,14 @@ def storing(
     )
 
 
-def waiting(original: Function, part: Part, capture: Capture, owner: type, name: str) -> Any:
+def waiting(original: Function, part: Ending, capture: Capture, owner: type, name: str) -> Any:
     """The same for a Work's ``wait``."""
     if capture.recorder.core.name == PLAIN:
         return plain.waiting(original, part, capture, owner, name)
     return _native(capture, original, part, name)
 
 
-def _native(capture: Capture, original: Function, part: Part, name: str, **further: Any) -> Any:
+def _native(capture: Capture, original: Function, part: Ending, name: str, **further: Any) -> Any:
     core: Any = capture.recorder.core
     if core.plain is None:
         core.plain = redact.current.plain

@@ -35,9 +35,9 @@ class Annotated(contextlib.ContextDecorator):
         if capture is None:
             return
         try:
-            frame, keys = _user(sys._getframe(1)), {"name": self._name, "async": False}
+            keys = {"kind": COMPOSED, "name": self._name, "async": False}
             self._operation = capture.begin_alone(
-                capture.annotated, frame, "annotate", (self._name,), kind=COMPOSED, **keys
+                capture.annotated, _user(sys._getframe(1)), "annotate", (self._name,), keys
             )
             enter(capture.recorder.threads.state, self._operation)
         except BaseException as error:

@@ -45,7 +45,7 @@ class Batches:
             thread.batches = {}
         thread.batches[entry.n] = []
         keys = {"kind": COMPOSED, "group": entry.n, "backend": entry.backend(None)}
-        operation = self._capture.begin_alone(self._calls, frame, _OP, (entry.n,), **keys)
+        operation = self._capture.begin_alone(self._calls, frame, _OP, (entry.n,), keys)
         self._around[thread.number, entry.n] = operation
         enter(thread, operation)
 

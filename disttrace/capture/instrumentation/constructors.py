@@ -134,10 +134,10 @@ def _backend(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Ca
 def _begin(
     capture: Capture, calls: Calls, op: str, given: dict[str, Any], *, store: int | None
 ) -> Operation:
-    keys = {"store": store, "args": given or None, "async": False}
+    keys = {"kind": CONSTRUCTOR, "store": store, "args": given or None, "async": False}
     key = (store, tuple(sorted(map(str, given.items()))))
     frame = sys._getframe(3)
-    return capture.begin_alone(calls, frame, op, key, kind=CONSTRUCTOR, **keys)
+    return capture.begin_alone(calls, frame, op, key, keys)
 
 
 def _prefix(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -144,9 +144,8 @@ def _begin(
     if op == "init_process_group":
         _claim(capture, given)
     group, backend = (None, None) if entry is None else (entry.n, entry.backend(None))
-    keys = {"group": group, "backend": backend, "args": given or None, "async": False}
-    key = (group, str(given))
-    return capture.begin_alone(calls, frame, op, key, kind=COMPOSED, **keys)
+    keys = {"kind": COMPOSED, "group": group, "backend": backend, "args": given or None}
+    return capture.begin_alone(calls, frame, op, (group, str(given)), {**keys, "async": False})
 
 
 def enter(thread: ThreadState, operation: Operation) -> None:

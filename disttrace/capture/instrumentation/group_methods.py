@@ -51,7 +51,7 @@ def _wrapper(
             return None
         entry = capture.groups.of(group)
         keys = {"kind": COMPOSED, "group": entry.n, "backend": entry.backend(None)}
-        operation = capture.begin_alone(calls, frame, op, (entry.n,), **keys)
+        operation = capture.begin_alone(calls, frame, op, (entry.n,), keys)
         enter(thread, operation)
         return operation
 

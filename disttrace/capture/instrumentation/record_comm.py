@@ -35,7 +35,8 @@ def _wrapper(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Ca
     capture.on_fork += [calls.forget, around.clear]
 
     def begin(name: str, frame: Any) -> Operation:
-        operation = capture.begin_alone(calls, frame, _OP, (name,), kind=COMPOSED, name=name)
+        keys = {"kind": COMPOSED, "name": name}
+        operation = capture.begin_alone(calls, frame, _OP, (name,), keys)
         enter(capture.recorder.threads.state, operation)
         return operation
 

@@ -114,10 +114,12 @@ class Refusals:
             frame,
             op,
             (entry.n, *ranks.items()),
-            kind=MESSAGE if op in _MESSAGES else COLLECTIVE,
-            group=entry.n,
-            backend=entry.backend(None),
-            args=ranks or None,
+            {
+                "kind": MESSAGE if op in _MESSAGES else COLLECTIVE,
+                "group": entry.n,
+                "backend": entry.backend(None),
+                "args": ranks or None,
+            },
         )
         capture.recorder.failed(operation, error, on_issue=True)
 

@@ -28,7 +28,7 @@ def install(capture: Capture) -> None:
 
 
 class Part:
-    """The wrapper of waits, and what it leaves to ordinary functions (see ``plain.Part``)."""
+    """The wrapper of waits, and what it leaves to ordinary functions (see ``plain.Ending``)."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -36,17 +36,6 @@ class Part:
     def wrapper(self, owner: type, original: Callable[..., Any]) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
         return wrapper.waiting(original, self, self._capture, owner, "wait")
-
-    def begin(
-        self,
-        thread: ThreadState,
-        owner: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frame: Any,
-    ) -> Operation:
-        """A wait is part of an operation."""
-        raise AssertionError
 
     def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
         recorder, works = self._capture.recorder, self._capture.works

@@ -94,7 +94,7 @@ class Issuing:
         core, threads = recorder.core, recorder.threads
         begin, issued, find, within = recorder.begin, recorder.issued, self._find, self._within
         known, group_of, expect = self._operators.known, self._group_named(), works.expect
-        modes = torch._C._len_torch_dispatch_stack
+        modes, frame_at = torch._C._len_torch_dispatch_stack, sys._getframe
 
         def __call__(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
             thread = threads.state
@@ -105,9 +105,11 @@ class Issuing:
                 name, at = known[id(operator)]
                 group = None if kwargs else group_of(args[at])
                 if group is not None and group.n > 0:
-                    key = name, group.n, args, sys._getframe(1)
-                    call = find(*key)
-                    if call is not None:
+                    frame = frame_at(1)
+                    call = find(name, group.n, args, frame)
+                    if call is None:
+                        key = name, group.n, args, frame
+                    else:
                         operation = begin(thread, call)
             except BaseException as error:
                 fail(part, error)
@@ -230,6 +232,8 @@ def install(capture: Capture) -> None:
 
     calls = OperatorCalls(capture, PART, lambda original: _wait_call(capture, original), appeared)
     calls.watch(cxx_callers.FUNCTIONAL, lambda namespace: ((_WAIT, 0),))
+    cxx_callers.watch_constructors(capture, PART, appeared)
+    cxx_callers.watch_compiled(capture, PART, appeared)
     operator_calls.before_first(capture, PART, operator_calls.AUTOGRAD, issuers, appeared)
 
 

@@ -18,8 +18,7 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.store import ROWS, Row, key_and_size, size
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import STORE
-from disttrace.recording.interning import Made
-from disttrace.recording.operation import Operation, ThreadState
+from disttrace.recording.operation import Operation
 
 PART = "store traffic from C++"
 
@@ -182,26 +181,10 @@ def _recorded(
     recorder = capture.recorder
     op = f"store.{row.method}"
 
-    def begin(thread: ThreadState, self: Any, args: tuple[Any, ...]) -> Operation:
-        entry = self._entry
-
-        def define(stack: int | None) -> Made:
-            return recorder.call(
-                op,
-                synchronous=True,
-                counter=None,
-                kind=STORE,
-                store=entry.n,
-                stack=stack,
-                origin="c++",
-                **{"async": False},
-            )
-
-        call, extra = calls.find(sys._getframe(2), (row.method, entry.n), define)
-        return recorder.begin(thread, call, extra + key_and_size(capture.keys, row, args, {}))
-
-    def done(operation: Operation, result: Any) -> None:
-        recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")
+    def begin(self: Any, args: tuple[Any, ...]) -> Operation:
+        frame, n, extra = sys._getframe(2), self._entry.n, key_and_size(capture.keys, row, args, {})
+        keys = {"kind": STORE, "store": n, "origin": "c++", "async": False}
+        return capture.begin_alone(calls, frame, op, (n,), keys, extra)
 
     def method(self: Any, *args: Any) -> Any:
         if recorder.off:
@@ -209,7 +192,7 @@ def _recorded(
         operation = None
         try:
             thread = recorder.threads.state
-            operation = begin(thread, self, args)
+            operation = begin(self, args)
         except BaseException as error:
             capture.fail(PART, error)
         if operation is None:
@@ -224,7 +207,7 @@ def _recorded(
             raise
         thread.inside = was_inside
         try:
-            done(operation, result)
+            recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")
         except BaseException as error:
             capture.fail(PART, error)
         return result

@@ -110,7 +110,12 @@ class Works:
 
     def of_result(self, tensor: Any) -> Operation | None:
         """The C++-issued operation whose result ``tensor`` holds, if it is not over."""
-        return self._results.get(storage(tensor)) if self._results else None
+        if not self._results:
+            return None
+        try:
+            return self._results.get(tensor.untyped_storage()._cdata)  # as storage() has it
+        except (NotImplementedError, RuntimeError):
+            return None
 
     def asked(self, operation: Operation, how: str) -> None:
         """The program asked for completion by ``how``; the first time counts."""

@@ -98,20 +98,21 @@ class Capture:
         frame: FrameType,
         op: str,
         key: tuple[Hashable, ...],
-        **keys: Any,
+        keys: Mapping[str, Any],
+        extra: bytes = b"",
     ) -> Operation:
         """Begin an operation that is counted in no sequence, called at ``frame``.
 
-        ``key`` tells it from others of ``op`` there; ``keys`` are those of its call record.
+        ``key`` tells it from others of ``op`` there; ``keys`` are those of its call record, and
+        ``extra`` holds further ones of its begin, as ``core.begin`` takes them.
         """
 
         def define(stack: int | None) -> Made:
-            return self.recorder.call(
-                op, synchronous=True, counter=None, stack=stack, origin="python", **keys
-            )
+            all_keys = {"origin": "python", **keys, "stack": stack}
+            return self.recorder.call(op, synchronous=True, counter=None, **all_keys)
 
-        call, extra = calls.find(frame, (op, *key), define)
-        return self.recorder.begin(self.recorder.threads.state, call, extra)
+        call, signature = calls.find(frame, (op, *key), define)
+        return self.recorder.begin(self.recorder.threads.state, call, signature + extra)
 
     def identified(self, **keys: Any) -> None:
         """This process claims a rank, a world size."""
