@@ -17,6 +17,7 @@ from disttrace_viewer.analysis.operation import Op, frame, innermost, inside
 from disttrace_viewer.analysis.process_ends import (
     ALIVE,
     CASCADE,
+    NOTHING,
     OWN,
     SILENT,
     Communication,
@@ -292,10 +293,14 @@ class Evidence:
             broken, failed = self.broken.get(index, ()), self.failed.get(index, ())
             of_group = [op.end_ns or 0 for op in broken if op.call.kind != "store"]
             found[index] = Communication(
-                errors={op.error: op.end_ns or 0 for op in broken if op.error is not None},
+                errors={op.error: op.end_ns or 0 for op in broken if op.error is not None}
+                if broken
+                else NOTHING.errors,
                 rejected=frozenset(
                     op.error for op in failed if op.error is not None and not because_of_others(op)
-                ),
+                )
+                if failed
+                else NOTHING.rejected,
                 broken_ns=min(of_group, default=None),
                 native=index in native or any(op.call.origin == "c++" for op in failed),
                 blocked=index in blocked,
@@ -511,16 +516,17 @@ class Evidence:
 
     def process_of(self, group: int, group_rank: int) -> int | None:
         """The traced process that is a member of a group by a group rank."""
-        return self._members.get((group, group_rank))
+        members = self._members.get(group)
+        if members is None:
+            found = self.trace.groups[group].members
+            members = {m.rank: m.process for m in found if m.rank is not None}
+            self._members[group] = members
+        return members.get(group_rank)
 
     @cached_property
-    def _members(self) -> Mapping[tuple[int, int], int]:
-        return {
-            (g.index, m.rank): m.process
-            for g in self.trace.groups
-            for m in g.members
-            if m.rank is not None
-        }
+    def _members(self) -> dict[int, dict[int, int]]:
+        """Processes by group rank, of groups of which that was asked."""
+        return {}
 
 
 def _latest(ops: Iterable[Op]) -> dict[int, int]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import starmap
 
-from disttrace_viewer.load.definitions import number_in
+from disttrace_viewer.load.definitions import NONE, number_in
 from disttrace_viewer.load.journals import Journal, in_name
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import UNKNOWN_NS, Anchor, from_anchors, to_unix
@@ -20,9 +20,12 @@ from disttrace_viewer.trace.model import (
     Note,
     Process,
     Stack,
+    StackSample,
     Thread,
     Worker,
 )
+
+_NO_SAMPLES: dict[int, StackSample] = {}
 
 
 def processes_of(journals: Sequence[Journal]) -> tuple[tuple[Process, ...], tuple[Clock, ...]]:
@@ -181,7 +184,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
             number: Thread(number, item.get("name") or "?", item.get("native"))
             for number, item in definitions.numbered["thread"].items()
         },
-        latest_samples={},
+        latest_samples=_NO_SAMPLES,
         samples=(),
         notes=tuple(Note(unix(item), item.get("text") or "") for item in listed["note"]),
         dropped=tuple(
@@ -210,7 +213,7 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         node=next((item["node"] for item in listed["rendezvous"] if "node" in item), None),
         versions=definitions.versions,
         env=definitions.env,
-        settings=record.get("settings") or {},
+        settings=record.get("settings") or NONE,
         damage=(),
         losses=(),
         paths=journal.files.paths,

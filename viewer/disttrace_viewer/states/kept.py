@@ -9,7 +9,6 @@ the first, the last and the last finished use by each call. And whatever is arou
 from __future__ import annotations
 
 import disttrace.journal.format as fmt
-from disttrace_viewer.analysis.rendezvous import STORES
 from disttrace_viewer.states.reading import Reading
 from disttrace_viewer.states.records import Record, over
 
@@ -17,7 +16,7 @@ MOST_PENDING = 256
 MOST_KEYS = 256
 MOST_GROUPS = 512
 """Of more constructors and creations than this only the first and the last half are kept."""
-CREATING = ("new_group", "split_group")
+CREATING = ("init_process_group", "new_group", "split_group")
 _NO_CALL: Record = {}
 _TOGETHER = (fmt.COLLECTIVE, "recv")
 """Operations that end after another process has come."""
@@ -105,8 +104,8 @@ def _stream(call: Record) -> tuple[object, ...] | None:
 
 
 def _settled(record: Record, calls: dict[int, Record]) -> bool:
-    """Whether it made a group and ended well."""
+    """Whether it made a group or a store and ended well."""
     call = calls.get(record.get("s", 0)) or {}
     op = call.get("op") or ""
-    made = op.startswith(CREATING) if call.get("kind") == fmt.COMPOSED else op not in STORES
+    made = op.startswith(CREATING) if call.get("kind") == fmt.COMPOSED else bool(op)
     return made and "end" in record and not ("x" in record or "f" in record or "a" in record)

@@ -21,6 +21,7 @@ from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.sample.sample import Course, Sample, Stream
+from disttrace_viewer.states import packed
 from disttrace_viewer.states.history import unpacked
 from disttrace_viewer.states.packed import Packed, batches_of, rating
 from disttrace_viewer.states.state import ROW, State
@@ -48,6 +49,11 @@ class Merged:
         """What the definitions of all states say together."""
         return survey(self.states)
 
+    def forget(self) -> None:
+        """Work the survey out again when it is next asked for, where it is large."""
+        if len(self.states) > packed.KEPT:
+            self.__dict__.pop("survey", None)
+
     @property
     def partial(self) -> frozenset[str]:
         """Ids of the processes of whose journals only a part was read."""
@@ -58,13 +64,13 @@ class Merged:
 def merge(states: Iterable[State | Merged]) -> Merged:
     """All states in one. ``merge([merge([a, b]), c])`` equals ``merge([a, merge([b, c])])``."""
     found: dict[str, State] = {}
-    packed: Packed | None = None
+    most: Packed | None = None
     unread: dict[str, None] = {}
     for item in states:
         if isinstance(item, Merged):
             unread.update(dict.fromkeys(item.unread))
-            if packed is None and isinstance(item.states, Packed):
-                packed = item.states
+            if most is None and isinstance(item.states, Packed):
+                most = item.states
                 continue
         each = item.states.values() if isinstance(item, Merged) else (item,)
         for state in each:
@@ -72,12 +78,12 @@ def merge(states: Iterable[State | Merged]) -> Merged:
             if other is None or rating(state) > rating(other):
                 found[state["id"]] = state
     names = tuple(sorted(unread))
-    if packed is None:
+    if most is None:
         return Merged({key: found[key] for key in sorted(found)}, names)
     if found:
-        packed = packed.copy()
-        packed.put(found.values())
-    return Merged(packed, names)
+        most = most.copy()
+        most.put(found.values())
+    return Merged(most, names)
 
 
 def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trace, Sample]:
@@ -164,7 +170,7 @@ class _Building:
     longest: dict[tuple[int, int], int] = field(default_factory=dict)
     active: dict[tuple[int, int], int] = field(default_factory=dict)
     refused: dict[tuple[int, int], int] = field(default_factory=dict)
-    courses: dict[tuple[int, Stream], tuple[int, int, int]] = field(default_factory=dict)
+    courses: dict[Stream, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
     history: dict[tuple[int, Stream], Course] = field(default_factory=dict)
     queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     _mine: dict[int, int] = field(default_factory=dict)
@@ -193,14 +199,25 @@ class _Building:
                     self._process(index, state if self.alike else opened(state))
 
     def sample(self) -> Sample:
-        """The sample that the states hold."""
+        """The sample that the states hold; of courses those of streams in which somebody waits or
+        failed.
+        """
+        kept = tuple(op for i in range(len(self.processes)) for op in self.ops.pop(i, ()))
+        in_question = {
+            (op.call.group, op.call.backend) for op in kept if op.pending or op.error is not None
+        }
         return Sample(
-            ops=tuple(op for i in range(len(self.processes)) for op in self.ops.get(i, ())),
+            ops=kept,
             counts=self.counts,
             longest=self.longest,
             active=self.active,
             refused=self.refused,
-            courses=self.courses,
+            courses={
+                (process, stream): course
+                for stream, courses in self.courses.items()
+                if stream in in_question
+                for process, course in courses.items()
+            },
             history=self.history,
             queues=self.queues,
             alike=self.alike,
@@ -229,7 +246,9 @@ class _Building:
             latest_samples={
                 thread: StackSample(unix(t), stack_of(journal, number))
                 for thread, t, number in state["stands"]
-            },
+            }
+            if state["stands"]
+            else process.latest_samples,
             damage=self.survey.problems.of(files),
             losses=self.survey.problems.losses(files),
         )
@@ -252,7 +271,8 @@ class _Building:
             group = self.survey.group_index.get((index, number))
             if group is not None:
                 newest, up_to, before = course
-                self.courses[index, (group, backend)] = (newest, up_to, before)
+                courses = self.courses.setdefault((group, backend), {})
+                courses[index] = (newest, up_to, before)
         for number, backend, text in state.get("history", ()):
             group = self.survey.group_index.get((index, number))
             if group is not None and text is not None:

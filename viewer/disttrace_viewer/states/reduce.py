@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
+from disttrace_viewer.analysis.rendezvous import STORES
 from disttrace_viewer.load import files as load_files
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, completed
@@ -279,8 +280,11 @@ def _ranges(ranks: tuple[int, ...]) -> list[Any]:
 
 
 def _made(reading: Reading, calls: dict[int, Record]) -> int:
-    """A number that is the same where processes made the same groups in the same order."""
-    made = []
+    """A number that is the same where processes made the same groups in the same order, and stores
+    for as many ranks.
+    """
+    made: list[Any] = []
+    sizes = set()
     for number in sorted(reading.built):
         record = reading.built[number]
         call = calls.get(record.get("s", 0)) or {}
@@ -288,6 +292,9 @@ def _made(reading: Reading, calls: dict[int, Record]) -> int:
         if call.get("op") == "new_group" and not args.get("use_local_synchronization"):
             ranks = args.get("ranks")
             made.append((_ranges(ranks) if isinstance(ranks, tuple) else ranks, record.get("a")))
+        elif call.get("op") in STORES:
+            sizes.add(repr(args.get("world_size")))
+    made += sorted(sizes)
     return zlib.crc32(repr(made).encode()) if made else 0
 
 

@@ -5,6 +5,7 @@ States are gone through by the batch, and nothing of them is kept but what the r
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,8 @@ from disttrace_viewer.trace.model import Clock, Group, Job, Place, Problem, Proc
 
 OF_PROCESSES = ("stack", "thread", "store", "group")
 """Kinds of definitions from which processes and groups are made."""
+OF_MANY = ("job", "host", "boot_id", "role", "cwd", "run")
+"""Words of the process record that those of many are alike in: one object for all."""
 
 
 @dataclass(slots=True)
@@ -175,11 +178,17 @@ class _Surveying:
         self.orphans: set[int] = set()
         self.partial: set[int] = set()
         self.unsettled = False
+        self._versions: dict[str, dict[str, Any]] = {}
         self._prefixes: dict[tuple[str | None, ...], tuple[str | None, ...]] = {}
 
     def take(self, state: State) -> None:
         """One state."""
         place = self.index[state["id"]]
+        told = state["process"]
+        for name in OF_MANY:
+            if type(word := told.get(name)) is str:
+                told[name] = sys.intern(word)
+        state["versions"] = self._versions.setdefault(repr(state["versions"]), state["versions"])
         journal = journal_of(state, OF_PROCESSES)
         process = processing.process_of(place, journal, self.known, self.clocks)
         self.processes[place] = process

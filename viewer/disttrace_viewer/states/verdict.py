@@ -61,8 +61,9 @@ def verdict(
     What needs history is left out, and the report says so. A finding is certain only if the
     journals of those concerned were read in full for their states.
     """
-    trace, sample = trace_of(merged, jobs=jobs)
     unfinished = merged.partial
+    trace, sample = trace_of(merged, jobs=jobs)
+    merged.forget()
     partial = frozenset(i for i, p in enumerate(trace.processes) if p.id in unfinished)
     none = cast("Exchanges", None)
     evidence = Evidence(trace, none, stall_ns=stall_ns, look=look, given=sample, partial=partial)
