@@ -210,6 +210,7 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
             size = evidence.trace.groups[group].size or 0
             missing = [r for r in range(size) if r not in arrivals.in_time]
             sides[key] = Side(
+                ("collective", *key),
                 *_resolve(evidence, group, missing),
                 tuple(sorted(arrivals.in_time.values())),
                 dict(arrivals.late),
@@ -220,7 +221,7 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
         yield Wait(
             op,
             COLLECTIVE,
-            ("collective", *key),
+            side.exchange,
             () if late_ns is not None else side.targets,
             () if late_ns is not None else side.absent,
             stream=(group, op.call.backend),
@@ -246,6 +247,7 @@ class Arrivals:
 class Side:
     """What all who wait in one collective share, as one object: members may be thousands."""
 
+    exchange: Hashable
     targets: tuple[int, ...]
     absent: tuple[int, ...]
     arrived: tuple[int, ...]

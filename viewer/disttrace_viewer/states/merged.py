@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import orjson
 
-from disttrace.journal.format import ranks_of
+from disttrace.journal.format import COLLECTIVE, MESSAGE, ranks_of
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import groups as grouping
@@ -125,7 +125,7 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
         problems=problems.found(),
         paths=(),
         read_ns=time.time_ns(),
-        _calls=dict(enumerate(building.calls)),
+        _calls=building.calls,
     )
     return trace, building.sample()
 
@@ -158,7 +158,7 @@ class _Building:
     states: Mapping[str, State]
     alike: bool
     processes: list[Process] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: dict[int, Call] = field(default_factory=dict)
     stores: list[Store] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     """Of groups."""
@@ -288,6 +288,9 @@ class _Building:
         missing = len(ROW) - len(row)
         number, _, _, end, thread, parent, seq, key, *rest = row + _NONE[:missing]
         issued, wait, complete, source, error, refused, lost = rest
+        of = self.calls[call]
+        if end is not None and error is None and not refused and _passed(of):
+            issued = wait = complete = None
         text = None
         if error is not None:
             text = journal.definitions.string(error) or "?"
@@ -298,7 +301,7 @@ class _Building:
             Op(
                 process,
                 number,
-                self.calls[call],
+                of,
                 thread or 0,
                 parent,
                 seq,
@@ -331,7 +334,7 @@ class _Building:
         stack = self._stack(journal, alike.stack)
         before = (index, process, alike.op, alike.kind, group, own_rank)
         fields: tuple[Any, ...] = (*before, *alike.middle, store, *alike.names, stack, alike.args)
-        self.calls.append(Call(*fields))
+        self.calls[index] = Call(*fields)
         return index
 
     def _store(self, process: int, journal: Journal, number: int) -> int | None:
@@ -358,6 +361,11 @@ class _Building:
                 self.stacks.setdefault(stack, len(self.stacks)) if stack else None
             )
         return self._stacks_alike[key]
+
+
+def _passed(call: Call) -> bool:
+    """Whether of its operations that are over no more counts than when."""
+    return call.kind in (COLLECTIVE, MESSAGE) and not call.asynchronous
 
 
 @dataclass(frozen=True, slots=True)

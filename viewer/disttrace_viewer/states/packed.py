@@ -6,6 +6,7 @@ a batch at a time is unpacked, as often as all are gone through; of smaller ones
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from disttrace_viewer.states.state import Batches, State, inflated
@@ -44,10 +45,11 @@ class Packed(Mapping[str, State]):
         number = len(self._batches)
         self._batches.append(data)
         for place, state in enumerate(self._batch(number)):
-            known = self._where.get(state["id"])
-            if known is None or rating(state) > rating(self[state["id"]]):
-                self._beside.pop(state["id"], None)
-                self._where[state["id"]] = number << _SHIFT | place
+            identity = sys.intern(state["id"])
+            known = self._where.get(identity)
+            if known is None or rating(state) > rating(self[identity]):
+                self._beside.pop(identity, None)
+                self._where[identity] = number << _SHIFT | place
 
     def put(self, states: Iterable[State]) -> None:
         """States that came by themselves."""

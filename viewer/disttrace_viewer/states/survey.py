@@ -116,7 +116,7 @@ def journal_of(state: State, kinds: Collection[str] = NUMBERED) -> Journal:
             for n, value in state["numbered"].get(kind, {}).items()
         }
     return Journal(
-        id=state["id"],
+        id=sys.intern(state["id"]),
         files=Files(state["base"], state["base"]),
         definitions=definitions,
         from_name=state["named"],
@@ -178,6 +178,8 @@ class _Surveying:
         self.orphans: set[int] = set()
         self.partial: set[int] = set()
         self.unsettled = False
+        self._argv: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._backends: dict[str, dict[str, str]] = {}
         self._versions: dict[str, dict[str, Any]] = {}
         self._prefixes: dict[tuple[str | None, ...], tuple[str | None, ...]] = {}
 
@@ -188,6 +190,11 @@ class _Surveying:
         for name in OF_MANY:
             if type(word := told.get(name)) is str:
                 told[name] = sys.intern(word)
+        told["argv"] = argv = tuple(told.get("argv") or ())
+        told["argv"] = self._argv.setdefault(argv, argv)
+        for thread in state["numbered"].get("thread", {}).values():
+            if type(name := thread.get("name")) is str:
+                thread["name"] = sys.intern(name)
         state["versions"] = self._versions.setdefault(repr(state["versions"]), state["versions"])
         journal = journal_of(state, OF_PROCESSES)
         process = processing.process_of(place, journal, self.known, self.clocks)
@@ -215,6 +222,9 @@ class _Surveying:
                 base = code_of(place, at)
                 prefix = tuple(own.get("prefix") or ())
                 prefix = self._prefixes.setdefault(prefix, prefix)
+            if backends := record.get("backends"):
+                alike = self._backends.setdefault(repr(backends), backends)
+                record = {**record, "backends": alike}
             t = record.get("t")
             t_ns = None if t is None else to_unix(self.clocks[process.clock], process.t0 + t)
             found.append(seen(place, number, record, base, prefix, t_ns))
