@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,11 +15,12 @@ from torch.distributed import TCPStore
 from disttrace_viewer.companion import exchange
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.store_client import MOST_BYTES, StoreClient
-from disttrace_viewer.companion.told import addresses
+from disttrace_viewer.companion.told import addresses, beside
 from disttrace_viewer.companion.verdict import journals
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.merged import trace_of
-from support.journals import Journal
+from support.journals import MS, UNIX_NS, Journal
+from support.scenes import S
 
 
 @pytest.fixture(params=[True, False], ids=["libuv", "plain"])
@@ -221,3 +223,19 @@ def test_without_a_store_everybody_is_alone() -> None:
     assert not one.open
     assert one.gather() is None
     one.leave()
+
+
+def test_who_answers_nobody_is_read_beside_us(tmp_path: Path) -> None:
+    """Bare processes draw a job each; those of another store are strangers."""
+    for rank in range(3):
+        port = 29500 if rank < 2 else 29600
+        journal = Journal(tmp_path, job=f"job_{rank}", rank=rank, world_size=2, pid=700 + rank)
+        call = journal.collective(journal.world(port))
+        journal.run(call, t=MS, d=MS, q=1)
+        os.utime(journal.definitions, ns=(UNIX_NS + S, UNIX_NS + S))
+    ours = of_journals([str(p) for p in tmp_path.glob("job_0-*")])
+    (found,) = beside(str(tmp_path), ours, [])
+    assert found["process"]["pid"] == 701
+    assert beside(str(tmp_path), ours, [found]) == []
+    os.utime(next(tmp_path.glob("job_1-*.defs.jsonl")), ns=(UNIX_NS - S, UNIX_NS - S))
+    assert beside(str(tmp_path), ours, []) == []  # it was there before us: another job's

@@ -218,7 +218,7 @@ def wrong_root(draw: random.Random, program: Program) -> Faulty | None:
             name="wrong root",
             kinds=frozenset({"root_mismatch"}),
             guilty=frozenset({rank}),
-            named=program.world > 2,
+            named=len(act.members[rank]) > 2,
         ),
     )
 

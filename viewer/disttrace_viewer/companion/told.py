@@ -7,6 +7,8 @@ at hand are of all ranks, and the stores through which the others can be reached
 
 from __future__ import annotations
 
+import glob
+import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +16,12 @@ from typing import Any
 
 import orjson
 
+from disttrace.journal.format import DEFS_SUFFIX
 from disttrace_viewer.analysis.liveness import Look, Seen, look
 from disttrace_viewer.companion.exchange import Address
+from disttrace_viewer.states import folder
 from disttrace_viewer.states.merged import Merged, trace_of
+from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State, checked, inflated
 from disttrace_viewer.trace.model import Process, Trace
 
@@ -24,6 +29,8 @@ MOST_STATE = 8 << 10
 """Bytes of a packed state; of a longer one half of the operations are told, and so on."""
 MOST_WHOLE = 64 << 10
 """Of one that was asked for by itself, with the order of its collectives."""
+MOST_BESIDE = 256
+"""So many of the newest journals in the folder are looked at for processes of the same job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +157,34 @@ def order(trace: Trace) -> int:
     agents = any(p.role == "agent" for p in trace.processes)
     lowest = min(ranks, default=1 << 30)
     return 2 * lowest + (0 if agents else 1)
+
+
+def beside(directory: str, local: Merged, told: Iterable[State]) -> list[State]:
+    """Of those who use a store of ours and have told nothing: the states, by journals that lie in
+    the same folder under another job's name.
+
+    Bare processes have no launcher that names their job, so each draws a name and has a companion
+    of its own. One that is stopped, or holds the GIL, or whose store's server is, answers nobody.
+    """
+    trace, _ = trace_of(local)
+    ours = set(addresses(local, trace.processes))
+    known = {*local.states, *(state["id"] for state in told)}
+    began = min((p.start_ns for p in trace.processes), default=0)
+    bases = {state["base"] for state in local.states.values()}
+    newest = sorted(
+        (entry.stat().st_mtime_ns, entry.path.removesuffix(DEFS_SUFFIX))
+        for entry in os.scandir(directory)
+        if entry.name.endswith(DEFS_SUFFIX)
+    )[-MOST_BESIDE:]
+    files = [
+        path
+        for at_ns, base in newest
+        if at_ns >= began and base not in bases
+        for path in glob.iglob(f"{glob.escape(base)}.*")
+    ]
+    others = folder.of_journals(files, window=WINDOW) if ours and files else Merged({})
+    return [
+        others.states[process.id]
+        for process in trace_of(others)[0].processes
+        if process.id not in known and ours & set(addresses(others, [process]))
+    ]

@@ -27,6 +27,7 @@ from disttrace_viewer.companion.told import (
     MOST_WHOLE,
     Told,
     addresses,
+    beside,
     is_alone,
     order,
     packed,
@@ -117,6 +118,9 @@ class Judge:
             if answers is None and self.exchange.open:
                 return _LISTENS
             told = unpacked(answers or ())
+        if not self._all_here:
+            silent = beside(self._directory, local, told.states)
+            told = replace(told, states=(*told.states, *silent))
         judgement = judged(
             journals(self._directory, self._prefix),
             # Those who answered share a store with us, so they are of our job whatever its name.
