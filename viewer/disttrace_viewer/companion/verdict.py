@@ -48,8 +48,8 @@ from disttrace_viewer.wording import quantities, sentences
 READY, MUTE, FAREWELL = b"ready", b"mute", b"farewell"
 SOONEST_S = 0.3
 JOIN_S = 1.0
-PATIENCE_S = 3.0
-"""So long, at most, one waits for answers beyond the limit before telling what is known."""
+PATIENCE_S, OF_PATIENCE = 3.0, 0.3
+"""So long, at most (and for that part of the limit), one waits for answers beyond the limit before telling what is known."""
 ASK_AGAIN_S = 0.5
 REST_S = 5.0
 """So long one who waits for nobody is there for the others' questions."""
@@ -137,7 +137,7 @@ class Judge:
         if found["signature"] and not found["voices"] and self.exchange.open:
             self.exchange.mute()  # nobody here can speak, and somebody elsewhere has to
             return _LISTENS
-        if found["waiting"]:
+        if found["waiting"] or found["signature"]:
             self._leave_at = None
         else:
             # Others may be about to ask who has just seen what we have.
@@ -175,9 +175,8 @@ class Judge:
             blamed = [
                 f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)
             ]
-            patience = self._stall_s + min(self._stall_s / 2, PATIENCE_S)
-            if blamed:
-                patience = self._stall_s + min(self._stall_s / 4, PATIENCE_S / 2)
+            part = 0.5 if blamed else 1.0
+            patience = self._stall_s + part * min(OF_PATIENCE * self._stall_s, PATIENCE_S)
             if joined and (wait := patience - max(ages, default=patience)) > 0:
                 rest.append(min(wait, ASK_AGAIN_S))  # they may be about to answer
                 errors = []
