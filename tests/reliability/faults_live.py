@@ -78,7 +78,9 @@ def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Hosts) -
             print(text[-2000:], file=sys.stderr)
             return Told(row, None, 0, None, (f"it ended with {code_of_end} and did not hang",))
         return Told(row, summary, len(said), None, ("nothing was said",))
-    problems = list(judge(row, report, code))
+    # A process that is alone and frozen has nobody who could ask it where it is.
+    named_only = MAY_BE in summary and bool(apart or hosts)
+    problems = [] if named_only else list(judge(row, report, code))
     sentences = [found["summary"] for found in report["findings"]]
     if _plain(summary) not in map(_plain, sentences) and not (
         MAY_BE in summary and (apart or hosts or _never_started(report))
@@ -88,7 +90,12 @@ def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Hosts) -
     last = {p["id"]: p["last"] for p in report["processes"] if p["last"]}
     exchanges = {_exchange(last[one]) for one in waiting if one in last}
     # Of all who came, also when the others had given up.
-    begins = [one["begin_ns"] for one in last.values() if _exchange(one) in exchanges]
+    begins = [
+        one["begin_ns"]
+        for one in last.values()
+        if _exchange(one) in exchanges
+        or (one["seq"] is None and any(_exchange({**one, "seq": e[2]}) == e for e in exchanges))
+    ]
     seconds = (at - max(begins)) / 1e9 if begins else None
     return Told(row, summary, len(said), seconds, tuple(problems))
 

@@ -49,7 +49,9 @@ READY, MUTE, FAREWELL = b"ready", b"mute", b"farewell"
 SOONEST_S = 0.3
 JOIN_S = 1.0
 PATIENCE_S, OF_PATIENCE = 3.0, 0.3
-"""So long, at most (and for that part of the limit), one waits for answers beyond the limit before telling what is known."""
+"""So long beyond the limit, at most (and for that part of it), one waits for answers before telling
+what is known.
+"""
 ASK_AGAIN_S = 0.5
 REST_S = 5.0
 """So long one who waits for nobody is there for the others' questions."""
