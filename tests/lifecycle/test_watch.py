@@ -127,3 +127,24 @@ def test_who_cannot_answer_is_asked_last(
     told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
     ranks = {process.id: process.rank for process in load([str(tmp_path)]).processes}
     assert [ranks[one] for one in told["voices"]] == ([1, 0] if frozen else [0, 1])
+
+
+def test_one_whose_main_thread_failed_speaks_where_nobody_else_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread keeps it alive, and the journal of the other rank is on another host."""
+    for journal, _ in steps(tmp_path, 2):
+        if journal.rank == 0:
+            for path in (journal.definitions, *journal.segments):
+                path.unlink()
+            continue
+        fail(journal, 240 * MS, "ValueError", "the loss is not a number")
+        lines = journal.definitions.read_text().splitlines(keepends=True)
+        journal.definitions.write_text("".join(x for x in lines if '"def":"exit"' not in x))
+        beat(journal, 20)
+    for module in (verdict, told_of):
+        monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
+    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
+    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    assert "Rank 1 failed with ValueError" in told["lines"][0]
+    assert len(told["voices"]) == 1
