@@ -177,8 +177,7 @@ class Judge:
             blamed = [
                 f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)
             ]
-            part = 0.5 if blamed else 1.0
-            patience = self._stall_s + part * min(OF_PATIENCE * self._stall_s, PATIENCE_S)
+            patience = self._stall_s + min(OF_PATIENCE * self._stall_s, PATIENCE_S)
             if joined and (wait := patience - max(ages, default=patience)) > 0:
                 rest.append(min(wait, ASK_AGAIN_S))  # they may be about to answer
                 errors = []
