@@ -39,7 +39,7 @@ from faults.table import ROWS  # noqa: E402
 STALLED = re.compile(r"disttrace: stalled( \(likely\))?: ")
 MAY_BE = "may be missing there"
 """Said where the journal of whoever is missing is out of reach: who waits, and no accusation."""
-LONGEST_S = 60.0
+LONGEST_S = 150.0
 OVER = threading.Event()
 """We were told to end: no program and no network is left behind."""
 
@@ -56,7 +56,7 @@ class Told:
 
 
 def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Hosts) -> Told:
-    """One row: until its stderr tells, or for a minute beyond the limit."""
+    """One row: until its stderr tells, or for two and a half minutes beyond the limit."""
     variables = {} if stall_s == 10 else {"DISTTRACE_STALL": f"{stall_s:g}"}
     stderr = folder / "stderr"
     with started(row, folder, variables, apart=apart, hosts=hosts) as process:

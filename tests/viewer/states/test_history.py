@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,9 +12,8 @@ import pytest
 from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import here
-from disttrace_viewer.states.history import MOST_PACKED, of_numbers
+from disttrace_viewer.states.history import MOST_PACKED, Calls, History
 from disttrace_viewer.states.history import packed as packed_history
-from disttrace_viewer.states.history import unpacked as unpacked_history
 from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
@@ -93,13 +93,26 @@ def test_another_host_is_asked_for_the_calls_of_one_of_those_who_made_the_same(
 def test_a_million_calls_of_a_loop_are_short() -> None:
     """And calls without a pattern are not told, nor those of which some are missing."""
     loop = [1, 2, 3, 3, 3, 4, 7] * 150_000
-    text = packed_history(loop)
+    text = packed_history(array("I", loop))
     assert text is not None
     assert len(text) < MOST_PACKED
-    assert unpacked_history(text) == loop
+    known = {call: 10 * call for call in loop}
+    assert list(History(text, known)) == [(n, 10 * call) for n, call in enumerate(loop, 1)]
     drawn = random.Random(1)
-    assert packed_history([drawn.randrange(200) for _ in range(100_000)]) is None
-    assert of_numbers({2: 5, 1: 4}) == [4, 5]
-    assert of_numbers({3: 5, 1: 4}) is None
+    assert packed_history(array("I", (drawn.randrange(200) for _ in range(100_000)))) is None
     with pytest.raises(ValueError, match="no history"):
-        unpacked_history("xyz")
+        History("xyz", known)
+    with pytest.raises(ValueError, match="not known"):
+        History(text, {1: 2})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "whole"),
+    [((1, 2, 3), True), ((1, 3, 2), True), ((2, 3), False), ((1, 3), False), ((), False)],
+)
+def test_calls_of_threads_are_put_in_order(numbers: Sequence[int], *, whole: bool) -> None:
+    """And nothing is told where one is missing."""
+    calls = Calls()
+    for number in numbers:
+        calls.note(number, 10 * number)
+    assert calls.all() == (array("I", sorted(10 * n for n in numbers)) if whole else None)

@@ -9,38 +9,86 @@ from __future__ import annotations
 import base64
 import zlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import overload
 
 MOST_PACKED = 16 << 10
 """Bytes of one stream; of calls that follow no pattern nothing is told."""
 MOST_CALLS = 1 << 22
 MOST_SITES = 256
 """Places of a stream from which it is called; with more of them nothing is told of it."""
+_MOST_AHEAD = 1 << 10
 _NUMBERS = "I"
 
 
-def packed(calls: Sequence[int]) -> str | None:
+class Calls:
+    """The calls of one stream by sequence number, as they are read."""
+
+    def __init__(self) -> None:
+        self._calls = array(_NUMBERS)
+        self._ahead: dict[int, int] = {}
+        """Of threads that write side by side, and where the beginning is lost."""
+
+    def note(self, number: int, call: int) -> None:
+        """An operation was begun."""
+        calls, ahead = self._calls, self._ahead
+        if number == len(calls) + 1:
+            calls.append(call)
+            while ahead and (call := ahead.pop(len(calls) + 1, -1)) >= 0:
+                calls.append(call)
+        elif number > len(calls) and len(ahead) < _MOST_AHEAD:
+            ahead[number] = call
+
+    def refused(self, number: int) -> None:
+        """It gives its number back."""
+        if number == len(self._calls):
+            self._calls.pop()
+
+    def all(self) -> array[int] | None:
+        """All calls; None where one is missing, or there are too many."""
+        calls = self._calls
+        return None if self._ahead or not calls or len(calls) > MOST_CALLS else calls
+
+
+def packed(calls: array[int]) -> str | None:
     """Calls by sequence number as text; None where it would be too long."""
-    if len(calls) > MOST_CALLS:
-        return None
-    data = zlib.compress(array(_NUMBERS, calls).tobytes(), 6)
+    data = zlib.compress(calls.tobytes(), 6)
     return base64.b85encode(data).decode() if len(data) <= MOST_PACKED else None
 
 
-def unpacked(text: str) -> list[int]:
-    """The calls of ``packed``. Raises ValueError for what is none."""
-    stream = zlib.decompressobj()
-    numbers = array(_NUMBERS)
-    try:
-        numbers.frombytes(stream.decompress(base64.b85decode(text), MOST_CALLS * numbers.itemsize))
-    except zlib.error as error:
-        raise ValueError("no history") from error
-    return list(numbers)
+class History(Sequence[tuple[int, int]]):
+    """Sequence numbers and calls of ``packed``, kept as that: few are ever looked at."""
 
+    def __init__(self, text: str, calls: Mapping[int, int]) -> None:
+        """``calls``: what stands for each call. Raises ValueError for what is no history."""
+        self._text = text
+        self._calls = calls
+        self._length = len(self._unpacked())
 
-def of_numbers(calls: Mapping[int, int]) -> list[int] | None:
-    """Calls by sequence number from 1 on; None where one is missing."""
-    numbers = sorted(calls)
-    if not numbers or numbers != list(range(1, len(numbers) + 1)):
-        return None
-    return [calls[number] for number in numbers]
+    def _unpacked(self) -> array[int]:
+        numbers = array(_NUMBERS)
+        data = base64.b85decode(self._text)
+        try:
+            found = zlib.decompressobj().decompress(data, MOST_CALLS * numbers.itemsize)
+        except zlib.error as error:
+            raise ValueError("no history") from error
+        numbers.frombytes(found)
+        if not self._calls.keys() >= {*numbers}:
+            raise ValueError("a history of calls that are not known")
+        return numbers
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        calls = self._calls
+        return ((number, calls[call]) for number, call in enumerate(self._unpacked(), 1))
+
+    @overload
+    def __getitem__(self, place: int) -> tuple[int, int]: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[tuple[int, int]]: ...
+
+    def __getitem__(self, place: int | slice) -> tuple[int, int] | list[tuple[int, int]]:
+        return list(self)[place]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -22,7 +23,7 @@ from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.sample.sample import Course, Sample, Stream
 from disttrace_viewer.states import packed
-from disttrace_viewer.states.history import unpacked
+from disttrace_viewer.states.history import History
 from disttrace_viewer.states.packed import Packed, batches_of, rating
 from disttrace_viewer.states.state import ROW, State
 from disttrace_viewer.states.survey import StateSurvey, base_stores, journal_of, survey
@@ -276,9 +277,8 @@ class _Building:
         for number, backend, text in state.get("history", ()):
             group = self.survey.group_index.get((index, number))
             if group is not None and text is not None:
-                past = [calls.get(call, -1) for call in unpacked(text)]
-                if -1 not in past:
-                    self.history[index, (group, backend)] = list(enumerate(past, 1))
+                with suppress(ValueError):  # of whoever sent it; it is not compared then
+                    self.history[index, (group, backend)] = History(text, calls)
         for store, key, pushed, popped in state["queues"]:
             own = self._store(index, journal, store)
             if own is not None:

@@ -18,6 +18,7 @@ import orjson
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.sample.sample import BUILDING
+from disttrace_viewer.states.history import Calls
 from disttrace_viewer.states.records import (
     INTEGERS,
     Record,
@@ -65,17 +66,15 @@ class Reading:
     """By stream of collectives: newest number, hash of all call sites up to it and before it, and
     whether none was left out.
     """
-    history: dict[tuple[int, str | None], dict[int, int]] | None = None
-    """By stream the call of each sequence number, where that is asked for: of all calls with one
-    site the first.
-    """
+    history: dict[tuple[int, str | None], Calls] | None = None
+    """The calls of each stream, where that is asked for: of all with one site the first."""
     bad: int = 0
     _kept_whole: set[int] = field(default_factory=set)
     """Calls of which every operation is kept."""
     _known: set[int] = field(default_factory=set)
     _in_store: dict[int, int] = field(default_factory=dict)
     _on_course: dict[int, tuple[list[int], int]] = field(default_factory=dict)
-    _past: dict[int, tuple[dict[int, int], int]] = field(default_factory=dict)
+    _past: dict[int, tuple[Calls, int]] = field(default_factory=dict)
     _first_of_site: dict[int, int] = field(default_factory=dict)
     _threads: bool = False
     """Whether any but the first thread did anything."""
@@ -201,7 +200,7 @@ class Reading:
         if self.history is not None:
             for record in numbered:
                 if (past := self._past.get(record.get("s", 0))) is not None:
-                    past[0][record["q"]] = past[1]
+                    past[0].note(record["q"], past[1])
         on_course = self._on_course
         streams: dict[int, tuple[list[int], list[int], list[int]]] = {}
         for record in numbered:
@@ -236,7 +235,7 @@ class Reading:
             self._on_course[call] = (course, site)
             if self.history is not None:
                 first = self._first_of_site.setdefault(site, call)
-                self._past[call] = (self.history.setdefault(stream, {}), first)
+                self._past[call] = (self.history.setdefault(stream, Calls()), first)
 
     def _call(self, number: int) -> Mapping[str, Any]:
         return self.definitions.numbered["call"].get(number) or {}
@@ -344,7 +343,7 @@ class Reading:
             else:
                 course[3] = 0
             if call in self._past:
-                self._past[call][0].pop(begin.get("q", 0), None)
+                self._past[call][0].refused(begin.get("q", 0))
         if "x" not in record:
             return False
         found = self.failed.setdefault((call, record["x"]), [begin])

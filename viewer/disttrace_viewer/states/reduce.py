@@ -7,6 +7,7 @@ the begins stand that were in flight when it was opened.
 from __future__ import annotations
 
 import zlib
+from array import array
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +21,7 @@ from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
-from disttrace_viewer.states.history import MOST_SITES, of_numbers, packed
+from disttrace_viewer.states.history import MOST_SITES, packed
 from disttrace_viewer.states.kept import MOST_KEYS, chosen
 from disttrace_viewer.states.reading import Reading
 from disttrace_viewer.states.records import Record, over
@@ -179,9 +180,9 @@ def _state(
     }
 
 
-def _past(reading: Reading) -> list[tuple[int, str | None, list[int]]]:
+def _past(reading: Reading) -> list[tuple[int, str | None, array[int]]]:
     """Group, backend and the calls of each stream that can be told."""
-    found = ((stream, of_numbers(calls)) for stream, calls in (reading.history or {}).items())
+    found = ((stream, calls.all()) for stream, calls in (reading.history or {}).items())
     return [(*stream, calls) for stream, calls in found if calls and len({*calls}) <= MOST_SITES]
 
 

@@ -218,10 +218,14 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Extra | None:
     if course is None:
         return None
     mine = _sites(case, course)
+    compared: list[Course] = []
     for sink in sinks:
         other = case.evidence.course(sink, wait.stream)
         if other is None:
             return None
+        if any(other is one for one in compared):
+            continue  # of states that made the same calls one holds those of all
+        compared.append(other)
         theirs = _sites(case, other)
         if len(mine) != len(theirs) + 1 or mine[: len(theirs)] == theirs:
             return None
