@@ -4,9 +4,11 @@
 
 Each job is made (``benchmarks/viewer/jobs.py``), diagnosed by the command in a process of its own,
 and deleted. Counted is processor time, of that process and of its workers, less that of a job of 8
-ranks, with modules compiled before, as where they are installed; the exponent is the slope of a
-line through the logarithms, by least squares. ``whole`` reads journals as a whole, ``states``
-reduces each to its state: jobs of more than 2,000 journals.
+ranks, with modules compiled before, as where they are installed; of what takes less than
+``SHORT_S`` the fastest of three runs, since the start of the command differs by a tenth of a second
+from run to run. The exponent is the slope of a line through the logarithms, by least squares.
+``whole`` reads journals as a whole, ``states`` reduces each to its state: jobs of more than 2,000
+journals.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from benchmarks.viewer.jobs import Shape, make  # noqa: E402
 
 LIMIT_S = 900
 GOAL = 1.1
+SHORT_S = 3.0
 SMALL = Shape(2, 2, 2, 3, fault="tp")
 HANG = Shape(8, 32, 8, 3, fault="tp", hosts_apart=False)
 
@@ -69,8 +72,8 @@ SERIES = (
     ),
     Series(
         "operations of 8 ranks, whole",
-        (100_000, 200_000, 400_000, 800_000),
-        tuple(Shape(2, 2, 2, 125, repeat=n, fault="tp") for n in (5, 10, 20, 40)),
+        (200_000, 400_000, 800_000, 1_600_000),
+        tuple(Shape(2, 2, 2, 125, repeat=n, fault="tp") for n in (10, 20, 40, 80)),
     ),
 )
 
@@ -86,22 +89,29 @@ def exponent(sizes: Sequence[float], costs: Sequence[float]) -> float:
 
 def cost(shape: Shape, scratch: str) -> float:
     """Processor seconds of one verdict. Raises RuntimeError for a wrong one."""
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-    compiled = str(Path(scratch) / "compiled")
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         job = make(Path(folder), shape)
-        before = os.times()
-        done = subprocess.run(
-            [sys.executable, "-m", "disttrace", "diagnose", "--json", folder],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=LIMIT_S,
-            check=False,
-            env={**kept, "PYTHONPYCACHEPREFIX": compiled},
-        )
-        after = os.times()
-    if f'"culprit_ranks": [\n        {job["culprit"]}\n'.encode() not in done.stdout:
-        raise RuntimeError(f"the verdict on {job} does not name the culprit")
+        wanted = f'"culprit_ranks": [\n        {job["culprit"]}\n'.encode()
+        found = [_run(folder, scratch, wanted)]
+        while found[0] < SHORT_S and len(found) < 3:
+            found.append(_run(folder, scratch, wanted))
+    return min(found)
+
+
+def _run(folder: str, scratch: str, wanted: bytes) -> float:
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    before = os.times()
+    done = subprocess.run(
+        [sys.executable, "-m", "disttrace", "diagnose", "--json", folder],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=LIMIT_S,
+        check=False,
+        env={**kept, "PYTHONPYCACHEPREFIX": str(Path(scratch) / "compiled")},
+    )
+    after = os.times()
+    if wanted not in done.stdout:
+        raise RuntimeError(f"the verdict on {folder} does not name the culprit")
     spent = after.children_user - before.children_user
     return spent + after.children_system - before.children_system
 
