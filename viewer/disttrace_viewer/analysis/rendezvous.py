@@ -36,6 +36,18 @@ class Rendezvous:
     """Global ranks of the group that is made, where its creation tells them."""
     lateness: Mapping[int, int] = field(default_factory=dict)
     """Processes that arrived when the others had given up, and by how many nanoseconds."""
+    came: tuple[int, ...] = ()
+    """The processes in ``arrived``, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """What all who wait in one rendezvous share."""
+
+    ops: tuple[Op, ...]
+    arrived: Mapping[int, int]
+    lateness: Mapping[int, int]
+    processes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -90,9 +102,44 @@ class RendezvousIndex:
         store = self._store(op)
         if key is None or store is None:
             return None
-        together = self.by_key[key]
+        came = self._came(key)
         size = op.call.args.get("size", op.call.args.get("world_size"))
         expected = size if isinstance(size, int) and size > 0 else None
+        if op.call.op in STORES and not store.server:
+            # A client waits for nobody but the server.
+            return Rendezvous(
+                key,
+                came.ops,
+                store,
+                None,
+                came.arrived,
+                (),
+                (),
+                None,
+                came.lateness,
+                came.processes,
+            )
+        made = self._ranks(op)
+        late, absent = self._missing(op, key, expected, made)
+        return Rendezvous(
+            key,
+            came.ops,
+            store,
+            expected,
+            came.arrived,
+            late,
+            absent,
+            made,
+            came.lateness,
+            came.processes,
+        )
+
+    def _came(self, key: Hashable) -> Came:
+        """Who came to a rendezvous: once for all who ask, who may be thousands."""
+        found = self._known.get(key)
+        if found is not None:
+            return found
+        together = self.by_key[key]
         arrived: dict[int, int] = {}
         ended = [o.end_ns for o in together if o.end_ns is not None and because_of_others(o)]
         over_ns = min(ended, default=None)
@@ -107,30 +154,43 @@ class RendezvousIndex:
                 continue
             if other.error is None or because_of_others(other):
                 arrived.setdefault(rank, other.process)
-        made = self._ranks(op)
-        missing = [r for r in range(expected or 0) if r not in arrived]
+        processes = tuple(sorted(set(arrived.values())))
+        found = self._known[key] = Came(tuple(together), arrived, lateness, processes)
+        return found
+
+    def _missing(
+        self, op: Op, key: Hashable, expected: int | None, made: tuple[int, ...] | None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Processes that should come and have not, and ranks of which no process is known."""
+        mine = self.evidence.trace.processes[op.process]
+        alone = self.parent(op) is None and op.call.op not in STORES
+        asked = (key, expected, made, mine.job, mine.attempt, alone)
+        found = self._gone.get(asked)
+        if found is not None and op.process not in found[0] and mine.rank not in found[1]:
+            return found
+        arrived = self._came(key).arrived
         late, absent = [], []
-        for rank in missing:
+        for rank in range(expected or 0):
+            if rank in arrived:
+                continue
             known = made[rank] if made is not None and rank < len(made) else rank
-            process = self._process(op, known)
+            process = None if alone else self._process(op, known)
             if process is None:
                 absent.append(known)
             else:
                 late.append(process)
-        if op.call.op in STORES and not store.server:
-            # A client waits for nobody but the server.
-            return Rendezvous(key, tuple(together), store, None, arrived, (), (), None, lateness)
-        return Rendezvous(
-            key,
-            tuple(together),
-            store,
-            expected,
-            arrived,
-            tuple(late),
-            tuple(absent),
-            made,
-            lateness,
-        )
+        result = (tuple(late), tuple(absent))
+        if mine.rank not in result[1]:
+            self._gone[asked] = result
+        return result
+
+    @cached_property
+    def _known(self) -> dict[Hashable, Came]:
+        return {}
+
+    @cached_property
+    def _gone(self) -> dict[Hashable, tuple[tuple[int, ...], tuple[int, ...]]]:
+        return {}
 
     def _store(self, op: Op) -> Store | None:
         return None if op.call.store is None else self.evidence.trace.stores[op.call.store]
@@ -144,22 +204,19 @@ class RendezvousIndex:
 
     def _process(self, op: Op, rank: int) -> int | None:
         """The process that bears a rank in the job, alive at the time."""
-        trace = self.evidence.trace
-        job = trace.processes[op.process].job
-        attempt = trace.processes[op.process].attempt
-        parent = self.parent(op)
-        if parent is None and op.call.op not in STORES:
-            return None  # a group made by hand: its ranks are its own
-        for process in trace.processes:
-            if (
-                process.rank == rank
-                and process.job == job
-                and process.attempt == attempt
-                and process.index != op.process
-                and process.role in ("worker", "child", "main")
-            ):
-                return process.index
-        return None
+        mine = self.evidence.trace.processes[op.process]
+        bearers = self._bearers.get((rank, mine.job, mine.attempt), ())
+        return next((process for process in bearers if process != op.process), None)
+
+    @cached_property
+    def _bearers(self) -> Mapping[tuple[int | None, str, int | None], list[int]]:
+        """By rank, job and attempt."""
+        found: dict[tuple[int | None, str, int | None], list[int]] = {}
+        for process in self.evidence.trace.processes:
+            if process.role in ("worker", "child", "main"):
+                key = (process.rank, process.job, process.attempt)
+                found.setdefault(key, []).append(process.index)
+        return found
 
 
 def claimed(evidence: Evidence, process: int) -> int | None:

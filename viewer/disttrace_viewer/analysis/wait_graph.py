@@ -469,7 +469,7 @@ def _rendezvous(index: RendezvousIndex, op: Op) -> Wait:
         () if late_ns is not None else rendezvous.late,
         () if late_ns is not None else rendezvous.absent,
         unknown=rendezvous.expected is None,
-        arrived=tuple(sorted(set(rendezvous.arrived.values()))),
+        arrived=rendezvous.came,
         late_ns=late_ns,
         lateness=tuple(sorted(rendezvous.lateness.items())),
     )
