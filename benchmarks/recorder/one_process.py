@@ -49,7 +49,7 @@ def measure(scale: Scale) -> Report:
                 "With a C++ issuer at work, one process (`fake`)",
                 beside,
                 note=f"The same after a functional collective was called: this torch is seen "
-                f"through {way}. The first row is issued from C++.",
+                f"through {way}. The first row is issued from C++; `no issuer` is without it.",
             ),
         ),
         verdicts=(

@@ -36,7 +36,7 @@ from disttrace.capture.native.operator_calls import Function, OperatorCalls
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.choice import PLAIN
-from disttrace.recording.operation import Call, Operation, ThreadState
+from disttrace.recording.operation import Call
 
 PART = "waits of functional collectives"
 NAMESPACES = (cxx_callers.FUNCTIONAL, "_dtensor")
@@ -230,89 +230,62 @@ def install(capture: Capture) -> None:
     def appeared() -> None:
         kernels.once(place)
 
-    calls = OperatorCalls(capture, PART, lambda original: _wait_call(capture, original), appeared)
-    calls.watch(cxx_callers.FUNCTIONAL, lambda namespace: ((_WAIT, 0),))
+    def wrap(original: Function) -> Function:
+        return _waiting(capture, original, torch._C._len_torch_dispatch_stack)
+
+    OperatorCalls(capture, PART, wrap, appeared).watch(
+        cxx_callers.FUNCTIONAL, lambda namespace: ((_WAIT, 0),)
+    )
     cxx_callers.watch_constructors(capture, PART, appeared)
     cxx_callers.watch_compiled(capture, PART, appeared)
     operator_calls.before_first(capture, PART, operator_calls.AUTOGRAD, issuers, appeared)
 
 
-def _wait_call(capture: Capture, original: Function) -> Function:
-    threads, modes = capture.recorder.threads, torch._C._len_torch_dispatch_stack
-    core, begun, ended = capture.recorder.core, _wait_begun(capture), _wait_ended(capture)
+def _wait_kernel(capture: Capture, kernels: Kernels) -> Function:
+    redispatch, after = redispatch_of(cxx_callers.FUNCTIONAL, _WAIT), after_key()
+    waiting = _waiting(capture, redispatch, lambda: kernels.off)
+
+    def wait_tensor(keyset: Any, tensor: Any) -> Any:
+        return waiting(keyset & after, tensor)
+
+    return wait_tensor
+
+
+def _waiting(capture: Capture, original: Function, passes: Callable[[], int]) -> Function:
+    """What ``original`` does, called with the operator or its keys and the tensor, recorded unless
+    ``passes()``."""
+    recorder, works, fail = capture.recorder, capture.works, capture.fail
+    core, threads, end, over = recorder.core, recorder.threads, recorder.end, works.over
+    of_result, wait_begins = works.of_result, recorder.wait_begins
 
     def __call__(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
         thread = threads.state
-        if thread.inside or core.off or modes() or not (args and _runs(args[0])):
+        if thread.inside or core.off or passes() or not (args and _runs(args[0])):
             return original(operator, *args, **kwargs)
-        operation = begun(args[0])
+        operation = None
+        try:
+            operation = of_result(args[0])  # None where it is over or was never seen
+            if operation is not None:
+                wait_begins(operation)
+        except BaseException as error:
+            fail(PART, error)
         if operation is None:
             return original(operator, *args, **kwargs)
         try:
             thread.inside = True
             result = original(operator, *args, **kwargs)
         except BaseException as error:
-            ended(thread, operation, error)
+            thread.inside = False
+            over(operation)
+            capture.failed(PART, operation, error, on_issue=False)
             raise
-        ended(thread, operation, None)
-        return result
-
-    return __call__
-
-
-def _wait_kernel(capture: Capture, kernels: Kernels) -> Function:
-    redispatch, after = redispatch_of(cxx_callers.FUNCTIONAL, _WAIT), after_key()
-    threads, begun, ended = capture.recorder.threads, _wait_begun(capture), _wait_ended(capture)
-
-    def wait_tensor(keyset: Any, tensor: Any) -> Any:
-        thread = threads.state
-        operation = None if thread.inside or kernels.off else begun(tensor)
-        if operation is None:
-            return redispatch(keyset & after, tensor)
-        try:
-            thread.inside = True
-            result = redispatch(keyset & after, tensor)
-        except BaseException as error:
-            ended(thread, operation, error)
-            raise
-        ended(thread, operation, None)
-        return result
-
-    return wait_tensor
-
-
-def _wait_begun(capture: Capture) -> Callable[[Any], Operation | None]:
-    of_result, wait_begins = capture.works.of_result, capture.recorder.wait_begins
-
-    def begun(tensor: Any) -> Operation | None:
-        """The operation that a wait for ``tensor`` waits for, if it is known and not over."""
-        try:
-            operation = of_result(tensor)
-            if operation is not None:
-                wait_begins(operation)
-            return operation
-        except BaseException as error:
-            capture.fail(PART, error)
-            return None
-
-    return begun
-
-
-def _wait_ended(
-    capture: Capture,
-) -> Callable[[ThreadState, Operation, BaseException | None], None]:
-    over, end = capture.works.over, capture.recorder.end
-
-    def ended(thread: ThreadState, operation: Operation, error: BaseException | None) -> None:
-        """The wait returned, or raised ``error``."""
         thread.inside = False
         try:
             over(operation)
-            if error is not None:
-                capture.failed(PART, operation, error, on_issue=False)
-            elif not operation.call.device_ends:
+            if not operation.call.device_ends:
                 end(operation)
-        except BaseException as ours:
-            capture.fail(PART, ours)
+        except BaseException as error:
+            fail(PART, error)
+        return result
 
-    return ended
+    return __call__
