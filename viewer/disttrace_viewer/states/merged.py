@@ -128,6 +128,7 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
         read_ns=time.time_ns(),
         _calls=building.calls,
     )
+    merged.forget()
     return trace, building.sample()
 
 
@@ -159,7 +160,7 @@ class _Building:
     states: Mapping[str, State]
     alike: bool
     processes: list[Process] = field(default_factory=list)
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     """Of groups."""
@@ -187,6 +188,8 @@ class _Building:
         """Go through all states."""
         known = self.survey
         self.processes = list(known.processes)
+        if len(self.states) > packed.KEPT:
+            known.processes = ()  # the survey is forgotten after this, and each is made anew
         self.stores = list(known.bases)
         self.ids = [""] * len(known.groups)
         for group, (process, number) in enumerate(known.firsts):
@@ -334,7 +337,7 @@ class _Building:
         stack = self._stack(journal, alike.stack)
         before = (index, process, alike.op, alike.kind, group, own_rank)
         fields: tuple[Any, ...] = (*before, *alike.middle, store, *alike.names, stack, alike.args)
-        self.calls[index] = Call(*fields)
+        self.calls.append(Call(*fields))
         return index
 
     def _store(self, process: int, journal: Journal, number: int) -> int | None:

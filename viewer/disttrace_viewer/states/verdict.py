@@ -63,7 +63,6 @@ def verdict(
     """
     unfinished = merged.partial
     trace, sample = trace_of(merged, jobs=jobs)
-    merged.forget()
     partial = frozenset(i for i, p in enumerate(trace.processes) if p.id in unfinished)
     none = cast("Exchanges", None)
     evidence = Evidence(trace, none, stall_ns=stall_ns, look=look, given=sample, partial=partial)

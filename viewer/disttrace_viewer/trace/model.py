@@ -382,7 +382,8 @@ class Trace:
     paths: tuple[str, ...]
     read_ns: int
     """Unix time at which reading began: what was written later is not here."""
-    _calls: dict[int, Call] = field(default_factory=dict, repr=False, compare=False)
+    _calls: dict[int, Call] | list[Call] = field(default_factory=dict, repr=False, compare=False)
+    """Rows that were asked for; of states, which have no table, all of them."""
 
     @cached_property
     def by_id(self) -> Mapping[str, Process]:
@@ -424,6 +425,8 @@ class Trace:
 
     def call(self, index: int) -> Call:
         """One row of ``calls`` as a value (kept, since rules ask for the same few again)."""
+        if isinstance(self._calls, list):
+            return self._calls[index]
         found = self._calls.get(index)
         if found is None:
             found = self._calls[index] = _call(index, self.calls.row(index, named=True))
