@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
 import sys
 import time
 
+from disttrace.journal.extension_modules import resource
 from disttrace.journal.slow_writes import WriteBudget
 
 PRIVATE = 0o600

@@ -12,10 +12,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import orjson
-
 from disttrace import redact
 from disttrace.journal import format as fmt
+from disttrace.journal.extension_modules import orjson
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.segment import (
     MakeWindow,

@@ -11,9 +11,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import orjson
-
 from disttrace import redact
+from disttrace.journal.extension_modules import orjson
 
 # Calls of one thread that wait themselves and are under way at once: more than one only where a
 # signal handler communicates too.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.companion import told as told_of
-from disttrace_viewer.companion import verdict
+from disttrace_viewer.companion import verdict, watch
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.service import Order
 from disttrace_viewer.companion.watch import Watch
@@ -148,3 +150,15 @@ def test_one_whose_main_thread_failed_speaks_where_nobody_else_can(
     told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
     assert "Rank 1 failed with ValueError" in told["lines"][0]
     assert len(told["voices"]) == 1
+
+
+def test_modules_in_the_programs_folder_are_not_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The child that judges runs where the program runs."""
+    steps(tmp_path, 2)
+    (tmp_path / "select.py").write_text("raise SystemExit('this one is the program\\'s')")
+    monkeypatch.chdir(tmp_path)
+    child = watch._start(replace(ORDER, directory=str(tmp_path)))
+    answer, _ = child.communicate(b"\n", 60)
+    assert json.loads(answer)["waiting"] is False

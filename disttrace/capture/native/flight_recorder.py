@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import orjson
-
 from disttrace.capture.native import gil_free
+from disttrace.journal.extension_modules import orjson
 
 _E = TypeVar("_E")
 

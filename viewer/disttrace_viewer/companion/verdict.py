@@ -1,4 +1,4 @@
-"""Works out verdicts on a job that stands still: ``python -m ... DIR JOB PREFIX STALL_S``.
+"""Works out verdicts on a job that stands still: ``DIR JOB PREFIX STALL_S``.
 
 It answers each line on standard input with one line of JSON, but for ``ready``, ``mute`` and
 ``farewell``, which it only does. A child of the companion, so that what reading and judging take of

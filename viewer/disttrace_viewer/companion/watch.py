@@ -41,6 +41,11 @@ _WITHIN_S = 120.0
 _LEAVE_S = 5.0
 _FEWER = 2
 """Times the limit for which a picture in which only fewer are missing is not told anew."""
+_VERDICTS = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; "
+    "from disttrace_viewer.companion.verdict import main; main(sys.argv[1:])"
+)
+"""Without the current directory, where a module of the program may be called select."""
 ABORTED = 75
 """Exit code of a job that ``DISTTRACE_ON_STALL=abort`` ended (EX_TEMPFAIL of sysexits.h)."""
 _FAILURE = b'{"%s":"failure"' % fmt.DEF.encode()
@@ -336,7 +341,7 @@ def _has_failed(base: str) -> bool:
 
 def _start(order: Order) -> subprocess.Popen[bytes]:
     """The child that works out verdicts: it answers each line with one."""
-    command = [sys.executable, "-m", "disttrace_viewer.companion.verdict"]
+    command = [sys.executable, "-c", _VERDICTS]
     command += [order.directory, order.job, order.prefix, repr(order.stall_s)]
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
