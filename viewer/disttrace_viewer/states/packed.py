@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from disttrace_viewer.states.state import Batches, State, inflated
 
-KEPT = 1 << 14
+KEPT = 1 << 13
 """Of so many states all stay unpacked."""
 _SHIFT = 32
 
