@@ -40,6 +40,7 @@ STALLED = re.compile(r"disttrace: stalled( \(likely\))?: ")
 MAY_BE = "may be missing there"
 """Said where the journal of whoever is missing is out of reach: who waits, and no accusation."""
 LONGEST_S = 150.0
+LATE_ARRIVAL, GIVES_UP_S = 23, 6.0
 OVER = threading.Event()
 """We were told to end: no program and no network is left behind."""
 
@@ -188,6 +189,8 @@ def main() -> int:
         and options.match in row.name
         and not ((options.apart or options.hosts) and row.launcher == NODES)
         and not (options.hosts and (row.torchrun or "--taken" in row.launch))
+        # Its ranks give up after six seconds: before that another verdict is right.
+        and not (options.stall < GIVES_UP_S and row.number == LATE_ARRIVAL)
     ]
 
     signal.signal(signal.SIGTERM, lambda *_: OVER.set())
