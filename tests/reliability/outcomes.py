@@ -23,7 +23,7 @@ _SAME = (
     (re.compile(r"\d{4}-\d\d-\d\d[T_ ]\d\d:\d\d:\d\d(\.\d+)?"), "TIME"),
     (re.compile(r"(\[[\w.:%-]+\]|[\w.-]+):\d{4,5}\b"), "ADDRESS"),
     (re.compile(r"\((localhost|HOST|[\d.]+|[\da-f:]*::[\da-f:]*), \d{4,5}\)"), "(ADDRESS)"),
-    (re.compile(r"\b(pid|process|port)([ :=]+)\d+", re.IGNORECASE), r"\1\2N"),
+    (re.compile(r"\b(pid(?:\(s\))?|process|port)([ :=]+)\d+", re.IGNORECASE), r"\1\2N"),
     (re.compile(r"\b\d+(\.\d+)?( ?)(ms|milliseconds|s|seconds|us)\b"), r"N\2\3"),
     # A peer that ended: which of them TCP reports depends on whether it had read everything.
     (
