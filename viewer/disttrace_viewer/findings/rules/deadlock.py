@@ -145,7 +145,9 @@ def _expected(wait: Wait) -> str:
 
 
 def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
-    for wait in waits:
+    processes = case.evidence.trace.processes
+    # By rank: processes are numbered host by host.
+    for wait in sorted(waits, key=lambda w: processes[w.process].rank or 0):
         other = crossed.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
             return sentences.capital(crossed.question(case, wait, other))
