@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     import orjson as orjson
 
 
+def __getattr__(name: str) -> ModuleType:
+    """`from disttrace.journal.extension_modules import orjson`: each only where it is needed."""
+    if name not in ("orjson", "resource"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = globals()[name] = load(name)
+    return module
+
+
 def load(name: str) -> ModuleType:
     """The module called `name` that is compiled, or is a package around a compiled one; where there
     is none, whichever bears that name. Raises ImportError.
@@ -72,7 +80,3 @@ def _privately(name: str, found: ModuleSpec) -> ModuleType:
         del sys.modules[private]
         raise
     return module
-
-
-if not TYPE_CHECKING:
-    orjson, resource = load("orjson"), load("resource")
