@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from disttrace.capture.native import functional
 from support.processes import python
 from support.raw import read_journals
 
@@ -68,3 +70,18 @@ def test_calls_of_operators_are_watched(ran: tuple[list[dict[str, Any]], Path]) 
         assert ("_c10d_functional.all_reduce" in watched) is not case["hooks"]
         autograd = {name for name in watched if name.startswith(AUTOGRAD)}
         assert bool(autograd) is (case["name"] != "autograd"), case["name"]
+
+
+def test_a_type_that_raises_when_it_is_asked_runs_as_it_is() -> None:
+    """What a question of ours raises never reaches the program."""
+
+    class Asked(type):
+        def __getattr__(cls, name: str) -> object:
+            raise RuntimeError(name)
+
+    class Odd(metaclass=Asked):
+        pass
+
+    assert functional._runs(Odd()) is False
+    assert functional._runs([torch.ones(1), Odd()]) is False
+    assert functional._runs(torch.ones(1)) is True

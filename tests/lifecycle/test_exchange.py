@@ -237,5 +237,10 @@ def test_who_answers_nobody_is_read_beside_us(tmp_path: Path) -> None:
     (found,) = beside(str(tmp_path), ours, [])
     assert found["process"]["pid"] == 701
     assert beside(str(tmp_path), ours, [found]) == []
-    os.utime(next(tmp_path.glob("job_1-*.defs.jsonl")), ns=(UNIX_NS - S, UNIX_NS - S))
+    theirs = next(tmp_path.glob("job_1-*.defs.jsonl"))
+    theirs.rename(tmp_path / "elsewhere")
+    theirs.symlink_to(tmp_path / "elsewhere")
+    assert beside(str(tmp_path), ours, []) == []  # nobody's links are followed
+    (tmp_path / "elsewhere").replace(theirs)
+    os.utime(theirs, ns=(UNIX_NS - S, UNIX_NS - S))
     assert beside(str(tmp_path), ours, []) == []  # it was there before us: another job's

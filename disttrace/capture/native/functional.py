@@ -201,6 +201,7 @@ class Issuing:
         return entry is not None and set(entry.backends.values()) == _NO_TRAFFIC
 
 
+_MOST_KINDS = 1024
 _KINDS: dict[type, bool] = {}  # which types of arguments run as they are
 
 
@@ -215,8 +216,14 @@ def _runs(value: Any) -> bool:
     if runs is None:
         if kind is list:
             return all(map(_runs, value))
-        own = getattr(kind, "__torch_dispatch__", None)
-        runs = _KINDS[kind] = own is None or own == torch.Tensor.__torch_dispatch__
+        try:
+            own = getattr(kind, "__torch_dispatch__", None)
+            runs = own is None or bool(own == torch.Tensor.__torch_dispatch__)
+        except Exception:
+            runs = False  # what a question of ours raises is none of the program's
+        if len(_KINDS) >= _MOST_KINDS:
+            _KINDS.clear()  # a program may make classes all day
+        _KINDS[kind] = runs
     return runs
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from disttrace.journal.format import DEFS_SUFFIX
+from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, is_own
 from disttrace_viewer.analysis.liveness import Look, Seen, look
 from disttrace_viewer.companion.exchange import Address
 from disttrace_viewer.states import folder
@@ -165,6 +165,7 @@ def beside(directory: str, local: Merged, told: Iterable[State]) -> list[State]:
 
     Bare processes have no launcher that names their job, so each draws a name and has a companion
     of its own. One that is stopped, or holds the GIL, or whose store's server is, answers nobody.
+    What another user put into the folder is not read.
     """
     trace, _ = trace_of(local)
     ours = set(addresses(local, trace.processes))
@@ -172,15 +173,16 @@ def beside(directory: str, local: Merged, told: Iterable[State]) -> list[State]:
     began = min((p.start_ns for p in trace.processes), default=0)
     bases = {state["base"] for state in local.states.values()}
     newest = sorted(
-        (entry.stat().st_mtime_ns, entry.path.removesuffix(DEFS_SUFFIX))
+        (_modified_ns(entry.path), entry.path.removesuffix(DEFS_SUFFIX))
         for entry in os.scandir(directory)
-        if entry.name.endswith(DEFS_SUFFIX)
+        if entry.name.endswith(DEFS_SUFFIX) and is_own(entry.path)
     )[-MOST_BESIDE:]
     files = [
         path
         for at_ns, base in newest
         if at_ns >= began and base not in bases
         for path in glob.iglob(f"{glob.escape(base)}.*")
+        if path.endswith((DEFS_SUFFIX, OPS_SUFFIX)) and is_own(path)
     ]
     others = folder.of_journals(files, window=WINDOW) if ours and files else Merged({})
     return [
@@ -188,3 +190,10 @@ def beside(directory: str, local: Merged, told: Iterable[State]) -> list[State]:
         for process in trace_of(others)[0].processes
         if process.id not in known and ours & set(addresses(others, [process]))
     ]
+
+
+def _modified_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0  # it was taken away meanwhile

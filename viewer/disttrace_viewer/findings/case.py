@@ -18,13 +18,12 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
 )
 from disttrace_viewer.analysis.rendezvous import RendezvousIndex
+from disttrace_viewer.analysis.store_keys import ASKED_NS
 from disttrace_viewer.analysis.wait_graph import Wait, waits
 from disttrace_viewer.findings.finding import ERROR, Finding
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
-POLLED_NS = 3_000_000_000
-"""Who polls asks at least so often."""
 EARLY = "let it hang for longer before ending it: all was ended after a short wait"
 """What would settle such a wait."""
 
@@ -168,7 +167,7 @@ class Case:
         last = self.evidence.last.get(process)
         if last is None or last.call.kind != "store" or last.call.origin == "c++":
             return None
-        if self.evidence.until_ns(process) - last.begin_ns > POLLED_NS:
+        if self.evidence.until_ns(process) - last.begin_ns > ASKED_NS:
             return None
         since = [self.evidence.since_ns(w.op) for w in self.waits if process in w.targets]
         asked_later = last.begin_ns - min(since, default=last.begin_ns) >= STUCK_NS

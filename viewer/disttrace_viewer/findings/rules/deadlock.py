@@ -139,7 +139,7 @@ def _key(wait: Wait) -> str:
 
 
 def _expected(wait: Wait) -> str:
-    if wait.polled and len(wait.targets) > 0:
+    if wait.polled:
         return ", which has set all such keys but this"
     return ", which alone has set such keys" if wait.kind == KEY else ""
 
