@@ -6,7 +6,7 @@ from pathlib import Path
 
 from disttrace_viewer.merge.survey import survey
 from disttrace_viewer.trace.model import Group
-from support.journals import MS, Journal, workers
+from support.journals import MS, UNIX_NS, Journal, workers
 
 
 def groups(folder: Path) -> list[Group]:
@@ -166,3 +166,17 @@ def test_a_group_has_the_id_that_otlp_gives_it(tmp_path: Path) -> None:
     (group,) = seen.groups
     alone = {seen.journals[m.process].definitions.group_id(m.number) for m in group.members}
     assert alone == {group.id}
+
+
+def test_no_group_spans_a_restart(tmp_path: Path) -> None:
+    """A launcher starts its workers anew at once, and nothing is known of the groups' stores."""
+    agent = Journal(tmp_path, pid=1, role="agent")
+    for attempt in (0, 1):
+        for rank in (0, 1):
+            at = {"attempt": attempt, "start_ns": UNIX_NS + attempt * 900 * MS}
+            pid = 10 * (attempt + 1) + rank
+            journal = Journal(
+                tmp_path, pid=pid, rank=rank, world_size=2, parent=agent.process, keys=at
+            )
+            journal.group(None, rank=rank, size=2)
+    assert [ranks(group) for group in groups(tmp_path)] == [[0, 1], [0, 1]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from disttrace_viewer.trace.model import Place, Process, Store
@@ -26,6 +26,27 @@ class Life:
     def meets(self, other: Life) -> bool:
         """Whether both lived at one time."""
         return self.start_ns <= other.end_ns + SLACK_NS and other.start_ns <= self.end_ns + SLACK_NS
+
+
+def until_restarts(processes: Sequence[Process], lives: Sequence[Life]) -> list[Life]:
+    """The lives, those of earlier attempts ended for certain before their launcher's next one.
+
+    It starts no worker anew before all of the last attempt are gone, so no slack is between them.
+    """
+    starts: dict[str, dict[int, int]] = {}
+    for process, life in zip(processes, lives, strict=True):
+        if process.parent is not None and process.attempt is not None:
+            of_launcher = starts.setdefault(process.parent, {})
+            known = of_launcher.get(process.attempt, life.start_ns)
+            of_launcher[process.attempt] = min(known, life.start_ns)
+    found = []
+    for process, life in zip(processes, lives, strict=True):
+        attempts = starts.get(process.parent or "", {})
+        own = process.attempt
+        later = [t for n, t in attempts.items() if own is not None and n > own]
+        end_ns = min(life.end_ns, min(later, default=life.end_ns + SLACK_NS + 1) - SLACK_NS - 1)
+        found.append(life if end_ns == life.end_ns else replace(life, end_ns=end_ns))
+    return found
 
 
 def identifier(*parts: object) -> str:

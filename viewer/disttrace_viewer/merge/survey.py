@@ -11,7 +11,7 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge import jobs as launching
 from disttrace_viewer.merge import processes as processing
-from disttrace_viewer.merge.store_servers import Life, places_of
+from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
 from disttrace_viewer.merge.tables import seen_groups, stores_of
 from disttrace_viewer.trace.model import Clock, Group, Job, Place, Process, Store
 
@@ -49,7 +49,9 @@ def restrict(whole: Survey, jobs: Collection[str]) -> Survey:
 def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -> Survey:
     """Processes, places, groups and jobs from definitions."""
     processes, clocks = processing.processes_of(journals)
-    lives = [life_of(p, j) for p, j in zip(processes, journals, strict=True)]
+    lives = until_restarts(
+        processes, [life_of(p, j) for p, j in zip(processes, journals, strict=True)]
+    )
     places, place_ids = places_of(processes, stores_of(journals, only_bases=True), lives)
     stores = stores_of(journals, place_ids)
     circles = launching.circles(processes, places)

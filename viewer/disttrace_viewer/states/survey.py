@@ -19,7 +19,7 @@ from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge import jobs as launching
 from disttrace_viewer.merge import processes as processing
 from disttrace_viewer.merge.clock import to_unix
-from disttrace_viewer.merge.store_servers import Life, places_of
+from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
 from disttrace_viewer.merge.survey import life_of
 from disttrace_viewer.merge.tables import seen, store_of
 from disttrace_viewer.states.packed import batches_of
@@ -235,7 +235,7 @@ class _Surveying:
         count = len(self.index)
         processes = [self.processes[i] for i in range(count)]
         processing.tell(processes, sorted(self.orphans))
-        lives = [self.lives[i] for i in range(count)]
+        lives = until_restarts(processes, [self.lives[i] for i in range(count)])
         bases: list[Store] = []
         first_base: list[int] = []
         for place in range(count):
