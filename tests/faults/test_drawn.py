@@ -10,7 +10,7 @@ import pytest
 from faults.drawn.__main__ import drawn
 from faults.drawn.executor import Run, Said, Zygote, run
 from faults.drawn.mutations import MUTATIONS, Faulty, Truth
-from faults.drawn.program import BARE, Program, source
+from faults.drawn.program import BARE, IMPORTS, Program, source
 
 SEED = 20
 NUMBERS = range(300)
@@ -21,7 +21,9 @@ def test_every_program_compiles_and_every_fault_is_drawn() -> None:
     names = set()
     for number in NUMBERS:
         one = drawn(SEED, number)
-        ast.parse(source(one.program))
+        text = source(one.program)
+        ast.parse(text)
+        assert all(line in text for name, line in IMPORTS.items() if name in text)
         names.add(one.truth.name.split(" of ")[0])
     assert len(names) >= len(MUTATIONS) - 2  # fields of one name are one fault here
 

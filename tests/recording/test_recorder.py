@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from disttrace.capture.objects.works import Works
 from disttrace.journal.writer import Journal
 from disttrace.recording.recorder import Recorder
 from support.cores import CORES, EACH_CORE
@@ -178,6 +179,7 @@ def test_a_deleted_folder_is_noticed(bench: Bench, tmp_path: Path) -> None:
 def test_progress_ignores_heartbeats(bench: Bench) -> None:
     """A stalled process goes on beating, and that is no progress."""
     recorder = bench.recorder
+    recorder.core.wake = lambda: None
     operation = recorder.begin(recorder.threads.state, call(recorder))
     before = recorder.progress()
     recorder.heartbeat()
@@ -231,3 +233,31 @@ def test_files_have_the_permissions_asked_for(tmp_path: Path, mode: int, folder:
     assert len(files) == 2
     assert {path.stat().st_mode & 0o777 for path in files} == {mode}
     assert (tmp_path / "out").stat().st_mode & 0o777 == folder
+
+
+class _Work:
+    """One that is never complete."""
+
+    def is_completed(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("at_the_end", [True, False])
+def test_what_cxx_issued_is_in_flight_when_the_process_ends(
+    bench: Bench, *, at_the_end: bool
+) -> None:
+    """It was lost if its Work went away before."""
+    recorder = bench.recorder
+    works = Works(recorder)
+    recorder.core.wake = lambda: None
+    operation = recorder.begin(recorder.threads.state, call(recorder))
+    recorder.issued(operation)
+    works.hold(_Work(), operation)
+    works.poll(everything=True)
+    if at_the_end:
+        works.release()
+    else:
+        works._held.clear()
+    recorder.close()
+    lost = [r for r in bench.journal().records if "l" in r]
+    assert bool(lost) is not at_the_end

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -165,11 +167,14 @@ def wait_until(condition: Callable[[], object], timeout: float = 10.0) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of the loopback interface that nobody used a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A TCP port that nobody uses now, below those that kernels give out by themselves: one of
+    these may be a connection of somebody else before it is listened on.
+    """
+    while True:
+        port = secrets.choice(range(15_000, 32_000))
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
 
 
 def companions(folder: Path) -> list[int]:

@@ -160,9 +160,13 @@ class Works:
         return False
 
     def release(self) -> None:
-        """Hold nothing any more: the interpreter is about to finalize, or tracing ends."""
-        self._held.clear()
+        """Hold nothing any more: the interpreter is about to finalize, or tracing ends.
+
+        What C++ issued and is not over stays in flight in the journal. Gloo tells the future of an
+        error before the Work: a process may be here, failed, before its operation has.
+        """
         self._open.clear()
+        self._held.clear()
         self._results.clear()
 
     def forget(self) -> None:

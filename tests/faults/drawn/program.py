@@ -86,25 +86,25 @@ class Program:
 
 def source(program: Program) -> str:
     """The program as Python, to be run by every rank."""
-    used = (*program.setup, *(act.template for act in program.body))
     limit = f", timeout=timedelta(seconds={program.timeout_s})" if program.timeout_s else ""
-    lines = [
-        "import os, re, signal, sys, threading, time",
-        "from datetime import timedelta",
-        "import torch",
-        "import torch.distributed as dist",
-        *(line for name, line in IMPORTS.items() if any(name in text for text in used)),
-        "",
-        "",
-        "def main(rank):",
-    ]
     body = [f"if rank == {rank}: time.sleep({seconds})" for rank, seconds in program.late.items()]
     body += [f'dist.init_process_group("gloo"{limit})', "world = dist.group.WORLD", *program.setup]
     body.append(f"for step in range({program.steps}):")
     for index, act in enumerate(program.body):
         body += [f"    {line}" for line in _act(program, index, act)]
     body += program.ending
-    lines += [f"    {line}" for line in body]
+    used = "\n".join(body)
+    lines = [
+        "import os, re, signal, sys, threading, time",
+        "from datetime import timedelta",
+        "import torch",
+        "import torch.distributed as dist",
+        *(line for name, line in IMPORTS.items() if name in used),
+        "",
+        "",
+        "def main(rank):",
+        *(f"    {line}" for line in body),
+    ]
     lines += ["", "", *_start(program)]
     return "\n".join(lines) + "\n"
 

@@ -224,6 +224,29 @@ def test_who_arrives_after_the_time_out_is_missing(tmp_path: Path, then: str) ->
     )
 
 
+@pytest.mark.parametrize("how", ["collective", "key"])
+def test_who_was_held_up_elsewhere_is_not_to_blame(tmp_path: Path, how: str) -> None:
+    """Rank 1 is late since it waited for rank 2, which had gone nowhere."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 0:
+            lose(journal, group, 200 * MS, 6 * S, TIMED_OUT)
+            beat(journal, 40)
+            continue
+        first, begins = journal.rank == 1, 150 * MS if journal.rank == 1 else 11 * S
+        if how == "collective":
+            pair = journal.group(2, name="1", ranks=[1, 2], rank=int(not first), size=2)
+            journal.run(journal.collective(pair, "reduce"), begins, 11 * S + MS - begins, q=1)
+        else:
+            call = journal.call("store.get" if first else "store.set", kind="store", store=1)
+            journal.run(call, begins, 11 * S + MS - begins, k="ready")
+        lose(journal, group, 11 * S + 2 * MS, MS)
+        fail(journal, 12 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
+    assert found.certainty == "likely"
+    assert "rank 1 waited for rank 2 in " in found.summary
+
+
 def test_within_a_second_nobody_is_late(tmp_path: Path) -> None:
     """Two survivors of a third fail one after the other."""
     for journal, group in steps(tmp_path, 3):

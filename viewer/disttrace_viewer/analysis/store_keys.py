@@ -267,9 +267,9 @@ def asking(evidence: Evidence) -> Iterator[tuple[Op, int]]:
     waiting = {op.process for op in evidence.blocking}
     if not found or _gets_on(evidence, found.keys() | waiting):
         return
-    several = Counter(_place_and_key(evidence, op) for op, _ in found.values())
+    several = Counter(place_and_key(evidence, op) for op, _ in found.values())
     for op, since in found.values():
-        if several[_place_and_key(evidence, op)] > 1 or _took_part(evidence, op):
+        if several[place_and_key(evidence, op)] > 1 or _took_part(evidence, op):
             yield op, since
 
 
@@ -303,7 +303,8 @@ def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:
     return any(ns > from_ns for process, ns in newest.items() if process not in waiting)
 
 
-def _place_and_key(evidence: Evidence, op: Op) -> tuple[str | None, object]:
+def place_and_key(evidence: Evidence, op: Op) -> tuple[str | None, object]:
+    """Where a store operation's key is: equal for all who use the same one."""
     trace = evidence.trace
     store = None if op.call.store is None else trace.stores[op.call.store]
     key = trace.full_key(op.call.index, op.key)
@@ -312,9 +313,9 @@ def _place_and_key(evidence: Evidence, op: Op) -> tuple[str | None, object]:
 
 def _took_part(evidence: Evidence, asked: Op) -> bool:
     """Whether who asks has used the key by another call as well: counted itself in, say."""
-    key = _place_and_key(evidence, asked)
+    key = place_and_key(evidence, asked)
     return any(
-        op.call.index != asked.call.index and _place_and_key(evidence, op) == key
+        op.call.index != asked.call.index and place_and_key(evidence, op) == key
         for op in evidence.sample.of_process[asked.process]
         if op.call.kind == "store" and op.key is not None
     )

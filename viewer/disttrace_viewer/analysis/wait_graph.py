@@ -17,7 +17,7 @@ from disttrace_viewer.analysis.node_rendezvous import AGENT, Agents
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
 from disttrace_viewer.analysis.rendezvous import LATE_NS, RendezvousIndex
-from disttrace_viewer.analysis.store_keys import Setters, asking, taken_connections
+from disttrace_viewer.analysis.store_keys import AWAITING, Setters, asking, taken_connections
 from disttrace_viewer.sample.sample import STAND_IN, message_stream
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
@@ -395,7 +395,7 @@ def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterat
         queue = op.call.op == "store.queue_pop"
         nothing = setters.drained if queue else setters.absent
         unset = [key for key in keys if nothing((place, key))]
-        blocks = op.call.op in ("store.get", "store.wait", "store.multi_get", "store.queue_pop")
+        blocks = op.call.op in AWAITING
         exchange = ("key", place, *sorted(unset or keys))
         # A connection that was closed says nothing of the key.
         missing = bool(unset) and blocks and not is_closed(op.error)

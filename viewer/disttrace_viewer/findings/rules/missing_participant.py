@@ -11,7 +11,7 @@ from disttrace_viewer.analysis.process_ends import CLEAN, SILENT, TOGETHER_NS
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import crossed, outside
+from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.sample.sample import STAND_IN
 from disttrace_viewer.wording import sentences
@@ -56,11 +56,13 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     early = all(case.early(w) for w in inside)
     # Who polls a store waits for somebody as well, and no record says for whom.
     away = tuple(s for s in sinks if case.polls(s) is None)
+    if wait.lateness:
+        away = late_arrivals.answerable(case, wait, away)
     nobody = nobody or not away or _differed(case, wait, sinks)
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
     unsure = any(w.op.call.origin == "c++" for w in inside) or bool(_mute(case, sinks))
-    unsure = unsure or _not_compared(case, wait, sinks) or len(away) < len(sinks)
+    unsure = unsure or _not_compared(case, wait, sinks) or not {*sinks} <= {*away}
     unsure = unsure or bool(_left(case, wait, sinks))  # it may have been stuck before
     return Finding(
         kind="missing_participant",
@@ -146,7 +148,8 @@ def _summary(
         by = sentences.span(min(late[p] for p in came))
         return (
             f"{sentences.capital(sentences.processes(trace, came))} arrived at {name} {by} after"
-            f" the others had given up: {waited} for it at {at} for {age}."
+            f" the others had given up: {waited} for it at {at} for {age}"
+            f"{late_arrivals.words(case, wait)}."
         )
     never = [p for p in sinks if p not in late]
     left = _left(case, wait, never)

@@ -10,7 +10,7 @@ from disttrace_viewer.analysis.rendezvous import Rendezvous
 from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.unseen_workers import EXITED, Unseen, unseen_workers
 from disttrace_viewer.wording import sentences
 
@@ -110,7 +110,9 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         ),
         certainty=CERTAIN if elsewhere or not (lost or early) else LIKELY,
         hint=_hint(wait, elsewhere),
-        culprits=_minority(case, same, elsewhere) if elsewhere else tuple(sinks),
+        culprits=_minority(case, same, elsewhere)
+        if elsewhere
+        else late_arrivals.answerable(case, wait, sinks),
         absent_ranks=() if elsewhere else wait.absent,
         waiting=tuple(who),
         op=evidence.top(wait.op).call.op,

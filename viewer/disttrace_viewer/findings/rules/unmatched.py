@@ -8,7 +8,7 @@ from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.wait_graph import MESSAGE, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import crossed, outside
+from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
 from disttrace_viewer.sample.sample import message_stream
 from disttrace_viewer.wording import sentences
 
@@ -87,6 +87,10 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     op = wait.op
     early = case.early(wait)
     whole = bool(sinks) and case.certain_journals([wait.process, *sinks])
+    away = tuple(s for s in sinks if case.polls(s) is None)
+    if wait.lateness:
+        away = late_arrivals.answerable(case, wait, away)
+        whole = whole and {*away} == {*sinks}
     other = None if wait.any_of else crossed.partner(case, wait)
     nobody = wait.any_of or other is not None or all(case.polls(s) for s in sinks)
     return Finding(
@@ -99,7 +103,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         " under a condition, or in a batch that one side left shorter?"
         if not wait.lateness
         else "Find what held it up before that call, or allow more time: timeout= of the group.",
-        culprits=() if nobody else tuple(s for s in sinks if case.polls(s) is None),
+        culprits=() if nobody else away,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
         op=op.call.op,
         group=_group(case, op),
@@ -130,7 +134,8 @@ def _summary(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     if wait.lateness:
         by = sentences.span(wait.lateness[0][1])
         return (
-            f"{been} and gave up; {sentences.processes(trace, sinks)} posted the {verb} {by} later."
+            f"{been} and gave up; {sentences.processes(trace, sinks)} posted the {verb} {by} later"
+            f"{late_arrivals.words(case, wait)}."
         )
     many = len(sinks) > 1
     if sinks:

@@ -1,0 +1,119 @@
+"""Who answers for an arrival after the others had given up: not who was held up by somebody else.
+
+A process that is late for one exchange may have waited all the while in another one, for a third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from disttrace.journal.format import COMPOSED
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.store_keys import AWAITING, place_and_key
+from disttrace_viewer.analysis.wait_graph import Wait, given_up_ns
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.sample.sample import SETTERS
+from disttrace_viewer.wording import sentences
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A late process was in ``op`` when it was given up, and came on once ``by`` had come there.
+
+    Without ``by`` nobody knows what it waited for.
+    """
+
+    op: Op
+    by: tuple[Op, ...]
+
+
+def held(case: Case, wait: Wait) -> dict[int, Held]:
+    """Those among the late targets of a wait that had been held up, and those who held them up and
+    were held up themselves.
+    """
+    over_ns = given_up_ns(
+        w.op for w in case.waits if w.exchange == wait.exchange and w.late_ns is None
+    )
+    found: dict[int, Held] = {}
+    if over_ns is None:
+        return found
+    open_ends = [(process, over_ns + by_ns) for process, by_ns in wait.lateness]
+    seen = set()
+    while open_ends:
+        process, arrived_ns = open_ends.pop()
+        if process in seen:
+            continue
+        seen.add(process)
+        by = _held(case, process, over_ns, arrived_ns)
+        if by is not None:
+            found[process] = by
+            open_ends += [(op.process, op.begin_ns) for op in by.by]
+    return found
+
+
+def answerable(case: Case, wait: Wait, sinks: Sequence[int]) -> tuple[int, ...]:
+    """Of those that a wait lacks the ones that came late by themselves, or not at all, and whoever
+    held up the others.
+    """
+    delayed = held(case, wait)
+    own = {s for s in sinks if s not in delayed}
+    own |= {op.process for one in delayed.values() for op in one.by if op.process not in delayed}
+    return tuple(sorted(own))
+
+
+def words(case: Case, wait: Wait) -> str:
+    """What held them up, to follow a sentence: empty if nothing did."""
+    trace = case.evidence.trace
+    parts = []
+    for process, one in sorted(held(case, wait).items()):
+        who = trace.processes[process].label
+        by = sentences.processes(trace, sorted({op.process for op in one.by}))
+        name = sentences.operation(trace, one.op) + case.evidence.within(one.op)
+        waited = f"waited for {by} in {name}" if one.by else f"was in {name}"
+        parts.append(f"{who} {waited} until then")
+    return "".join(f"; {part}" for part in parts)
+
+
+def _held(case: Case, process: int, over_ns: int, arrived_ns: int) -> Held | None:
+    """What a process was in when the others gave it up, from before it arrived."""
+    before = [
+        op
+        for op in case.evidence.sample.of_process.get(process, ())
+        if op.begin_ns < arrived_ns
+        and op.end_ns is not None
+        and over_ns < op.end_ns <= arrived_ns
+        and op.error is None
+        and op.call.kind != COMPOSED
+        and (op.call.kind != "store" or op.call.op in AWAITING)
+    ]
+    if not before:
+        return None
+    first = min(before, key=lambda op: op.begin_ns)
+    partners = list(_partners(case, first))
+    if first.begin_ns <= over_ns:
+        return Held(first, tuple(op for op in partners if op.begin_ns > over_ns))
+    if partners and all(op.begin_ns <= over_ns for op in partners):
+        return None  # it was late there as well
+    return Held(first, ())  # it got on in between, and what came before is not at hand
+
+
+def _partners(case: Case, op: Op) -> Iterator[Op]:
+    """The operations of others without which this one could not be over."""
+    sample = case.evidence.sample
+    if op.call.kind == "collective" and op.seq is not None:
+        members = sample.members((op.call.group, op.call.backend), op.seq).values()
+        yield from (one for one in members if one.process != op.process)
+    elif op.call.kind == "message":
+        other = sample.other_end(op)
+        if other is not None:
+            yield other
+    elif op.call.kind == "store":
+        wanted = place_and_key(case.evidence, op)
+        yield from (
+            one
+            for one in sample.of_kind("store")
+            if one.process != op.process
+            and one.call.op in SETTERS
+            and place_and_key(case.evidence, one) == wanted
+        )
