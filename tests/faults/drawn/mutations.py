@@ -18,6 +18,7 @@ from faults.drawn.program import (
     RECV,
     SEND,
     SET,
+    SPAWN,
     STANDALONE,
     TORCHRUN,
     Act,
@@ -273,11 +274,13 @@ def _does(name: str, *lines: str, kinds: frozenset[str], named: bool) -> Mutatio
         index, act, rank, step = chosen
         # Who waits for one message or key may not know who should have acted.
         sure = named and (act.kind == COLLECTIVE or kinds == FAILED)
+        # The store goes with the rank that serves it, and whoever waits there loses contact.
+        gone = name == "leaves with 0" and rank == 0 and program.launch in (BARE, SPAWN)
         return Faulty(
             _changed(program, index, rank, step, before=lines),
             Truth(
                 name=name,
-                kinds=kinds,
+                kinds=kinds | FAILED if gone else kinds,
                 guilty=frozenset({rank}),
                 named=sure,
                 mute=name in ("stopped", "holds the GIL"),
