@@ -26,7 +26,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
         frozenset({"collectives and messages", "store operations"}),
     ),
     ("capture.calls.arguments:read", frozenset({"collectives and messages"})),
-    ("capture.wrapping.call_definition:Described.define", frozenset({"collectives and messages"})),
+    ("capture.wrapping.call_definition:_counter", frozenset({"collectives and messages"})),
     ("capture.instrumentation.store:key_and_size", frozenset({"store operations"})),
     ("capture.objects.works:Works.add", frozenset({"collectives and messages"})),
     ("capture.objects.works:Works.over", frozenset({"waits"})),

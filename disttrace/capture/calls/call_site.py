@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import types
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from disttrace.errors import HOME
@@ -32,6 +32,7 @@ class CallSites:
         self._torch = os.sep * 2  # no file stands there: torch is not known yet
         self._codes: dict[int, tuple[types.CodeType, bool]] = {}  # by id(): and whether the user's
         self._generation = 0
+        self.on_forget: list[Callable[[], None]] = []  # tables of places
         core: Any = recorder.core
         if core.name != PLAIN:
             core.depth, core.is_user = depth, self._is_users
@@ -82,9 +83,12 @@ class CallSites:
         return file.startswith(self._torch)
 
     def forget(self) -> None:
-        """Let go of every code object: places made so far equal none that is made from now on."""
+        """Let go of every code object, at the latest after a fork: places made so far equal none
+        that is made from now on."""
         self._codes.clear()
         self._generation += 1
+        for forget in self.on_forget:
+            forget()
         core: Any = self._recorder.core
         if core.name != PLAIN:
             core.forget_calls()

@@ -13,16 +13,13 @@ _TABLE = 20_000  # a table starts anew at this bound: what is in the journal alr
 
 
 class Calls:
-    """The table of calls of one part of the instrumentation.
-
-    A key is a signature and a place (see ``CallSites``).
-    """
+    """A table of calls by signature and place (see ``CallSites``)."""
 
     def __init__(self, sites: CallSites) -> None:
         self._sites = sites
         self._table: dict[Hashable, Call] = {}
         self.get = self._table.get
-        self.forget = self._table.clear  # after fork the numbers are the parent's
+        sites.on_forget.append(self._table.clear)
 
     def find(
         self,

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 
 from disttrace import errors, redact
-from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path import plain
 from disttrace.capture.hot_path.call_key import ReadKey, kinds, of_tensors
-from disttrace.capture.hot_path.plain import Ending, Function, Part
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function, Part
 from disttrace.recording.choice import PLAIN
 
 
@@ -39,37 +38,34 @@ def read_options(capture: Capture, part: str) -> None:
 
 
 def issuing(
-    original: Function,
     part: Part,
-    capture: Capture,
-    calls: Calls,
-    read_key: ReadKey,
-    *,
-    asynchronous: Callable[[Any], bool | None] | None,
+    original: Function,
     owner: type,
     name: str,
+    *,
+    read_key: ReadKey,
+    asynchronous: Callable[[Any], bool | None] | None,
 ) -> Any:
     """What stands in the place of ``original``, a method that issues a collective or a message.
 
     ``asynchronous`` says of the calling frame whether its call waits, where options do not.
     """
-    if capture.recorder.core.name == PLAIN:
-        return plain.issuing(original, part, capture, calls, read_key, asynchronous, owner, name)
-    return _native(
-        capture, original, part, name, entries=capture.groups.entries, asynchronous=asynchronous
-    )
+    if _is_plain(part):
+        return plain.issuing(
+            part, original, owner, name, read_key=read_key, asynchronous=asynchronous
+        )
+    entries = part.capture.groups.entries
+    return _native(part, original, name, entries=entries, asynchronous=asynchronous)
 
 
 def storing(
-    original: Function,
     part: Part,
-    capture: Capture,
-    calls: Calls,
-    describe: Callable[[tuple[Any, ...], dict[str, Any]], bytes],
-    *,
-    form: Mapping[str, Any],
+    original: Function,
     owner: type,
     name: str,
+    *,
+    describe: plain.Describe,
+    form: Mapping[str, Any],
 ) -> Any:
     """The same for a method of stores.
 
@@ -77,23 +73,26 @@ def storing(
     first argument is one, the position of the ``value`` that is stored (0: none), and whether it
     ``returns_value``.
     """
-    if capture.recorder.core.name == PLAIN:
+    if _is_plain(part):
         returns = bool(form["returns_value"])
-        return plain.storing(original, part, capture, calls, describe, returns, owner, name)
-    return _native(
-        capture, original, part, name, entries=capture.stores.entries, describe=describe, **form
-    )
+        return plain.storing(part, original, owner, name, describe=describe, returns=returns)
+    entries = part.capture.stores.entries
+    return _native(part, original, name, entries=entries, describe=describe, **form)
 
 
-def waiting(original: Function, part: Ending, capture: Capture, owner: type, name: str) -> Any:
+def waiting(part: Part, original: Function, owner: type, name: str) -> Any:
     """The same for a Work's ``wait``."""
-    if capture.recorder.core.name == PLAIN:
-        return plain.waiting(original, part, capture, owner, name)
-    return _native(capture, original, part, name)
+    if _is_plain(part):
+        return plain.waiting(part, original, owner, name)
+    return _native(part, original, name)
 
 
-def _native(capture: Capture, original: Function, part: Ending, name: str, **further: Any) -> Any:
-    core: Any = capture.recorder.core
+def _is_plain(part: Part) -> bool:
+    return part.capture.recorder.core.name == PLAIN
+
+
+def _native(part: Part, original: Function, name: str, **further: Any) -> Any:
+    core: Any = part.capture.recorder.core
     if core.plain is None:
         core.plain = redact.current.plain
     inner = getattr(original, "__func__", original)  # pybind11's stand in instance methods

@@ -7,9 +7,7 @@ import sys
 import types
 from collections.abc import Callable
 
-from disttrace.capture.instrumentation.functions import enter, leave
 from disttrace.capture.wrapping.context import Capture
-from disttrace.journal.format import COMPOSED
 from disttrace.recording.operation import Operation
 
 PART = "annotations"
@@ -35,11 +33,10 @@ class Annotated(contextlib.ContextDecorator):
         if capture is None:
             return
         try:
-            keys = {"kind": COMPOSED, "name": self._name, "async": False}
-            self._operation = capture.begin_alone(
-                capture.annotated, _user(sys._getframe(1)), "annotate", (self._name,), keys
+            keys = {"name": self._name, "async": False}
+            self._operation = capture.begin_composed(
+                _user(sys._getframe(1)), "annotate", self._name, keys=keys
             )
-            enter(capture.recorder.threads.state, self._operation)
         except BaseException as error:
             capture.fail(PART, error)
 
@@ -47,8 +44,8 @@ class Annotated(contextlib.ContextDecorator):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None:
         operation, self._operation = self._operation, None
-        if self._capture is not None and operation is not None:
-            leave(self._capture, operation, error)
+        if self._capture is not None:
+            self._capture.leave(PART, operation, error)
 
 
 def _user(frame: types.FrameType) -> types.FrameType:

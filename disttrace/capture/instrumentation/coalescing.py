@@ -8,11 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture.calls.call_table import Calls
-from disttrace.capture.instrumentation.functions import enter, leave
 from disttrace.capture.wrapping.context import Capture
-from disttrace.journal.format import COMPOSED
-from disttrace.recording.operation import Operation, ThreadState
+from disttrace.capture.wrapping.wrappers import after
+from disttrace.recording.operation import Operation
 
 PART = "coalesced operations"
 _OP = "coalescing_manager"
@@ -25,7 +23,7 @@ def install(capture: Capture) -> None:
     batches = Batches(capture)
     for owner in (ProcessGroup, Backend):
         attribute = functools.partial(capture.engine.attribute, PART, owner)
-        attribute("_start_coalescing", functools.partial(_start, capture, batches))
+        attribute("_start_coalescing", after(capture, PART, batches.start))
         attribute("_end_coalescing", functools.partial(_end, capture, batches))
 
 
@@ -34,30 +32,31 @@ class Batches:
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._calls = Calls(capture.sites)
         self._around: dict[tuple[int, int], Operation] = {}
-        capture.on_fork.append(self._forget)
+        capture.on_fork.append(self._around.clear)
 
-    def start(self, thread: ThreadState, group: Any, frame: Any) -> None:
+    def start(self, result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
         """From here on this thread's operations on ``group`` end together."""
+        thread = self._capture.recorder.threads.state
+        if thread.inside:
+            return
         entry = self._capture.groups.of(group)
         if thread.batches is None:
             thread.batches = {}
         thread.batches[entry.n] = []
-        keys = {"kind": COMPOSED, "group": entry.n, "backend": entry.backend(None)}
-        operation = self._capture.begin_alone(self._calls, frame, _OP, (entry.n,), keys)
+        operation = self._capture.begin_composed(sys._getframe(2), _OP, group=entry)
         self._around[thread.number, entry.n] = operation
-        enter(thread, operation)
 
-    def end(self, thread: ThreadState, group: Any, work: Any, call: tuple[int, int]) -> None:
+    def end(self, group: Any, work: Any, call: tuple[int, int]) -> None:
         """``work`` ends them all; without one they are over, or the device says when.
 
         ``call`` is the interval of the call that issued them together.
         """
+        thread = self._capture.recorder.threads.state
+        if thread.inside:
+            return
         entry = self._capture.groups.of(group)
-        around = self._around.pop((thread.number, entry.n), None)
-        if around is not None:
-            leave(self._capture, around, None)
+        self._capture.leave(PART, self._around.pop((thread.number, entry.n), None))
         batch = (thread.batches or {}).pop(entry.n, [])
         thread.batches = thread.batches or None
         recorder, works = self._capture.recorder, self._capture.works
@@ -70,37 +69,13 @@ class Batches:
             for operation in batch:
                 recorder.end(operation)
 
-    def _forget(self) -> None:
-        self._calls.forget()
-        self._around.clear()
-
-
-def _start(capture: Capture, batches: Batches, original: Callable[..., Any]) -> Callable[..., Any]:
-    threads = capture.recorder.threads
-
-    def _start_coalescing(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        try:
-            thread = threads.state
-            if not thread.inside:
-                batches.start(thread, self, sys._getframe(1))
-        except BaseException as error:
-            capture.fail(PART, error)
-        return result
-
-    return _start_coalescing
-
 
 def _end(capture: Capture, batches: Batches, original: Callable[..., Any]) -> Callable[..., Any]:
-    threads = capture.recorder.threads
-
     def _end_coalescing(self: Any, *args: Any, **kwargs: Any) -> Any:
         begin = time.perf_counter_ns()
         work = original(self, *args, **kwargs)
         try:
-            thread = threads.state
-            if not thread.inside:
-                batches.end(thread, self, work, (begin, time.perf_counter_ns()))
+            batches.end(self, work, (begin, time.perf_counter_ns()))
         except BaseException as error:
             capture.fail(PART, error)
         return work

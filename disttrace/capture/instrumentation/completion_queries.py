@@ -7,11 +7,11 @@ future is followed to its end by the poller, which the live thread runs.
 from __future__ import annotations
 
 import atexit
-import functools
 from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import after
 
 PART = "completion without a wait"
 
@@ -36,7 +36,7 @@ def install(capture: Capture) -> None:
     def instrument(owner: type) -> None:
         if issubclass(owner, Work):
             for name in METHODS:
-                wrapper = functools.partial(_wrapper, capture, name)
+                wrapper = after(capture, PART, _look(capture, name))
                 capture.engine.attribute(PART, owner, name, wrapper)
 
     capture.instrumenters.append(instrument)
@@ -59,22 +59,17 @@ def _stop(capture: Capture) -> None:
     capture.works.release()
 
 
-def _wrapper(capture: Capture, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    works, threads, fail = capture.works, capture.recorder.threads, capture.fail
+def _look(capture: Capture, name: str) -> Callable[..., None]:
+    works, threads = capture.works, capture.recorder.threads
     get, tells, outlives = works.get, name == _TELLS, name in _OUTLIVES
 
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        try:
-            operation = get(self)
-            if operation is not None and not threads.state.inside:
-                works.asked(operation, name)
-                if tells:
-                    works.observed(operation, complete=bool(result))
-                elif outlives:
-                    works.keep(self)
-        except BaseException as error:
-            fail(PART, error)
-        return result
+    def look(result: Any, work: Any, *args: Any, **kwargs: Any) -> None:
+        operation = get(work)
+        if operation is not None and not threads.state.inside:
+            works.asked(operation, name)
+            if tells:
+                works.observed(operation, complete=bool(result))
+            elif outlives:
+                works.keep(work)
 
-    return wrapper
+    return look

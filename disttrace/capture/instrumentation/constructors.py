@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import datetime
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture.calls.call_table import Calls
-from disttrace.capture.objects.stores import StoreEntry, known_keys
-from disttrace.capture.wrapping.context import Capture, wrap
+from disttrace.capture.objects.groups import backend_name
+from disttrace.capture.objects.stores import known_keys
+from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function, Part, after, wrap
 from disttrace.journal.format import CONSTRUCTOR
 from disttrace.recording.operation import Operation, ThreadState
 
@@ -37,6 +37,7 @@ _STORE_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "HashStore": (),
 }
 _BACKENDS = ("ProcessGroupGloo", "ProcessGroupNCCL", "ProcessGroupUCC", "ProcessGroupXCCL")
+_GROUP = ("store", "rank", "size")
 _RENAMED = {"host_name": "host", "file_name": "path"}
 
 
@@ -44,42 +45,60 @@ def install(capture: Capture) -> None:
     """Patch the constructors that this torch has."""
     import torch._C._distributed_c10d as c10d
 
-    calls = Calls(capture.sites)
-    capture.on_fork.append(calls.forget)
-    patch = capture.engine.attribute
+    patch, part = functools.partial(capture.engine.attribute, PART), _Constructors(capture)
     for name, arguments in _STORE_ARGUMENTS.items():
         owner = getattr(c10d, name, None)
         if owner is not None:
-            patch(
-                PART,
-                owner,
-                "__init__",
-                functools.partial(_store, capture, calls, arguments),
-            )
-    patch(PART, c10d.PrefixStore, "__init__", functools.partial(_prefix, capture))
-    patch(PART, c10d.ProcessGroup, "__init__", functools.partial(_group, capture))
+            patch(owner, "__init__", functools.partial(_store, part, owner, arguments))
     for name in _BACKENDS:
         owner = getattr(c10d, name, None)
         if owner is not None:
-            patch(PART, owner, "__init__", functools.partial(_backend, capture, calls))
-    patch(PART, c10d.ProcessGroup, "_get_backend", functools.partial(_lookup, capture))
-    for name, key in (("_set_group_name", "name"), ("_set_group_desc", "desc")):
-        patch(PART, c10d.ProcessGroup, name, functools.partial(_label, capture, key))
-    patch(
-        PART,
-        c10d.ProcessGroup,
-        "_register_backend",
-        functools.partial(_registration, capture),
-    )
+            patch(owner, "__init__", functools.partial(_backend, part, owner))
+    groups, stores = capture.groups, capture.stores
+
+    def prefixed(result: Any, store: Any, *args: Any, **kwargs: Any) -> None:
+        named = dict(zip(("prefix", "store"), args)) | kwargs
+        stores.prefixed(store, named["prefix"], named["store"])
+
+    def made(result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
+        names = ("rank", "size") if args and isinstance(args[0], int) else _GROUP
+        named = dict(zip(names, args)) | kwargs
+        groups.group_made(group, named.get("store"), named.get("rank"), named.get("size"))
+
+    def label(key: str, result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
+        groups.update(groups.of(group), **{key: args[0] if args else None})
+
+    def looked_up(backend: Any, group: Any, *args: Any, **kwargs: Any) -> None:
+        """C++ may hand out a new object for a group's backend: used directly, it is that group."""
+        if groups.get(id(backend)) is None:
+            groups.backend_of(group, backend)
+
+    def registered(result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
+        named = dict(zip(("device", "backend_type", "backend"), args)) | kwargs
+        backend = named.get("backend")
+        name = _backend_label(named.get("backend_type"), backend)
+        groups.backend_registered(group, named["device"].type, name, backend)
+
+    for owner, name, look in (
+        (c10d.PrefixStore, "__init__", prefixed),
+        (c10d.ProcessGroup, "__init__", made),
+        (c10d.ProcessGroup, "_get_backend", looked_up),
+        (c10d.ProcessGroup, "_set_group_name", functools.partial(label, "name")),
+        (c10d.ProcessGroup, "_set_group_desc", functools.partial(label, "desc")),
+        (c10d.ProcessGroup, "_register_backend", registered),
+    ):
+        patch(owner, name, after(capture, PART, look))
 
 
-def _store(
-    capture: Capture, calls: Calls, names: tuple[str, ...], original: Callable[..., Any]
-) -> Callable[..., Any]:
-    stores = capture.stores
+class _Constructors(Part):
+    name = PART
+
+
+def _store(part: Part, owner: type, names: tuple[str, ...], original: Function) -> Function:
+    capture, stores = part.capture, part.capture.stores
 
     def begin(
-        thread: ThreadState, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        thread: ThreadState, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
     ) -> Operation:
         given = arguments_of(names, args, kwargs)
         where: dict[str, Any] = {
@@ -90,139 +109,55 @@ def _store(
         entry = stores.constructing(store, type(store).__name__, **where)
         # The name that people know, whatever Python subclass this is.
         op = next(c.__name__ for c in type(store).__mro__ if c.__name__ in _STORE_ARGUMENTS)
-        return _begin(capture, calls, op, given, store=entry.n)
+        return _begin(capture, frame, op, given, store=entry.n)
 
-    def done(thread: ThreadState, operation: Operation, store: Any, result: Any) -> None:
+    def done(thread: ThreadState, operation: Operation, store: Any, args: Any, result: Any) -> None:
         capture.recorder.end(operation)
         entry = stores.of(store)
         seen = known_keys(store)
         if entry.keys.get("server"):
             seen.pop("address", None)
-        stores.constructed(entry, **_changes(entry, seen))
+        stores.constructed(entry, **seen)
 
-    return wrap(capture, PART, original, begin, done)
-
-
-def _changes(entry: StoreEntry, seen: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in seen.items() if entry.keys.get(key) != value}
+    return wrap(part, original, begin, done, owner=owner, name="__init__")
 
 
-def _backend(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Callable[..., Any]:
-    groups, stores = capture.groups, capture.stores
-    names = ("store", "rank", "size", "timeout")
+def _backend(part: Part, owner: type, original: Function) -> Function:
+    capture, groups, stores = part.capture, part.capture.groups, part.capture.stores
     # Until its constructor has returned, an object of C++ must not be asked anything: it crashes.
     pending: dict[int, tuple[Any, Any, Any]] = {}
 
     def begin(
-        thread: ThreadState, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        thread: ThreadState, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
     ) -> Operation:
-        named = dict(zip(names, args)) | kwargs
-        given = arguments_of(names, args, kwargs)
+        named = dict(zip(_GROUP, args)) | kwargs
+        given = arguments_of((*_GROUP, "timeout"), args, kwargs)
         store = named.get("store")
-        entry = stores.of(store) if store is not None else None
+        number = stores.of(store).n if store is not None else None
         pending[id(backend)] = (store, given.get("rank"), given.get("size"))
-        number = entry.n if entry is not None else None
-        return _begin(capture, calls, type(backend).__name__, given, store=number)
+        return _begin(capture, frame, type(backend).__name__, given, store=number)
 
-    def done(thread: ThreadState, operation: Operation, backend: Any, result: Any) -> None:
+    def done(
+        thread: ThreadState, operation: Operation, backend: Any, args: Any, result: Any
+    ) -> None:
         capture.recorder.end(operation)
         groups.backend_made(backend, *pending.pop(id(backend)))
 
-    return wrap(capture, PART, original, begin, done)
+    return wrap(part, original, begin, done, owner=owner, name="__init__")
 
 
 def _begin(
-    capture: Capture, calls: Calls, op: str, given: dict[str, Any], *, store: int | None
+    capture: Capture, frame: Any, op: str, given: dict[str, Any], *, store: int | None
 ) -> Operation:
     keys = {"kind": CONSTRUCTOR, "store": store, "args": given or None, "async": False}
     key = (store, tuple(sorted(map(str, given.items()))))
-    frame = sys._getframe(3)
-    return capture.begin_alone(calls, frame, op, key, keys)
-
-
-def _prefix(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        try:
-            named = dict(zip(("prefix", "store"), args)) | kwargs
-            capture.stores.prefixed(self, named["prefix"], named["store"])
-        except BaseException as error:
-            capture.fail(PART, error)
-
-    return __init__
-
-
-def _group(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        try:
-            names = ("rank", "size") if args and isinstance(args[0], int) else _GROUP
-            named = dict(zip(names, args)) | kwargs
-            capture.groups.group_made(
-                self, named.get("store"), named.get("rank"), named.get("size")
-            )
-        except BaseException as error:
-            capture.fail(PART, error)
-
-    return __init__
-
-
-_GROUP = ("store", "rank", "size")
-
-
-def _label(capture: Capture, key: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def label(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        try:
-            groups = capture.groups
-            groups.update(groups.of(self), **{key: args[0] if args else None})
-        except BaseException as error:
-            capture.fail(PART, error)
-        return result
-
-    return label
-
-
-def _registration(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
-    def _register_backend(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        try:
-            named = dict(zip(("device", "backend_type", "backend"), args)) | kwargs
-            backend = named.get("backend")
-            name = _backend_label(named.get("backend_type"), backend)
-            capture.groups.backend_registered(self, named["device"].type, name, backend)
-        except BaseException as error:
-            capture.fail(PART, error)
-        return result
-
-    return _register_backend
-
-
-def _lookup(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
-    """C++ may hand out a new object for a group's backend: used directly, it is that group."""
-    groups = capture.groups
-
-    def _get_backend(self: Any, *args: Any, **kwargs: Any) -> Any:
-        backend = original(self, *args, **kwargs)
-        try:
-            if groups.get(id(backend)) is None:
-                groups.backend_of(self, backend)
-        except BaseException as error:
-            capture.fail(PART, error)
-        return backend
-
-    return _get_backend
+    return capture.begin_alone(frame, op, key, keys)
 
 
 def _backend_label(backend_type: Any, backend: Any) -> str:
     """``gloo`` for the enumeration's GLOO; a custom backend's own name."""
     name = str(getattr(backend_type, "name", backend_type)).lower()
-    if name in ("custom", "undefined") and backend is not None:
-        try:
-            return str(backend.name()).lower()
-        except Exception:  # Python backends need not define it
-            return type(backend).__name__.removeprefix("ProcessGroup").lower()
-    return name
+    return (name in ("custom", "undefined") and backend_name(backend)) or name
 
 
 def arguments_of(

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.constructors import plain_value
+from disttrace.capture.objects.groups import GroupEntry, default_group
 from disttrace.capture.wrapping.context import Capture
-from disttrace.journal.format import COMPOSED
-from disttrace.recording.operation import Operation, ThreadState, retail
+from disttrace.capture.wrapping.wrappers import compose
+from disttrace.recording.operation import Operation
 
 PART = "composed operations"
 
@@ -63,77 +63,54 @@ _LEFT_OUT = frozenset(
 
 def install(capture: Capture) -> None:
     """Give every function that this torch has its wrapper."""
-    calls = Calls(capture.sites)
-    capture.on_fork.append(calls.forget)
     for row in ROWS:
         module = sys.modules.get(row.module)
         function = getattr(module, row.function, None)
         if function is not None:
-            capture.engine.function(
-                PART, function, functools.partial(_wrapper, capture, calls, row)
-            )
+            capture.engine.function(PART, function, functools.partial(_wrapper, capture, row))
 
 
-def _wrapper(
-    capture: Capture, calls: Calls, row: Row, original: types.FunctionType
-) -> Callable[..., Any]:
+def _wrapper(capture: Capture, row: Row, original: types.FunctionType) -> Callable[..., Any]:
     signature = inspect.signature(original)
-    op = row.op or row.function
 
-    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Operation | None:
-        thread = capture.recorder.threads.state
-        if thread.inside:
+    def enter(
+        first: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
+    ) -> Operation | None:
+        if capture.recorder.threads.state.inside:
             return None
         try:
-            bound = signature.bind_partial(*args, **kwargs)
+            bound = signature.bind_partial(first, *args, **kwargs)
         except TypeError:  # torch will raise it
             return None
-        operation = _begin(capture, calls, op, bound.arguments, sys._getframe(3))
-        enter(thread, operation)
-        return operation
+        return _begin(capture, row.op or row.function, bound.arguments, frame.f_back)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        operation = None
-        try:
-            operation = begin(args, kwargs)
-        except BaseException as error:
-            capture.fail(PART, error)
-        if operation is None:
-            return original(*args, **kwargs)
-        try:
-            result = original(*args, **kwargs)
-        except BaseException as error:
-            leave(capture, operation, error)
-            raise
+    def left(operation: Any, result: Any, *args: Any, **kwargs: Any) -> None:
         if row.joins:
             _joined(capture)
-        leave(capture, operation, None)
-        return result
 
-    def run_first(*args: Any, **kwargs: Any) -> Iterator[Any]:
+    def run_first(first: Any, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """A generator is the operation up to its first value, the store that it meets in."""
         operation = None
         try:
-            operation = begin(args, kwargs)
+            operation = enter(first, args, kwargs, sys._getframe(1))
         except BaseException as error:
             capture.fail(PART, error)
-        values = original(*args, **kwargs)
+        values = original(first, *args, **kwargs)
         if operation is not None:
             try:
-                first = next(values)
+                value = next(values)
             except BaseException as error:
-                leave(capture, operation, error)
+                capture.leave(PART, operation, error)
                 raise
-            leave(capture, operation, None)
-            yield first
+            capture.leave(PART, operation)
+            yield value
         yield from values
 
-    return run_first if inspect.isgeneratorfunction(original) else run
+    generates = inspect.isgeneratorfunction(original)
+    return run_first if generates else compose(capture, PART, original, enter, left)
 
 
-def _begin(
-    capture: Capture, calls: Calls, op: str, arguments: dict[str, Any], frame: Any
-) -> Operation:
+def _begin(capture: Capture, op: str, arguments: dict[str, Any], frame: Any) -> Operation:
     entry = _group_entry(capture, arguments.get("group"), op)
     given: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -143,30 +120,8 @@ def _begin(
                 given[name] = plain
     if op == "init_process_group":
         _claim(capture, given)
-    group, backend = (None, None) if entry is None else (entry.n, entry.backend(None))
-    keys = {"kind": COMPOSED, "group": group, "backend": backend, "args": given or None}
-    return capture.begin_alone(calls, frame, op, (group, str(given)), {**keys, "async": False})
-
-
-def enter(thread: ThreadState, operation: Operation) -> None:
-    """From here on the thread's operations are children of ``operation``."""
-    thread.parents.append(operation.n)
-    retail(thread)
-
-
-def leave(capture: Capture, operation: Operation, error: BaseException | None) -> None:
-    """The composed operation is over."""
-    try:
-        thread = capture.recorder.threads.state
-        if operation.n in thread.parents:
-            del thread.parents[thread.parents.index(operation.n) :]
-            retail(thread)
-        if error is None:
-            capture.recorder.end(operation)
-        else:
-            capture.recorder.failed(operation, error, on_issue=False)
-    except BaseException as ours:
-        capture.fail(PART, ours)
+    keys = {"args": given or None, "async": False}
+    return capture.begin_composed(frame, op, str(given), group=entry, keys=keys)
 
 
 def _claim(capture: Capture, given: dict[str, Any]) -> None:
@@ -188,30 +143,22 @@ def _claim(capture: Capture, given: dict[str, Any]) -> None:
 
 def _joined(capture: Capture) -> None:
     """Ask torch for the members and names of the groups that exist now."""
-    try:
-        from torch.distributed import distributed_c10d as c10d
+    from torch.distributed import distributed_c10d as c10d
 
-        groups = capture.groups
-        for group in list(getattr(c10d._world, "pg_map", ())):
-            entry = groups.of(group)
-            if entry.keys.get("ranks") is None:
-                groups.refresh(group, entry)
-    except BaseException as error:
-        capture.fail(PART, error)
+    groups = capture.groups
+    for group in list(getattr(c10d._world, "pg_map", ())):
+        entry = groups.of(group)
+        if entry.keys.get("ranks") is None:
+            groups.refresh(group, entry)
 
 
-def _group_entry(capture: Capture, group: Any, op: str) -> Any:
+def _group_entry(capture: Capture, group: Any, op: str) -> GroupEntry | None:
     """The group an operation is on: the default group where none is given."""
     from torch._C._distributed_c10d import ProcessGroup
 
-    if isinstance(group, ProcessGroup):
-        return capture.groups.of(group)
-    if group is not None or not op.endswith(("_object", "_object_list")):
-        return None
-    from torch.distributed import distributed_c10d as c10d
-
-    default = getattr(getattr(c10d, "_world", None), "default_pg", None)
-    return capture.groups.of(default) if default is not None else None
+    if group is None and op.endswith(("_object", "_object_list")):
+        group = default_group()
+    return capture.groups.of(group) if isinstance(group, ProcessGroup) else None
 
 
 def _plain(value: Any) -> Any:

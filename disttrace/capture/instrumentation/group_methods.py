@@ -7,14 +7,10 @@ are seen elsewhere; what they make here is a group all the same.
 from __future__ import annotations
 
 import functools
-import sys
-from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture.calls.call_table import Calls
-from disttrace.capture.instrumentation.functions import enter, leave
 from disttrace.capture.wrapping.context import Capture
-from disttrace.journal.format import COMPOSED
+from disttrace.capture.wrapping.wrappers import Function, compose
 from disttrace.recording.operation import Operation
 
 PART = "groups made out of groups"
@@ -34,49 +30,23 @@ def install(capture: Capture) -> None:
     """Patch what this torch has."""
     from torch._C._distributed_c10d import Backend, ProcessGroup
 
-    calls = Calls(capture.sites)
-    capture.on_fork.append(calls.forget)
     for owner in (ProcessGroup, Backend):
         for method, op in METHODS:
-            wrapper = functools.partial(_wrapper, capture, calls, op)
+            wrapper = functools.partial(_wrapper, capture, op)
             capture.engine.attribute(PART, owner, method, wrapper)
 
 
-def _wrapper(
-    capture: Capture, calls: Calls, op: str, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    def begin(group: Any, frame: Any) -> Operation | None:
-        thread = capture.recorder.threads.state
-        if thread.inside or capture.sites.is_torch(frame):
+def _wrapper(capture: Capture, op: str, original: Function) -> Function:
+    def enter(group: Any, args: Any, kwargs: Any, frame: Any) -> Operation | None:
+        if capture.recorder.threads.state.inside or capture.sites.is_torch(frame):
             return None
-        entry = capture.groups.of(group)
-        keys = {"kind": COMPOSED, "group": entry.n, "backend": entry.backend(None)}
-        operation = capture.begin_alone(calls, frame, op, (entry.n,), keys)
-        enter(thread, operation)
-        return operation
+        return capture.begin_composed(frame, op, group=capture.groups.of(group))
 
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        operation = None
-        try:
-            operation = begin(self, sys._getframe(1))
-        except BaseException as error:
-            capture.fail(PART, error)
-        try:
-            result = original(self, *args, **kwargs)
-        except BaseException as error:
-            if operation is not None:
-                leave(capture, operation, error)
-            raise
-        if operation is not None:
-            leave(capture, operation, None)
-        try:
-            if op == "split_group" and result is not None:
-                _split(capture, self, result, args[0] if args else kwargs.get("ranks"))
-        except BaseException as error:
-            capture.fail(PART, error)
-        return result
+    def left(begun: Any, result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
+        if op == "split_group" and result is not None:
+            _split(capture, group, result, args[0] if args else kwargs.get("ranks"))
 
-    return method
+    return compose(capture, PART, original, enter, left)
 
 
 def _split(capture: Capture, parent: Any, group: Any, members: Any) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.calls import arguments
-from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.calls.operations import ROWS, Row
 from disttrace.capture.hot_path import call_key, wrapper
 from disttrace.capture.instrumentation.callback import called_back
-from disttrace.capture.wrapping.call_definition import Described
+from disttrace.capture.wrapping.call_definition import definition
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function, Part
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "collectives and messages"
@@ -28,7 +27,7 @@ def install(capture: Capture) -> None:
 
     wrapper.read_options(capture, PART)
     tell = _options_tell()
-    parts = [(row, Part(capture, row, options_tell=tell)) for row in ROWS]
+    parts = [(row, GroupPart(capture, row, options_tell=tell)) for row in ROWS]
 
     def instrument(owner: type) -> None:
         if issubclass(owner, (ProcessGroup, Backend)):
@@ -43,28 +42,26 @@ def install(capture: Capture) -> None:
         instrument(owner)
 
 
-class Part:
-    """One method: its wrapper, and what that leaves to ordinary functions (see ``plain.Part``)."""
+class GroupPart(Part):
+    """One method: its wrapper, and what that leaves to ordinary functions."""
+
+    name = PART
 
     def __init__(self, capture: Capture, row: Row, *, options_tell: bool) -> None:
-        self._capture = capture
+        super().__init__(capture)
         self._row = row
-        self._calls = Calls(capture.sites)
         self._read_key = call_key.key_of(row) if options_tell else call_key.any_key
         self._async_local = None if options_tell else _async_local
-        capture.on_fork.append(self._calls.forget)
 
-    def wrapper(self, owner: type, original: Callable[..., Any]) -> Any:
+    def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
         return wrapper.issuing(
-            original,
             self,
-            self._capture,
-            self._calls,
-            self._read_key,
+            original,
+            owner,
+            self._row.method,
+            read_key=self._read_key,
             asynchronous=self._async_local,
-            owner=owner,
-            name=self._row.method,
         )
 
     def begin(
@@ -75,16 +72,16 @@ class Part:
         kwargs: dict[str, Any],
         frame: Any,
     ) -> Operation:
-        capture, row = self._capture, self._row
+        capture, row = self.capture, self._row
         entry = capture.groups.of(group)
         read = arguments.read(row, args, kwargs)
         asynchronous = _asynchronous(capture, read, frame)
-        described = Described(capture, row, group, entry, read, asynchronous, "python")
-        call, extra = described.define(capture.sites.stack(frame))
+        define = definition(capture, row, group, entry, read, asynchronous, "python")
+        call, extra = define(capture.sites.stack(frame))
         return capture.recorder.begin(thread, call, extra)
 
     def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
-        recorder, works = self._capture.recorder, self._capture.works
+        recorder, works = self.capture.recorder, self.capture.works
         if thread.batches is not None and operation.call.group in thread.batches:
             recorder.issued(operation)
             thread.batches[operation.call.group].append(operation)
@@ -97,12 +94,6 @@ class Part:
             works.on_device(operation, None, None)
         else:
             recorder.end(operation)
-
-    def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
-        self._capture.recorder.failed(operation, error, on_issue=True)
-
-    def fail(self, error: BaseException) -> None:
-        self._capture.fail(PART, error)
 
 
 def _asynchronous(capture: Capture, signature: arguments.Signature, frame: Any) -> bool | None:

@@ -9,10 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture.calls.call_table import Calls
-from disttrace.capture.instrumentation.functions import enter, leave
 from disttrace.capture.wrapping.context import Capture
-from disttrace.journal.format import COMPOSED
 from disttrace.recording.operation import Operation
 
 PART = "names of communication"
@@ -25,20 +22,13 @@ def install(capture: Capture) -> None:
     import torch._C._distributed_c10d as c10d
 
     if hasattr(c10d, _SETTER):
-        setter = _wrapper(capture, Calls(capture.sites), getattr(c10d, _SETTER))
-        capture.engine.value(PART, c10d, _SETTER, setter)
+        capture.engine.value(PART, c10d, _SETTER, _wrapper(capture, getattr(c10d, _SETTER)))
 
 
-def _wrapper(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapper(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
     # The context manager's frame calls twice: at its begin, and to put the former name back.
     around: dict[int, Operation] = {}
-    capture.on_fork += [calls.forget, around.clear]
-
-    def begin(name: str, frame: Any) -> Operation:
-        keys = {"kind": COMPOSED, "name": name}
-        operation = capture.begin_alone(calls, frame, _OP, (name,), keys)
-        enter(capture.recorder.threads.state, operation)
-        return operation
+    capture.on_fork.append(around.clear)
 
     def set_name(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
@@ -47,9 +37,12 @@ def _wrapper(capture: Capture, calls: Calls, original: Callable[..., Any]) -> Ca
             if frame.f_code.co_name == _OP:
                 operation = around.pop(id(frame), None)
                 if operation is not None:
-                    leave(capture, operation, None)
+                    capture.leave(PART, operation)
                 else:
-                    around[id(frame)] = begin(str(args[0] if args else kwargs), frame)
+                    name = str(args[0] if args else kwargs)
+                    around[id(frame)] = capture.begin_composed(
+                        frame, _OP, name, keys={"name": name}
+                    )
             del frame
         except BaseException as error:
             capture.fail(PART, error)

@@ -14,8 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace import errors
-from disttrace.capture.calls.call_table import Calls
-from disttrace.capture.objects.groups import GroupEntry
+from disttrace.capture.objects.groups import GroupEntry, default_group
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COLLECTIVE, MESSAGE
 
@@ -63,8 +62,6 @@ class Refusals:
     def __init__(self, capture: Capture, logger: types.ModuleType) -> None:
         self._capture = capture
         self._logger_file = logger.__file__
-        self._calls = Calls(capture.sites)
-        capture.on_fork.append(self._calls.forget)
 
     def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The replacement of ``_get_msg_dict(function's name, *arguments)``."""
@@ -110,7 +107,6 @@ class Refusals:
             key: int.__index__(given[key]) for key in _RANKS if isinstance(given.get(key), int)
         }
         operation = capture.begin_alone(  # it took no number
-            self._calls,
             frame,
             op,
             (entry.n, *ranks.items()),
@@ -138,8 +134,6 @@ def _given(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
 def _group(capture: Capture, given: Any) -> GroupEntry | None:
     """The group of the call: the default group where none is given; None without any."""
     from torch._C._distributed_c10d import ProcessGroup
-    from torch.distributed import distributed_c10d
 
-    if given is None:
-        given = getattr(getattr(distributed_c10d, "_world", None), "default_pg", None)
+    given = default_group() if given is None else given
     return capture.groups.of(given) if isinstance(given, ProcessGroup) else None

@@ -6,13 +6,12 @@ Keys and sizes are recorded, never values.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path import wrapper
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function, Part, after
 from disttrace.journal.format import STORE
 from disttrace.recording.operation import KeyTexts, Operation, ThreadState
 
@@ -53,46 +52,43 @@ def install(capture: Capture) -> None:
     """Patch every method in Store; subclasses.py does it in those that define their own."""
     from torch._C._distributed_c10d import Store
 
-    parts = [(row, Part(capture, row)) for row in ROWS]
+    parts = [(row, StorePart(capture, row)) for row in ROWS]
+
+    def cloned(clone: Any, store: Any, *args: Any, **kwargs: Any) -> None:
+        """It is the same place by another connection."""
+        capture.stores.clone(clone, store)
 
     def instrument(owner: type) -> None:
         if issubclass(owner, Store):
             for row, part in parts:
                 wrapper = functools.partial(part.wrapper, owner)
                 capture.engine.attribute(PART, owner, row.method, wrapper)
-            capture.engine.attribute(PART, owner, "clone", functools.partial(_clone, capture))
+            capture.engine.attribute(PART, owner, "clone", after(capture, PART, cloned))
 
     capture.instrumenters.append(instrument)
     instrument(Store)
 
 
-class Part:
-    """One method: its wrapper, and what that leaves to ordinary functions (see ``plain.Part``)."""
+class StorePart(Part):
+    """One method: its wrapper, and what that leaves to ordinary functions."""
+
+    name = PART
 
     def __init__(self, capture: Capture, row: Row) -> None:
-        self._capture = capture
+        super().__init__(capture)
         self._row = row
-        self._calls = Calls(capture.sites)
         self._describe = functools.partial(key_and_size, capture.keys, row)
-        capture.on_fork.append(self._calls.forget)
 
-    def wrapper(self, owner: type, original: Callable[..., Any]) -> Any:
+    def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
         row = self._row
         form = {
-            "keys": self._capture.keys.made if row.has_key else None,
+            "keys": self.capture.keys.made if row.has_key else None,
             "value": row.values or 0,
             "returns_value": row.returns_value,
         }
         return wrapper.storing(
-            original,
-            self,
-            self._capture,
-            self._calls,
-            self._describe,
-            form=form,
-            owner=owner,
-            name=row.method,
+            self, original, owner, row.method, describe=self._describe, form=form
         )
 
     def begin(
@@ -103,7 +99,7 @@ class Part:
         kwargs: dict[str, Any],
         frame: Any,
     ) -> Operation:
-        capture = self._capture
+        capture = self.capture
         call, extra = capture.recorder.call(
             f"store.{self._row.method}",
             synchronous=True,
@@ -118,27 +114,7 @@ class Part:
 
     def returned(self, thread: ThreadState, operation: Operation, result: Any) -> None:
         extra = b',"n":%d' % size(result) if self._row.returns_value else b""
-        self._capture.recorder.end(operation, extra)
-
-    def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
-        self._capture.recorder.failed(operation, error, on_issue=True)
-
-    def fail(self, error: BaseException) -> None:
-        self._capture.fail(PART, error)
-
-
-def _clone(capture: Capture, original: Callable[..., Any]) -> Callable[..., Any]:
-    """A clone is the same place by another connection."""
-
-    def clone(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        try:
-            capture.stores.clone(result, self)
-        except BaseException as error:
-            capture.fail(PART, error)
-        return result
-
-    return clone
+        self.capture.recorder.end(operation, extra)
 
 
 def key_and_size(keys: KeyTexts, row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.hot_path import wrapper
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function, Part
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "waits"
@@ -17,7 +17,7 @@ def install(capture: Capture) -> None:
     """Patch ``wait`` in Work; subclasses.py does it in those that have their own."""
     from torch._C._distributed_c10d import Work
 
-    part = Part(capture)
+    part = WaitPart(capture)
 
     def instrument(owner: type) -> None:
         if issubclass(owner, Work):
@@ -27,33 +27,29 @@ def install(capture: Capture) -> None:
     instrument(Work)
 
 
-class Part:
-    """The wrapper of waits, and what it leaves to ordinary functions (see ``plain.Ending``)."""
+class WaitPart(Part):
+    """The wrapper of waits, and what it leaves to ordinary functions."""
 
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
+    name = PART
 
-    def wrapper(self, owner: type, original: Callable[..., Any]) -> Any:
+    def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
-        return wrapper.waiting(original, self, self._capture, owner, "wait")
+        return wrapper.waiting(self, original, owner, "wait")
 
     def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
-        recorder, works = self._capture.recorder, self._capture.works
+        recorder, works = self.capture.recorder, self.capture.works
         others = works.over(operation)
         if operation.call.device_ends:
             works.waited_on_device(operation, work)
             return
         any_source = operation.call.counter is None
-        recorder.end(operation, _source(self._capture, operation, work) if any_source else b"")
+        recorder.end(operation, _source(self.capture, operation, work) if any_source else b"")
         for other in others:
             recorder.end(other)
 
     def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
-        for each in (operation, *self._capture.works.over(operation)):
-            self._capture.recorder.failed(each, error, on_issue=False)
-
-    def fail(self, error: BaseException) -> None:
-        self._capture.fail(PART, error)
+        for each in (operation, *self.capture.works.over(operation)):
+            self.capture.recorder.failed(each, error, on_issue=False)
 
 
 def _source(capture: Capture, operation: Operation, work: Any) -> bytes:

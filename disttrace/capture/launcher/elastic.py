@@ -5,16 +5,15 @@ Nothing here imports elastic: each part is opened when the program imports its m
 
 from __future__ import annotations
 
+import functools
 import inspect
-import sys
 import types
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture.instrumentation.functions import enter, leave
 from disttrace.capture.launcher.workers import Workers
 from disttrace.capture.wrapping.context import Capture
-from disttrace.journal.format import COMPOSED
+from disttrace.capture.wrapping.wrappers import after, before, compose
 from disttrace.recording.operation import Operation
 
 PART = "launchers"
@@ -51,20 +50,11 @@ def _guarded(capture: Capture, opened: Callable[[Any], None]) -> Callable[[types
 
 
 def _agent(capture: Capture, agent: type) -> None:
-    def run(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                capture.identified(role="agent")
-            except BaseException as error:
-                capture.fail(PART, error)
-            return original(self, *args, **kwargs)
-
-        return wrapper
-
-    patch = capture.engine.attribute
-    patch(PART, agent, "run", run)
-    patch(PART, agent, "_rendezvous", _operation(capture, "rendezvous", _expected, _found))
-    patch(PART, agent, "_exit_barrier", _operation(capture, "exit_barrier", _nodes))
+    identified = before(capture, PART, lambda *_, **__: capture.identified(role="agent"))
+    patch = functools.partial(capture.engine.attribute, PART, agent)
+    patch("run", identified)
+    patch("_rendezvous", _operation(capture, "rendezvous", _expected, _found))
+    patch("_exit_barrier", _operation(capture, "exit_barrier", _nodes))
 
 
 def _expected(agent: Any, group: Any) -> dict[str, Any]:
@@ -115,16 +105,8 @@ def _nodes(agent: Any) -> dict[str, Any]:
 
 
 def _processes(capture: Capture, workers: Workers, context: type) -> None:
-    def wait(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            try:
-                workers.look(self)
-            except BaseException as error:
-                capture.fail(PART, error)
-            return result
-
-        return wrapper
+    def waited(result: Any, processes: Any, *args: Any, **kwargs: Any) -> None:
+        workers.look(processes)
 
     def starting(processes: Any) -> dict[str, Any]:
         return {"entrypoint": str(processes.entrypoint), "processes": processes.nprocs}
@@ -142,10 +124,10 @@ def _processes(capture: Capture, workers: Workers, context: type) -> None:
     def stopped(processes: Any, *args: Any, **kwargs: Any) -> None:
         workers.look(processes, now=True)
 
-    patch = capture.engine.attribute
-    patch(PART, context, "start", _operation(capture, "start_workers", starting, started))
-    patch(PART, context, "wait", wait)
-    patch(PART, context, "close", _operation(capture, "stop_workers", stopping, stopped))
+    patch = functools.partial(capture.engine.attribute, PART, context)
+    patch("start", _operation(capture, "start_workers", starting, started))
+    patch("wait", after(capture, PART, waited))
+    patch("close", _operation(capture, "stop_workers", stopping, stopped))
 
 
 def _children(capture: Capture, workers: Workers, popen: type) -> None:
@@ -164,15 +146,11 @@ def _children(capture: Capture, workers: Workers, popen: type) -> None:
 
         return wrapper
 
-    def send_signal(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            workers.tell(self.pid)
-            return original(self, *args, **kwargs)
-
-        return wrapper
+    def told(process: Any, *args: Any, **kwargs: Any) -> None:
+        workers.tell(process.pid)
 
     capture.engine.attribute(PART, popen, "poll", poll)
-    capture.engine.attribute(PART, popen, "_send_signal", send_signal)
+    capture.engine.attribute(PART, popen, "_send_signal", before(capture, PART, told))
 
 
 def _events(capture: Capture, record: Any) -> None:
@@ -214,57 +192,25 @@ def _operation(
     ``outcome`` gets the same after the call, and what it returns joins the arguments.
     """
 
-    def begin(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operation, Any] | None:
-        given = arguments(*args, **kwargs)
+    asked: dict[int, dict[str, Any]] = {}  # by operation, until its call returns
+
+    def enter(owner: Any, args: Any, kwargs: Any, frame: Any) -> Operation | None:
+        given = arguments(owner, *args, **kwargs)
         if given is None:
             return None
         given = {key: value for key, value in given.items() if value is not None}
-        recorder = capture.recorder
-        thread = recorder.threads.state
-        call, extra = recorder.call(
-            op,
-            synchronous=True,
-            counter=None,
-            kind=COMPOSED,
-            stack=capture.sites.stack(sys._getframe(2)),
-            origin="python",
-            args=given,
-            **{"async": False},
-        )
-        operation = recorder.begin(thread, call, extra)
-        enter(thread, operation)
-        return operation, given
+        keys = {"args": given, "async": False}
+        operation = capture.begin_composed(frame, op, str(given), keys=keys)
+        asked[operation.n] = given
+        return operation
 
-    def end(
-        operation: Operation, given: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        found = outcome(*args, **kwargs) if outcome is not None else None
+    def left(operation: Operation | None, result: Any, *args: Any, **kwargs: Any) -> None:
+        given = asked.pop(operation.n, None) if operation is not None else None
+        if given is None or outcome is None or operation is None:
+            return
+        found = outcome(*args, **kwargs) or {}
+        found = {key: value for key, value in found.items() if value is not None}
         if found:
-            found = {key: value for key, value in found.items() if value is not None}
             capture.recorder.define("call", n=operation.call.n, args={**given, **found})
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            begun = None
-            try:
-                begun = begin((self, *args), kwargs)
-            except BaseException as error:
-                capture.fail(PART, error)
-            if begun is None:
-                return original(self, *args, **kwargs)
-            operation, given = begun
-            try:
-                result = original(self, *args, **kwargs)
-            except BaseException as error:
-                leave(capture, operation, error)
-                raise
-            try:
-                end(operation, given, (self, *args), kwargs)
-            except BaseException as error:
-                capture.fail(PART, error)
-            leave(capture, operation, None)
-            return result
-
-        return wrapper
-
-    return make
+    return lambda original: compose(capture, PART, original, enter, left)

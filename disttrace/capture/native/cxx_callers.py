@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import after, before
 from disttrace.patching import dynamo
 
 FUNCTIONAL = "_c10d_functional"
@@ -25,16 +26,12 @@ def watch_operators(
     torch.ops makes a namespace at its first use and keeps it, so this costs nothing later.
     """
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def __getattr__(self: Any, name: str) -> Any:
-            namespace = original(self, name)
-            if name in namespaces:
-                guarded(capture, part, appeared)
-            return namespace
-
-        return __getattr__
+    def looked_up(namespace: Any, ops: Any, name: str) -> None:
+        if name in namespaces:
+            guarded(capture, part, appeared)
 
     def watch(module: Any) -> None:
+        wrapper = after(capture, part, looked_up)
         capture.engine.attribute(part, module._Ops, "__getattr__", wrapper)
         if any(name in vars(module.ops) for name in namespaces):
             guarded(capture, part, appeared)
@@ -50,12 +47,7 @@ def watch_constructors(capture: Capture, part: str, appeared: Callable[[], None]
     import torch._C._distributed_c10d as c10d
     import torch.distributed as dist
 
-    def constructor(original: Callable[..., Any]) -> Callable[..., Any]:
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-            guarded(capture, part, appeared)
-            original(self, *args, **kwargs)
-
-        return __init__
+    constructor = before(capture, part, lambda *_, **__: guarded(capture, part, appeared))
 
     def function(original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -77,17 +69,14 @@ def watch_compiled(capture: Capture, part: str, appeared: Callable[[], None]) ->
     """Call ``appeared`` before inductor loads a graph whose wrapper is C++: it calls collectives by
     entry points of C, which pass no operator of functional collectives."""
 
-    def wrapper(original: Callable[..., Any]) -> Callable[..., Any]:
-        def load(cls: Any, *args: Any, **kwargs: Any) -> Any:
-            if cls.__name__ == "CppWrapperCodeCache":
-                guarded(capture, part, appeared)
-            return original(cls, *args, **kwargs)
-
-        return load
+    def load(cls: Any, *args: Any, **kwargs: Any) -> None:
+        if cls.__name__ == "CppWrapperCodeCache":
+            guarded(capture, part, appeared)
 
     def watch(module: Any) -> None:
         loader = getattr(module, "CppPythonBindingsCodeCache", None)
         if loader is not None:
+            wrapper = before(capture, part, load)
             capture.engine.function(part, loader.load_pybinding_async.__func__, wrapper)
 
     capture.when_imported("torch._inductor.codecache", watch)

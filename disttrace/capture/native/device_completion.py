@@ -35,6 +35,7 @@ from disttrace.capture.native.flight_recorder import (
 from disttrace.capture.native.graph_captures import GraphCaptures
 from disttrace.capture.native.matching import Running, State
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import before
 from disttrace.journal.format import ends_on_device
 from disttrace.recording.operation import Call, Operation
 
@@ -76,10 +77,14 @@ def install(capture: Capture) -> None:
     capture.when_imported(
         "torch.cuda.graphs", functools.partial(device.captures.watch, capture, PART)
     )
-    aborts = functools.partial(_abort, capture, device)
+
+    def aborting(group: Any, *args: Any, **kwargs: Any) -> None:
+        """It makes every operation look complete: what had not been before has failed."""
+        device.aborting(capture.groups.of(group).n)
+
     for owner in (ProcessGroup, Backend, *Backend.__subclasses__()):
         for name in ("abort", "_abort"):
-            capture.engine.attribute(PART, owner, name, aborts)
+            capture.engine.attribute(PART, owner, name, before(capture, PART, aborting))
 
 
 def _stop(capture: Capture, device: DeviceOperations) -> None:
@@ -97,21 +102,6 @@ def _last_look(capture: Capture, device: DeviceOperations) -> None:
         device.look(_LAST_LOOK_S)
     except BaseException as error:
         capture.fail(PART, error)
-
-
-def _abort(
-    capture: Capture, device: DeviceOperations, original: Callable[..., Any]
-) -> Callable[..., Any]:
-    """An abort makes every operation look complete: what had not been before has failed."""
-
-    def abort(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            device.aborting(capture.groups.of(self).n)
-        except BaseException as error:
-            capture.fail(PART, error)
-        return original(self, *args, **kwargs)
-
-    return abort
 
 
 def _on(names: tuple[str, ...]) -> bool:

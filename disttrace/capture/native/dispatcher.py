@@ -9,7 +9,6 @@ for them the same kernels stand where only their threads come by (``functional.p
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -29,8 +28,9 @@ from disttrace.capture.native.kernels import (
 from disttrace.capture.native.operations import NativeOperations
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.works import storage
-from disttrace.capture.wrapping.call_definition import Described
+from disttrace.capture.wrapping.call_definition import Define
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Part, wrap
 from disttrace.recording.operation import Call, Operation, ThreadState
 
 PART = hooks.PART
@@ -74,6 +74,10 @@ def install(capture: Capture) -> None:
     operator_calls.before_first(capture, PART, autograd, functional.issuers, appeared)
 
 
+class _Kernels(Part):
+    name = PART
+
+
 def _kernel(
     capture: Capture,
     kernels: Kernels,
@@ -84,40 +88,28 @@ def _kernel(
     from torch._C._distributed_c10d import Work
 
     redispatch, after = redispatch_of(_NAMESPACE, name), after_key(kernels.key)
-    threads, fail, unbox_work = capture.recorder.threads, capture.fail, Work.unbox
-    begin, issued = reader.begin, reader.operations.done
+    unbox_work, issued = Work.unbox, reader.operations.done
 
-    def done(operation: Operation, args: tuple[Any, ...], result: Any) -> None:
+    def pass_on(keyset: Any, *args: Any) -> Any:
+        return redispatch(keyset & after, *args)
+
+    def begin(
+        thread: ThreadState, keyset: Any, args: tuple[Any, ...], kwargs: Any, frame: Any
+    ) -> Operation | None:
+        if kernels.off:
+            return None
+        operation = reader.begin(thread, args, frame)
+        seen(operation.call)
+        return operation
+
+    def returned(
+        thread: ThreadState, operation: Operation, keyset: Any, args: Any, result: Any
+    ) -> None:
         last = result[-1] if type(result) is tuple and result else result
         work = None if last is None or type(last) is tuple else unbox_work(last)
         issued(operation, work, reader.filled(args))
 
-    def kernel(keyset: Any, *args: Any) -> Any:
-        operation = None
-        thread = threads.state
-        if not (thread.inside or kernels.off):
-            try:
-                operation = begin(thread, args, sys._getframe(1))
-                seen(operation.call)
-            except BaseException as error:
-                fail(PART, error)
-        if operation is None:
-            return redispatch(keyset & after, *args)
-        try:
-            thread.inside = True
-            result = redispatch(keyset & after, *args)
-        except BaseException as error:
-            thread.inside = False
-            capture.failed(PART, operation, error)
-            raise
-        thread.inside = False
-        try:
-            done(operation, args, result)
-        except BaseException as error:
-            fail(PART, error)
-        return result
-
-    return kernel
+    return wrap(_Kernels(capture), pass_on, begin, returned)
 
 
 class _Reader:
@@ -162,7 +154,7 @@ class _Reader:
         """Storages that hold the result."""
         return [storage(tensor) for n in self._filled for tensor in arguments.flat(args[n])]
 
-    def _described(self, group: Any, entry: GroupEntry, args: tuple[Any, ...]) -> Described:
+    def _described(self, group: Any, entry: GroupEntry, args: tuple[Any, ...]) -> Define:
         named = self._defaults | dict(zip(self._names, args))
         return self.operations.described(self._row, group, entry, self._signature(named))
 

@@ -35,8 +35,9 @@ from disttrace.capture.native.kernels import (
 from disttrace.capture.native.operator_calls import Function, OperatorCalls
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Part, wrap
 from disttrace.recording.choice import PLAIN
-from disttrace.recording.operation import Call
+from disttrace.recording.operation import Call, Operation, ThreadState
 
 PART = "waits of functional collectives"
 NAMESPACES = (cxx_callers.FUNCTIONAL, "_dtensor")
@@ -79,7 +80,7 @@ class Issuing:
         self._operators = OperatorCalls(capture, part, self._wrap, scripted)
         for namespace in NAMESPACES:
             self._operators.watch(namespace, issuers)
-        capture.on_fork += [self._calls.forget, self._issued.clear]
+        capture.on_fork.append(self._issued.clear)
 
     def seen(self, call: Call) -> None:
         """The calling thread issued an operator of ``c10d`` and recorded it."""
@@ -258,41 +259,40 @@ def _wait_kernel(capture: Capture, kernels: Kernels) -> Function:
     return wait_tensor
 
 
+class _Waits(Part):
+    name = PART
+
+    def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
+        self.capture.works.over(operation)
+        self.capture.recorder.failed(operation, error, on_issue=False)
+
+
 def _waiting(capture: Capture, original: Function, passes: Callable[[], int]) -> Function:
     """What ``original`` does, called with the operator or its keys and the tensor, recorded unless
     ``passes()``."""
-    recorder, works, fail = capture.recorder, capture.works, capture.fail
-    core, threads, end, over = recorder.core, recorder.threads, recorder.end, works.over
-    of_result, wait_begins = works.of_result, recorder.wait_begins
+    recorder, works = capture.recorder, capture.works
+    of_result, wait_begins, over, end = (
+        works.of_result,
+        recorder.wait_begins,
+        works.over,
+        recorder.end,
+    )
 
-    def __call__(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
-        thread = threads.state
-        if thread.inside or core.off or passes() or not (args and _runs(args[0])):
-            return original(operator, *args, **kwargs)
-        operation = None
-        try:
-            operation = of_result(args[0])  # None where it is over or was never seen
-            if operation is not None:
-                wait_begins(operation)
-        except BaseException as error:
-            fail(PART, error)
-        if operation is None:
-            return original(operator, *args, **kwargs)
-        try:
-            thread.inside = True
-            result = original(operator, *args, **kwargs)
-        except BaseException as error:
-            thread.inside = False
-            over(operation)
-            capture.failed(PART, operation, error, on_issue=False)
-            raise
-        thread.inside = False
-        try:
-            over(operation)
-            if not operation.call.device_ends:
-                end(operation)
-        except BaseException as error:
-            fail(PART, error)
-        return result
+    def begin(
+        thread: ThreadState, operator: Any, args: tuple[Any, ...], kwargs: Any, frame: Any
+    ) -> Operation | None:
+        if passes() or not (args and _runs(args[0])):
+            return None
+        operation = of_result(args[0])  # None where it is over or was never seen
+        if operation is not None:
+            wait_begins(operation)
+        return operation
 
-    return __call__
+    def returned(
+        thread: ThreadState, operation: Operation, operator: Any, args: Any, result: Any
+    ) -> None:
+        over(operation)
+        if not operation.call.device_ends:
+            end(operation)
+
+    return wrap(_Waits(capture), original, begin, returned)

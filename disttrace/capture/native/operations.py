@@ -12,10 +12,9 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from disttrace.capture.calls.arguments import Signature
-from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.calls.operations import Native
 from disttrace.capture.objects.groups import GroupEntry
-from disttrace.capture.wrapping.call_definition import Described
+from disttrace.capture.wrapping.call_definition import Define, definition
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.operation import Operation, ThreadState
 
@@ -27,30 +26,26 @@ class NativeOperations:
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._calls = Calls(capture.sites)
-        capture.on_fork.append(self._calls.forget)
 
     def begin(
         self,
         thread: ThreadState,
         frame: types.FrameType,
         key: tuple[Hashable, ...],
-        describe: Callable[[], Described],
+        describe: Callable[[], Define],
     ) -> Operation:
         """Put the begin on record; ``describe`` is called only for a key not seen before.
 
         ``frame`` is ours: the issuer's Python frame, if it has one, lies outside it.
         """
         outside = frame.f_back or frame
-        call, extra = self._calls.find(outside, key, lambda stack: describe().define(stack))
+        call, extra = self._capture.calls.find(outside, key, lambda stack: describe()(stack))
         return self._capture.recorder.begin(thread, call, extra)
 
-    def described(
-        self, row: Native, group: Any, entry: GroupEntry, signature: Signature
-    ) -> Described:
+    def described(self, row: Native, group: Any, entry: GroupEntry, signature: Signature) -> Define:
         """A signature as a call record says it; its issuer never waits in the same call."""
         asynchronous = True if signature.asynchronous else None
-        return Described(self._capture, row, group, entry, signature, asynchronous, ORIGIN)
+        return definition(self._capture, row, group, entry, signature, asynchronous, ORIGIN)
 
     def done(self, operation: Operation, work: Any, results: Sequence[int] = ()) -> None:
         """The call returned: with a Work or without; ``results`` are the storages it fills."""

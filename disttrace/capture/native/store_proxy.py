@@ -14,9 +14,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.instrumentation.store import ROWS, Row, key_and_size, size
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import after
 from disttrace.journal.format import STORE
 from disttrace.recording.operation import Operation
 
@@ -49,7 +49,8 @@ def install(capture: Capture) -> None:
         lives = _Lives(capture, _proxy_class(capture, c10d.Store))
         for owner in filter(None, owners):
             capture.engine.attribute(PART, owner, "__init__", lives.constructor)
-        capture.engine.attribute(PART, c10d.ProcessGroup, "_register_backend", lives.claim)
+        claim = after(capture, PART, lives.claim)
+        capture.engine.attribute(PART, c10d.ProcessGroup, "_register_backend", claim)
 
 
 class _Lives:
@@ -84,23 +85,13 @@ class _Lives:
         lives = self
         return __init__
 
-    def claim(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def claim(self, result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
         """``_register_backend``: from here on the group keeps the backend, whose Python object
         goes away."""
-
-        def _register_backend(self: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
-            try:
-                backend = kwargs.get("backend", args[2] if len(args) > 2 else None)
-                kept = lives._kept.get(id(backend))
-                if kept is not None and kept[0]() is backend:
-                    lives.keep(self, kept[1])
-            except BaseException as error:
-                lives._capture.fail(PART, error)
-            return result
-
-        lives = self
-        return _register_backend
+        backend = kwargs.get("backend", args[2] if len(args) > 2 else None)
+        kept = self._kept.get(id(backend))
+        if kept is not None and kept[0]() is backend:
+            self.keep(group, kept[1])
 
     def swap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A proxy for the store among the arguments, and the arguments with it in its place."""
@@ -146,8 +137,6 @@ def _is_plain(kind: type) -> bool:
 
 def _proxy_class(capture: Capture, base: type) -> type:
     """A subclass of Store that passes everything on, and records what it passes on."""
-    calls = Calls(capture.sites)
-    capture.on_fork.append(calls.forget)
 
     def __init__(self: Any, store: Any) -> None:
         construct(self)
@@ -161,7 +150,7 @@ def _proxy_class(capture: Capture, base: type) -> type:
     methods: dict[str, Any] = {"__init__": __init__}
     for row in ROWS:
         if hasattr(base, row.method):
-            methods[row.method] = _recorded(capture, calls, row, getattr(base, row.method))
+            methods[row.method] = _recorded(capture, row, getattr(base, row.method))
     for name in _PLAIN:
         if hasattr(base, name):
             methods[name] = _passed_on(getattr(base, name))
@@ -175,16 +164,14 @@ def _passed_on(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _recorded(
-    capture: Capture, calls: Calls, row: Row, original: Callable[..., Any]
-) -> Callable[..., Any]:
+def _recorded(capture: Capture, row: Row, original: Callable[..., Any]) -> Callable[..., Any]:
     recorder = capture.recorder
     op = f"store.{row.method}"
 
     def begin(self: Any, args: tuple[Any, ...]) -> Operation:
         frame, n, extra = sys._getframe(2), self._entry.n, key_and_size(capture.keys, row, args, {})
         keys = {"kind": STORE, "store": n, "origin": "c++", "async": False}
-        return capture.begin_alone(calls, frame, op, (n,), keys, extra)
+        return capture.begin_alone(frame, op, (n,), keys, extra)
 
     def method(self: Any, *args: Any) -> Any:
         if recorder.off:

@@ -232,6 +232,13 @@ def described(group: Any) -> dict[str, Any]:
     return keys
 
 
+def default_group() -> Any:
+    """torch's default group; None where there is none."""
+    from torch.distributed import distributed_c10d as c10d
+
+    return getattr(getattr(c10d, "_world", None), "default_pg", None)
+
+
 def registered(group: Any) -> dict[str, Any]:
     """Members and backends as ``torch.distributed`` has them, empty for a group unknown to it."""
     from torch.distributed import distributed_c10d as c10d

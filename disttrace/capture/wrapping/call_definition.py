@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from disttrace.capture.calls.arguments import Signature
+from disttrace.capture.calls.operations import Native, Row
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import MESSAGE, ON_DEVICE
@@ -13,74 +15,55 @@ from disttrace.recording.operation import Counter
 
 ANYWHERE = "*"  # a backend used directly serves whatever device it is given
 
-
-class Named(Protocol):
-    """The row of a table of operations."""
-
-    @property
-    def op(self) -> str:
-        """The operation's public name."""
-
-    @property
-    def kind(self) -> str:
-        """``collective`` or ``message``."""
+Define = Callable[["int | None"], Made]
+"""Makes a call, with the number of its stack: see ``Definitions.call``."""
 
 
-class Described:
-    """One signature, as a call record says it."""
+def definition(
+    capture: Capture,
+    row: Row | Native,
+    group: Any,
+    entry: GroupEntry,
+    signature: Signature,
+    asynchronous: bool | None,
+    origin: str,
+) -> Define:
+    """The definition of one signature, with its sequence."""
+    if entry.keys.get("ranks") is None or not entry.backends:
+        capture.groups.refresh(group, entry)
+    device = signature.device
+    if device is None and row.op in ("barrier", "monitored_barrier"):
+        device = entry.barrier_device()
+    backend = entry.backend(device)
+    counter = _counter(row, entry, signature, backend, not capture.recorder.exhausted)
+    keys: dict[str, Any] = {
+        "kind": row.kind,
+        "group": entry.n,
+        "backend": backend,
+        "device": device if device != ANYWHERE else None,
+        "async": asynchronous,
+        "peer": signature.peer,
+        "tag": signature.tag,
+        "origin": origin,
+        "shapes": signature.shapes,
+        "dtypes": signature.dtypes,
+        "bytes": signature.bytes,
+        "splits": signature.splits,
+        "reduce_op": signature.reduce_op if "reduce" in row.op else None,
+        "root": signature.root,
+        "args": signature.args,
+    }
 
-    def __init__(
-        self,
-        capture: Capture,
-        row: Named,
-        group: Any,
-        entry: GroupEntry,
-        signature: Signature,
-        asynchronous: bool | None,
-        origin: str,
-    ) -> None:
-        self._capture = capture
-        self._op = row.op
-        if entry.keys.get("ranks") is None or not entry.backends:
-            capture.groups.refresh(group, entry)
-        device = signature.device
-        if device is None and row.op in ("barrier", "monitored_barrier"):
-            device = entry.barrier_device()
-        backend = entry.backend(device)
-        self._asynchronous = asynchronous
-        new = not capture.recorder.exhausted
-        self._counter = _counter(row, entry, signature, backend, new)
-        self._keys: dict[str, Any] = {
-            "kind": row.kind,
-            "group": entry.n,
-            "backend": backend,
-            "device": device if device != ANYWHERE else None,
-            "async": asynchronous,
-            "peer": signature.peer,
-            "tag": signature.tag,
-            "origin": origin,
-            "shapes": signature.shapes,
-            "dtypes": signature.dtypes,
-            "bytes": signature.bytes,
-            "splits": signature.splits,
-            "reduce_op": signature.reduce_op if "reduce" in row.op else None,
-            "root": signature.root,
-            "args": signature.args,
-        }
-
-    def define(self, stack: int | None) -> Made:
-        """The call with its signature, or without what varies, and that for the begin record."""
-        return self._capture.recorder.call(
-            self._op,
-            synchronous=self._asynchronous is False,
-            counter=self._counter,
-            stack=stack,
-            **self._keys,
+    def define(stack: int | None) -> Made:
+        return capture.recorder.call(
+            row.op, synchronous=asynchronous is False, counter=counter, stack=stack, **keys
         )
+
+    return define
 
 
 def _counter(
-    row: Named, entry: GroupEntry, signature: Signature, backend: str | None, new: bool
+    row: Row | Native, entry: GroupEntry, signature: Signature, backend: str | None, new: bool
 ) -> Counter | None:
     if row.kind != MESSAGE:
         return entry.collective_counter(backend)

@@ -11,12 +11,13 @@ from typing import Any
 from disttrace import errors
 from disttrace.capture.calls.call_site import CallSites
 from disttrace.capture.calls.call_table import Calls
-from disttrace.capture.objects.groups import Groups
+from disttrace.capture.objects.groups import GroupEntry, Groups
 from disttrace.capture.objects.stores import Stores
 from disttrace.capture.objects.works import Works
+from disttrace.journal.format import COMPOSED
 from disttrace.patching.patcher import Engine
 from disttrace.recording.interning import Made
-from disttrace.recording.operation import KeyTexts, Operation, ThreadState
+from disttrace.recording.operation import KeyTexts, Operation, retail
 from disttrace.recording.recorder import Recorder
 
 _UNDESCRIBED = 1000
@@ -35,7 +36,7 @@ class Capture:
         self.sites = CallSites(recorder, depth=stack_depth)
         self.works = Works(recorder)
         self.keys = KeyTexts()
-        self.annotated = Calls(self.sites)
+        self.calls = Calls(self.sites)  # of what is not called all the time
         self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
         self.broken: set[str] = set()  # parts taken out of service
         self._undescribed: dict[str, int] = {}  # by part: calls that could not be described
@@ -53,11 +54,7 @@ class Capture:
         self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
         # Each patches what a Python subclass of torch's classes overrides, if that concerns it.
         self.instrumenters: list[Callable[[type], None]] = []
-        self.on_fork: list[Callable[[], None]] = [  # caches of numbers
-            self.works.forget,
-            self.sites.forget,
-            self.annotated.forget,
-        ]
+        self.on_fork: list[Callable[[], None]] = [self.works.forget, self.sites.forget]
 
     def fail(self, part: str, error: BaseException) -> None:
         """``part`` raised ``error``: say so once and take the part out of service.
@@ -94,7 +91,6 @@ class Capture:
 
     def begin_alone(
         self,
-        calls: Calls,
         frame: FrameType,
         op: str,
         key: tuple[Hashable, ...],
@@ -111,8 +107,45 @@ class Capture:
             all_keys = {"origin": "python", **keys, "stack": stack}
             return self.recorder.call(op, synchronous=True, counter=None, **all_keys)
 
-        call, signature = calls.find(frame, (op, *key), define)
+        call, signature = self.calls.find(frame, (op, *key), define)
         return self.recorder.begin(self.recorder.threads.state, call, signature + extra)
+
+    def begin_composed(
+        self,
+        frame: FrameType,
+        op: str,
+        key: Hashable = None,
+        *,
+        group: GroupEntry | None = None,
+        keys: Mapping[str, Any] | None = None,
+    ) -> Operation:
+        """The same for one made of several: what its thread issues until ``leave`` is part of
+        it."""
+        n, backend = (None, None) if group is None else (group.n, group.backend(None))
+        told = {"kind": COMPOSED, "group": n, "backend": backend, **(keys or {})}
+        operation = self.begin_alone(frame, op, (n, key), told)
+        thread = self.recorder.threads.state
+        thread.parents.append(operation.n)
+        retail(thread)
+        return operation
+
+    def leave(
+        self, part: str, operation: Operation | None, error: BaseException | None = None
+    ) -> None:
+        """The composed operation is over, if one was begun."""
+        if operation is None:
+            return
+        try:
+            thread = self.recorder.threads.state
+            if operation.n in thread.parents:
+                del thread.parents[thread.parents.index(operation.n) :]
+                retail(thread)
+            if error is None:
+                self.recorder.end(operation)
+            else:
+                self.recorder.failed(operation, error, on_issue=False)
+        except BaseException as ours:
+            self.fail(part, ours)
 
     def identified(self, **keys: Any) -> None:
         """This process claims a rank, a world size."""
@@ -126,49 +159,6 @@ class Capture:
 def _at_once(name: str, callback: Callable[[ModuleType], None]) -> None:
     """For a capture without an import hook."""
     callback(importlib.import_module(name))
-
-
-def wrap(
-    capture: Capture,
-    part: str,
-    original: Callable[..., Any],
-    begin: Callable[[ThreadState, Any, tuple[Any, ...], dict[str, Any]], Operation | None],
-    done: Callable[[ThreadState, Operation, Any, Any], None],
-) -> Callable[..., Any]:
-    """The wrapper of one method: ours before, the user's call outside our guard, ours after.
-
-    ``begin`` gets (thread, object, args, kwargs) and puts the begin on record; ``done`` gets
-    (thread, operation, object, result). A call that comes back through a wrapper on the same thread
-    (a Python subclass, torch's own wrappers) is the same operation and passes.
-    """
-    threads, fail = capture.recorder.threads, capture.fail
-
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        thread = threads.state
-        if thread.inside:
-            return original(self, *args, **kwargs)
-        operation = None
-        try:
-            operation = begin(thread, self, args, kwargs)
-        except BaseException as error:
-            fail(part, error)
-        if operation is None:
-            return original(self, *args, **kwargs)
-        try:
-            thread.inside = True
-            result = original(self, *args, **kwargs)
-        except BaseException as error:
-            thread.inside = False
-            capture.failed(part, operation, error)
-            raise
-        thread.inside = False
-        try:
-            done(thread, operation, self, result)
-        except BaseException as error:
-            fail(part, error)
-        return result
-
-    return wrapper
 
 
 def _innermost(error: BaseException) -> str:

@@ -1,0 +1,207 @@
+"""The shapes of a wrapper: around an operation, around one made of several, and beside a call.
+
+Each calls torch's original from its own frame, outside of our guard, with the object as its first
+argument: see ``Elsewhere``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from disttrace import errors
+from disttrace.capture.wrapping.context import Capture
+from disttrace.recording.operation import Operation, ThreadState
+
+Function = Callable[..., Any]
+# (object, positional arguments after it, keywords, the calling frame)
+Enter = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], "Operation | None"]
+# The same, after the thread that calls.
+Begin = Callable[[ThreadState, Any, tuple[Any, ...], dict[str, Any], Any], "Operation | None"]
+# (thread, operation, object, positional arguments after it, result)
+Returned = Callable[[ThreadState, Operation, Any, tuple[Any, ...], Any], None]
+
+
+class Part:
+    """What the wrapper of a method leaves to ordinary functions, in either core."""
+
+    name: str
+    on_issue = True  # what the call raises, it raises before anything is under way
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+
+    def begin(
+        self,
+        thread: ThreadState,
+        owner: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: Any,
+    ) -> Operation:
+        """Begin a call that was not seen before, or that has not the usual form."""
+        raise NotImplementedError
+
+    def returned(self, thread: ThreadState, operation: Operation, result: Any) -> None:
+        """The call returned, with what the wrapper does not end itself."""
+        raise NotImplementedError
+
+    def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
+        """The user's call raised ``error``, which the wrapper raises again."""
+        self.capture.recorder.failed(operation, error, on_issue=self.on_issue)
+
+    def fail(self, error: BaseException) -> None:
+        """Something of ours raised ``error``. Raises it again where it is not ours after all."""
+        self.capture.fail(self.name, error)
+
+
+def wrap(
+    part: Part,
+    original: Function,
+    begin: Begin,
+    returned: Returned,
+    *,
+    owner: type | None = None,
+    name: str = "",
+) -> Function:
+    """The wrapper of an operation, or of ``owner.name``: ``begin`` puts the begin on record, None:
+    there is none.
+
+    A call that comes back through a wrapper on the same thread (a Python subclass, torch's own
+    wrappers) is the same operation and passes.
+    """
+    core, elsewhere = part.capture.recorder.core, owner and Elsewhere(original, owner, name)
+    threads = core.threads
+
+    def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        thread = threads.state
+        if thread.inside or core.off:
+            return original(self, *args, **kwargs)
+        operation, ours, frame = None, None, sys._getframe().f_back
+        try:
+            operation = begin(thread, self, args, kwargs, frame)
+        except BaseException as error:
+            if not errors.is_ours(error):
+                raise
+            ours = error
+        if operation is None:
+            result = original(self, *args, **kwargs)
+            if ours is not None:  # what torch refuses, too, is no failure of ours
+                part.fail(ours)
+            return result
+        try:
+            thread.inside = True
+            if not elsewhere or type(self) is owner or not elsewhere.needed(self, frame):
+                result = original(self, *args, **kwargs)
+            else:
+                result = elsewhere.call(self, args, kwargs)
+        except BaseException as error:
+            thread.inside = False
+            try:
+                part.failed(thread, operation, error)
+            except BaseException as failure:
+                part.fail(failure)
+            raise
+        thread.inside = False
+        try:
+            returned(thread, operation, self, args, result)
+        except BaseException as error:
+            part.fail(error)
+        return result
+
+    return wrapper
+
+
+def compose(
+    capture: Capture, part: str, original: Function, enter: Enter, left: Callable[..., None]
+) -> Function:
+    """The wrapper of what issues several operations: those are children of the one that ``enter``
+    begins; ``left(operation, result, *arguments)`` is called once it is over."""
+
+    def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        operation = None
+        try:
+            operation = enter(self, args, kwargs, sys._getframe(1))
+        except BaseException as error:
+            capture.fail(part, error)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            capture.leave(part, operation, error)
+            raise
+        capture.leave(part, operation)
+        try:
+            left(operation, result, self, *args, **kwargs)
+        except BaseException as error:
+            capture.fail(part, error)
+        return result
+
+    return wrapper
+
+
+def before(capture: Capture, part: str, look: Callable[..., object]) -> Callable[..., Any]:
+    """Makes wrappers that call ``look`` with the same arguments first."""
+
+    def make(original: Function) -> Function:
+        def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            try:
+                look(self, *args, **kwargs)
+            except BaseException as error:
+                capture.fail(part, error)
+            return original(self, *args, **kwargs)
+
+        return wrapper
+
+    return make
+
+
+def after(capture: Capture, part: str, look: Callable[..., object]) -> Callable[..., Any]:
+    """Makes wrappers that call ``look`` with the result and the arguments afterwards."""
+
+    def make(original: Function) -> Function:
+        def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            try:
+                look(result, self, *args, **kwargs)
+            except BaseException as error:
+                capture.fail(part, error)
+            return result
+
+        return wrapper
+
+    return make
+
+
+class Elsewhere:
+    """Where a method of a base class is called with an object whose own class overrides it.
+
+    pybind11 calls the override then, unless the calling frame has the method's name and the object
+    as its first argument: it takes that for the override's own call of ``super()``. The wrapper's
+    frame has both, which stops the recursion that a wrapper would cause else; so a call that is no
+    such call of ``super()`` is made from another frame.
+    """
+
+    def __init__(self, original: Function, owner: type, name: str) -> None:
+        self._original = original
+        self._owner = owner
+        self._name = name
+        self._overriding: dict[type, bool] = {}
+
+    def needed(self, thing: Any, frame: Any) -> bool:
+        """Whether to call by ``call``; ``frame`` is the caller's."""
+        kind = type(thing)
+        overrides = self._overriding.get(kind)
+        if overrides is None:
+            own = getattr(kind, self._name, None) is not getattr(self._owner, self._name, None)
+            overrides = self._overriding[kind] = own
+        if not overrides:
+            return False
+        code = frame.f_code
+        if code.co_name != self._name or not code.co_argcount:
+            return True
+        return frame.f_locals.get(code.co_varnames[0]) is not thing
+
+    def call(self, thing: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The original, from a frame of another name."""
+        return self._original(thing, *args, **kwargs)
