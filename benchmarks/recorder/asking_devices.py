@@ -63,7 +63,7 @@ def measured(rounds: int) -> dict[str, tuple[float, float, float]]:
     free = gil_free.gloo_json()
     ways: dict[str, Callable[[], object]] = {"nothing": lambda: time.sleep(0.05)}
     if free is not None:
-        ask = functools.partial(flight_recorder._from_json, free)
+        ask = functools.partial(flight_recorder.from_json, free)
         ways["disttrace, all entries"] = lambda: ask(everything)
         ways["disttrace, what is new"] = lambda: ask(newest)
     ways["torch's binding"] = lambda: pickle.loads(

@@ -121,24 +121,23 @@ class Definitions:
                 if fixed.get(key, 1) < 1:  # unknown, or without a definition of its own
                     del fixed[key]
             whole = {**fixed, **varying}
-            call = self._known(op, synchronous, counter, whole)
-            if call is not None:
-                return call, b""
+            call = self._call(op, synchronous, counter, whole, new=False)
             place = (op, fixed.get("stack"), fixed.get("group"), fixed.get("store"))
             seen = self._variants.get(place, 0)
-            if not self.full and (seen < VARIANTS or not varying):
+            if call is None and not self.full and (seen < VARIANTS or not varying):
                 self._variants[place] = seen + 1
-                return self._made(op, synchronous, counter, whole), b""
+                call = self._call(op, synchronous, counter, whole)
+            if call is not None:
+                return call, b""
             if self.full:
                 fixed.pop("stack", None)
-            call = self._known(op, synchronous, counter, fixed, whole=False)
-            if call is None and not self.exhausted:
-                call = self._made(op, synchronous, counter, fixed, whole=False)
+            new = not self.exhausted
+            call = self._call(op, synchronous, counter, fixed, whole=False, new=new)
             if call is None:  # not even that: every operation has a name and a kind
                 varying = {**fixed, **varying}
                 fixed = {"kind": varying.pop("kind", None)}
-                call = self._known(op, synchronous, None, fixed, whole=False)
-                call = call or self._made(op, synchronous, None, fixed, whole=False)
+                call = self._call(op, synchronous, None, fixed, whole=False)
+        assert call is not None
         return call, b',"a":' + json_text(redact.current.record(varying)) if varying else b""
 
     def thread_number(self, ident: int, name: str, native: int | None) -> int:
@@ -171,7 +170,7 @@ class Definitions:
         self._thread_numbers = itertools.count()
         self._bytes = self._count = 0
 
-    def _known(
+    def _call(
         self,
         op: str,
         synchronous: bool,
@@ -179,28 +178,16 @@ class Definitions:
         keys: Mapping[str, Any],
         *,
         whole: bool = True,
+        new: bool = True,
     ) -> Call | None:
-        return self._calls.get(_identity(op, synchronous, counter, keys, whole))
-
-    def _made(
-        self,
-        op: str,
-        synchronous: bool,
-        counter: Counter | None,
-        keys: Mapping[str, Any],
-        *,
-        whole: bool = True,
-    ) -> Call:
-        call = self.core.new_call(self.define("call", op=op, **keys), op, synchronous, counter)
-        call.group, call.tag = keys.get("group"), keys.get("tag")
-        call.device_ends = fmt.ends_on_device(keys.get("backend"), keys.get("device"))
-        call.whole = whole
-        self._calls[_identity(op, synchronous, counter, keys, whole)] = call
+        """The call with this definition; where there is none it is made, if it may be ``new``."""
+        # Counters live as long as the process.
+        identity = encode([op, synchronous, keys, whole]), id(counter)
+        call = self._calls.get(identity)
+        if call is None and new:
+            call = self.core.new_call(self.define("call", op=op, **keys), op, synchronous, counter)
+            call.group, call.tag = keys.get("group"), keys.get("tag")
+            call.device_ends = fmt.ends_on_device(keys.get("backend"), keys.get("device"))
+            call.whole = whole
+            self._calls[identity] = call
         return call
-
-
-def _identity(
-    op: str, synchronous: bool, counter: Counter | None, keys: Mapping[str, Any], whole: bool
-) -> tuple[bytes, int]:
-    """What two calls with one definition have in common. Counters live as long as the process."""
-    return encode([op, synchronous, keys, whole]), id(counter)

@@ -11,7 +11,7 @@ import pytest
 
 from disttrace import errors
 from disttrace.capture.native.device_completion import DeviceOperations
-from disttrace.capture.native.flight_recorder import Answer, Question, answer, record
+from disttrace.capture.native.flight_recorder import Answer, Question, record, unix_offset
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.operation import Operation
@@ -58,13 +58,6 @@ class Asked:
         self._answers.clear()
 
 
-class _Told:
-    def __init__(self, records: list[Any], *, empty: bool) -> None:
-        self.records = records
-        self.empty = empty
-        self.answered = time.perf_counter_ns()
-
-
 class Device:
     """Operations of a group ``0`` on ``backend``, and the entries of its flight recorder."""
 
@@ -103,15 +96,15 @@ class Device:
         """What the recorder tells now."""
         self.asked.append(question.active)
 
-        def told(asked: Question) -> Any:
-            found = [
-                record(each)
-                for each in self.entries
-                if not (asked.active and each["state"] == "completed")
-            ]
-            return _Told(found, empty=not self.entries)
-
-        return answer(told, question)
+        offset, _ = unix_offset()
+        asked = time.perf_counter_ns()
+        found = tuple(
+            record(each)
+            for each in self.entries
+            if not (question.active and each["state"] == "completed")
+        )
+        answered = time.perf_counter_ns()
+        return Answer(found, not question.active, asked, answered, offset, not self.entries)
 
     def entry(self, state: str = "scheduled", **keys: Any) -> Entry:
         """An entry made now, by this thread, for a launch of its own."""

@@ -69,46 +69,38 @@ ROWS: tuple[Row, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """One operation as C++ issues it: its public name, and how each way of seeing it calls it.
-
-    ``dispatcher`` is the operator ``c10d::...``, ``hook`` the name that native hooks give; they
-    have none for what they do not tell apart from its neighbour.
-    """
+    """One operation as C++ issues it: its public name, and the operator ``c10d::...``."""
 
     op: str
     dispatcher: str
-    hook: str | None = None
     kind: str = COLLECTIVE
+
+    @property
+    def hook(self) -> str:
+        """The name that native hooks give it, unless they do not tell it apart from another."""
+        return self.dispatcher.strip("_").upper()
 
 
 NATIVE: tuple[Native, ...] = (
-    Native("all_reduce", "allreduce_", "ALLREDUCE"),
-    Native("all_reduce_coalesced", "allreduce_coalesced_", "ALLREDUCE_COALESCED"),
-    Native("broadcast", "broadcast_", "BROADCAST"),
-    Native("reduce", "reduce_", "REDUCE"),
-    Native("all_gather", "allgather_", "ALLGATHER"),
-    Native("all_gather_coalesced", "allgather_coalesced_", "ALLGATHER_COALESCED"),
-    Native("all_gather_into_tensor", "_allgather_base_", "ALLGATHER_BASE"),
-    Native(
-        "all_gather_into_tensor_coalesced",
-        "allgather_into_tensor_coalesced_",
-        "ALLGATHER_INTO_TENSOR_COALESCED",
-    ),
-    Native("gather", "gather_", "GATHER"),
+    Native("all_reduce", "allreduce_"),
+    Native("all_reduce_coalesced", "allreduce_coalesced_"),
+    Native("broadcast", "broadcast_"),
+    Native("reduce", "reduce_"),
+    Native("all_gather", "allgather_"),
+    Native("all_gather_coalesced", "allgather_coalesced_"),
+    Native("all_gather_into_tensor", "_allgather_base_"),
+    Native("all_gather_into_tensor_coalesced", "allgather_into_tensor_coalesced_"),
+    Native("gather", "gather_"),
     Native("gather_into_tensor", "gather_into_tensor_"),
-    Native("scatter", "scatter_", "SCATTER"),
-    Native("reduce_scatter", "reduce_scatter_", "REDUCE_SCATTER"),
-    Native("reduce_scatter_tensor", "_reduce_scatter_base_", "REDUCE_SCATTER_BASE"),
-    Native(
-        "reduce_scatter_tensor_coalesced",
-        "reduce_scatter_tensor_coalesced_",
-        "REDUCE_SCATTER_TENSOR_COALESCED",
-    ),
-    Native("all_to_all", "alltoall_", "ALLTOALL"),
-    Native("all_to_all_single", "alltoall_base_", "ALLTOALL_BASE"),
-    Native("barrier", "barrier", "BARRIER"),
+    Native("scatter", "scatter_"),
+    Native("reduce_scatter", "reduce_scatter_"),
+    Native("reduce_scatter_tensor", "_reduce_scatter_base_"),
+    Native("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced_"),
+    Native("all_to_all", "alltoall_"),
+    Native("all_to_all_single", "alltoall_base_"),
+    Native("barrier", "barrier"),
     Native("monitored_barrier", "monitored_barrier_"),
-    Native("send", "send", "SEND", MESSAGE),
-    Native("recv", "recv_", "RECV", MESSAGE),
-    Native("recv", "recv_any_source_", None, MESSAGE),
+    Native("send", "send", MESSAGE),
+    Native("recv", "recv_", MESSAGE),
+    Native("recv", "recv_any_source_", MESSAGE),
 )

@@ -14,35 +14,21 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace import errors
+from disttrace.capture.calls.operations import ROWS
 from disttrace.capture.objects.groups import GroupEntry, default_group
 from disttrace.capture.wrapping.context import Capture
-from disttrace.journal.format import COLLECTIVE, MESSAGE
 
 PART = "calls refused by torch"
 _REPORT = "_get_msg_dict"
 
-_MESSAGES = frozenset({"send", "recv"})
-# Public functions whose operations have a record of their own once a method is called, by the name
-# that this record has.
+# Public functions whose operations have a record of their own once a method is called, by the row
+# that says its name: aliases are told by the name that is recorded.
 _FUNCTIONS = {
-    **{name: name for name in _MESSAGES},
-    "broadcast": "broadcast",
-    "all_reduce": "all_reduce",
-    "reduce": "reduce",
-    "all_gather": "all_gather",
-    "all_gather_single": "all_gather_into_tensor",
-    "all_gather_into_tensor": "all_gather_into_tensor",
-    "gather": "gather",
-    "gather_single": "gather_into_tensor",
-    "gather_into_tensor": "gather_into_tensor",
-    "scatter": "scatter",
-    "reduce_scatter": "reduce_scatter",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "reduce_scatter_tensor": "reduce_scatter_tensor",
-    "all_to_all_single": "all_to_all_single",
-    "all_to_all": "all_to_all",
-    "barrier": "barrier",
+    row.op: row for row in ROWS if not row.op.endswith(("_coalesced", "monitored_barrier"))
 }
+_FUNCTIONS["all_gather_single"] = _FUNCTIONS["all_gather_into_tensor"]
+_FUNCTIONS["gather_single"] = _FUNCTIONS["gather_into_tensor"]
+_FUNCTIONS["reduce_scatter_single"] = _FUNCTIONS["reduce_scatter_tensor"]
 _RANKS = ("src", "dst", "group_src", "group_dst")
 
 
@@ -102,16 +88,16 @@ class Refusals:
         entry = None if inside else _group(capture, given.get("group"))
         if entry is None:
             return
-        op = _FUNCTIONS[name]
+        row = _FUNCTIONS[name]
         ranks = {
             key: int.__index__(given[key]) for key in _RANKS if isinstance(given.get(key), int)
         }
         operation = capture.begin_alone(  # it took no number
             frame,
-            op,
+            row.op,
             (entry.n, *ranks.items()),
             {
-                "kind": MESSAGE if op in _MESSAGES else COLLECTIVE,
+                "kind": row.kind,
                 "group": entry.n,
                 "backend": entry.backend(None),
                 "args": ranks or None,

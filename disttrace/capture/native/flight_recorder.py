@@ -152,13 +152,13 @@ def source(recorder: str) -> Ask | None:
         return None
     # What stands there in Python is another's: it knows more than C++ does.
     if free is not None and _is_builtin(bound):
-        return functools.partial(answer, functools.partial(_from_json, free))
-    return functools.partial(answer, functools.partial(_from_pickle, bound))
+        return functools.partial(from_json, free)
+    return functools.partial(from_binding, bound)
 
 
 def frees_gil(ask: Ask) -> bool:
     """Whether other threads go on while ``ask`` is answered."""
-    return isinstance(ask, functools.partial) and ask.args[0].func is _from_json
+    return isinstance(ask, functools.partial) and ask.func is from_json
 
 
 def switched_off() -> str | None:
@@ -184,15 +184,6 @@ def advice() -> str:
     return f"set {name}={_DEFAULT_SIZE}"
 
 
-def answer(entries: Callable[[Question], _Told], question: Question) -> Answer:
-    """Ask, and read the clocks around it."""
-    offset, _ = unix_offset()
-    asked = time.perf_counter_ns()
-    told = entries(question)
-    records = tuple(told.records)
-    return Answer(records, not question.active, asked, told.answered, offset, told.empty)
-
-
 def unix_offset() -> tuple[int, int]:
     """Unix time less ``perf_counter_ns``, and how far that may be off, in ns.
 
@@ -210,33 +201,43 @@ def unix_offset() -> tuple[int, int]:
     return best
 
 
-@dataclass(slots=True)
-class _Told:
-    records: list[Record]
-    answered: int
-    empty: bool
-
-
 def _is_builtin(dump: Any) -> bool:
     function = dump.func if isinstance(dump, functools.partial) else dump
     return type(function).__name__ == "builtin_function_or_method"
 
 
-def _from_pickle(dump: Callable[..., bytes], question: Question) -> _Told:
+def from_binding(dump: Callable[..., bytes], question: Question) -> Answer:
     """By the Python binding, which keeps the GIL."""
-    text = dump(includeCollectives=True, includeStackTraces=False, onlyActive=question.active)
-    answered = time.perf_counter_ns()
-    entries = pickle.loads(text).get("entries", [])  # torch of this very process pickled them
-    return _Told(_newest(entries, record, question), answered, not entries)
+    asking = functools.partial(
+        dump, includeCollectives=True, includeStackTraces=False, onlyActive=question.active
+    )
+
+    def entries(text: bytes) -> Sequence[Any]:
+        found: Sequence[Any] = pickle.loads(text).get("entries", [])  # of torch in this process
+        return found
+
+    return _answer(asking, entries, record, question)
 
 
-def _from_json(dump: Callable[[bool], bytes], question: Question) -> _Told:
+def from_json(dump: Callable[[bool], bytes], question: Question) -> Answer:
     """By C++, without the GIL."""
-    text = dump(question.active)
+    return _answer(functools.partial(dump, question.active), _entries, _parsed, question)
+
+
+def _answer(
+    dump: Callable[[], bytes],
+    split: Callable[[bytes], Sequence[_E]],
+    parse: Callable[[_E], Record],
+    question: Question,
+) -> Answer:
+    """Ask, and read the clocks around it."""
+    offset, _ = unix_offset()
+    asked = time.perf_counter_ns()
+    text = dump()
     answered = time.perf_counter_ns()
-    entries = _entries(text)
-    found = _newest(entries, _parsed, question)
-    return _Told(found, answered, not entries)
+    entries = split(text)
+    records = tuple(_newest(entries, parse, question))
+    return Answer(records, not question.active, asked, answered, offset, not entries)
 
 
 def _newest(

@@ -55,7 +55,7 @@ class Hooks:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._operations = NativeOperations(capture)
-        self._rows = {row.hook: row for row in NATIVE if row.hook is not None}
+        self._rows = {row.hook: row for row in NATIVE}
         self._members: dict[Any, Native | None] = {}  # rows by what hooks tell
         self._groups: weakref.WeakSet[Any] = weakref.WeakSet()
         # What a thread has begun and not issued yet: an operation that raises has no post-hook.
