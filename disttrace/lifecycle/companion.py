@@ -228,7 +228,7 @@ def note_spans(recorder: Recorder) -> Callable[[Any], None]:
             ids = (context.trace_id, context.span_id, context.trace_flags)
             return b',"sp":"%032x-%016x-%02x"' % ids
 
-        recorder.ambient = under_span
+        recorder.core.ambient = under_span
 
     return imported
 

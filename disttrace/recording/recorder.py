@@ -88,7 +88,7 @@ class Recorder(Definitions):
             extra += b',"z":%d' % duration
         self.core.over(operation)
         elapsed = (self.clock() if at is None else at) - operation.begin
-        self._record(b'{"c":%d,"d":%d%b}\n' % (operation.n, elapsed, extra))
+        self.core.record(b'{"c":%d,"d":%d%b}\n' % (operation.n, elapsed, extra))
 
     def lost(self, operation: Operation, *, asked: bool = False) -> None:
         """Its Work was dropped: nobody waited, and nobody will see it complete.
@@ -97,12 +97,12 @@ class Recorder(Definitions):
         """
         self.core.over(operation)
         extra = b',"o":1' if asked else b""
-        self._record(b'{"l":%d,"d":%d%b}\n' % (operation.n, self.since(operation), extra))
+        self.core.record(b'{"l":%d,"d":%d%b}\n' % (operation.n, self.since(operation), extra))
 
     def asked(self, operation: Operation, how: str) -> None:
         """The program asked for completion in another form than a wait (``get_future``, ...)."""
         line = b'{"o":%d,"d":%d,"k":%b}\n'
-        self._record(line % (operation.n, self.since(operation), json_text(how)))
+        self.core.record(line % (operation.n, self.since(operation), json_text(how)))
 
     def heartbeat(self) -> None:
         """Say that the interpreter still runs; nothing unless the journal is open."""
@@ -121,15 +121,6 @@ class Recorder(Definitions):
             return 0, 0
         segment, size = journal.position()
         return segment, size - self._in_background
-
-    @property
-    def ambient(self) -> Callable[[], bytes] | None:
-        """Gives further keys of every begin record, each with a comma before it."""
-        return self.core.ambient
-
-    @ambient.setter
-    def ambient(self, keys: Callable[[], bytes] | None) -> None:
-        self.core.ambient = keys
 
     @property
     def t0(self) -> int:
@@ -171,7 +162,7 @@ class Recorder(Definitions):
             try:
                 self._make_room(error, line)
                 while self._late:
-                    self._record_late(self._late.pop(0))
+                    self._make_room(SegmentFull(), self._late.pop(0))
             except (ValueError, OSError) as final:
                 self._fail(final)
             finally:
@@ -237,18 +228,9 @@ class Recorder(Definitions):
 
     # -- inside ------------------------------------------------------------------------------
 
-    def _record(self, line: bytes) -> None:
-        self.core.record(line)
-
-    def _record_late(self, line: bytes) -> None:
-        try:
-            self.core.put(line)
-        except (ValueError, OSError) as error:
-            self._make_room(error, line)
-
     def _background(self, line: bytes) -> None:
         self._in_background += len(line)
-        self._record(line)
+        self.core.record(line)
 
     def write_definition(self, record: Mapping[str, Any]) -> int:
         if self.off:

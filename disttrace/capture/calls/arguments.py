@@ -18,52 +18,36 @@ from disttrace.capture.calls.operations import Row
 _Tensor = torch.Tensor
 _T = TypeVar("_T")
 
-# Keyword names of the overloads, by what they mean.
-_KEYWORDS: Mapping[str, str] = {
-    "tensors": "data",
-    "tensor": "data",
-    "opts": "options",
-    "op": "op",
-    "root": "root",
-    "timeout": "timeout",
-    "output": "outputs",
-    "outputs": "outputs",
-    "output_tensor": "outputs",
-    "output_tensors": "outputs",
-    "output_lists": "outputs",
-    "outputTensor": "outputs",
-    "input": "inputs",
-    "inputs": "inputs",
-    "input_tensor": "inputs",
-    "input_tensors": "inputs",
-    "input_list": "inputs",
-    "inputTensor": "inputs",
-    "output_split_sizes": "output_splits",
-    "input_split_sizes": "input_splits",
-    "dstRank": "peer",
-    "srcRank": "peer",
-    "tag": "tag",
-    "wait_all_ranks": "wait_all",
-    "arg0": "data",
-    "arg1": "tag",
+# Keyword names of the overloads, by what they mean, where that is not their name.
+_SLOTS: Mapping[str, tuple[str, ...]] = {
+    "data": ("tensors", "tensor", "arg0"),
+    "outputs": ("output", "output_tensor", "output_tensors", "output_lists", "outputTensor"),
+    "inputs": ("input", "input_tensor", "input_tensors", "input_list", "inputTensor"),
+    "output_splits": ("output_split_sizes",),
+    "input_splits": ("input_split_sizes",),
+    "options": ("opts",),
+    "peer": ("dstRank", "srcRank"),
+    "tag": ("arg1",),
+    "wait_all": ("wait_all_ranks",),
 }
+_KEYWORDS = {name: slot for slot, names in _SLOTS.items() for name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
     """Everything a call record says of the arguments."""
 
-    device: str | None
-    asynchronous: bool | None
-    shapes: list[list[int]] | None
-    dtypes: list[str] | None
-    bytes: int | None
-    splits: list[list[int]] | None
-    reduce_op: str | None
-    root: int | None
-    peer: int | None
-    tag: int | None
-    args: dict[str, Any] | None
+    device: str | None = None
+    asynchronous: bool | None = None
+    shapes: list[list[int]] | None = None
+    dtypes: list[str] | None = None
+    bytes: int | None = None
+    splits: list[list[int]] | None = None
+    reduce_op: str | None = None
+    root: int | None = None
+    peer: int | None = None
+    tag: int | None = None
+    args: dict[str, Any] | None = None
 
 
 def read(row: Row, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signature:
@@ -86,35 +70,21 @@ def read(row: Row, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signatur
 
 
 def signature(
-    sent: list[Any],
-    received: list[Any],
-    *,
-    device: str | None = None,
-    asynchronous: bool | None = None,
-    splits: list[list[int]] | None = None,
-    reduce_op: str | None = None,
-    root: int | None = None,
-    peer: int | None = None,
-    tag: int | None = None,
-    args: dict[str, Any] | None = None,
+    sent: list[Any], received: list[Any], *, device: str | None = None, **further: Any
 ) -> Signature:
-    """A signature over tensors passed in, or filled where nothing is; ``device`` where none is."""
+    """A signature over tensors passed in, or filled where nothing is; ``device`` where none is.
+
+    ``further`` are its other fields.
+    """
     told = sent or received
-    dtypes = _told(lambda tensor: str(tensor.dtype).removeprefix("torch."), told)
     sizes = _told(_bytes, told)
     devices = _told(lambda tensor: str(tensor.device.type), told[:1])
     return Signature(
         device=devices[0] if devices else device,
-        asynchronous=asynchronous,
         shapes=_told(_shape, told),
-        dtypes=dtypes,
+        dtypes=_told(lambda tensor: str(tensor.dtype).removeprefix("torch."), told),
         bytes=sum(sizes) if sizes else None,
-        splits=splits,
-        reduce_op=reduce_op,
-        root=root,
-        peer=peer,
-        tag=tag,
-        args=args,
+        **further,
     )
 
 

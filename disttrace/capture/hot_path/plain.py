@@ -12,7 +12,7 @@ from typing import Any
 from disttrace import errors
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import MISFIT, ReadKey
-from disttrace.capture.wrapping.wrappers import Function, Part, wrap
+from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
 from disttrace.recording.operation import Operation, ThreadState
 
 Describe = Callable[[tuple[Any, ...], dict[str, Any]], bytes]
@@ -32,9 +32,7 @@ def issuing(
     core, entry_of, place = capture.recorder.core, capture.groups.get, capture.sites.place
     core_begin, calls = core.begin, Calls(capture.sites)
 
-    def begin(
-        thread: ThreadState, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
-    ) -> Operation:
+    def begin(thread: ThreadState, group: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
         key, call = None, None
         try:
             entry = entry_of(id(group))
@@ -80,9 +78,7 @@ def storing(
     core, entry_of, place = capture.recorder.core, capture.stores.get, capture.sites.place
     core_begin, calls = core.begin, Calls(capture.sites)
 
-    def begin(
-        thread: ThreadState, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
-    ) -> Operation:
+    def begin(thread: ThreadState, store: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
         entry = entry_of(id(store))
         key = None if entry is None else (entry.n, place(frame))
         call = calls.get(key)
@@ -110,7 +106,7 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
     core, works = part.capture.recorder.core, part.capture.works
 
     def begin(
-        thread: ThreadState, work: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
+        thread: ThreadState, work: Any, args: Args, kwargs: Kwargs, frame: Any
     ) -> Operation | None:
         operation = core.waits_for(thread, work) if thread.waited else None
         if operation is None:

@@ -62,7 +62,7 @@ class Batches:
         recorder, works = self._capture.recorder, self._capture.works
         if batch and batch[0].call.device_ends:
             for operation in batch:
-                works.on_device(operation, call, work)
+                works.device.add(operation, call, work)
         elif batch and work is not None:
             works.add(work, batch[0], batch[1:])
         else:

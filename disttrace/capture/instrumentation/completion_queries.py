@@ -6,7 +6,6 @@ future is followed to its end by the poller, which the live thread runs.
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Callable
 from typing import Any
 
@@ -26,12 +25,17 @@ def install(capture: Capture) -> None:
     from torch._C._distributed_c10d import Work
 
     works = capture.works
+
+    def last_look() -> None:
+        """What is complete by now is on record as complete, and nothing is held."""
+        works.poll(everything=True)
+        works.release()
+
     works.is_completed = Work.is_completed
     works.wait = Work.wait
     capture.recorder.core.wake = capture.wake
-    capture.pollers.append(works.poll)
-    capture.engine.on_undo(PART, "the poller", lambda: _stop(capture))
-    atexit.register(_last_look, capture)
+    capture.engine.on_undo(PART, "works held", works.release)
+    capture.poll(PART, works.poll, last_look)
 
     def instrument(owner: type) -> None:
         if issubclass(owner, Work):
@@ -41,22 +45,6 @@ def install(capture: Capture) -> None:
 
     capture.instrumenters.append(instrument)
     instrument(Work)
-
-
-def _last_look(capture: Capture) -> None:
-    """At exit: what is complete by now is on record as complete, and nothing is held."""
-    try:
-        capture.works.poll(everything=True)
-        capture.works.release()
-    except BaseException as error:
-        capture.fail(PART, error)
-
-
-def _stop(capture: Capture) -> None:
-    atexit.unregister(_last_look)
-    if capture.works.poll in capture.pollers:
-        capture.pollers.remove(capture.works.poll)
-    capture.works.release()
 
 
 def _look(capture: Capture, name: str) -> Callable[..., None]:

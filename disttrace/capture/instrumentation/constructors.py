@@ -14,7 +14,7 @@ from typing import Any
 from disttrace.capture.objects.groups import backend_name
 from disttrace.capture.objects.stores import known_keys
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Function, Part, after, wrap
+from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, after, wrap
 from disttrace.journal.format import CONSTRUCTOR
 from disttrace.recording.operation import Operation, ThreadState
 
@@ -97,9 +97,7 @@ class _Constructors(Part):
 def _store(part: Part, owner: type, names: tuple[str, ...], original: Function) -> Function:
     capture, stores = part.capture, part.capture.stores
 
-    def begin(
-        thread: ThreadState, store: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
-    ) -> Operation:
+    def begin(thread: ThreadState, store: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
         given = arguments_of(names, args, kwargs)
         where: dict[str, Any] = {
             key: given[key] for key in ("host", "port", "path") if key in given
@@ -128,7 +126,7 @@ def _backend(part: Part, owner: type, original: Function) -> Function:
     pending: dict[int, tuple[Any, Any, Any]] = {}
 
     def begin(
-        thread: ThreadState, backend: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
+        thread: ThreadState, backend: Any, args: Args, kwargs: Kwargs, frame: Any
     ) -> Operation:
         named = dict(zip(_GROUP, args)) | kwargs
         given = arguments_of((*_GROUP, "timeout"), args, kwargs)

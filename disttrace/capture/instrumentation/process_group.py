@@ -11,7 +11,7 @@ from disttrace.capture.hot_path import call_key, wrapper
 from disttrace.capture.instrumentation.callback import called_back
 from disttrace.capture.wrapping.call_definition import definition
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Function, Part
+from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "collectives and messages"
@@ -65,12 +65,7 @@ class GroupPart(Part):
         )
 
     def begin(
-        self,
-        thread: ThreadState,
-        group: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frame: Any,
+        self, thread: ThreadState, group: Any, args: Args, kwargs: Kwargs, frame: Any
     ) -> Operation:
         capture, row = self.capture, self._row
         entry = capture.groups.of(group)
@@ -91,7 +86,7 @@ class GroupPart(Part):
         elif operation.call.device_ends:
             # NCCL waits for a synchronous call inside C++, and that only orders streams.
             recorder.issued(operation)
-            works.on_device(operation, None, None)
+            works.device.add(operation, None, None)
         else:
             recorder.end(operation)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from disttrace.capture.hot_path import wrapper
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Function, Part, after
+from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, after
 from disttrace.journal.format import STORE
 from disttrace.recording.operation import KeyTexts, Operation, ThreadState
 
@@ -92,12 +92,7 @@ class StorePart(Part):
         )
 
     def begin(
-        self,
-        thread: ThreadState,
-        store: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frame: Any,
+        self, thread: ThreadState, store: Any, args: Args, kwargs: Kwargs, frame: Any
     ) -> Operation:
         capture = self.capture
         call, extra = capture.recorder.call(

@@ -40,7 +40,7 @@ class WaitPart(Part):
         recorder, works = self.capture.recorder, self.capture.works
         others = works.over(operation)
         if operation.call.device_ends:
-            works.waited_on_device(operation, work)
+            works.device.waited(operation, work)
             return
         any_source = operation.call.counter is None
         recorder.end(operation, _source(self.capture, operation, work) if any_source else b"")

@@ -39,9 +39,11 @@ def watch_operators(
     capture.when_imported("torch._ops", watch)
 
 
-def watch_constructors(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
+def watch(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
     """Call ``appeared`` before DDP's reducer is made, or its constructor talks to the others, and
-    before a model is loaded that was compiled to a library: it calls collectives without a word.
+    before a model is loaded that was compiled to a library, or a graph of inductor's whose wrapper
+    is C++: those call collectives by entry points of C, which pass no operator of functional
+    collectives.
     """
     import torch
     import torch._C._distributed_c10d as c10d
@@ -64,22 +66,17 @@ def watch_constructors(capture: Capture, part: str, appeared: Callable[[], None]
             if hasattr(module, name):
                 capture.engine.value(part, module, name, function(getattr(module, name)))
 
-
-def watch_compiled(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
-    """Call ``appeared`` before inductor loads a graph whose wrapper is C++: it calls collectives by
-    entry points of C, which pass no operator of functional collectives."""
-
     def load(cls: Any, *args: Any, **kwargs: Any) -> None:
         if cls.__name__ == "CppWrapperCodeCache":
             guarded(capture, part, appeared)
 
-    def watch(module: Any) -> None:
+    def imported(module: Any) -> None:
         loader = getattr(module, "CppPythonBindingsCodeCache", None)
         if loader is not None:
             wrapper = before(capture, part, load)
             capture.engine.function(part, loader.load_pybinding_async.__func__, wrapper)
 
-    capture.when_imported("torch._inductor.codecache", watch)
+    capture.when_imported("torch._inductor.codecache", imported)
 
 
 def guarded(capture: Capture, part: str, appeared: Callable[[], None]) -> None:

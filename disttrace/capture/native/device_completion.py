@@ -10,7 +10,6 @@ Longer than most files: what is asked, when, and what follows from the answer be
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 import sys
@@ -34,6 +33,7 @@ from disttrace.capture.native.flight_recorder import (
 )
 from disttrace.capture.native.graph_captures import GraphCaptures
 from disttrace.capture.native.matching import Running, State
+from disttrace.capture.objects.works import Unwatched
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
 from disttrace.journal.format import ends_on_device
@@ -67,13 +67,10 @@ def install(capture: Capture) -> None:
     from torch._C._distributed_c10d import Backend, ProcessGroup
 
     device = DeviceOperations(capture, flight_recorder.source)
-    capture.works.on_device = device.add
-    capture.works.waited_on_device = device.waited
-    capture.works.by_recorder = device.by_recorder
-    capture.pollers.append(device.poll)
+    unwatched, capture.works.device = capture.works.device, device
+    capture.engine.on_undo(PART, "devices", lambda: setattr(capture.works, "device", unwatched))
     capture.on_fork.append(device.forget)
-    atexit.register(_last_look, capture, device)
-    capture.engine.on_undo(PART, "the poller of devices", functools.partial(_stop, capture, device))
+    capture.poll(PART, device.poll, functools.partial(device.look, _LAST_LOOK_S))
     capture.when_imported(
         "torch.cuda.graphs", functools.partial(device.captures.watch, capture, PART)
     )
@@ -85,23 +82,6 @@ def install(capture: Capture) -> None:
     for owner in (ProcessGroup, Backend, *Backend.__subclasses__()):
         for name in ("abort", "_abort"):
             capture.engine.attribute(PART, owner, name, before(capture, PART, aborting))
-
-
-def _stop(capture: Capture, device: DeviceOperations) -> None:
-    atexit.unregister(_last_look)
-    capture.works.on_device = capture.works.ends_here
-    capture.works.waited_on_device = capture.works.waited_here
-    capture.works.by_recorder = capture.works.by_work
-    if device.poll in capture.pollers:
-        capture.pollers.remove(device.poll)
-
-
-def _last_look(capture: Capture, device: DeviceOperations) -> None:
-    """At exit: what the device has finished by now is on record as finished."""
-    try:
-        device.look(_LAST_LOOK_S)
-    except BaseException as error:
-        capture.fail(PART, error)
 
 
 def _on(names: tuple[str, ...]) -> bool:
@@ -130,15 +110,15 @@ class _Found:
     answer: Answer | None  # None: it was not asked, for a graph is being captured
 
 
-class DeviceOperations:
+class DeviceOperations(Unwatched):
     """Operations that were issued and not seen finished. ``source`` says how to ask a recorder."""
 
     def __init__(
         self, capture: Capture, source: Callable[[str], Ask | None], *, asker: Any = None
     ) -> None:
+        super().__init__(capture.recorder)
         self.captures = GraphCaptures()
         self._capture = capture
-        self._recorder = capture.recorder
         self._source = source
         self._asker: Asker[_Found] = asker or Asker()
         self._timed = _on(_TIMING) or os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
@@ -155,7 +135,6 @@ class DeviceOperations:
     # -- what is issued ----------------------------------------------------------------------
 
     def add(self, operation: Operation, call: tuple[int, int] | None, work: Any) -> None:
-        """``operation`` was issued, by ``call`` (begin and end, absolute) too if not by its own."""
         if operation.ended or operation.n in self._open:
             return
         if self.captures.here():
@@ -179,7 +158,7 @@ class DeviceOperations:
             self._capture.wake()
 
     def waited(self, operation: Operation, work: Any) -> None:
-        """A wait for ``operation`` returned: that says something only where it blocks the host."""
+        """Says something only where the wait blocks the host."""
         in_flight = not operation.ended
         if in_flight and self._blocking and self._recorder_of(operation.call) == NATIVE:
             self._waiting.pop(operation.n, None)
@@ -188,7 +167,6 @@ class DeviceOperations:
             self.add(operation, None, work)
 
     def by_recorder(self, call: Call) -> bool:
-        """Whether operations of ``call`` are followed without a Work."""
         name = self._recorder_of(call)
         return name is not None and not (name == NATIVE and self._blocking)
 

@@ -30,7 +30,7 @@ from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.call_definition import Define
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Part, wrap
+from disttrace.capture.wrapping.wrappers import Args, Part, wrap
 from disttrace.recording.operation import Call, Operation, ThreadState
 
 PART = hooks.PART
@@ -67,8 +67,7 @@ def install(capture: Capture) -> None:
         within.once(functools.partial(place, within))
 
     issuing = functional.Issuing(capture, PART, called, appeared)
-    cxx_callers.watch_constructors(capture, PART, appeared)
-    cxx_callers.watch_compiled(capture, PART, appeared)
+    cxx_callers.watch(capture, PART, appeared)
     cxx_callers.watch_operators(capture, PART, appeared, (_NAMESPACE,))
     autograd = operator_calls.AUTOGRAD
     operator_calls.before_first(capture, PART, autograd, functional.issuers, appeared)
@@ -94,7 +93,7 @@ def _kernel(
         return redispatch(keyset & after, *args)
 
     def begin(
-        thread: ThreadState, keyset: Any, args: tuple[Any, ...], kwargs: Any, frame: Any
+        thread: ThreadState, keyset: Any, args: Args, kwargs: Any, frame: Any
     ) -> Operation | None:
         if kernels.off:
             return None

@@ -35,7 +35,7 @@ from disttrace.capture.native.kernels import (
 from disttrace.capture.native.operator_calls import Function, OperatorCalls
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Part, wrap
+from disttrace.capture.wrapping.wrappers import Args, Part, wrap
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.operation import Call, Operation, ThreadState
 
@@ -127,7 +127,7 @@ class Issuing:
             try:
                 issued(operation)
                 if operation.call.device_ends:
-                    works.on_device(operation, None, None)
+                    works.device.add(operation, None, None)
                 else:
                     expect(operation, result)
             except BaseException as error:
@@ -197,7 +197,7 @@ class Issuing:
     def _is_enough(self, call: Call) -> bool:
         """Whether operations of ``call`` are followed to their ends without a Work."""
         if call.device_ends:
-            return self._capture.works.by_recorder(call)
+            return self._capture.works.device.by_recorder(call)
         entry = self._capture.groups.by_number(call.group)
         return entry is not None and set(entry.backends.values()) == _NO_TRAFFIC
 
@@ -244,8 +244,7 @@ def install(capture: Capture) -> None:
     OperatorCalls(capture, PART, wrap, appeared).watch(
         cxx_callers.FUNCTIONAL, lambda namespace: ((_WAIT, 0),)
     )
-    cxx_callers.watch_constructors(capture, PART, appeared)
-    cxx_callers.watch_compiled(capture, PART, appeared)
+    cxx_callers.watch(capture, PART, appeared)
     operator_calls.before_first(capture, PART, operator_calls.AUTOGRAD, issuers, appeared)
 
 
@@ -279,7 +278,7 @@ def _waiting(capture: Capture, original: Function, passes: Callable[[], int]) ->
     )
 
     def begin(
-        thread: ThreadState, operator: Any, args: tuple[Any, ...], kwargs: Any, frame: Any
+        thread: ThreadState, operator: Any, args: Args, kwargs: Any, frame: Any
     ) -> Operation | None:
         if passes() or not (args and _runs(args[0])):
             return None

@@ -21,7 +21,7 @@ from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import MESSAGE
 from disttrace.patching import dynamo
-from disttrace.recording.operation import Operation
+from disttrace.recording.operation import Operation, ThreadState
 
 PART = "operations issued by C++"
 
@@ -92,71 +92,68 @@ class Hooks:
             group.unregister_post_hook(HOOK_ID)
         self._groups.clear()
 
-    def _before(self, reference: Callable[[], Any], entry: GroupEntry) -> Callable[[Any], None]:
-        threads, issuing, ident = self._capture.recorder.threads, self._issuing, threading.get_ident
-        row_of, operations, running = self._row_of, self._operations, self._running
-        known, getframe = self._members.get, sys._getframe
+    def _hook(self, run: Callable[[ThreadState, Any], None]) -> Callable[[Any], None]:
+        """What torch calls: every operation of Python's passes here too."""
+        threads, running, fail = self._capture.recorder.threads, self._running, self._capture.fail
 
-        def before(told: Any) -> None:
-            """One function, for every operation of Python passes here too."""
+        def hook(told: Any) -> None:
             thread = threads.state
             if thread.inside or self._off:
                 return
             running.append(None)
             try:
-                name = told.name
-                row = known(name, name)
-                if row is name:
-                    row = row_of(name)
-                if row is None:
-                    return
-                number = ident()
-                if number in issuing:
-                    self._never_issued(issuing.pop(number)[0])
-                sent, received, root = told.input_tensors, told.output_tensors, told.root
-                operation = operations.begin(
-                    thread,
-                    getframe(),
-                    (
-                        row.hook,
-                        entry,
-                        root,
-                        *[(t.shape, t.dtype, t.is_cpu or t.device) for t in sent],
-                        None,
-                        *[(t.shape, t.dtype, t.is_cpu or t.device) for t in received],
-                    ),
-                    lambda: operations.described(
-                        row, reference(), entry, _signature(row, told, sent, received)
-                    ),
-                )
-                issuing[number] = operation, [storage(t) for t in received or sent]
+                run(thread, told)
             except BaseException as error:
-                self._capture.fail(PART, error)
+                fail(PART, error)
             finally:
                 running.pop()
 
-        dynamo.skip(before.__code__)
-        return before
+        dynamo.skip(hook.__code__)
+        return hook
+
+    def _before(self, reference: Callable[[], Any], entry: GroupEntry) -> Callable[[Any], None]:
+        issuing, operations, row_of = self._issuing, self._operations, self._row_of
+        known = self._members.get
+
+        def before(thread: ThreadState, told: Any) -> None:
+            name = told.name
+            row = known(name, name)
+            if row is name:
+                row = row_of(name)
+            if row is None:
+                return
+            number = threading.get_ident()
+            if number in issuing:
+                self._never_issued(issuing.pop(number)[0])
+            sent, received, root = told.input_tensors, told.output_tensors, told.root
+            operation = operations.begin(
+                thread,
+                sys._getframe(1),
+                (
+                    row.hook,
+                    entry,
+                    root,
+                    *[(t.shape, t.dtype, t.is_cpu or t.device) for t in sent],
+                    None,
+                    *[(t.shape, t.dtype, t.is_cpu or t.device) for t in received],
+                ),
+                lambda: operations.described(
+                    row, reference(), entry, _signature(row, told, sent, received)
+                ),
+            )
+            issuing[number] = operation, [storage(t) for t in received or sent]
+
+        return self._hook(before)
 
     def _after(self) -> Callable[[Any], None]:
-        threads, issuing, ident = self._capture.recorder.threads, self._issuing, threading.get_ident
-        operations, running = self._operations, self._running
+        issuing, done = self._issuing, self._operations.done
 
-        def after(told: Any) -> None:
-            if threads.state.inside or self._off:
-                return
-            running.append(None)
-            try:
-                issued = issuing.pop(ident(), None)
-                if issued is not None:
-                    operations.done(issued[0], told.work, issued[1])
-            except BaseException as error:
-                self._capture.fail(PART, error)
-            finally:
-                running.pop()
+        def after(thread: ThreadState, told: Any) -> None:
+            issued = issuing.pop(threading.get_ident(), None)
+            if issued is not None:
+                done(issued[0], told.work, issued[1])
 
-        dynamo.skip(after.__code__)
-        return after
+        return self._hook(after)
 
     def _row_of(self, name: Any) -> Native | None:
         """The row of a kind of operation that was not seen yet: to ask it for its name is slow."""

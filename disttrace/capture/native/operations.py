@@ -52,7 +52,7 @@ class NativeOperations:
         recorder = self._capture.recorder
         if operation.call.device_ends:
             recorder.issued(operation)
-            self._capture.works.on_device(operation, None, work)
+            self._capture.works.device.add(operation, None, work)
         elif work is None:
             recorder.end(operation)
         else:

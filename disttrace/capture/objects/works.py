@@ -21,9 +21,26 @@ _clock = time.perf_counter_ns
 _TURN = 256
 
 
-# Gets the operation, the interval of the call that issued it where that is not its own, and its
-# Work where the call returned one.
-OnDevice = Callable[[Operation, "tuple[int, int] | None", Any], None]
+class Unwatched:
+    """Nobody watches the device: when an operation is over is not known."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def add(self, operation: Operation, call: tuple[int, int] | None, work: Any) -> None:
+        """``operation`` was issued, by ``call`` (begin and end, absolute) too if not by its own;
+        with its Work where the call returned one."""
+        if not operation.ended:
+            self._recorder.lost(operation, asked=True)
+
+    def waited(self, operation: Operation, work: Any) -> None:
+        """A wait for it returned: that orders streams, and need not mean that the device is
+        done."""
+        self.add(operation, None, work)
+
+    def by_recorder(self, call: Call) -> bool:
+        """Whether operations of ``call`` are followed without a Work."""
+        return False
 
 
 class Works:
@@ -42,12 +59,7 @@ class Works:
         # The original methods; the instrumentation of waits sets them before it patches the class.
         self.is_completed: Callable[[Any], bool] = lambda work: bool(work.is_completed())
         self.wait: Callable[[Any], Any] | None = None
-        # Operations that a device ends; who watches the device takes them.
-        self.on_device: OnDevice = self.ends_here
-        # The same after a wait for it returned, which need not mean that the device is done.
-        self.waited_on_device: Callable[[Operation, Any], None] = self.waited_here
-        # Whether who watches the device needs no Work for operations of a call.
-        self.by_recorder: Callable[[Call], bool] = self.by_work
+        self.device = Unwatched(recorder)  # who takes operations that a device ends
 
     def add(self, work: Any, operation: Operation, more: Sequence[Operation] = ()) -> None:
         """``work`` is the handle of ``operation``, and of ``more`` where they were coalesced."""
@@ -58,7 +70,7 @@ class Works:
             return
         operation.more = more
         if operation.call.device_ends:
-            self.on_device(operation, None, work)
+            self.device.add(operation, None, work)
         else:
             self._open[operation.work] = operation
             self._core.wake()
@@ -145,19 +157,6 @@ class Works:
         for operation in operations:
             self._look(operation)
         return bool(self._open)
-
-    def ends_here(self, operation: Operation, call: tuple[int, int] | None, work: Any) -> None:
-        """Nobody watches the device: when the operation is over is not known."""
-        if not operation.ended:
-            self._recorder.lost(operation, asked=True)
-
-    def waited_here(self, operation: Operation, work: Any) -> None:
-        """The same after a wait, which orders streams and tells nothing of the device."""
-        self.ends_here(operation, None, work)
-
-    def by_work(self, call: Call) -> bool:
-        """Nobody watches the device: a Work is all that could tell."""
-        return False
 
     def release(self) -> None:
         """Hold nothing any more: the interpreter is about to finalize, or tracing ends.

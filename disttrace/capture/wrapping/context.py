@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 from collections.abc import Callable, Hashable, Mapping
@@ -146,6 +147,25 @@ class Capture:
                 self.recorder.failed(operation, error, on_issue=False)
         except BaseException as ours:
             self.fail(part, ours)
+
+    def poll(self, part: str, poll: Callable[[], bool], last: Callable[[], object]) -> None:
+        """Have ``poll`` called by the live thread as long as ``part`` is in service, and ``last``
+        at exit."""
+
+        def at_exit() -> None:
+            try:
+                last()
+            except BaseException as error:
+                self.fail(part, error)
+
+        def stop() -> None:
+            atexit.unregister(at_exit)
+            if poll in self.pollers:
+                self.pollers.remove(poll)
+
+        self.pollers.append(poll)
+        atexit.register(at_exit)
+        self.engine.on_undo(part, "the poller", stop)
 
     def identified(self, **keys: Any) -> None:
         """This process claims a rank, a world size."""

@@ -15,12 +15,14 @@ from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.operation import Operation, ThreadState
 
 Function = Callable[..., Any]
-# (object, positional arguments after it, keywords, the calling frame)
-Enter = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], "Operation | None"]
+Args = tuple[Any, ...]  # positional arguments after the object
+Kwargs = dict[str, Any]
+# (object, positional arguments, keywords, the calling frame)
+Enter = Callable[[Any, Args, Kwargs, Any], "Operation | None"]
 # The same, after the thread that calls.
-Begin = Callable[[ThreadState, Any, tuple[Any, ...], dict[str, Any], Any], "Operation | None"]
-# (thread, operation, object, positional arguments after it, result)
-Returned = Callable[[ThreadState, Operation, Any, tuple[Any, ...], Any], None]
+Begin = Callable[[ThreadState, Any, Args, Kwargs, Any], "Operation | None"]
+# (thread, operation, object, positional arguments, result)
+Returned = Callable[[ThreadState, Operation, Any, Args, Any], None]
 
 
 class Part:
@@ -33,12 +35,7 @@ class Part:
         self.capture = capture
 
     def begin(
-        self,
-        thread: ThreadState,
-        owner: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frame: Any,
+        self, thread: ThreadState, owner: Any, args: Args, kwargs: Kwargs, frame: Any
     ) -> Operation:
         """Begin a call that was not seen before, or that has not the usual form."""
         raise NotImplementedError
