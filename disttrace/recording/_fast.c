@@ -7,7 +7,8 @@ plain core uses, and what need not be fast is Python's too (core.py's NativeCore
 of the types below). The plain core is the reference: both write the same bytes, and a test compares
 them.
 
-Only documented C API is used, and nothing of torch: a tensor's shape is an attribute as any other.
+Only documented C API is used (PEP 523's for the numbers of code objects, which has a name without
+an underscore since 3.12), and nothing of torch: a tensor's shape is an attribute as any other.
 All of this runs under the GIL. Between two calls into Python no other thread and no signal handler
 can come, which is why there is no lock in this file.
 
@@ -27,6 +28,11 @@ threads, places, table, keys of calls, Option, records, Core, Method.  */
 #if PY_VERSION_HEX < 0x030b0000 /* 3.10 has the number, and no function for it */
 #define PyFrame_GetLasti(frame) ((frame)->f_lasti)
 #endif
+#if PY_VERSION_HEX < 0x030c0000 /* the names before they were documented (PEP 523) */
+#define PyUnstable_Eval_RequestCodeExtraIndex _PyEval_RequestCodeExtraIndex
+#define PyUnstable_Code_GetExtra _PyCode_GetExtra
+#define PyUnstable_Code_SetExtra _PyCode_SetExtra
+#endif
 
 #ifndef DISTTRACE_SOURCE /* the checksum of this file, see choice.py; 0 fits none */
 #define DISTTRACE_SOURCE 0
@@ -38,7 +44,6 @@ enum {
     KEY_WORDS = 400, /* what a key may have; longer ones are read in Python each time */
     TABLE = 20000,   /* calls, as in call_table.py */
     ROWS = 1 << 15,  /* of the table: more than calls, a power of two */
-    CODES = 8192,    /* code objects kept alive for the keys */
     LINE = 512,      /* bytes of a line that need no memory of their own */
 };
 
@@ -52,6 +57,8 @@ enum { NUMBER, STATE, NAMES };
 typedef struct {
     PyTypeObject *types[TYPES];
     PyObject *names[NAMES]; /* that are looked up in the hot path */
+    Py_ssize_t numbers;     /* where a code object keeps its number */
+    uintptr_t last_code;    /* the highest number of a code object, an even one */
 } State;
 
 /* Objects among the members of a type are those that it holds. */
@@ -309,11 +316,6 @@ typedef struct {
     Call *call;
 } Row;
 
-typedef struct {
-    PyObject *code; /* NULL: nothing here */
-    char user;      /* neither torch's nor ours */
-} Code;
-
 struct Core {
     PyObject_HEAD
     State *state;
@@ -321,9 +323,7 @@ struct Core {
     int64_t t0, last_number;
     PyObject *all_templates;       /* a tuple: it is checked once, and its items stay */
     Template templates[TEMPLATES]; /* borrowed from there */
-    PyObject *recover, *clock, *ambient, *wake, *dropped; /* set by Python */
-    PyObject *put;
-    Window *window;             /* what `put` puts into, where that is a window of ours */
+    PyObject *put, *recover, *clock, *ambient, *wake, *dropped; /* set by Python */
     PyObject *works, *open;     /* operations by id() of their Work: all, and those not complete */
     Operation *oldest, *newest; /* in flight; each holds a reference */
     PyObject *threads;  /* as in operation.py */
@@ -332,9 +332,7 @@ struct Core {
     /* Places: frames of a stack, and what says of a code object whether it is the user's. */
     int depth;
     PyObject *is_user;
-    Code *codes;
-    int code_count;
-    uint64_t generation; /* changes when code objects are let go of */
+    uintptr_t first_code; /* lower numbers were given under another `is_user` */
     Row *rows;           /* calls by key */
     int row_count;
     /* How arguments are read: {type: attributes that tell calls apart, each an Option or a name;
@@ -379,8 +377,12 @@ static void set_error(PyObject *error) {
 
 /* Put a line that is complete. -1 with an exception only where `recover` raises one. */
 static int put_line(Core *core, const char *line, Py_ssize_t length) {
-    if (core->window != NULL && window_put(core->window, line, length)) return 0;
     if (core->put == NULL) /* the collector took the core apart */
+        return 0;
+    /* A window's own method is not called, but passed by. */
+    if (PyCFunction_Check(core->put) &&
+        PyCFunction_GET_FUNCTION(core->put) == window_put_method &&
+        window_put((Window *)PyCFunction_GET_SELF(core->put), line, length))
         return 0;
     PyObject *bytes = PyBytes_FromStringAndSize(line, length);
     if (bytes == NULL) return -1;
@@ -533,36 +535,19 @@ static Operation *waits_for(Thread *thread, PyObject *work) {
 
 /* ---- places: code objects and offsets down to the end of the recorded stack ---------------- */
 
-static uint64_t mixed(uint64_t value) {
-    value ^= value >> 32;
-    value *= 0x9e3779b97f4a7c15u;
-    return value ^ value >> 29;
-}
-
-static void forget_codes(Core *core) {
-    for (int i = 0; core->codes != NULL && i < 2 * CODES; i++) Py_CLEAR(core->codes[i].code);
-    core->code_count = 0;
-    core->generation++;
-}
-
-/* Whether a frame of this code is the user's; -1 with an exception. Keeps the code alive. */
-static int is_user(Core *core, PyObject *code) {
-    unsigned mask = 2 * CODES - 1;
-    unsigned i = (unsigned)mixed((uintptr_t)code) & mask;
-    for (; core->codes[i].code != NULL; i = (i + 1) & mask)
-        if (core->codes[i].code == code) return core->codes[i].user;
-    PyObject *told = PyObject_CallOneArg(core->is_user, code);
+/* The number of a code object, which no other has or had, odd where its frames are the user's;
+   0 with an exception. */
+static uintptr_t code_number(Core *core, PyObject *code) {
+    State *state = core->state;
+    void *known = NULL;
+    if (PyUnstable_Code_GetExtra(code, state->numbers, &known) < 0) return 0;
+    if ((uintptr_t)known >= core->first_code) return (uintptr_t)known;
+    PyObject *told = PyObject_CallOneArg(given(core->is_user) ? core->is_user : Py_None, code);
     int user = told ? PyObject_IsTrue(told) : -1;
     Py_XDECREF(told);
-    if (user < 0) return -1;
-    /* The table may be another by now, for Python ran: look for the place again. */
-    for (i = (unsigned)mixed((uintptr_t)code) & mask; core->codes[i].code != NULL;
-         i = (i + 1) & mask)
-        if (core->codes[i].code == code) return user;
-    core->codes[i].code = Py_NewRef(code);
-    core->codes[i].user = (char)user;
-    core->code_count++;
-    return user;
+    if (user < 0) return 0;
+    uintptr_t number = (state->last_code += 2) + (uintptr_t)user;
+    return PyUnstable_Code_SetExtra(code, state->numbers, (void *)number) < 0 ? 0 : number;
 }
 
 typedef struct {
@@ -579,29 +564,18 @@ static int push(Key *key, uint64_t word) {
 
 static int push_address(Key *key, const void *address) { return push(key, (uintptr_t)address); }
 
-static void forget_calls(Core *core);
-
 /* Append the place of `frame`. 1: done; 0: it does not fit; -1: an exception. */
 static int push_place(Core *core, Key *key, PyFrameObject *frame) {
-    if (core->codes == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "places were not set up");
-        return -1;
-    }
-    if (core->code_count >= CODES) { /* keys hold addresses: those made so far go, too */
-        forget_calls(core);
-        forget_codes(core);
-    }
-    int done = push(key, core->generation), left = 0;
+    int done = 1, left = 0;
     Py_XINCREF(frame);
     for (int i = 0; done > 0 && frame != NULL && i < DEEPEST; i++) {
         PyObject *code = (PyObject *)PyFrame_GetCode(frame);
-        int user = is_user(core, code);
+        uintptr_t number = code_number(core, code);
         Py_DECREF(code);
-        done =
-            user < 0 ? -1 : push_address(key, code) && push(key, (uint64_t)PyFrame_GetLasti(frame));
+        done = number == 0 ? -1 : push(key, number) && push(key, (uint64_t)PyFrame_GetLasti(frame));
         if (left)
             left--;
-        else if (user > 0)
+        else if (number & 1)
             left = core->depth > 0 ? core->depth : 1;
         if (left == 1) break;
         PyFrameObject *back = PyFrame_GetBack(frame);
@@ -620,7 +594,7 @@ static uint64_t key_hash(const Key *key) {
         hash = (hash ^ key->words[i]) * 0x9e3779b97f4a7c15u;
         hash = hash << 27 | hash >> 37; /* the best bits of a product are its upper ones */
     }
-    return mixed(hash);
+    return hash ^ hash >> 32;
 }
 
 /* The row of a key, or the empty one where it would stand; NULL where there is no table. */
@@ -674,14 +648,6 @@ enum { NONE = 1, BOOL, INT, TEXT, LIST, TENSOR, OPTIONS, HASHED }; /* what follo
    -1: an exception. A kind always comes before its words, so no two arguments look alike. */
 static int push_value(Core *core, Key *key, PyObject *value, int nested);
 static int push_option(Core *core, Key *key, PyObject *options, PyObject *option);
-
-static int push_attribute(Core *core, Key *key, PyObject *value, PyObject *name) {
-    PyObject *attribute = PyObject_GetAttr(value, name);
-    if (attribute == NULL) return -1;
-    int done = push_value(core, key, attribute, 1);
-    Py_DECREF(attribute);
-    return done;
-}
 
 /* What descriptor `i` says of a tensor: a search for its name would cost more than that. */
 static PyObject *of_tensor(Core *core, PyObject *tensor, int i) {
@@ -774,11 +740,14 @@ static PyMemberDef option_members[] = {
 };
 
 static int push_option(Core *core, Key *key, PyObject *options, PyObject *entry) {
-    if (!Py_IS_TYPE(entry, core->state->types[OPTION]))
-        return push_attribute(core, key, options, entry);
-    Option *self = (Option *)entry;
-    if (self->options != options) return push_attribute(core, key, options, self->of.name);
+    Option *self = Py_IS_TYPE(entry, core->state->types[OPTION]) ? (Option *)entry : NULL;
     int done = 1;
+    if (self == NULL || self->options != options) {
+        PyObject *attribute = PyObject_GetAttr(options, self ? self->of.name : entry);
+        done = attribute ? push_value(core, key, attribute, 1) : -1;
+        Py_XDECREF(attribute);
+        return done;
+    }
     for (int i = 0; i < self->count; i++) done = done && push(key, self->words[i]);
     Py_CLEAR(self->options);
     return done;
@@ -945,6 +914,7 @@ static int unfollow(Core *core, Operation *operation) {
 static PyMemberDef core_members[] = {
     {"off", T_BOOL, offsetof(Core, off), 0, "Every call passes as it is."},
     {"t0", T_LONGLONG, offsetof(Core, t0), 0, NULL},
+    {"put", T_OBJECT, offsetof(Core, put), 0, NULL},
     {"recover", T_OBJECT, offsetof(Core, recover), 0, NULL},
     {"threads", T_OBJECT, offsetof(Core, threads), 0, NULL},
     {"_thread", T_OBJECT, offsetof(Core, thread), READONLY, NULL},
@@ -953,8 +923,6 @@ static PyMemberDef core_members[] = {
     {"wake", T_OBJECT, offsetof(Core, wake), 0, NULL},
     {"dropped", T_OBJECT, offsetof(Core, dropped), 0, NULL},
     {"_templates", T_OBJECT, offsetof(Core, all_templates), READONLY, NULL},
-    {"_put", T_OBJECT, offsetof(Core, put), READONLY, NULL},
-    {"_window", T_OBJECT, offsetof(Core, window), READONLY, NULL},
     {"works", T_OBJECT, offsetof(Core, works), READONLY, NULL},
     {"open", T_OBJECT, offsetof(Core, open), READONLY, NULL},
     {"depth", T_INT, offsetof(Core, depth), 0, "Frames of a stack."},
@@ -993,11 +961,10 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     }
     self->all_templates = Py_NewRef(templates);
     for (int i = 0; i < TEMPLATES; i++) self->templates[i] = PyTuple_GET_ITEM(templates, i);
+    self->first_code = self->state->last_code + 2;
     self->works = PyDict_New();
     self->open = PyDict_New();
-    self->codes = PyMem_Calloc(2 * CODES, sizeof *self->codes);
-    if (self->codes == NULL) PyErr_NoMemory();
-    if (!self->works || !self->open || !self->codes) Py_CLEAR(self);
+    if (!self->works || !self->open) Py_CLEAR(self);
     return (PyObject *)self;
 }
 
@@ -1012,14 +979,12 @@ static int core_clear(PyObject *op) {
     self->thread_id = 0;
     clear_members(op, core_members);
     forget_calls(self);
-    forget_codes(self);
     return 0;
 }
 
 static void core_dealloc(PyObject *op) {
     PyObject_GC_UnTrack(op);
     core_clear(op);
-    PyMem_Free(((Core *)op)->codes);
     free_object(op, core_members);
 }
 
@@ -1107,8 +1072,9 @@ static PyObject *core_find(PyObject *op, PyObject *args) {
 }
 
 static PyObject *core_forget_calls(PyObject *op, PyObject *Py_UNUSED(ignored)) {
-    forget_calls((Core *)op);
-    forget_codes((Core *)op);
+    Core *self = (Core *)op;
+    forget_calls(self);
+    self->first_code = self->state->last_code + 2;
     Py_RETURN_NONE;
 }
 
@@ -1122,22 +1088,6 @@ static PyObject *core_forget(PyObject *op, PyObject *Py_UNUSED(ignored)) {
     return core_forget_calls(op, NULL);
 }
 
-static PyObject *core_get_put(PyObject *op, void *Py_UNUSED(closure)) {
-    return Py_NewRef(((Core *)op)->put ? ((Core *)op)->put : Py_None);
-}
-
-/* A window's own `put` is not called, but passed by. */
-static int core_set_put(PyObject *op, PyObject *value, void *Py_UNUSED(closure)) {
-    Core *self = (Core *)op;
-    PyObject *bound = NULL;
-    if (value != NULL && PyCFunction_Check(value) &&
-        PyCFunction_GET_FUNCTION(value) == window_put_method)
-        bound = PyCFunction_GET_SELF(value);
-    Py_XSETREF(self->window, (Window *)Py_XNewRef(bound));
-    Py_XSETREF(self->put, Py_XNewRef(value));
-    return 0;
-}
-
 static PyMethodDef core_methods[] = {
     {"begin", core_begin_method, METH_VARARGS, NULL},
     {"issued", core_issued_method, METH_O, NULL},
@@ -1148,13 +1098,8 @@ static PyMethodDef core_methods[] = {
     {"record", core_record_method, METH_O, NULL},
     {"in_flight", core_in_flight, METH_NOARGS, "Operations that are not over, oldest first."},
     {"find", core_find, METH_VARARGS, "A call by name, group, values and frame, or None."},
-    {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and code objects."},
+    {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and of what is known of code."},
     {"forget", core_forget, METH_NOARGS, NULL},
-    {NULL},
-};
-
-static PyGetSetDef core_getset[] = {
-    {"put", core_get_put, core_set_put, NULL, NULL},
     {NULL},
 };
 
@@ -1358,9 +1303,8 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
 
 /* Begin the wait for a Work: of a call that waits itself, or later. NULL without an exception: of
    one that nobody knows. */
-static Operation *begin_wait(Core *core, Thread *thread, PyObject *work, int *synchronous) {
+static Operation *begin_wait(Core *core, Thread *thread, PyObject *work) {
     Operation *operation = waits_for(thread, work);
-    *synchronous = operation != NULL;
     if (operation != NULL || PyErr_Occurred()) return operation;
     operation = followed(core, work);
     if (operation != NULL && core_wait_begins(core, operation) < 0) Py_CLEAR(operation);
@@ -1417,14 +1361,13 @@ static int store_returned(Method *self, Thread *thread, Operation *operation, Py
     return done;
 }
 
-static int wait_returned(Method *self, Thread *thread, Operation *operation, PyObject *work,
-                         int synchronous) {
+static int wait_returned(Method *self, Thread *thread, Operation *operation, PyObject *work) {
     Core *core = self->of.core;
     Call *call = operation->call;
     if (!counter_of(core, call) || call->device_ends || operation->held ||
         (operation->more != NULL && PyObject_IsTrue(operation->more)))
         return returned_rarely(self, thread, operation, work);
-    if (synchronous) return core_end_synchronous(core, operation);
+    if (call->synchronous) return core_end_synchronous(core, operation);
     int done = unfollow(core, operation);
     return core_end(core, operation, NULL) < 0 ? -1 : done;
 }
@@ -1437,10 +1380,10 @@ static PyObject *method_run(Method *self, PyObject *const *args, Py_ssize_t narg
     if (thread != NULL && thread->inside)
         return PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
     Operation *operation = NULL;
-    int is_wait = !given(self->entries), synchronous = 0, done;
+    int is_wait = !given(self->entries), done;
     Py_XINCREF(thread); /* Python runs from here on */
     if (thread != NULL)
-        operation = is_wait ? begin_wait(core, thread, args[0], &synchronous)
+        operation = is_wait ? begin_wait(core, thread, args[0])
                             : begin(self, thread, args, nargs, kwnames);
     if (operation == NULL) {
         PyObject *ours = NULL, *result = NULL;
@@ -1461,7 +1404,7 @@ static PyObject *method_run(Method *self, PyObject *const *args, Py_ssize_t narg
         failed(self, thread, operation);
     else {
         if (is_wait)
-            done = wait_returned(self, thread, operation, args[0], synchronous);
+            done = wait_returned(self, thread, operation, args[0]);
         else if (given(self->describe))
             done = store_returned(self, thread, operation, result);
         else
@@ -1570,7 +1513,7 @@ static PyType_Slot core_slots[] = {
     {Py_tp_new, core_new},           {Py_tp_dealloc, core_dealloc},
     {Py_tp_traverse, core_traverse}, {Py_tp_clear, core_clear},
     {Py_tp_methods, core_methods},   {Py_tp_members, core_members},
-    {Py_tp_getset, core_getset},     {0, NULL},
+    {0, NULL},
 };
 static PyType_Slot option_slots[] = {
     {Py_tp_new, wrapper_new},          {Py_tp_dealloc, object_dealloc},
@@ -1604,6 +1547,11 @@ static PyType_Spec specs[TYPES] = {
 static int module_exec(PyObject *self) {
     static const char *const names[] = {"n", "state"};
     State *state = PyModule_GetState(self);
+    state->numbers = PyUnstable_Eval_RequestCodeExtraIndex(NULL);
+    if (state->numbers < 0) { /* others have them all */
+        PyErr_SetString(PyExc_ImportError, "code objects have no room for a number");
+        return -1;
+    }
     for (int i = 0; i < NAMES; i++)
         if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;
     for (int i = 0; i < TYPES; i++) {
