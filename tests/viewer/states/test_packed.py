@@ -11,9 +11,9 @@ from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import merge, reduce, verdict
 from disttrace_viewer.states import packed as packing
-from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.states.merged import Merged, trace_of
 from disttrace_viewer.states.packed import Packed
-from disttrace_viewer.states.state import State, pack_batch
+from disttrace_viewer.states.state import Recent, State, pack_batch
 from support.scenes import nobody_knows
 from support.splits import differing
 from support.states import hang
@@ -69,3 +69,31 @@ def test_of_two_states_that_which_read_more_counts(tmp_path: Path) -> None:
     assert some.partial == {s["id"] for s in tails[2:]}
     again = verdict(merge([some, *whole[2:]]), look=nobody_knows)
     assert again.findings == verdict(merge(whole), look=nobody_knows).findings
+
+
+def test_definitions_of_neighbouring_batches_are_one_object() -> None:
+    """Those that neither of two has are forgotten; of a hundred thousand ranks each has its own."""
+    found: Recent[str, list[int]] = Recent()
+    first = found.put("a", [1])
+    found.turn()
+    assert found.get("a") is first
+    found.turn()
+    assert found.get("a") is first, "it was asked for in the batch before"
+    found.turn()
+    found.turn()
+    assert found.get("a") is None
+
+
+@pytest.mark.usefixtures("at_a_time")
+def test_what_processes_are_alike_in_is_one_object(tmp_path: Path) -> None:
+    """Also of several batches: words of the process, its variables, its calls and their order."""
+    hang(tmp_path, size=6)
+    states = reduced(tmp_path)
+    trace, sample = trace_of(Merged(packed(states[:3], states[3:])))
+    for name in ("job", "role", "env", "argv", "versions", "threads"):
+        assert len({id(getattr(p, name)) for p in trace.processes}) == 1, name
+    for name in ("op", "backend", "shapes", "dtypes"):
+        assert len({id(getattr(op.call, name)) for op in sample.ops if op.seq}) == 1, name
+    assert len({id(course) for course in sample.courses.values()}) == len(
+        set(sample.courses.values())
+    )

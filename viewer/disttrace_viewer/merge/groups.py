@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from disttrace_viewer.merge.store_servers import Life, clusters, identifier
@@ -33,7 +33,7 @@ class Seen:
 
 def merge(
     places: Mapping[int, str],
-    seen: Sequence[Seen],
+    seen: Iterable[Seen],
     circles: Sequence[int],
     lives: Sequence[Life],
 ) -> tuple[tuple[Group, ...], dict[tuple[int, int], int], list[tuple[int, int]]]:
@@ -58,7 +58,8 @@ def merge(
     groups: list[Group] = []
     firsts: list[tuple[int, int]] = []
     index: dict[tuple[int, int], int] = {}
-    for bucket in buckets.values():
+    for key in list(buckets):  # each is given up when it is merged: there may be a million
+        bucket = buckets.pop(key)
         for alike in _by_members(bucket):
             for together in clusters(alike, lambda s: lives[s.process]):
                 group, first = _group(len(groups), together, places)

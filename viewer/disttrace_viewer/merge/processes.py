@@ -26,6 +26,7 @@ from disttrace_viewer.trace.model import (
 )
 
 _NO_SAMPLES: dict[int, StackSample] = {}
+_NO_THREADS: dict[int, Thread] = {}
 
 
 def processes_of(journals: Sequence[Journal]) -> tuple[tuple[Process, ...], tuple[Clock, ...]]:
@@ -183,7 +184,8 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         threads={
             number: Thread(number, item.get("name") or "?", item.get("native"))
             for number, item in definitions.numbered["thread"].items()
-        },
+        }
+        or _NO_THREADS,
         latest_samples=_NO_SAMPLES,
         samples=(),
         notes=tuple(Note(unix(item), item.get("text") or "") for item in listed["note"]),

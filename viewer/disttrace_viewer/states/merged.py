@@ -5,12 +5,13 @@ Longer than most files: what a state leaves out is filled in here by the order o
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
 
@@ -25,14 +26,24 @@ from disttrace_viewer.sample.sample import Course, Sample, Stream
 from disttrace_viewer.states import packed
 from disttrace_viewer.states.history import History
 from disttrace_viewer.states.packed import Packed, batches_of, rating
-from disttrace_viewer.states.state import ROW, State
+from disttrace_viewer.states.state import ROW, Recent, State
 from disttrace_viewer.states.survey import StateSurvey, base_stores, journal_of, survey
-from disttrace_viewer.trace.model import Call, Key, Process, Stack, StackSample, Store, Trace
+from disttrace_viewer.trace.model import (
+    Call,
+    Key,
+    Process,
+    Signature,
+    Stack,
+    StackSample,
+    Store,
+    Trace,
+)
 from disttrace_viewer.trace.operation import Op
 
 if TYPE_CHECKING:
     import polars as pl
 
+T = TypeVar("T")
 NO_TABLE = cast("pl.DataFrame", None)
 """Stands in a trace of states where a read one has tables: rules about hangs never look there."""
 
@@ -179,9 +190,10 @@ class _Building:
     """Stores of the process that is read, by its own numbers."""
     _asked: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """By process whose word is taken for a group: its own number of it, and the group."""
-    _alike: dict[int, _Alike] = field(default_factory=dict)
+    _alike: Recent[int, _Alike] = field(default_factory=Recent)
     """By the identity of a record, which states of a batch share."""
-    _stacks_alike: dict[int, int | None] = field(default_factory=dict)
+    _stacks_alike: Recent[int, tuple[list[Any], int | None]] = field(default_factory=Recent)
+    """By the identity of frames these, kept since it stands for them, and the index of a stack."""
     _prefixes: dict[tuple[str | None, ...], tuple[str | None, ...]] = field(default_factory=dict)
 
     def read(self) -> None:
@@ -195,8 +207,8 @@ class _Building:
         for group, (process, number) in enumerate(known.firsts):
             self._asked.setdefault(process, []).append((number, group))
         for batch in batches_of(self.states):
-            self._alike.clear()
-            self._stacks_alike.clear()
+            self._alike.turn()
+            self._stacks_alike.turn()
             for state in batch:
                 index = known.index.get(state["id"])
                 if index is not None:
@@ -276,7 +288,7 @@ class _Building:
             if group is not None:
                 newest, up_to, before = course
                 courses = self.courses.setdefault((group, backend), {})
-                courses[index] = (newest, up_to, before)
+                courses[index] = _one((newest, up_to, before))
         for number, backend, text in state.get("history", ()):
             group = self.survey.group_index.get((index, number))
             if group is not None and text is not None:
@@ -328,16 +340,14 @@ class _Building:
     def _call(self, process: int, journal: Journal, record: dict[str, Any]) -> int:
         alike = self._alike.get(id(record))
         if alike is None:
-            alike = self._alike[id(record)] = _Alike.of(record)
+            alike = self._alike.put(id(record), _Alike.of(record))
         group = self.survey.group_index.get((process, alike.group))
         index = len(self.calls)
         numbered = journal.definitions.numbered["group"]
         own_rank = None if group is None else numbered[alike.group].get("rank")
         store = self._store(process, journal, alike.store)
         stack = self._stack(journal, alike.stack)
-        before = (index, process, alike.op, alike.kind, group, own_rank)
-        fields: tuple[Any, ...] = (*before, *alike.middle, store, *alike.names, stack, alike.args)
-        self.calls.append(Call(*fields))
+        self.calls.append(Call(index, process, group, own_rank, store, stack, alike.signature))
         return index
 
     def _store(self, process: int, journal: Journal, number: int) -> int | None:
@@ -357,13 +367,13 @@ class _Building:
         record = journal.definitions.get("stack", number)
         if record is None:
             return None
-        key = id(record["frames"])
-        if key not in self._stacks_alike:
+        frames = record["frames"]
+        alike = self._stacks_alike.get(id(frames))
+        if alike is None:
             stack = stack_of(journal, number)
-            self._stacks_alike[key] = (
-                self.stacks.setdefault(stack, len(self.stacks)) if stack else None
-            )
-        return self._stacks_alike[key]
+            index = self.stacks.setdefault(stack, len(self.stacks)) if stack else None
+            alike = self._stacks_alike.put(id(frames), (frames, index))
+        return alike[1]
 
 
 def _passed(call: Call) -> bool:
@@ -377,46 +387,56 @@ class _Alike:
 
     record: dict[str, Any]
     """Kept, since its identity stands for it."""
-    op: str
-    kind: str
     group: int
-    middle: tuple[Any, ...]
-    """From the backend to the tag."""
     store: int
-    names: tuple[str | None, str | None]
     stack: int | None
-    args: Mapping[str, Any]
+    signature: Signature
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> _Alike:
-        args = record.get("args") or {}
+        args = record.get("args") or _NO_ARGS
         ranks = ranks_of(args.get("ranks"))
         shapes, dtypes = record.get("shapes"), record.get("dtypes")
+        kind = record.get("kind")
         return cls(
             record=record,
-            op=record.get("op") or "?",
-            kind=kind if (kind := record.get("kind")) in KINDS else "unknown",
             group=record.get("group", -1),
-            middle=(
-                record.get("backend") or None,
-                record.get("device") or None,
-                record.get("async"),
-                None if shapes is None else tuple(map(tuple, shapes)),
-                None if dtypes is None else tuple(dtypes),
-                record.get("bytes"),
-                record.get("splits"),
-                record.get("reduce_op") or None,
-                record.get("root"),
-                record.get("peer"),
-                record.get("tag"),
-            ),
             store=record.get("store", -1),
-            names=(record.get("name") or None, record.get("origin") or None),
             stack=record.get("stack"),
-            args=args if ranks is None else {**args, "ranks": list(ranks)},
+            signature=Signature(
+                op=_one(record.get("op") or "?"),
+                kind=_one(kind) if kind in KINDS else "unknown",
+                backend=_one(record.get("backend") or None),
+                device=_one(record.get("device") or None),
+                asynchronous=record.get("async"),
+                shapes=None if shapes is None else _one(tuple(map(tuple, shapes))),
+                dtypes=None if dtypes is None else _one(tuple(dtypes)),
+                bytes=record.get("bytes"),
+                splits=record.get("splits"),
+                reduce_op=_one(record.get("reduce_op") or None),
+                root=record.get("root"),
+                peer=record.get("peer"),
+                tag=record.get("tag"),
+                name=_one(record.get("name") or None),
+                origin=_one(record.get("origin") or None),
+                args=args if ranks is None else {**args, "ranks": list(ranks)},
+            ),
         )
 
 
+@functools.lru_cache(maxsize=1 << 12)
+def _known(value: T) -> T:
+    return value
+
+
+def _one(value: T) -> T:
+    """One object for equal words, and for equal tuples of late."""
+    with suppress(TypeError):  # of whoever sent it
+        value = _known(value)
+    return value
+
+
+_NO_ARGS: dict[str, Any] = {}
 _NONE: list[Any] = [None] * len(ROW)
 
 

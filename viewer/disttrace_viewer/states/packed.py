@@ -87,7 +87,7 @@ class Packed(Mapping[str, State]):
         if found is None:
             if len(self._where) > KEPT:
                 self._kept.clear()
-                self._shared = Batches()
+                self._shared.turn()
             found = self._kept[number] = self._shared.states(inflated(self._batches[number]))
         return found
 

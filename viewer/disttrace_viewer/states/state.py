@@ -33,7 +33,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import orjson
 
@@ -41,6 +41,8 @@ VERSION = 2
 MOST_BYTES = 64 << 20
 """Of states that are sent or stored together, unpacked: a few hundred kilobytes, as a rule."""
 State = dict[str, Any]
+K = TypeVar("K")
+V = TypeVar("V")
 
 ROW = (
     "number",
@@ -122,11 +124,39 @@ def pack_batch(states: Iterable[State]) -> bytes:
     )
 
 
+class Recent(Generic[K, V]):
+    """Values by key, of which those stay that this batch of states asks for or the one before."""
+
+    def __init__(self) -> None:
+        self._now: dict[K, V] = {}
+        self._before: dict[K, V] = {}
+
+    def get(self, key: K) -> V | None:
+        """The value of a key, which counts as asked for."""
+        found = self._now.get(key)
+        if found is None and (found := self._before.get(key)) is not None:
+            self._now[key] = found
+        return found
+
+    def put(self, key: K, value: V) -> V:
+        """The value of a key from now on."""
+        self._now[key] = value
+        return value
+
+    def turn(self) -> None:
+        """Go on to the next batch."""
+        self._before, self._now = self._now, {}
+
+
 class Batches:
     """Reads batches; equal definitions of all of them become one object, which nobody changes."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Any] = {}
+        self._known: Recent[str, Any] = Recent()
+
+    def turn(self) -> None:
+        """Forget definitions that neither the last batch had nor the next one has."""
+        self._known.turn()
 
     def states(self, data: bytes) -> list[State]:
         """The states of a batch, or a state by itself. Raises StateError."""
@@ -147,9 +177,7 @@ class Batches:
 
     def _one(self, text: str) -> Any:
         found = self._known.get(text)
-        if found is None:
-            found = self._known[text] = orjson.loads(text)
-        return found
+        return self._known.put(text, orjson.loads(text)) if found is None else found
 
 
 def checked(value: object) -> State:

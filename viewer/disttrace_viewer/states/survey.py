@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from disttrace.journal.format import ranks_of
@@ -26,10 +26,16 @@ from disttrace_viewer.states.packed import batches_of
 from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.model import Clock, Group, Job, Place, Problem, Process, Store
 
-OF_PROCESSES = ("stack", "thread", "store", "group")
-"""Kinds of definitions from which processes and groups are made."""
-OF_MANY = ("job", "host", "boot_id", "role", "cwd", "run")
-"""Words of the process record that those of many are alike in: one object for all."""
+OF_PROCESSES = ("stack", "store", "group")
+"""Kinds of definitions from which processes and groups are made; names of threads nobody asks for
+where there is no table of operations.
+"""
+OWN = frozenset(("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"))
+"""Variables that number a process: it bears the numbers itself, and without their values those of
+many processes are alike.
+"""
+OF_MANY = ("job", "host", "boot_id", "role", "cwd", "run", "parent")
+"""Words that the records of many processes are alike in: one object for all."""
 
 
 @dataclass(slots=True)
@@ -92,6 +98,7 @@ def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> 
                 told.append((state["id"], state["problems"]))
     order.sort()
     index = {identity: place for place, (_, identity) in enumerate(order)}
+    del order
     building = _Surveying(index, clocks)
     for batch in batches_of(states):
         for state in batch:
@@ -179,6 +186,7 @@ class _Surveying:
         self.partial: set[int] = set()
         self.unsettled = False
         self._argv: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._envs: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
         self._backends: dict[str, dict[str, str]] = {}
         self._versions: dict[str, dict[str, Any]] = {}
         self._prefixes: dict[tuple[str | None, ...], tuple[str | None, ...]] = {}
@@ -187,17 +195,17 @@ class _Surveying:
         """One state."""
         place = self.index[state["id"]]
         told = state["process"]
-        for name in OF_MANY:
-            if type(word := told.get(name)) is str:
-                told[name] = sys.intern(word)
+        for record in (told, state["identity"]):
+            for name in OF_MANY:
+                if type(word := record.get(name)) is str:
+                    record[name] = sys.intern(word)
         told["argv"] = argv = tuple(told.get("argv") or ())
         told["argv"] = self._argv.setdefault(argv, argv)
-        for thread in state["numbered"].get("thread", {}).values():
-            if type(name := thread.get("name")) is str:
-                thread["name"] = sys.intern(name)
         state["versions"] = self._versions.setdefault(repr(state["versions"]), state["versions"])
         journal = journal_of(state, OF_PROCESSES)
         process = processing.process_of(place, journal, self.known, self.clocks)
+        env = {name: "" if name in OWN else value for name, value in process.env.items()}
+        process = replace(process, env=self._envs.setdefault(tuple(env.items()), env))
         self.processes[place] = process
         self.lives[place] = life_of(process, journal)
         self.sources[place] = journal.definitions.process.get("job_source") or ""
@@ -249,22 +257,19 @@ class _Surveying:
             for store in bases
         }
         circles = launching.circles(processes, places)
-        everywhere = [item for place in range(count) for item in self.seen[place]]
-        self.seen.clear()
+        everywhere = (item for place in range(count) for item in self.seen.pop(place))
         groups, group_index, firsts = grouping.merge(coded, everywhere, circles, lives)
         sources = [self.sources[i] for i in range(count)]
         modified = [self.modified[i] for i in range(count)]
         orphans = frozenset(self.orphans)
         jobs = launching.jobs_of(processes, places, groups, lives, sources, orphans, modified)
+        for index, store in enumerate(bases):
+            bases[index] = replace(store, place=place_ids[index])
         return StateSurvey(
             index=self.index,
             processes=launching.with_jobs(processes, jobs),
             clocks=self.clocks,
-            bases=tuple(
-                store_of(s.index, s.process, s.number, self.bases[s.process][at][1], s.index, place)
-                for s in bases
-                for at, place in [(s.index - first_base[s.process], place_ids[s.index])]
-            ),
+            bases=tuple(bases),
             first_base=first_base,
             places=places,
             groups=groups,

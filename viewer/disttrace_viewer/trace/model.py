@@ -321,16 +321,11 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """What all operations from one place with one signature share."""
+class Signature:
+    """What calls of many processes share: all but whose they are, and by which objects."""
 
-    index: int
-    process: int
     op: str
     kind: str
-    group: int | None
-    group_rank: int | None
-    """The process's own rank in it."""
     backend: str | None
     device: str | None
     asynchronous: bool | None
@@ -344,11 +339,87 @@ class Call:
     peer: int | None
     """Group rank."""
     tag: int | None
-    store: int | None
     name: str | None
     origin: str | None
-    stack: int | None
     args: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What all operations from one place with one signature share, which also stands here."""
+
+    index: int
+    process: int
+    group: int | None
+    group_rank: int | None
+    """The process's own rank in it."""
+    store: int | None
+    stack: int | None
+    signature: Signature
+
+    @property
+    def op(self) -> str:
+        return self.signature.op
+
+    @property
+    def kind(self) -> str:
+        return self.signature.kind
+
+    @property
+    def backend(self) -> str | None:
+        return self.signature.backend
+
+    @property
+    def device(self) -> str | None:
+        return self.signature.device
+
+    @property
+    def asynchronous(self) -> bool | None:
+        return self.signature.asynchronous
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...] | None:
+        return self.signature.shapes
+
+    @property
+    def dtypes(self) -> tuple[str, ...] | None:
+        return self.signature.dtypes
+
+    @property
+    def bytes(self) -> int | None:
+        return self.signature.bytes
+
+    @property
+    def splits(self) -> Any:
+        return self.signature.splits
+
+    @property
+    def reduce_op(self) -> str | None:
+        return self.signature.reduce_op
+
+    @property
+    def root(self) -> int | None:
+        return self.signature.root
+
+    @property
+    def peer(self) -> int | None:
+        return self.signature.peer
+
+    @property
+    def tag(self) -> int | None:
+        return self.signature.tag
+
+    @property
+    def name(self) -> str | None:
+        return self.signature.name
+
+    @property
+    def origin(self) -> str | None:
+        return self.signature.origin
+
+    @property
+    def args(self) -> Mapping[str, Any]:
+        return self.signature.args
 
 
 @dataclass(frozen=True, slots=True)
@@ -452,7 +523,7 @@ class Trace:
         return dataclasses.replace(self, **changes, _calls={})
 
 
-_OF_CALL = tuple(field.name for field in dataclasses.fields(Call) if field.name != "index")
+_OF_SIGNATURE = tuple(field.name for field in dataclasses.fields(Signature))
 
 
 def _call(index: int, row: dict[str, Any]) -> Call:
@@ -464,8 +535,9 @@ def _call(index: int, row: dict[str, Any]) -> Call:
         "splits": None if splits is None else orjson.loads(splits),
         "args": {} if args is None else _args(args),
     }
-    as_they_are = {name: row[name] for name in _OF_CALL if name not in read}
-    return Call(index=index, **as_they_are, **read)
+    as_they_are = {name: row[name] for name in _OF_SIGNATURE if name not in read}
+    own = {name: row[name] for name in ("process", "group", "group_rank", "store", "stack")}
+    return Call(index=index, **own, signature=Signature(**as_they_are, **read))
 
 
 def _args(text: str) -> dict[str, Any]:
