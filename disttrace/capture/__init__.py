@@ -53,10 +53,15 @@ def coverage() -> Coverage:
 
     Raises ImportError where there is no torch.
     """
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        nothing = "this torch was built without torch.distributed: there is nothing to trace"
+        return Coverage([], [nothing], [])
     from disttrace.capture.parts import devices, survey
 
     parts, missing = survey(_current)
-    return Coverage(parts, missing, devices() if parts else [])
+    return Coverage(parts, missing, devices())
 
 
 def _skip_our_frames() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch._C._distributed_c10d as c10d
+
 from disttrace.capture.native import device_completion, flight_recorder
 
 
@@ -59,8 +62,6 @@ GAPS: tuple[tuple[Callable[[Any], bool], str], ...] = (
 
 def sentences() -> list[str]:
     """The gaps with the torch of this process."""
-    import torch._C._distributed_c10d as c10d
-
     off = [device_completion.blind()] if _recorder_off(c10d) else []
     return [*(sentence for holds, sentence in GAPS if holds(c10d)), *off]
 
@@ -74,8 +75,6 @@ def backends(c10d: Any) -> dict[str, str | None]:
             found[name] = None
     if "nccl" in found:
         try:
-            import torch
-
             found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
         except Exception:  # no driver: the version cannot be asked for
             found["nccl"] = None

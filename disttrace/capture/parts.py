@@ -69,10 +69,6 @@ PARTS: tuple[Part, ...] = (
 
 def survey(capture: Capture | None) -> tuple[list[tuple[str, str]], list[str]]:
     """(part, state) of each part in this process, and sentences on what is not captured."""
-    import torch.distributed as dist
-
-    if not dist.is_available():
-        return [], ["this torch was built without torch.distributed: there is nothing to trace"]
     states = []
     for part in PARTS:
         if capture is None:

@@ -28,14 +28,6 @@ from disttrace.recording.operation import (
 )
 
 
-class _Reference(weakref.ref[Any]):
-    """A weak reference that knows the operation its Work ends."""
-
-    __slots__ = ("operation",)
-
-    operation: Operation
-
-
 class PlainCore:
     """Begins and ends of operations.
 
@@ -62,8 +54,9 @@ class PlainCore:
         self.off = False  # every call passes as it is
         self.works: dict[int, Operation] = {}  # by id() of the Work that ends them
         self.open: dict[int, Operation] = {}  # those of them not seen complete yet
-        self.wake: Callable[[], None] = _nothing  # something is open from now on
-        self.dropped: Callable[[Operation], None] = _ignore  # nobody holds its Work any more
+        self.wake: Callable[[], None] = lambda: None  # something is open from now on
+        # Nobody holds its Work any more.
+        self.dropped: Callable[[Operation], None] = lambda operation: None
         self._in_flight: dict[int, Operation] = {}
         self._next_number = itertools.count(1).__next__
         self._recover = recover
@@ -154,9 +147,7 @@ class PlainCore:
     def follow(self, operation: Operation, work: Any) -> None:
         """``work`` ends ``operation``, whoever waits for it. Raises TypeError where it cannot be
         referred to weakly."""
-        reference = _Reference(work, self._gone)
-        reference.operation = operation
-        operation.reference = reference
+        operation.reference = weakref.ref(work, functools.partial(self._gone, operation))
         operation.work = id(work)
         self.works[operation.work] = operation
 
@@ -180,9 +171,7 @@ class PlainCore:
         self.open.clear()
         self.threads.forget()
 
-    def _gone(self, reference: weakref.ref[Any]) -> None:
-        assert isinstance(reference, _Reference)
-        operation = reference.operation
+    def _gone(self, operation: Operation, reference: object) -> None:
         if operation.reference is reference:
             self.dropped(operation)
 
@@ -199,14 +188,6 @@ def take_out(table: dict[int, Operation], key: int, operation: Operation) -> boo
 
 def discard(line: bytes) -> None:
     """Where records go when tracing is off."""
-
-
-def _nothing() -> None:
-    """Nobody waits to be woken."""
-
-
-def _ignore(operation: Operation) -> None:
-    """Nobody follows works."""
 
 
 def make(

@@ -422,8 +422,8 @@ for _ in range(20):
     dist.all_reduce(torch.ones(2))
 dist.barrier()
 everything = fr.Question(False, 0, 0)
-free = fr.from_json(gil_free.gloo_json(), everything).records[:20]
-held = fr.from_binding(_dump_fr_trace, everything).records[:20]
+free = list(fr.from_json(gil_free.gloo_json(), everything).records.values())[:20]
+held = list(fr.from_binding(_dump_fr_trace, everything).records.values())[:20]
 print(len(free), len(held), free == held, free[0].thread is not None)
 dist.destroy_process_group()
 """

@@ -98,11 +98,12 @@ class Device:
 
         offset, _ = unix_offset()
         asked = time.perf_counter_ns()
-        found = tuple(
+        told = (
             record(each)
             for each in self.entries
             if not (question.active and each["state"] == "completed")
         )
+        found = {each.key: each for each in told}
         answered = time.perf_counter_ns()
         return Answer(found, not question.active, asked, answered, offset, not self.entries)
 

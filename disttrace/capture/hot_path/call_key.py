@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
+import torch._C._distributed_c10d as c10d
 
 from disttrace.capture.calls.operations import DATA, NOTHING, OUT_IN, PEER, ROOTED, Row
 
@@ -117,8 +118,6 @@ def freeze(value: Any) -> Hashable:
 def kinds() -> dict[type, tuple[str, ...] | bool | None]:
     """What the native core must know of types: the attributes of options objects that tell calls
     apart; of types whose hashes do, whether an object of theirs stays as it is, else None."""
-    import torch._C._distributed_c10d as c10d
-
     fields = {
         kind: tuple(name for name in _OPTION_FIELDS if hasattr(kind, name))
         for name, kind in vars(c10d).items()

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from torch._C._distributed_c10d import Backend, ProcessGroup
+
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import after
 from disttrace.recording.operation import Operation
@@ -18,8 +20,6 @@ _OP = "coalescing_manager"
 
 def install(capture: Capture) -> None:
     """Patch the two ends of coalescing."""
-    from torch._C._distributed_c10d import Backend, ProcessGroup
-
     batches = Batches(capture)
     for owner in (ProcessGroup, Backend):
         attribute = functools.partial(capture.engine.attribute, PART, owner)

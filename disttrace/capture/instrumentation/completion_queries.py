@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch._C._distributed_c10d import Work
+
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import after
 
@@ -22,8 +24,6 @@ METHODS = (_TELLS, *sorted(_OUTLIVES), "synchronize", "result", "block_current_s
 
 def install(capture: Capture) -> None:
     """Patch what this torch has, and have works polled."""
-    from torch._C._distributed_c10d import Work
-
     works = capture.works
 
     def last_look() -> None:

@@ -11,6 +11,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch._C._distributed_c10d as c10d
+
 from disttrace.capture.objects.groups import backend_name
 from disttrace.capture.objects.stores import known_keys
 from disttrace.capture.wrapping.context import Capture
@@ -43,8 +45,6 @@ _RENAMED = {"host_name": "host", "file_name": "path"}
 
 def install(capture: Capture) -> None:
     """Patch the constructors that this torch has."""
-    import torch._C._distributed_c10d as c10d
-
     patch, part = functools.partial(capture.engine.attribute, PART), _Constructors(capture)
     for name, arguments in _STORE_ARGUMENTS.items():
         owner = getattr(c10d, name, None)

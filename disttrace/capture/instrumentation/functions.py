@@ -13,6 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch.distributed.distributed_c10d as c10d
+from torch._C._distributed_c10d import ProcessGroup
+
 from disttrace.capture.instrumentation.constructors import plain_value
 from disttrace.capture.objects.groups import GroupEntry, default_group
 from disttrace.capture.wrapping.context import Capture
@@ -143,8 +146,6 @@ def _claim(capture: Capture, given: dict[str, Any]) -> None:
 
 def _joined(capture: Capture) -> None:
     """Ask torch for the members and names of the groups that exist now."""
-    from torch.distributed import distributed_c10d as c10d
-
     groups = capture.groups
     for group in list(getattr(c10d._world, "pg_map", ())):
         entry = groups.of(group)
@@ -154,8 +155,6 @@ def _joined(capture: Capture) -> None:
 
 def _group_entry(capture: Capture, group: Any, op: str) -> GroupEntry | None:
     """The group an operation is on: the default group where none is given."""
-    from torch._C._distributed_c10d import ProcessGroup
-
     if group is None and op.endswith(("_object", "_object_list")):
         group = default_group()
     return capture.groups.of(group) if isinstance(group, ProcessGroup) else None

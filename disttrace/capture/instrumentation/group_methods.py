@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from torch._C._distributed_c10d import Backend, ProcessGroup
+
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, compose
 from disttrace.recording.operation import Operation
@@ -28,8 +30,6 @@ METHODS: tuple[tuple[str, str], ...] = (
 
 def install(capture: Capture) -> None:
     """Patch what this torch has."""
-    from torch._C._distributed_c10d import Backend, ProcessGroup
-
     for owner in (ProcessGroup, Backend):
         for method, op in METHODS:
             wrapper = functools.partial(_wrapper, capture, op)

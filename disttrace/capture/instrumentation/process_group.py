@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch._C._distributed_c10d as c10d
+
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Row
 from disttrace.capture.hot_path import call_key, wrapper
@@ -23,22 +25,20 @@ _LEAVING = frozenset({"isend", "irecv"})
 
 def install(capture: Capture) -> None:
     """Patch every method that this torch has."""
-    from torch._C._distributed_c10d import Backend, ProcessGroup
-
     wrapper.read_options(capture, PART)
     tell = _options_tell()
     parts = [(row, GroupPart(capture, row, options_tell=tell)) for row in ROWS]
 
     def instrument(owner: type) -> None:
-        if issubclass(owner, (ProcessGroup, Backend)):
+        if issubclass(owner, (c10d.ProcessGroup, c10d.Backend)):
             for row, part in parts:
                 make = functools.partial(part.wrapper, owner)
-                if owner is not Backend and issubclass(owner, Backend):
+                if owner is not c10d.Backend and issubclass(owner, c10d.Backend):
                     make = functools.partial(called_back, capture, PART, row, make)
                 capture.engine.attribute(PART, owner, row.method, make)
 
     capture.instrumenters.append(instrument)
-    for owner in (ProcessGroup, Backend):
+    for owner in (c10d.ProcessGroup, c10d.Backend):
         instrument(owner)
 
 
@@ -121,6 +121,4 @@ def _async_local(frame: Any) -> bool | None:
 
 
 def _options_tell() -> bool:
-    from torch._C._distributed_c10d import AllreduceOptions
-
-    return hasattr(AllreduceOptions, "asyncOp")
+    return hasattr(c10d.AllreduceOptions, "asyncOp")

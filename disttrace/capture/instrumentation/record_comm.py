@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch._C._distributed_c10d as c10d
+
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.operation import Operation
 
@@ -19,8 +21,6 @@ _SETTER = "_set_comm_profiling_name"
 
 def install(capture: Capture) -> None:
     """Patch what ``record_comm`` calls, on a torch that has it."""
-    import torch._C._distributed_c10d as c10d
-
     if hasattr(c10d, _SETTER):
         capture.engine.value(PART, c10d, _SETTER, _wrapper(capture, getattr(c10d, _SETTER)))
 

@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch.distributed.distributed_c10d as c10d
+
 from disttrace import errors
 from disttrace.capture.calls.operations import ROWS
 from disttrace.capture.objects.groups import GroupEntry, default_group
@@ -108,10 +110,8 @@ class Refusals:
 
 def _given(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments by name; only the keywords where they do not fit the function."""
-    from torch.distributed import distributed_c10d
-
     try:
-        function = getattr(distributed_c10d, name)
+        function = getattr(c10d, name)
         return dict(inspect.signature(function).bind_partial(*args, **kwargs).arguments)
     except (AttributeError, TypeError):
         return kwargs
@@ -119,7 +119,5 @@ def _given(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
 
 def _group(capture: Capture, given: Any) -> GroupEntry | None:
     """The group of the call: the default group where none is given; None without any."""
-    from torch._C._distributed_c10d import ProcessGroup
-
     given = default_group() if given is None else given
-    return capture.groups.of(given) if isinstance(given, ProcessGroup) else None
+    return capture.groups.of(given) if isinstance(given, c10d.ProcessGroup) else None

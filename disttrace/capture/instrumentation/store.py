@@ -9,6 +9,8 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from torch._C._distributed_c10d import Store
+
 from disttrace.capture.hot_path import wrapper
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, after
@@ -50,8 +52,6 @@ ROWS: tuple[Row, ...] = (
 
 def install(capture: Capture) -> None:
     """Patch every method in Store; subclasses.py does it in those that define their own."""
-    from torch._C._distributed_c10d import Store
-
     parts = [(row, StorePart(capture, row)) for row in ROWS]
 
     def cloned(clone: Any, store: Any, *args: Any, **kwargs: Any) -> None:

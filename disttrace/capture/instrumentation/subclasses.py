@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from torch._C._distributed_c10d import Backend, ProcessGroup, Store, Work
+
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.patching.patcher import subclasses
@@ -22,8 +24,6 @@ _OURS = "disttrace."
 
 def install(capture: Capture) -> None:
     """Adopt every subclass, now and later."""
-    from torch._C._distributed_c10d import Backend, ProcessGroup, Store, Work
-
     seen: weakref.WeakSet[type] = weakref.WeakSet()
 
     def instrument(owner: type) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from torch._C._distributed_c10d import Work
+
 from disttrace.capture.hot_path import wrapper
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part
@@ -15,8 +17,6 @@ PART = "waits"
 
 def install(capture: Capture) -> None:
     """Patch ``wait`` in Work; subclasses.py does it in those that have their own."""
-    from torch._C._distributed_c10d import Work
-
     part = WaitPart(capture)
 
     def instrument(owner: type) -> None:

@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch._C._distributed_c10d as c10d
+import torch.distributed as dist
+
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import after, before
 from disttrace.patching import dynamo
@@ -45,10 +49,6 @@ def watch(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
     is C++: those call collectives by entry points of C, which pass no operator of functional
     collectives.
     """
-    import torch
-    import torch._C._distributed_c10d as c10d
-    import torch.distributed as dist
-
     constructor = before(capture, part, lambda *_, **__: guarded(capture, part, appeared))
 
     def function(original: Callable[..., Any]) -> Callable[..., Any]:

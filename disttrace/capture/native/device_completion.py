@@ -27,6 +27,7 @@ from disttrace.capture.native.flight_recorder import (
     QUERIED,
     Answer,
     Ask,
+    Key,
     Question,
     Record,
     unix_offset,
@@ -104,10 +105,8 @@ class _Channel:
     reached: dict[tuple[int, bool], int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    channel: _Channel
-    answer: Answer | None  # None: it was not asked, for a graph is being captured
+# None: it was not asked, for a graph is being captured.
+_Found = tuple[_Channel, "Answer | None"]
 
 
 class DeviceOperations(Unwatched):
@@ -201,7 +200,8 @@ class DeviceOperations(Unwatched):
                 self._ask_due()
                 self._take(0.0)
             except BaseException:
-                self._give_up(list(self._open.values()))
+                for each in list(self._open.values()):
+                    self._lost(each)
                 raise
         return bool(self._open or self._works)
 
@@ -243,11 +243,11 @@ class DeviceOperations(Unwatched):
 
         def put() -> _Found:
             if channel.name not in QUERIED:
-                return _Found(channel, ask(question))
+                return channel, ask(question)
             answers: list[Answer] = []
             self._bind_device()
             self.captures.query(lambda: answers.append(ask(question)))
-            return _Found(channel, answers[0] if answers else None)
+            return channel, answers[0] if answers else None
 
         self._asker.ask(put)
 
@@ -257,7 +257,7 @@ class DeviceOperations(Unwatched):
         found = self._asker.answer(timeout_s)
         if found is None:
             return
-        channel, answer, now = found.channel, found.answer, _clock()
+        (channel, answer), now = found, _clock()
         if answer is None:
             channel.active_due = now + _ACTIVE_NS
             return
@@ -293,54 +293,40 @@ class DeviceOperations(Unwatched):
         if not channel.sighted and answer.full and asked:
             self._switch_off(channel)
             return
-        by_key = {each.key: each for each in answer.records}
         claimed = {key for each in self._open.values() for key in each.entries}
         for each in sorted(asked, key=lambda one: one.operation.begin):
             if each.operation.ended:
                 self._open.pop(each.operation.n, None)  # a wait that raised has ended it
             elif answer.full:
-                self._judge(channel, each, answer, by_key, claimed)
+                self._judge(channel, each, answer, claimed)
             else:
-                self._still_active(each, answer, by_key, claimed)
+                self._still_active(each, answer, claimed)
         if answer.full:
             self._younger_is_over(channel, asked, answer)
 
-    def _still_active(
-        self,
-        each: Running,
-        answer: Answer,
-        by_key: dict[tuple[int, int], Record],
-        claimed: set[tuple[int, int]],
-    ) -> None:
+    def _still_active(self, each: Running, answer: Answer, claimed: set[Key]) -> None:
         if not each.entries:
-            each.entries = matching.own(each, answer.records, claimed=claimed)
+            each.entries = matching.own(each, answer.records.values(), claimed=claimed)
             claimed.update(each.entries)
-        if any(key in by_key for key in each.entries):
+        if any(key in answer.records for key in each.entries):
             each.seen, each.gone = answer.asked, 0
         elif not each.gone:
             each.gone = answer.answered
 
-    def _judge(
-        self,
-        channel: _Channel,
-        each: Running,
-        answer: Answer,
-        by_key: dict[tuple[int, int], Record],
-        claimed: set[tuple[int, int]],
-    ) -> None:
+    def _judge(self, channel: _Channel, each: Running, answer: Answer, claimed: set[Key]) -> None:
         if not each.confirmed:
-            found = matching.own(each, answer.records, claimed=claimed)
+            found = matching.own(each, answer.records.values(), claimed=claimed)
             if found:
                 each.entries, each.confirmed = found, True
                 claimed.update(found)
             else:
                 each.misses += 1
-        said = matching.state(each, by_key)
+        said = matching.state(each, answer.records)
         if said is State.RUNNING:
             each.seen, each.gone = answer.asked, 0
         elif said is State.COMPLETED:
-            self._completed(channel, each, answer, [by_key[key] for key in each.entries])
-        elif each.confirmed and all(key in by_key for key in each.entries):
+            self._completed(channel, each, answer)
+        elif each.confirmed and all(key in answer.records for key in each.entries):
             self._lost(each)  # the recorder itself does not know
         elif each.entries:
             each.stale = True  # overwritten, or the recorder was reset: it may run for ever
@@ -355,9 +341,8 @@ class DeviceOperations(Unwatched):
             elif each.misses >= _MISSES and not each.entries:
                 self._lost(each)
 
-    def _completed(
-        self, channel: _Channel, each: Running, answer: Answer, records: list[Record]
-    ) -> None:
+    def _completed(self, channel: _Channel, each: Running, answer: Answer) -> None:
+        records = [answer.records[key] for key in each.entries]
         only = records[0] if len(records) == 1 else None
         late = self._timed and only is not None and only.duration_ms is None and not only.retired
         if late and answer.answered - each.until < _RETIRED_NS:
@@ -405,10 +390,7 @@ class DeviceOperations(Unwatched):
         """Nobody can say when the device has finished: that is on record, once."""
         channel.off = True
         self._recorder.note("note", text=why or blind())
-        self._give_up([e for e in self._open.values() if e.recorder == channel.name])
-
-    def _give_up(self, running: list[Running]) -> None:
-        for each in running:
+        for each in [e for e in self._open.values() if e.recorder == channel.name]:
             self._lost(each)
 
     # -- backends without a recorder ---------------------------------------------------------

@@ -12,6 +12,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import torch._C._distributed_c10d as c10d
+
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import NATIVE, Native
@@ -84,10 +86,8 @@ def _kernel(
     name: str,
     seen: Callable[[Call], None],
 ) -> Callable[..., Any]:
-    from torch._C._distributed_c10d import Work
-
     redispatch, after = redispatch_of(_NAMESPACE, name), after_key(kernels.key)
-    unbox_work, issued = Work.unbox, reader.operations.done
+    unbox_work, issued = c10d.Work.unbox, reader.operations.done
 
     def pass_on(keyset: Any, *args: Any) -> Any:
         return redispatch(keyset & after, *args)
@@ -117,12 +117,10 @@ class _Reader:
     def __init__(
         self, capture: Capture, operations: NativeOperations, row: Native, schema: Any
     ) -> None:
-        from torch._C._distributed_c10d import ProcessGroup
-
         self.operations = operations
         self._row = row
         self._capture = capture
-        self._unbox = ProcessGroup.unbox
+        self._unbox = c10d.ProcessGroup.unbox
         self._read_op = reduce_op_reader()
         self._names = [argument.name for argument in schema.arguments]
         self._defaults = {
@@ -188,12 +186,10 @@ def _splits(named: dict[str, Any]) -> list[list[int]] | None:
 
 def reduce_op_reader() -> Callable[[Any], str | None]:
     """Names a boxed ReduceOp; None on a torch that shows it to nobody."""
-    from torch._C._distributed_c10d import ReduceOp
-
-    if hasattr(ReduceOp, "unbox"):
-        return lambda boxed: arguments.reduce_op_name(ReduceOp.unbox(boxed))
+    if hasattr(c10d.ReduceOp, "unbox"):
+        return lambda boxed: arguments.reduce_op_name(c10d.ReduceOp.unbox(boxed))
     # To make the member and ask it for its name would cost as much again as asking the box.
-    names = {int(member): name for name, member in ReduceOp.RedOpType.__members__.items()}
+    names = {int(member): name for name, member in c10d.ReduceOp.RedOpType.__members__.items()}
 
     def read(boxed: Any) -> str | None:
         try:

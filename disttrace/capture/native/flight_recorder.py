@@ -19,6 +19,7 @@ from disttrace.capture.native import gil_free
 from disttrace.journal.extension_modules import orjson
 
 _E = TypeVar("_E")
+Key = tuple[int, int]
 
 BUFFER = "TORCH_NCCL_TRACE_BUFFER_SIZE"
 _BUFFER_FIRST = "TORCH_FR_BUFFER_SIZE"  # where it is set, it wins; torch 2.5 does not know it
@@ -67,7 +68,7 @@ class Record:
     duration_ms: float | None
 
     @property
-    def key(self) -> tuple[int, int]:
+    def key(self) -> Key:
         """What no other entry of the recorder has: numbers begin anew when it is reset."""
         return self.number, self.created
 
@@ -80,7 +81,7 @@ class Answer:
     ``perf_counter_ns``, ``offset`` is unix time less that; ``empty``: it holds no entry at all.
     """
 
-    records: tuple[Record, ...]
+    records: Mapping[Key, Record]
     full: bool
     asked: int
     answered: int
@@ -236,7 +237,7 @@ def _answer(
     text = dump()
     answered = time.perf_counter_ns()
     entries = split(text)
-    records = tuple(_newest(entries, parse, question))
+    records = {each.key: each for each in _newest(entries, parse, question)}
     return Answer(records, not question.active, asked, answered, offset, not entries)
 
 

@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch.distributed.distributed_c10d as c10d
+
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import NATIVE, Native
@@ -33,15 +35,11 @@ _ISSUE_FAILED = RuntimeError("the operation raised when it was issued")
 
 def supported() -> bool:
     """Whether this torch has hooks."""
-    from torch._C._distributed_c10d import ProcessGroup
-
-    return hasattr(ProcessGroup, "register_pre_hook")
+    return hasattr(c10d.ProcessGroup, "register_pre_hook")
 
 
 def install(capture: Capture) -> None:
     """Hook every group, now and later."""
-    from torch.distributed import distributed_c10d as c10d
-
     hooks = Hooks(capture)
     capture.groups.on_new.append(hooks.appeared)
     capture.engine.on_undo(PART, "native hooks of groups", hooks.detach)

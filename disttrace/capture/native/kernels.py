@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from disttrace.capture.wrapping.context import Capture
 from disttrace.patching import dynamo
 
@@ -58,8 +60,6 @@ class Kernels:
                 running.pop()
 
         if self._library is None:
-            import torch
-
             self._library = torch.library.Library(self._namespace, "IMPL")
             self._undoable()
         for function in (traced, kernel):
@@ -89,8 +89,6 @@ class Kernels:
 
 def operators(namespace: str) -> Iterator[str]:
     """Names of the operators of a namespace that this torch has, without making torch.ops' own."""
-    import torch
-
     for qualified in torch._C._dispatch_get_all_op_names():
         found, _, name = qualified.partition("::")
         if found == namespace and "." not in name:
@@ -99,15 +97,11 @@ def operators(namespace: str) -> Iterator[str]:
 
 def schema_of(namespace: str, name: str) -> Any:
     """The schema of an operator."""
-    import torch
-
     return torch._C._get_schema(f"{namespace}::{name}", "")
 
 
 def redispatch_of(namespace: str, name: str) -> Callable[..., Any]:
     """``redispatch(keyset, *arguments)`` of an operator, without a Python frame of its own."""
-    import torch
-
     handle = torch._C._dispatch_find_schema_or_throw(f"{namespace}::{name}", "")
     redispatch: Callable[..., Any] = handle.redispatch_boxed
     return redispatch
@@ -115,8 +109,6 @@ def redispatch_of(namespace: str, name: str) -> Callable[..., Any]:
 
 def dispatch_key(name: str) -> Any:
     """torch's own object for a key; not all of them are attributes of ``DispatchKey``."""
-    import torch
-
     return torch._C._parse_dispatch_key(name)
 
 
@@ -131,15 +123,13 @@ def after_key(name: str = KEY) -> Any:
 def including(name: str) -> Iterator[None]:
     """Have the calling thread come through the kernels of a key, also in what a mode or a tensor
     subclass runs: torch excludes all keys above its own there."""
-    from torch import _C
-
     key = dispatch_key(name)
-    included = _C._dispatch_tls_is_dispatch_key_included(key)
-    excluded = _C._dispatch_tls_is_dispatch_key_excluded(key)
-    _C._dispatch_tls_set_dispatch_key_included(key, True)
-    _C._dispatch_tls_set_dispatch_key_excluded(key, False)
+    included = torch._C._dispatch_tls_is_dispatch_key_included(key)
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+    torch._C._dispatch_tls_set_dispatch_key_included(key, True)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
     try:
         yield
     finally:
-        _C._dispatch_tls_set_dispatch_key_included(key, included)
-        _C._dispatch_tls_set_dispatch_key_excluded(key, excluded)
+        torch._C._dispatch_tls_set_dispatch_key_included(key, included)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, excluded)

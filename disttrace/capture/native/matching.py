@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from disttrace.capture.native.flight_recorder import COMPLETED, QUERIED, Record
+from disttrace.capture.native.flight_recorder import COMPLETED, QUERIED, Key, Record
 from disttrace.recording.operation import Operation
 
-Key = tuple[int, int]
 SLACK_NS = 2_000
 """Between two clocks read at the same moment."""
 _BEFORE_NS = 1_000_000
@@ -58,7 +57,9 @@ class Running:
         return min((number for number, _ in self.entries), default=1 << 62)
 
 
-def own(running: Running, records: Sequence[Record], *, claimed: Iterable[Key]) -> tuple[Key, ...]:
+def own(
+    running: Running, records: Collection[Record], *, claimed: Iterable[Key]
+) -> tuple[Key, ...]:
     """The entries of ``running``, the newest of those that were coalesced into one launch.
 
     Entries of one launch (an uneven all_gather, a batch) have no events except for the last one,

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
 from disttrace.capture.native import cxx_callers
 from disttrace.capture.wrapping.context import Capture
 from disttrace.patching import dynamo
@@ -50,8 +52,6 @@ class OperatorCalls:
         """Do so with those of ``namespace`` that ``which`` gives, once it is looked up."""
 
         def arm() -> None:
-            import torch
-
             for name, argument in () if self._over else which(namespace):
                 packet = getattr(getattr(torch.ops, namespace), name)
                 for operator in (packet, packet.default):

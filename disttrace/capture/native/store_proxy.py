@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch._C._distributed_c10d as c10d
+
 from disttrace.capture.instrumentation.store import ROWS, Row, key_and_size, size
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import after
@@ -38,15 +40,13 @@ def install(capture: Capture) -> None:
 
     Installed before the other parts: it calls the methods of Store that stand there now.
     """
-    import torch._C._distributed_c10d as c10d
-
     chosen = [name for name in _BACKENDS if name in capture.store_trace]
     # Gloo's lazy connections come from threads of its own, at any time: there the real store stays.
     if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
         chosen = [name for name in chosen if name != "gloo"]
     owners = [getattr(c10d, _BACKENDS[name], None) for name in chosen]
     if any(owners):
-        lives = _Lives(capture, _proxy_class(capture, c10d.Store))
+        lives = _Lives(capture, _proxy_class(capture))
         for owner in filter(None, owners):
             capture.engine.attribute(PART, owner, "__init__", lives.constructor)
         claim = after(capture, PART, lives.claim)
@@ -123,20 +123,17 @@ class _Lives:
 
 def _is_detail() -> bool:
     """Whether backends are wrapped: their Python objects then die long before they do."""
-    import torch._C._distributed_c10d as c10d
-
     return bool(c10d.get_debug_level() == c10d.DebugLevel.DETAIL)
 
 
 def _is_plain(kind: type) -> bool:
     """Whether this is one of torch's own stores, of C++ through and through."""
-    import torch._C._distributed_c10d as c10d
-
     return any(kind is getattr(c10d, name, None) for name in _STORES)
 
 
-def _proxy_class(capture: Capture, base: type) -> type:
+def _proxy_class(capture: Capture) -> type:
     """A subclass of Store that passes everything on, and records what it passes on."""
+    base = c10d.Store
 
     def __init__(self: Any, store: Any) -> None:
         construct(self)
@@ -146,7 +143,7 @@ def _proxy_class(capture: Capture, base: type) -> type:
             set_timeout(self, store.timeout)
 
     construct: Callable[[Any], None] = base.__dict__["__init__"]
-    set_timeout = base.set_timeout  # type: ignore[attr-defined]
+    set_timeout = base.set_timeout
     methods: dict[str, Any] = {"__init__": __init__}
     for row in ROWS:
         if hasattr(base, row.method):
