@@ -45,7 +45,7 @@ _RENAMED = {"host_name": "host", "file_name": "path"}
 
 def install(capture: Capture) -> None:
     """Patch the constructors that this torch has."""
-    patch, part = functools.partial(capture.engine.attribute, PART), _Constructors(capture)
+    patch, part = functools.partial(capture.engine.attribute, PART), Part(capture, PART)
     for name, arguments in _STORE_ARGUMENTS.items():
         owner = getattr(c10d, name, None)
         if owner is not None:
@@ -88,10 +88,6 @@ def install(capture: Capture) -> None:
         (c10d.ProcessGroup, "_register_backend", registered),
     ):
         patch(owner, name, after(capture, PART, look))
-
-
-class _Constructors(Part):
-    name = PART
 
 
 def _store(part: Part, owner: type, names: tuple[str, ...], original: Function) -> Function:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch._C._distributed_c10d as c10d
@@ -10,10 +12,10 @@ import torch._C._distributed_c10d as c10d
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Row
 from disttrace.capture.hot_path import call_key, wrapper
-from disttrace.capture.instrumentation.callback import called_back
 from disttrace.capture.wrapping.call_definition import definition
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part
+from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
+from disttrace.patching import dynamo
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "collectives and messages"
@@ -34,7 +36,7 @@ def install(capture: Capture) -> None:
             for row, part in parts:
                 make = functools.partial(part.wrapper, owner)
                 if owner is not c10d.Backend and issubclass(owner, c10d.Backend):
-                    make = functools.partial(called_back, capture, PART, row, make)
+                    make = functools.partial(_called_back, capture, row, make)
                 capture.engine.attribute(PART, owner, row.method, make)
 
     capture.instrumenters.append(instrument)
@@ -45,10 +47,8 @@ def install(capture: Capture) -> None:
 class GroupPart(Part):
     """One method: its wrapper, and what that leaves to ordinary functions."""
 
-    name = PART
-
     def __init__(self, capture: Capture, row: Row, *, options_tell: bool) -> None:
-        super().__init__(capture)
+        super().__init__(capture, PART)
         self._row = row
         self._read_key = call_key.key_of(row) if options_tell else call_key.any_key
         self._async_local = None if options_tell else _async_local
@@ -89,6 +89,33 @@ class GroupPart(Part):
             works.device.add(operation, None, None)
         else:
             recorder.end(operation)
+
+
+class _CalledBack(Part):
+    def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
+        self.capture.issuing.pop(threading.get_ident(), None)  # such an operation has no post-hook
+        super().failed(thread, operation, error)
+
+
+def _called_back(
+    capture: Capture, row: Row, make: Callable[[Function], Any], original: Function
+) -> Function:
+    """The wrapper of a Python backend's method: ``make(original)``, unless C++ calls it for an
+    operation that the group's pre-hook has put on record."""
+    recorded, issuing = make(original), capture.issuing
+    dynamo.skip_function(recorded)
+
+    def begun(
+        thread: ThreadState, backend: Any, args: Args, kwargs: Kwargs, frame: Any
+    ) -> Operation | None:
+        """What a hook has begun on this thread, if it is this method's: a stale one is not."""
+        operation, _ = issuing.get(threading.get_ident(), (None, ()))
+        if operation is None or operation.call.op != row.op:
+            return None
+        entry = capture.groups.get(id(backend))
+        return operation if entry is not None and entry.n == operation.call.group else None
+
+    return wrap(_CalledBack(capture, PART), recorded, begun, lambda *_: None)
 
 
 def _asynchronous(capture: Capture, signature: arguments.Signature, frame: Any) -> bool | None:

@@ -72,10 +72,8 @@ def install(capture: Capture) -> None:
 class StorePart(Part):
     """One method: its wrapper, and what that leaves to ordinary functions."""
 
-    name = PART
-
     def __init__(self, capture: Capture, row: Row) -> None:
-        super().__init__(capture)
+        super().__init__(capture, PART)
         self._row = row
         self._describe = functools.partial(key_and_size, capture.keys, row)
 

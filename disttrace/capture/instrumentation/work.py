@@ -17,7 +17,7 @@ PART = "waits"
 
 def install(capture: Capture) -> None:
     """Patch ``wait`` in Work; subclasses.py does it in those that have their own."""
-    part = WaitPart(capture)
+    part = WaitPart(capture, PART)
 
     def instrument(owner: type) -> None:
         if issubclass(owner, Work):
@@ -29,8 +29,6 @@ def install(capture: Capture) -> None:
 
 class WaitPart(Part):
     """The wrapper of waits, and what it leaves to ordinary functions."""
-
-    name = PART
 
     def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""

@@ -75,10 +75,6 @@ def install(capture: Capture) -> None:
     operator_calls.before_first(capture, PART, autograd, functional.issuers, appeared)
 
 
-class _Kernels(Part):
-    name = PART
-
-
 def _kernel(
     capture: Capture,
     kernels: Kernels,
@@ -108,7 +104,7 @@ def _kernel(
         work = None if last is None or type(last) is tuple else unbox_work(last)
         issued(operation, work, reader.filled(args))
 
-    return wrap(_Kernels(capture), pass_on, begin, returned)
+    return wrap(Part(capture, PART), pass_on, begin, returned)
 
 
 class _Reader:

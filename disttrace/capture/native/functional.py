@@ -259,8 +259,6 @@ def _wait_kernel(capture: Capture, kernels: Kernels) -> Function:
 
 
 class _Waits(Part):
-    name = PART
-
     def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
         self.capture.works.over(operation)
         self.capture.recorder.failed(operation, error, on_issue=False)
@@ -294,4 +292,4 @@ def _waiting(capture: Capture, original: Function, passes: Callable[[], int]) ->
         if not operation.call.device_ends:
             end(operation)
 
-    return wrap(_Waits(capture), original, begin, returned)
+    return wrap(_Waits(capture, PART), original, begin, returned)

@@ -9,7 +9,6 @@ the backend, it pins the store's port.
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +17,9 @@ import torch._C._distributed_c10d as c10d
 
 from disttrace.capture.instrumentation.store import ROWS, Row, key_and_size, size
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import after
+from disttrace.capture.wrapping.wrappers import Args, Kwargs, Part, after, wrap
 from disttrace.journal.format import STORE
-from disttrace.recording.operation import Operation
+from disttrace.recording.operation import Operation, ThreadState
 
 PART = "store traffic from C++"
 
@@ -162,38 +161,17 @@ def _passed_on(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recorded(capture: Capture, row: Row, original: Callable[..., Any]) -> Callable[..., Any]:
-    recorder = capture.recorder
-    op = f"store.{row.method}"
+    op, recorder = f"store.{row.method}", capture.recorder
 
-    def begin(self: Any, args: tuple[Any, ...]) -> Operation:
-        frame, n, extra = sys._getframe(2), self._entry.n, key_and_size(capture.keys, row, args, {})
+    def begin(thread: ThreadState, proxy: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
+        n, extra = proxy._entry.n, key_and_size(capture.keys, row, args, {})
         keys = {"kind": STORE, "store": n, "origin": "c++", "async": False}
         return capture.begin_alone(frame, op, (n,), keys, extra)
 
-    def method(self: Any, *args: Any) -> Any:
-        if recorder.off:
-            return original(self._real, *args)
-        operation = None
-        try:
-            thread = recorder.threads.state
-            operation = begin(self, args)
-        except BaseException as error:
-            capture.fail(PART, error)
-        if operation is None:
-            return original(self._real, *args)
-        was_inside = thread.inside
-        try:
-            thread.inside = True
-            result = original(self._real, *args)
-        except BaseException as error:
-            thread.inside = was_inside
-            capture.failed(PART, operation, error, on_issue=False)
-            raise
-        thread.inside = was_inside
-        try:
-            recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")
-        except BaseException as error:
-            capture.fail(PART, error)
-        return result
+    def returned(
+        thread: ThreadState, operation: Operation, proxy: Any, args: Any, result: Any
+    ) -> None:
+        recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")
 
-    return method
+    part = Part(capture, PART, on_issue=False)
+    return wrap(part, _passed_on(original), begin, returned, nested=True)

@@ -28,11 +28,11 @@ Returned = Callable[[ThreadState, Operation, Any, Args, Any], None]
 class Part:
     """What the wrapper of a method leaves to ordinary functions, in either core."""
 
-    name: str
-    on_issue = True  # what the call raises, it raises before anything is under way
-
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, name: str, *, on_issue: bool = True) -> None:
+        """``on_issue``: what the call raises, it raises before anything is under way."""
         self.capture = capture
+        self._name = name
+        self._on_issue = on_issue
 
     def begin(
         self, thread: ThreadState, owner: Any, args: Args, kwargs: Kwargs, frame: Any
@@ -46,11 +46,11 @@ class Part:
 
     def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
         """The user's call raised ``error``, which the wrapper raises again."""
-        self.capture.recorder.failed(operation, error, on_issue=self.on_issue)
+        self.capture.recorder.failed(operation, error, on_issue=self._on_issue)
 
     def fail(self, error: BaseException) -> None:
         """Something of ours raised ``error``. Raises it again where it is not ours after all."""
-        self.capture.fail(self.name, error)
+        self.capture.fail(self._name, error)
 
 
 def wrap(
@@ -61,19 +61,21 @@ def wrap(
     *,
     owner: type | None = None,
     name: str = "",
+    nested: bool = False,
 ) -> Function:
     """The wrapper of an operation, or of ``owner.name``: ``begin`` puts the begin on record, None:
     there is none.
 
     A call that comes back through a wrapper on the same thread (a Python subclass, torch's own
-    wrappers) is the same operation and passes.
+    wrappers) is the same operation and passes, unless it is recorded ``nested``.
     """
     core, elsewhere = part.capture.recorder.core, owner and Elsewhere(original, owner, name)
     threads = core.threads
 
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         thread = threads.state
-        if thread.inside or core.off:
+        inside = thread.inside
+        if (inside and not nested) or core.off:
             return original(self, *args, **kwargs)
         operation, ours, frame = None, None, sys._getframe().f_back
         try:
@@ -94,13 +96,13 @@ def wrap(
             else:
                 result = elsewhere.call(self, args, kwargs)
         except BaseException as error:
-            thread.inside = False
+            thread.inside = inside
             try:
                 part.failed(thread, operation, error)
             except BaseException as failure:
                 part.fail(failure)
             raise
-        thread.inside = False
+        thread.inside = inside
         try:
             returned(thread, operation, self, args, result)
         except BaseException as error:
