@@ -25,15 +25,15 @@ class Coverage:
 
 def activate(capture: Capture) -> None:
     """Install every part that this torch has; one that fails is left out and named once."""
-    from disttrace.capture.parts import PARTS
+    from disttrace.capture.parts import parts
 
     global _current
     _current = capture
-    for part in PARTS:
+    for part in parts():
         try:
             part.install(capture)
         except BaseException as error:
-            capture.fail(part.name, error)
+            capture.fail(part.PART, error)
     _skip_our_frames()
 
 

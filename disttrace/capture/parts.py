@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from types import ModuleType
 
 from disttrace.capture import missing
 from disttrace.capture.instrumentation import (
@@ -31,54 +30,40 @@ from disttrace.capture.native import (
 from disttrace.capture.wrapping.context import Capture
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One part of the capture: its name in messages, and what opens it."""
-
-    name: str
-    install: Callable[[Capture], None]
-
-
-def _issued_by_cxx(capture: Capture) -> None:
-    """Native hooks where this torch has them, else dispatcher kernels."""
-    if hooks.supported():
-        hooks.install(capture)
-    else:
-        dispatcher.install(capture)
-
-
-PARTS: tuple[Part, ...] = (
-    Part(store_proxy.PART, store_proxy.install),
-    Part(constructors.PART, constructors.install),
-    Part(store.PART, store.install),
-    Part(process_group.PART, process_group.install),
-    Part(rejected_calls.PART, rejected_calls.install),
-    Part(completion_queries.PART, completion_queries.install),
-    Part(device_completion.PART, device_completion.install),
-    Part(work.PART, work.install),
-    Part(hooks.PART, _issued_by_cxx),
-    Part(functional.PART, functional.install),
-    Part(functions.PART, functions.install),
-    Part(coalescing.PART, coalescing.install),
-    Part(group_methods.PART, group_methods.install),
-    Part(record_comm.PART, record_comm.install),
-    Part(subclasses.PART, subclasses.install),
-    Part(elastic.PART, elastic.install),
-)
+def parts() -> list[ModuleType]:
+    """Modules with the ``PART`` that messages name, and the ``install`` that opens it."""
+    return [
+        store_proxy,
+        constructors,
+        store,
+        process_group,
+        rejected_calls,
+        completion_queries,
+        device_completion,
+        work,
+        hooks if hooks.supported() else dispatcher,  # what C++ issues
+        functional,
+        functions,
+        coalescing,
+        group_methods,
+        record_comm,
+        subclasses,
+        elastic,
+    ]
 
 
 def survey(capture: Capture | None) -> tuple[list[tuple[str, str]], list[str]]:
     """(part, state) of each part in this process, and sentences on what is not captured."""
     states = []
-    for part in PARTS:
+    for part in parts():
         if capture is None:
             state = "available"
-        elif part.name in capture.broken:
+        elif part.PART in capture.broken:
             state = "switched off after it failed"
         else:
-            count = len(capture.engine.names(part.name))
+            count = len(capture.engine.names(part.PART))
             state = f"active, {count} patches" if count else "nothing to patch here"
-        states.append((part.name, state))
+        states.append((part.PART, state))
     return states, missing.sentences()
 
 

@@ -23,21 +23,21 @@ _FUNCTIONS = ("_broadcast_coalesced", "_verify_params_across_processes")
 
 
 def watch_operators(
-    capture: Capture, part: str, appeared: Callable[[], None], namespaces: tuple[str, ...]
+    capture: Capture, part: str, appeared: Callable[[], None], namespace: str
 ) -> None:
-    """Call ``appeared`` when one of ``namespaces`` of torch.ops is first looked up; now if it was.
+    """Call ``appeared`` when ``namespace`` of torch.ops is first looked up; now if it was.
 
     torch.ops makes a namespace at its first use and keeps it, so this costs nothing later.
     """
 
-    def looked_up(namespace: Any, ops: Any, name: str) -> None:
-        if name in namespaces:
+    def looked_up(found: Any, ops: Any, name: str) -> None:
+        if name == namespace:
             guarded(capture, part, appeared)
 
     def watch(module: Any) -> None:
         wrapper = after(capture, part, looked_up)
         capture.engine.attribute(part, module._Ops, "__getattr__", wrapper)
-        if any(name in vars(module.ops) for name in namespaces):
+        if namespace in vars(module.ops):
             guarded(capture, part, appeared)
 
     capture.when_imported("torch._ops", watch)

@@ -18,7 +18,7 @@ from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import NATIVE, Native
 from disttrace.capture.hot_path.call_key import freeze
-from disttrace.capture.native import cxx_callers, functional, hooks, operator_calls
+from disttrace.capture.native import cxx_callers, functional, hooks
 from disttrace.capture.native.kernels import (
     WITHIN,
     Kernels,
@@ -28,6 +28,7 @@ from disttrace.capture.native.kernels import (
     schema_of,
 )
 from disttrace.capture.native.operations import NativeOperations
+from disttrace.capture.native.operator_calls import before_cxx_issues
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.call_definition import Define
@@ -69,10 +70,8 @@ def install(capture: Capture) -> None:
         within.once(functools.partial(place, within))
 
     issuing = functional.Issuing(capture, PART, called, appeared)
-    cxx_callers.watch(capture, PART, appeared)
-    cxx_callers.watch_operators(capture, PART, appeared, (_NAMESPACE,))
-    autograd = operator_calls.AUTOGRAD
-    operator_calls.before_first(capture, PART, autograd, functional.issuers, appeared)
+    before_cxx_issues(capture, PART, appeared)
+    cxx_callers.watch_operators(capture, PART, appeared, _NAMESPACE)
 
 
 def _kernel(

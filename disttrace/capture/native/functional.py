@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,20 +22,18 @@ import torch
 from disttrace import errors
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import freeze
-from disttrace.capture.native import cxx_callers, operator_calls
+from disttrace.capture.native import cxx_callers
 from disttrace.capture.native.kernels import (
     WITHIN,
     Kernels,
     after_key,
     including,
-    operators,
     redispatch_of,
-    schema_of,
 )
-from disttrace.capture.native.operator_calls import Function, OperatorCalls
+from disttrace.capture.native.operator_calls import OperatorCalls, before_cxx_issues, issuers
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Args, Part, wrap
+from disttrace.capture.wrapping.wrappers import Args, Function, Part, wrap
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.operation import Call, Operation, ThreadState
 
@@ -43,18 +41,8 @@ PART = "waits of functional collectives"
 NAMESPACES = (cxx_callers.FUNCTIONAL, "_dtensor")
 _WAIT = "wait_tensor"
 
-# Operators that communicate say in which group; the others only wait for a result, or wrap it.
-_GROUP = "group_name"
 # torch's backend without traffic: what it issues is complete.
 _NO_TRAFFIC = {"fake"}
-
-
-def issuers(namespace: str) -> Iterator[tuple[str, int]]:
-    """Operators of a namespace that communicate, and the position of the group."""
-    for name in operators(namespace):
-        arguments = [argument.name for argument in schema_of(namespace, name).arguments]
-        if _GROUP in arguments:
-            yield name, arguments.index(_GROUP)
 
 
 class Issuing:
@@ -244,8 +232,7 @@ def install(capture: Capture) -> None:
     OperatorCalls(capture, PART, wrap, appeared).watch(
         cxx_callers.FUNCTIONAL, lambda namespace: ((_WAIT, 0),)
     )
-    cxx_callers.watch(capture, PART, appeared)
-    operator_calls.before_first(capture, PART, operator_calls.AUTOGRAD, issuers, appeared)
+    before_cxx_issues(capture, PART, appeared)
 
 
 def _wait_kernel(capture: Capture, kernels: Kernels) -> Function:

@@ -8,21 +8,33 @@ one), so whatever else a first call needs can wait for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
-from disttrace.capture.native import cxx_callers
+from disttrace.capture.native.cxx_callers import guarded, watch, watch_operators
+from disttrace.capture.native.kernels import operators, schema_of
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function, before
 from disttrace.patching import dynamo
 
 AUTOGRAD = "_c10d_functional_autograd"
 """Its operators stand above the keys at which kernels can see them, and issue from there."""
 
-Function = Callable[..., Any]
+# Operators that communicate say in which group; the others only wait for a result, or wrap it.
+_GROUP = "group_name"
+
 # Names of operators of a namespace, and the position of the argument of each that matters.
 Which = Callable[[str], Iterable[tuple[str, int]]]
+
+
+def issuers(namespace: str) -> Iterator[tuple[str, int]]:
+    """Operators of a namespace that communicate, and the position of the group."""
+    for name in operators(namespace):
+        arguments = [argument.name for argument in schema_of(namespace, name).arguments]
+        if _GROUP in arguments:
+            yield name, arguments.index(_GROUP)
 
 
 class OperatorCalls:
@@ -58,7 +70,7 @@ class OperatorCalls:
                     self.known[id(operator)] = name, argument
                     self._arm(operator)
 
-        cxx_callers.watch_operators(self._capture, self._part, arm, (namespace,))
+        watch_operators(self._capture, self._part, arm, namespace)
 
     def disarm(self) -> None:
         """Give every operator its class back."""
@@ -78,7 +90,7 @@ class OperatorCalls:
         call = self._wrap(original.__call__)
 
         def op(operator: Any) -> Any:
-            cxx_callers.guarded(self._capture, self._part, self._scripted)
+            guarded(self._capture, self._part, self._scripted)
             return original.op.fget(operator)
 
         for function in (call, op):
@@ -88,26 +100,16 @@ class OperatorCalls:
         return made
 
 
-def before_first(
-    capture: Capture,
-    part: str,
-    namespace: str,
-    which: Which,
-    called: Callable[[], None],
-) -> None:
-    """Call ``called`` before the first operator of ``namespace`` is, in the thread that calls it;
-    from then on they are as they were."""
+def before_cxx_issues(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
+    """Call ``appeared`` before whatever issues operations from C++ can do so; of autograd's
+    operators, before the first of them is called, in that thread."""
 
     def trip() -> None:
-        called()  # whoever comes meanwhile waits in there
+        appeared()  # whoever comes meanwhile waits in there
         calls.disarm()
 
-    def wrap(original: Function) -> Function:
-        def __call__(operator: Any, /, *args: Any, **kwargs: Any) -> Any:
-            cxx_callers.guarded(capture, part, trip)
-            return original(operator, *args, **kwargs)
-
-        return __call__
-
-    calls = OperatorCalls(capture, part, wrap, trip)
-    calls.watch(namespace, which)
+    calls = OperatorCalls(
+        capture, part, before(capture, part, lambda *_, **__: guarded(capture, part, trip)), trip
+    )
+    calls.watch(AUTOGRAD, issuers)
+    watch(capture, part, appeared)

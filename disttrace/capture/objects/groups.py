@@ -211,15 +211,13 @@ def _said(entry: GroupEntry) -> dict[str, Any]:
     return entry.keys if store is None or store.n < 0 else {**entry.keys, "store": store.n}
 
 
+_ASKED = {"rank": "rank", "size": "size", "name": "group_name", "desc": "group_desc"}
+
+
 def described(group: Any) -> dict[str, Any]:
     """What a live group says of itself, with torch's registry of groups where it is in there."""
     keys: dict[str, Any] = {"type": type(group).__name__}
-    for key, name in (
-        ("rank", "rank"),
-        ("size", "size"),
-        ("name", "group_name"),
-        ("desc", "group_desc"),
-    ):
+    for key, name in _ASKED.items():
         try:
             value = getattr(group, name)
             keys[key] = value() if callable(value) else value
