@@ -156,31 +156,24 @@ def _children(capture: Capture, workers: Workers, popen: type) -> None:
 def _events(capture: Capture, record: Any) -> None:
     """The rendezvous's own events, which go to a null handler otherwise."""
 
-    def make(original: types.FunctionType) -> Callable[..., Any]:
-        signature = inspect.signature(original)
+    signature = inspect.signature(record)
 
-        def construct(*args: Any, **kwargs: Any) -> Any:
-            try:
-                event = signature.bind(*args, **kwargs).arguments
-                state = getattr(event.get("node_state"), "value", "")
-                # Keep-alives come every few seconds for as long as the job runs.
-                if state != "RUNNING" or not event.get("name", "").endswith("_keep_alive"):
-                    capture.recorder.note(
-                        "rendezvous",
-                        event=event.get("name"),
-                        text=str(event.get("message")),
-                        state=state,
-                        run=event.get("run_id"),
-                        rank=event.get("rank"),
-                        node=event.get("hostname"),
-                    )
-            except BaseException as error:
-                capture.fail(PART, error)
-            return original(*args, **kwargs)
+    def told(*args: Any, **kwargs: Any) -> None:
+        event = signature.bind(*args, **kwargs).arguments
+        state = getattr(event.get("node_state"), "value", "")
+        # Keep-alives come every few seconds for as long as the job runs.
+        if state != "RUNNING" or not event.get("name", "").endswith("_keep_alive"):
+            capture.recorder.note(
+                "rendezvous",
+                event=event.get("name"),
+                text=str(event.get("message")),
+                state=state,
+                run=event.get("run_id"),
+                rank=event.get("rank"),
+                node=event.get("hostname"),
+            )
 
-        return construct
-
-    capture.engine.function(PART, record, make)
+    capture.engine.function(PART, record, before(capture, PART, told))
 
 
 def _operation(
