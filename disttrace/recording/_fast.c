@@ -234,32 +234,15 @@ static PyMethodDef window_methods[] = {
     {NULL},
 };
 
-/* ---- Counter ------------------------------------------------------------------------------ */
+/* ---- Counter: see core.py's NativeCounter ----------------------------------------------------- */
 
 typedef struct {
     PyObject_HEAD
     int64_t last;
 } Counter;
 
-static PyObject *counter_next(PyObject *self, PyObject *Py_UNUSED(ignored)) {
-    return PyLong_FromLongLong(++((Counter *)self)->last);
-}
-
-static PyObject *counter_give_back(PyObject *self, PyObject *number) {
-    int64_t value = PyLong_AsLongLong(number);
-    if (value == -1 && PyErr_Occurred()) return NULL;
-    if (((Counter *)self)->last == value) ((Counter *)self)->last = value - 1;
-    Py_RETURN_NONE;
-}
-
 static PyMemberDef counter_members[] = {
-    {"last", T_LONGLONG, offsetof(Counter, last), READONLY, NULL},
-    {NULL},
-};
-
-static PyMethodDef counter_methods[] = {
-    {"next", counter_next, METH_NOARGS, "1, 2, 3, ..."},
-    {"give_back", counter_give_back, METH_O, "The number was taken for nothing."},
+    {"last", T_LONGLONG, offsetof(Counter, last), 0, NULL},
     {NULL},
 };
 
@@ -791,7 +774,8 @@ static PyObject *option_get(PyObject *op, PyObject *options, PyObject *type) {
 /* ---- records of operations ------------------------------------------------------------------ */
 
 static Counter *counter_of(Core *core, Call *call) {
-    int counted = call->counter != NULL && Py_IS_TYPE(call->counter, core->state->types[COUNTER]);
+    int counted = given(call->counter) &&
+                  PyObject_TypeCheck(call->counter, core->state->types[COUNTER]);
     return counted ? (Counter *)call->counter : NULL;
 }
 
@@ -1075,17 +1059,8 @@ static PyObject *core_forget_calls(PyObject *op, PyObject *Py_UNUSED(ignored)) {
     Core *self = (Core *)op;
     forget_calls(self);
     self->first_code = self->state->last_code + 2;
+    self->thread_id = 0; /* after a fork another thread may have it */
     Py_RETURN_NONE;
-}
-
-static PyObject *core_forget(PyObject *op, PyObject *Py_UNUSED(ignored)) {
-    Core *self = (Core *)op;
-    /* What is in flight is the parent's; a Work must not be destroyed here, and is not held. */
-    while (self->oldest != NULL) operation_over(self->oldest);
-    PyDict_Clear(self->works);
-    PyDict_Clear(self->open);
-    self->thread_id = 0;
-    return core_forget_calls(op, NULL);
 }
 
 static PyMethodDef core_methods[] = {
@@ -1099,7 +1074,6 @@ static PyMethodDef core_methods[] = {
     {"in_flight", core_in_flight, METH_NOARGS, "Operations that are not over, oldest first."},
     {"find", core_find, METH_VARARGS, "A call by name, group, values and frame, or None."},
     {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and of what is known of code."},
-    {"forget", core_forget, METH_NOARGS, NULL},
     {NULL},
 };
 
@@ -1487,8 +1461,8 @@ static PyType_Slot window_slots[] = {
     {0, NULL},
 };
 static PyType_Slot counter_slots[] = {
-    {Py_tp_new, PyType_GenericNew},   {Py_tp_dealloc, object_dealloc},
-    {Py_tp_methods, counter_methods}, {Py_tp_members, counter_members},
+    {Py_tp_new, PyType_GenericNew},
+    {Py_tp_members, counter_members},
     {0, NULL},
 };
 static PyType_Slot call_slots[] = {
@@ -1532,7 +1506,7 @@ static PyType_Slot method_slots[] = {
     {"disttrace.recording._fast." name, sizeof(struct), 0, Py_TPFLAGS_DEFAULT | (flags), slots}
 static PyType_Spec specs[TYPES] = {
     [WINDOW] = TYPE("Window", Window, 0, window_slots),
-    [COUNTER] = TYPE("Counter", Counter, 0, counter_slots),
+    [COUNTER] = TYPE("Counter", Counter, Py_TPFLAGS_BASETYPE, counter_slots),
     [CALL] = TYPE("Call", Call, 0, call_slots),
     [THREAD] = TYPE("ThreadState", Thread, 0, thread_slots),
     [OPERATION] = TYPE("Operation", Operation, Py_TPFLAGS_DISALLOW_INSTANTIATION, operation_slots),

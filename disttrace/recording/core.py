@@ -166,7 +166,8 @@ class PlainCore:
 
     def forget(self) -> None:
         """After fork, in the child: threads, and what is in flight, are the parent's."""
-        self._in_flight.clear()
+        for operation in self.in_flight():
+            self.over(operation)
         self.works.clear()
         self.open.clear()
         self.threads.forget()
@@ -225,6 +226,7 @@ def _native_core() -> Any:
     """The class of the native core: its types, and in Python what need not be fast."""
     fast = native()
     base: Any = fast.Core
+    counting: Any = fast.Counter
 
     def make_call(n: int, op: str, synchronous: bool, counter: Counter | None) -> Call:
         call: Call = fast.Call()
@@ -239,19 +241,32 @@ def _native_core() -> Any:
         retail(thread)
         return thread
 
+    class NativeCounter(counting):
+        """Counts as ``Counter``; C counts by itself."""
+
+        __slots__ = ()
+
+        def next(self) -> int:
+            self.last += 1
+            return int(self.last)
+
+        def give_back(self, number: int) -> None:
+            if self.last == number:
+                self.last -= 1
+
     class NativeCore(base):
         """Begins and ends of operations, as ``PlainCore``."""
 
         name = NATIVE
-        new_window, new_counter, method = fast.Window, fast.Counter, fast.Method
+        new_window, new_counter, method = fast.Window, NativeCounter, fast.Method
         option = fast.Option
         new_call, new_thread = staticmethod(make_call), staticmethod(make_thread)
         begins_in_flight, unfollow = PlainCore.begins_in_flight, PlainCore.unfollow
         followed, begin_line = PlainCore.followed, PlainCore.begin_line
 
-        def forget(self) -> None:
-            super().forget()
-            self.threads.forget()
+        def forget(self: Any) -> None:
+            self.forget_calls()
+            PlainCore.forget(self)
 
         def follow(self, operation: Any, work: Any) -> None:
             """``work`` ends ``operation``, which is called where nobody holds it any more."""
