@@ -11,7 +11,7 @@ import torch._C._distributed_c10d as c10d
 
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Row
-from disttrace.capture.hot_path import call_key, wrapper
+from disttrace.capture.hot_path import call_key, native, plain
 from disttrace.capture.wrapping.call_definition import definition
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
@@ -27,7 +27,7 @@ _LEAVING = frozenset({"isend", "irecv"})
 
 def install(capture: Capture) -> None:
     """Patch every method that this torch has."""
-    wrapper.read_options(capture, PART)
+    native.read_options(capture, PART)
     tell = _options_tell()
     parts = [(row, GroupPart(capture, row, options_tell=tell)) for row in ROWS]
 
@@ -55,14 +55,12 @@ class GroupPart(Part):
 
     def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
-        return wrapper.issuing(
-            self,
-            original,
-            owner,
-            self._row.method,
-            read_key=self._read_key,
-            asynchronous=self._async_local,
-        )
+        name, waits, entries = self._row.method, self._async_local, self.capture.groups.entries
+        made = native.wrapper(self, original, name, entries=entries, asynchronous=waits)
+        if made is not None:
+            return made
+        read_key = self._read_key
+        return plain.issuing(self, original, owner, name, read_key=read_key, asynchronous=waits)
 
     def begin(
         self, thread: ThreadState, group: Any, args: Args, kwargs: Kwargs, frame: Any

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import Store
 
-from disttrace.capture.hot_path import wrapper
+from disttrace.capture.hot_path import native, plain
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, after
 from disttrace.journal.format import STORE
@@ -79,15 +79,21 @@ class StorePart(Part):
 
     def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
-        row = self._row
-        form = {
-            "keys": self.capture.keys.made if row.has_key else None,
-            "value": row.values or 0,
-            "returns_value": row.returns_value,
-        }
-        return wrapper.storing(
-            self, original, owner, row.method, describe=self._describe, form=form
+        row, describe = self._row, self._describe
+        made = native.wrapper(
+            self,
+            original,
+            row.method,
+            entries=self.capture.stores.entries,
+            describe=describe,
+            keys=self.capture.keys.made if row.has_key else None,
+            value=row.values or 0,
+            returns_value=row.returns_value,
         )
+        if made is not None:
+            return made
+        returns = row.returns_value
+        return plain.storing(self, original, owner, row.method, describe=describe, returns=returns)
 
     def begin(
         self, thread: ThreadState, store: Any, args: Args, kwargs: Kwargs, frame: Any

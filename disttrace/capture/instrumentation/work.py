@@ -7,7 +7,7 @@ from typing import Any
 
 from torch._C._distributed_c10d import Work
 
-from disttrace.capture.hot_path import wrapper
+from disttrace.capture.hot_path import native, plain
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part
 from disttrace.recording.operation import Operation, ThreadState
@@ -32,7 +32,8 @@ class WaitPart(Part):
 
     def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
-        return wrapper.waiting(self, original, owner, "wait")
+        made = native.wrapper(self, original, "wait")
+        return plain.waiting(self, original, owner, "wait") if made is None else made
 
     def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
         recorder, works = self.capture.recorder, self.capture.works

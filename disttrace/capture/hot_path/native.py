@@ -1,0 +1,56 @@
+"""The wrappers of the native core, whose records and look-ups are in C (``_fast.c``)."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+import torch
+
+from disttrace import errors, redact
+from disttrace.capture.hot_path.call_key import kinds, of_tensors
+from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function, Part
+from disttrace.recording.choice import PLAIN
+
+
+def read_options(capture: Capture, part: str) -> None:
+    """Have the native core read arguments; of torch's options it knows what Python sets."""
+    core: Any = capture.recorder.core
+    if core.name == PLAIN:
+        return
+    core.tensor, core.of_tensors, core.kinds = torch.Tensor, of_tensors(), kinds()
+    for kind, names in list(core.kinds.items()):
+        if not isinstance(names, tuple):
+            continue
+        for name in names:
+            if isinstance(kind.__dict__.get(name), property):
+                make = functools.partial(core.option, core, name)
+                capture.engine.attribute(part, kind, name, make)
+        core.kinds[kind] = tuple(kind.__dict__.get(name, name) for name in names)
+
+
+def wrapper(part: Part, original: Function, name: str, **further: Any) -> Any:
+    """What stands in the place of ``original``; None where the plain core has to make it.
+
+    It is a builtin where a builtin stood, and something else where a Python function did: pybind11
+    tells by it what is a Python subclass's override. ``further`` says what it begins and reads:
+    nothing of a wait, else the ``entries`` of groups or stores by id(); of a method that issues
+    what is ``asynchronous``: says of the calling frame whether its call waits, where options do
+    not; and of one of stores how to ``describe`` a call, the texts of known ``keys`` where the
+    first argument is one, the position of the ``value`` that is stored (0: none), and whether it
+    ``returns_value``.
+    """
+    core: Any = part.capture.recorder.core
+    if core.name == PLAIN:
+        return None
+    if core.plain is None:
+        core.plain = redact.current.plain
+    inner = getattr(original, "__func__", original)  # pybind11's stand in instance methods
+    builtin = isinstance(inner, types.BuiltinFunctionType)
+    called = inner if builtin else original
+    method = core.method(core, name, called, part, errors.is_ours)
+    for key, value in further.items():
+        setattr(method, key, value)
+    return method.builtin(inner.__module__) if builtin else method
