@@ -44,8 +44,12 @@ class Definitions:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a signal handler may record while its thread records
-        self.threads_seen: list[dict[str, Any]] = []  # before there was a journal
         self.bound = 1 << 40  # bytes of definitions from which on nothing new is defined
+        self.forget_definitions()
+
+    def forget_definitions(self) -> None:
+        """At first, and after fork: the numbers are the parent's."""
+        self.threads_seen: list[dict[str, Any]] = []  # before there was a journal
         self._strings: dict[str, int] = {}
         self._stacks: dict[tuple[Any, ...], int] = {}
         self._calls: dict[tuple[bytes, int], Call] = {}
@@ -53,8 +57,7 @@ class Definitions:
         self._numbers: dict[str, itertools.count[int]] = {}
         self._thread_numbers = itertools.count()
         self._thread_known: dict[int, tuple[int, int | None]] = {}  # ident: (number, native id)
-        self._bytes = 0
-        self._count = 0
+        self._bytes = self._count = 0
 
     @property
     def is_open(self) -> bool:
@@ -157,18 +160,6 @@ class Definitions:
             else:
                 self.threads_seen.append(record)
         return number
-
-    def forget_definitions(self) -> None:
-        """After fork: the numbers are the parent's."""
-        self.threads_seen.clear()
-        self._strings.clear()
-        self._stacks.clear()
-        self._calls.clear()
-        self._variants.clear()
-        self._numbers.clear()
-        self._thread_known.clear()
-        self._thread_numbers = itertools.count()
-        self._bytes = self._count = 0
 
     def _call(
         self,

@@ -28,7 +28,7 @@ _LEAVING = frozenset({"isend", "irecv"})
 def install(capture: Capture) -> None:
     """Patch every method that this torch has."""
     native.read_options(capture, PART)
-    tell = _options_tell()
+    tell = hasattr(c10d.AllreduceOptions, "asyncOp")
     parts = [(row, GroupPart(capture, row, options_tell=tell)) for row in ROWS]
 
     def instrument(owner: type) -> None:
@@ -143,7 +143,3 @@ def _async_local(frame: Any) -> bool | None:
     """The ``async_op`` argument of the calling torch function, where options do not carry it."""
     value = frame.f_locals.get("async_op")
     return value if isinstance(value, bool) else None
-
-
-def _options_tell() -> bool:
-    return hasattr(c10d.AllreduceOptions, "asyncOp")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import sys
 import types
-from collections.abc import Callable
 from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
@@ -19,6 +18,7 @@ from disttrace import errors
 from disttrace.capture.calls.operations import ROWS
 from disttrace.capture.objects.groups import GroupEntry, default_group
 from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import before
 
 PART = "calls refused by torch"
 _REPORT = "_get_msg_dict"
@@ -38,10 +38,10 @@ def install(capture: Capture) -> None:
     """Patch what torch's decorator calls with an exception in hand."""
     from torch.distributed import c10d_logger
 
-    if hasattr(c10d_logger, _REPORT):
-        refusals = Refusals(capture, c10d_logger)
-        wrapper = refusals.wrapper(getattr(c10d_logger, _REPORT))
-        capture.engine.value(PART, c10d_logger, _REPORT, wrapper)
+    original = getattr(c10d_logger, _REPORT, None)
+    if original is not None:
+        report = before(capture, PART, Refusals(capture, c10d_logger).report)(original)
+        capture.engine.value(PART, c10d_logger, _REPORT, report)
 
 
 class Refusals:
@@ -51,19 +51,11 @@ class Refusals:
         self._capture = capture
         self._logger_file = logger.__file__
 
-    def wrapper(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The replacement of ``_get_msg_dict(function's name, *arguments)``."""
-
-        def report(name: str, *args: Any, **kwargs: Any) -> Any:
-            try:
-                error = sys.exc_info()[1]
-                if name in _FUNCTIONS and error is not None and not self._known(error):
-                    self._record(name, args, kwargs, error, sys._getframe(1))
-            except BaseException as ours:
-                self._capture.fail(PART, ours)
-            return original(name, *args, **kwargs)
-
-        return report
+    def report(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """``_get_msg_dict(function's name, *arguments)`` was called."""
+        error = sys.exc_info()[1]
+        if name in _FUNCTIONS and error is not None and not self._known(error):
+            self._record(name, args, kwargs, error, sys._getframe(2))
 
     def _known(self, error: BaseException) -> bool:
         """Whether the exception came through another wrapper, or another decorated function."""

@@ -123,13 +123,19 @@ class DeviceOperations(Unwatched):
         self._timed = _on(_TIMING) or os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
         self._blocking = _on(_BLOCKING)
         self._clean_up_only = os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") == _CLEAN_UP_ONLY
+        self._channels: dict[str, _Channel] = {}
+        self._recorders: dict[int, str | None] = {}  # by group
+        self.forget()
+
+    def forget(self) -> None:
+        """At first, and after fork in the child: what is in flight is the parent's."""
         self._open: dict[int, Running] = {}
         self._works: dict[int, tuple[Operation, Any, int]] = {}
         self._waiting: dict[int, weakref.ref[Any]] = {}  # until a wait that blocks the host
-        self._channels: dict[str, _Channel] = {}
-        self._recorders: dict[int, str | None] = {}  # by group
         self._looking = threading.Lock()
         self._bound = False  # the asking thread has a device
+        self.captures.forget()
+        self._asker.forget()
 
     # -- what is issued ----------------------------------------------------------------------
 
@@ -176,16 +182,6 @@ class DeviceOperations(Unwatched):
         self.look(_BEFORE_ABORT_S)
         for each in [e for e in self._open.values() if e.operation.call.group == group]:
             self._fail(each, _ABORTED)
-
-    def forget(self) -> None:
-        """After fork, in the child: what is in flight is the parent's."""
-        self._open.clear()
-        self._works.clear()
-        self._waiting.clear()
-        self.captures.forget()
-        self._asker.forget()
-        self._looking = threading.Lock()
-        self._bound = False
 
     # -- asking ------------------------------------------------------------------------------
 

@@ -18,6 +18,10 @@ class GraphCaptures:
     """A query of an event from another thread breaks a capture in its strictest mode."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """At first, and after fork in the child."""
         self._by: dict[int, int] = {}  # the capturing thread, by graph
         self._asking = threading.Lock()
 
@@ -42,11 +46,6 @@ class GraphCaptures:
                 return False
             ask()
             return True
-
-    def forget(self) -> None:
-        """After fork, in the child."""
-        self._by.clear()
-        self._asking = threading.Lock()
 
     def watch(self, capture: Capture, part: str, module: Any) -> None:
         """Patch the two ends of ``torch.cuda.graphs.CUDAGraph``'s captures."""
