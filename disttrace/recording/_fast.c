@@ -307,6 +307,7 @@ struct Core {
     PyObject *all_templates;       /* a tuple: it is checked once, and its items stay */
     Template templates[TEMPLATES]; /* borrowed from there */
     PyObject *put, *recover, *clock, *ambient, *wake, *dropped; /* set by Python */
+    PyObject *is_ours; /* whether an exception is our failure, set by Python */
     PyObject *works, *open;     /* operations by id() of their Work: all, and those not complete */
     Operation *oldest, *newest; /* in flight; each holds a reference */
     PyObject *threads;  /* as in operation.py */
@@ -902,6 +903,7 @@ static PyMemberDef core_members[] = {
     {"recover", T_OBJECT, offsetof(Core, recover), 0, NULL},
     {"threads", T_OBJECT, offsetof(Core, threads), 0, NULL},
     {"_thread", T_OBJECT, offsetof(Core, thread), READONLY, NULL},
+    {"is_ours", T_OBJECT, offsetof(Core, is_ours), 0, NULL},
     {"clock", T_OBJECT, offsetof(Core, clock), 0, NULL},
     {"ambient", T_OBJECT, offsetof(Core, ambient), 0, NULL},
     {"wake", T_OBJECT, offsetof(Core, wake), 0, NULL},
@@ -1084,7 +1086,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *doc;
     PyObject *part;         /* what is rare, in Python (see capture/hot_path/plain.py) */
-    PyObject *is_ours;      /* whether an exception is our failure */
+    PyObject *begin;        /* the part's: of a call that was not seen before */
     PyObject *entries;      /* {id(object): its entry, which has a number}; None: this is a wait */
     PyObject *asynchronous; /* says of a frame whether its call waits; None: the options say it */
     /* Of stores: what a begin record has besides, and {key: its text}. */
@@ -1101,7 +1103,7 @@ static PyMemberDef method_members[] = {
     {"__wrapped__", T_OBJECT, offsetof(Method, of.original), READONLY, NULL},
     {"__doc__", T_OBJECT, offsetof(Method, doc), READONLY, NULL},
     {"part", T_OBJECT, offsetof(Method, part), 0, NULL},
-    {"is_ours", T_OBJECT, offsetof(Method, is_ours), 0, NULL},
+    {"begin", T_OBJECT, offsetof(Method, begin), 0, NULL},
     {"entries", T_OBJECT, offsetof(Method, entries), 0, NULL},
     {"asynchronous", T_OBJECT, offsetof(Method, asynchronous), 0, NULL},
     {"describe", T_OBJECT, offsetof(Method, describe), 0, NULL},
@@ -1123,7 +1125,8 @@ static int fail(Method *self) {
 /* The exception that is set, taken away if it is ours. NULL: it is not, and one is set. */
 static PyObject *forgive(Method *self) {
     PyObject *error = take_error();
-    PyObject *told = PyObject_CallOneArg(self->is_ours, error);
+    PyObject *is_ours = given(self->of.core->is_ours) ? self->of.core->is_ours : Py_None;
+    PyObject *told = PyObject_CallOneArg(is_ours, error);
     int ours = told ? PyObject_IsTrue(told) : -1;
     Py_XDECREF(told);
     if (ours > 0) return error;
@@ -1221,24 +1224,16 @@ static PyObject *store_details(Method *self, PyObject *const *args, Py_ssize_t n
     return PyBytes_FromStringAndSize(text, out - text);
 }
 
-/* Have Python begin the call (with a thread) or describe it (without): each gets the arguments as
-   a tuple and a dictionary. */
-static PyObject *rarely(Method *self, Thread *thread, PyObject *const *args, Py_ssize_t nargs,
-                        PyObject *kwnames) {
-    PyObject *positional = PyTuple_New(nargs - 1), *named = PyDict_New(), *result = NULL;
-    PyObject *frame = (PyObject *)PyEval_GetFrame();
-    int failed = positional == NULL || named == NULL;
-    for (Py_ssize_t i = 1; !failed && i < nargs; i++)
-        PyTuple_SET_ITEM(positional, i - 1, Py_NewRef(args[i]));
-    for (Py_ssize_t i = 0; !failed && kwnames != NULL && i < PyTuple_GET_SIZE(kwnames); i++)
-        failed = PyDict_SetItem(named, PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) < 0;
-    if (!failed && thread == NULL)
-        result = PyObject_CallFunctionObjArgs(self->describe, positional, named, NULL);
-    else if (!failed)
-        result = PyObject_CallMethod(self->part, "begin", "OOOOO", thread, args[0], positional,
-                                     named, frame ? frame : Py_None);
-    Py_XDECREF(positional);
-    Py_XDECREF(named);
+/* Have `function` called with `count` objects before the arguments of a call. */
+static PyObject *call_with(PyObject *function, PyObject *const *before, Py_ssize_t count,
+                           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
+    Py_ssize_t further = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
+    PyObject **all = PyMem_New(PyObject *, count + further + 1);
+    if (all == NULL) return PyErr_NoMemory();
+    memcpy(all, before, count * sizeof *all);
+    memcpy(all + count, args, further * sizeof *all);
+    PyObject *result = PyObject_Vectorcall(function, all, count + nargs, kwnames);
+    PyMem_Free(all);
     return result;
 }
 
@@ -1256,7 +1251,9 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
     }
     Call *call = done > 0 ? (Call *)Py_XNewRef((PyObject *)find_call(core, &key)) : NULL;
     if (call == NULL) {
-        PyObject *made = rarely(self, thread, args, nargs, kwnames);
+        PyObject *frame = (PyObject *)PyEval_GetFrame();
+        PyObject *before[] = {(PyObject *)thread, frame ? frame : Py_None};
+        PyObject *made = call_with(self->begin, before, 2, args, nargs, kwnames);
         if (made == NULL) return NULL;
         if (!is_operation(core, made)) Py_CLEAR(made);
         call = made ? ((Operation *)made)->call : NULL;
@@ -1267,7 +1264,7 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
     if (given(self->describe)) {
         if (kwnames == NULL) details = store_details(self, args, nargs);
         if (details == NULL && !PyErr_Occurred())
-            details = rarely(self, NULL, args, nargs, kwnames);
+            details = call_with(self->describe, args, 0, args + 1, nargs - 1, kwnames);
     }
     Operation *operation = PyErr_Occurred() ? NULL : core_begin(core, thread, call, details);
     Py_XDECREF(details);
@@ -1402,13 +1399,13 @@ static PyObject *method_vectorcall(PyObject *op, PyObject *const *args, size_t n
 
 /* Of both types: what stands in the place of `original`, an attribute of a class of torch's. */
 static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"core", "name", "original", "part", "is_ours", NULL};
+    static char *names[] = {"core", "name", "original", "part", NULL};
     PyTypeObject **types = ((State *)PyType_GetModuleState(type))->types;
-    PyObject *core, *name, *original, *part = NULL, *is_ours = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UO|OO", names, types[CORE], &core, &name,
-                                     &original, &part, &is_ours))
+    PyObject *core, *name, *original, *part = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UO|O", names, types[CORE], &core, &name,
+                                     &original, &part))
         return NULL;
-    if (type == types[METHOD] ? is_ours == NULL : !Py_IS_TYPE(original, &PyProperty_Type)) {
+    if (type == types[METHOD] ? part == NULL : !Py_IS_TYPE(original, &PyProperty_Type)) {
         PyErr_SetString(PyExc_TypeError, "a method comes with its part, an option is a property");
         return NULL;
     }
@@ -1422,14 +1419,14 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     Method *self = (Method *)made;
     self->vectorcall = method_vectorcall;
     self->part = Py_NewRef(part);
-    self->is_ours = Py_NewRef(is_ours);
+    self->begin = PyObject_GetAttrString(part, "begin");
     self->doc = PyObject_GetAttrString(original, "__doc__");
     self->definition.ml_name = text;
     self->definition.ml_meth = (PyCFunction)(void (*)(void))method_call;
     self->definition.ml_flags = METH_FASTCALL | METH_KEYWORDS;
     if (self->doc != NULL && PyUnicode_Check(self->doc))
         self->definition.ml_doc = PyUnicode_AsUTF8(self->doc);
-    PyErr_Clear(); /* without a text, or with one that is no UTF-8, there is no documentation */
+    PyErr_Clear(); /* without a begin this is a wait; without a text, or with one that is no UTF-8, there is no documentation */
     return (PyObject *)self;
 }
 

@@ -71,24 +71,17 @@ class Recorder(Definitions):
         self.end(operation, b',"x":%d%b' % (text, b',"f":1' if on_issue else b""))
 
     def completed(
-        self,
-        operation: Operation,
-        *,
-        gap: int | None,
-        duration: int | None = None,
-        at: int | None = None,
+        self, operation: Operation, *, gap: int, duration: int | None = None, at: int | None = None
     ) -> None:
         """The work was seen complete by somebody who does not wait for it.
 
         ``gap`` bounds the error of the observation, ``duration`` is the backend's own, ``at`` when
         it was seen if not now; all in ns, the last of the clock of begins.
         """
-        extra = b"" if gap is None else b',"g":%d' % gap
-        if duration is not None:
-            extra += b',"z":%d' % duration
+        extra = b"" if duration is None else b',"z":%d' % duration
         self.core.over(operation)
         elapsed = (self.clock() if at is None else at) - operation.begin
-        self.core.record(b'{"c":%d,"d":%d%b}\n' % (operation.n, elapsed, extra))
+        self.core.record(b'{"c":%d,"d":%d,"g":%d%b}\n' % (operation.n, elapsed, gap, extra))
 
     def lost(self, operation: Operation, *, asked: bool = False) -> None:
         """Its Work was dropped: nobody waited, and nobody will see it complete.

@@ -46,11 +46,11 @@ def wrapper(part: Part, original: Function, name: str, **further: Any) -> Any:
     if core.name == PLAIN:
         return None
     if core.plain is None:
-        core.plain = redact.current.plain
+        core.plain, core.is_ours = redact.current.plain, errors.is_ours
     inner = getattr(original, "__func__", original)  # pybind11's stand in instance methods
     builtin = isinstance(inner, types.BuiltinFunctionType)
     called = inner if builtin else original
-    method = core.method(core, name, called, part, errors.is_ours)
+    method = core.method(core, name, called, part)
     for key, value in further.items():
         setattr(method, key, value)
     return method.builtin(inner.__module__) if builtin else method

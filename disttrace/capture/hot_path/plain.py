@@ -15,7 +15,7 @@ from disttrace.capture.hot_path.call_key import MISFIT, ReadKey
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
 from disttrace.recording.operation import Operation, ThreadState
 
-Describe = Callable[[tuple[Any, ...], dict[str, Any]], bytes]
+Describe = Callable[..., bytes]
 
 
 def issuing(
@@ -46,7 +46,7 @@ def issuing(
                 raise
         if call is not None:
             return core_begin(thread, call)
-        operation = part.begin(thread, group, args, kwargs, frame)
+        operation = part.begin(thread, frame, group, *args, **kwargs)
         if key is not None:
             calls.add(key, operation.call)
         return operation
@@ -83,8 +83,8 @@ def storing(
         key = None if entry is None else (entry.n, place(frame))
         call = calls.get(key)
         if call is not None:
-            return core_begin(thread, call, describe(args, kwargs))
-        operation = part.begin(thread, store, args, kwargs, frame)
+            return core_begin(thread, call, describe(*args, **kwargs))
+        operation = part.begin(thread, frame, store, *args, **kwargs)
         if key is not None:
             calls.add(key, operation.call)
         return operation

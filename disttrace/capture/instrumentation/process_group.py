@@ -63,7 +63,7 @@ class GroupPart(Part):
         return plain.issuing(self, original, owner, name, read_key=read_key, asynchronous=waits)
 
     def begin(
-        self, thread: ThreadState, group: Any, args: Args, kwargs: Kwargs, frame: Any
+        self, thread: ThreadState, frame: Any, group: Any, /, *args: Any, **kwargs: Any
     ) -> Operation:
         capture, row = self.capture, self._row
         entry = capture.groups.of(group)

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import Store
 
 from disttrace.capture.hot_path import native, plain
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, after
+from disttrace.capture.wrapping.wrappers import Function, Part, after
 from disttrace.journal.format import STORE
 from disttrace.recording.operation import KeyTexts, Operation, ThreadState
 
@@ -96,7 +96,7 @@ class StorePart(Part):
         return plain.storing(self, original, owner, row.method, describe=describe, returns=returns)
 
     def begin(
-        self, thread: ThreadState, store: Any, args: Args, kwargs: Kwargs, frame: Any
+        self, thread: ThreadState, frame: Any, store: Any, /, *args: Any, **kwargs: Any
     ) -> Operation:
         capture = self.capture
         call, extra = capture.recorder.call(
@@ -109,14 +109,14 @@ class StorePart(Part):
             origin="python",
             **{"async": False},
         )
-        return capture.recorder.begin(thread, call, extra + self._describe(args, kwargs))
+        return capture.recorder.begin(thread, call, extra + self._describe(*args, **kwargs))
 
     def returned(self, thread: ThreadState, operation: Operation, result: Any) -> None:
         extra = b',"n":%d' % size(result) if self._row.returns_value else b""
         self.capture.recorder.end(operation, extra)
 
 
-def key_and_size(keys: KeyTexts, row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+def key_and_size(keys: KeyTexts, row: Row, /, *args: Any, **kwargs: Any) -> bytes:
     """Keys of the begin record: which key, and how many bytes go there."""
     extra = b""
     if row.has_key:

@@ -164,7 +164,7 @@ def _recorded(capture: Capture, row: Row, original: Callable[..., Any]) -> Calla
     op, recorder = f"store.{row.method}", capture.recorder
 
     def begin(thread: ThreadState, proxy: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
-        n, extra = proxy._entry.n, key_and_size(capture.keys, row, args, {})
+        n, extra = proxy._entry.n, key_and_size(capture.keys, row, *args)
         keys = {"kind": STORE, "store": n, "origin": "c++", "async": False}
         return capture.begin_alone(frame, op, (n,), keys, extra)
 

@@ -35,7 +35,3 @@ class Registry(Generic[Entry]):
         references[key] = weakref.ref(thing, forget)
         entries[key] = entry
         return entry
-
-    def values(self) -> list[Entry]:
-        """Entries of the objects alive now."""
-        return list(self.entries.values())

@@ -92,7 +92,7 @@ class Stores:
     def definitions(self, others: Iterable[StoreEntry]) -> list[dict[str, Any]]:
         """Definitions of the stores alive now and of ``others``, for the journal of a forked
         child."""
-        entries = {entry.n: entry for entry in (*self._registry.values(), *others)}
+        entries = {entry.n: entry for entry in (*list(self.entries.values()), *others)}
         bases = {e.base.n: e.base for e in entries.values() if e.base is not None}
         known = sorted((entries | bases).items())
         return [{fmt.DEF: "store", "n": n, **e.definition()} for n, e in known if n > 0]

@@ -35,7 +35,7 @@ class Part:
         self._on_issue = on_issue
 
     def begin(
-        self, thread: ThreadState, owner: Any, args: Args, kwargs: Kwargs, frame: Any
+        self, thread: ThreadState, frame: Any, owner: Any, /, *args: Any, **kwargs: Any
     ) -> Operation:
         """Begin a call that was not seen before, or that has not the usual form."""
         raise NotImplementedError
