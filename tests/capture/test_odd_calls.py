@@ -184,3 +184,29 @@ def test_options_say_what_they_are_when_they_are_used(tmp_path: Path, core: str)
     found = [call["reduce_op"] for call in begun if call["op"] == "all_reduce"]
     once = ["SUM", "MAX", "MAX", "SUM", "SUM"]
     assert found == [*once, "SUM", "MAX", "MIN", "MIN", "MAX", "MIN", "MIN"]
+
+
+_MADE = """
+import sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2], stack_depth=1)
+import torch.distributed as dist
+store = dist.HashStore()
+for number in range(1, 301):
+    exec(compile(chr(10) * number + "store.set('k', 'v')", "made.py", "exec"))
+"""
+
+
+@EACH_CORE
+def test_code_that_comes_and_goes_is_told_apart(tmp_path: Path, core: str) -> None:
+    """The next code object lies where the last one was, and is another place all the same."""
+    preloaded("-c", _MADE, str(tmp_path), core).check()
+    (journal,) = read_journals(tmp_path)
+    calls = journal.calls()
+    stacks = {stack["n"]: stack["frames"] for stack in journal.of("stack")}
+    lines = [
+        stacks[calls[record["s"]]["stack"]][0][1]
+        for record in journal.records
+        if "b" in record and calls[record["s"]]["op"] == "store.set"
+    ]
+    assert lines == list(range(2, 302))
