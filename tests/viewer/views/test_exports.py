@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,10 @@ import pytest
 
 import disttrace
 from disttrace import cli
-from disttrace_viewer.api import jobs
+from disttrace_viewer.api import exports, jobs
 from disttrace_viewer.api.exports import NAMES, format_of
 from disttrace_viewer.commands.export import FORMATS
+from disttrace_viewer.states import folder
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS, Journal, training, workers
 from support.processes import ROOT
@@ -209,3 +213,42 @@ def test_jobs_are_listed(tmp_path: Path, capfdbinary: pytest.CaptureFixture[byte
         ("old", False, [0, 1, 2, 3]),
     ]
     assert [job.id for job in jobs(tmp_path)] == ["job", "old"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_an_export_that_is_ended_leaves_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """A signal in its midst: neither the target nor what was written beside it."""
+
+    def ended(*_: object) -> Iterator[bytes]:
+        yield b"{}\n"
+        os.kill(os.getpid(), number)
+        yield b"{}\n"
+
+    training(tmp_path / "in")
+    (tmp_path / "out").mkdir()
+    monkeypatch.setitem(exports.FORMATS, "jsonl", ended)
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as left:
+        cli.main(["export", str(tmp_path / "in"), "-o", str(tmp_path / "out" / "x.jsonl")])
+    assert left.value.code == 128 + number
+    assert signal.getsignal(number) is before
+    assert os.listdir(tmp_path / "out") == []
+
+
+def test_states_that_are_half_written_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``reduce`` ended by SIGTERM in mid-run."""
+
+    def ended(task: folder.Task) -> folder.Part:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return run(task)
+
+    run = folder.run
+    training(tmp_path / "in")
+    monkeypatch.setattr(folder, "run", ended)
+    with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
+        cli.main(["reduce", str(tmp_path / "in"), "-o", str(tmp_path / "out")])
+    assert os.listdir(tmp_path / "out") == []

@@ -43,7 +43,8 @@ def execute(args: argparse.Namespace) -> int:
     if archives and len(archives) < len(args.dirs):
         raise ViewerError("give either directories, to pack, or .tar.gz files, to unpack.")
     if not archives:
-        packed = collect.pack(args.dirs, job=args.job, output=args.output)
+        with common.taken_down():
+            packed = collect.pack(args.dirs, job=args.job, output=args.output)
         size = os.path.getsize(packed.path)
         sys.stdout.write(
             f"{packed.path}: {packed.journals:,} journals of job {packed.job},"

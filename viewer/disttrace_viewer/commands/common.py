@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,6 +55,30 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         help="reduce journals on a cluster: dask://HOST:PORT, ray://HOST:PORT"
         " (default: processes of this machine)",
     )
+
+
+@contextmanager
+def taken_down() -> Iterator[None]:
+    """SIGTERM and SIGHUP leave this by an exception, so that no half-written file stays behind.
+
+    Raises:
+        SystemExit: with 128 and the signal's number.
+    """
+
+    def end(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    main = threading.current_thread() is threading.main_thread()
+    before = {
+        number: signal.signal(number, end)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if main and signal.getsignal(number) is signal.SIG_DFL  # under nohup it stays as it is
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def add_look(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:

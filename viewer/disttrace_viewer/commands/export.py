@@ -45,5 +45,6 @@ def execute(args: argparse.Namespace) -> int:
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
     else:
-        trace.export(target, chosen)
+        with common.taken_down():
+            trace.export(target, chosen)
     return 0

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from disttrace.journal.format import DEFS_SUFFIX
 from disttrace_viewer.otlp.build.pipeline import Pipeline
@@ -94,26 +94,10 @@ def _feed(pipeline: Pipeline, trace: Trace) -> Iterator[None]:
 
 def _line(batch: list[ReadableSpan]) -> bytes:
     import orjson
-    from google.protobuf.json_format import MessageToDict
-    from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
-    request: Any = MessageToDict(encode_spans(batch), use_integers_for_enums=True)
-    for group in request.get("resourceSpans", ()):
-        for scope in group.get("scopeSpans", ()):
-            for span in scope.get("spans", ()):
-                _hexadecimal(span)
-                for link in span.get("links", ()):
-                    _hexadecimal(link)
-    return orjson.dumps(request) + b"\n"
+    from disttrace_viewer.otlp.send.request import request
 
-
-def _hexadecimal(holder: dict[str, Any]) -> None:
-    """OTLP's JSON has ids in hexadecimal, where protobuf's has base64."""
-    import base64
-
-    for key in ("traceId", "spanId", "parentSpanId"):
-        if key in holder:
-            holder[key] = base64.b64decode(holder[key]).hex()
+    return orjson.dumps(request(batch)) + b"\n"
 
 
 def _quiet(sentence: str) -> None:

@@ -7,7 +7,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO
 
@@ -155,13 +155,19 @@ def write(path: str, parts: Parts) -> tuple[int, int]:
         if not path.endswith(SUFFIX):
             os.makedirs(path, exist_ok=True)
             path = os.path.join(path, f"{os.uname().nodename}-{os.getpid()}{SUFFIX}")
-        with gzip.open(f"{path}.part", "wb", compresslevel=4) as file:
-            for part in parts:
-                if part.states is not None:
-                    file.write(inflated(part.states) + b"\n")
-                file.writelines(orjson.dumps({"unread": base}) + b"\n" for base in part.lost)
-                count, unread = count + part.count, unread + len(part.lost)
-        os.replace(f"{path}.part", path)
+        beside = f"{path}.part"
+        try:
+            with gzip.open(beside, "wb", compresslevel=4) as file:
+                for part in parts:
+                    if part.states is not None:
+                        file.write(inflated(part.states) + b"\n")
+                    file.writelines(orjson.dumps({"unread": base}) + b"\n" for base in part.lost)
+                    count, unread = count + part.count, unread + len(part.lost)
+            os.replace(beside, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(beside)
+            raise
     except OSError as error:
         raise ViewerError(f"cannot write {path}: {error.strerror}.") from error
     return count, unread
