@@ -87,6 +87,10 @@ class Setters:
             if op.call.op in SETTERS and op.pending and key not in done
         }
 
+    def set_by(self, key: Key) -> Op | None:
+        """The operation that first set a key, or is about to."""
+        return next((op for k, op in self._events if k == key and op.call.op in SETTERS), None)
+
     def absent(self, key: Key) -> bool:
         """Whether a key was never set, or deleted since it was."""
         return key not in self._all or key in self.deleted

@@ -17,7 +17,7 @@ from disttrace_viewer.analysis.node_rendezvous import AGENT, Agents
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
 from disttrace_viewer.analysis.rendezvous import LATE_NS, RendezvousIndex
-from disttrace_viewer.analysis.store_keys import AWAITING, Setters, asking, taken_connections
+from disttrace_viewer.analysis.store_keys import AWAITING, Key, Setters, asking, taken_connections
 from disttrace_viewer.sample.sample import STAND_IN, message_stream
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
@@ -405,11 +405,27 @@ def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterat
         if not missing:
             known = {setters.begun[place, k] for k in keys if (place, k) in setters.begun}
             known.discard(op.process)
+        late = (
+            _set_late(setters, op, [(place, key) for key in keys]) if blocks and not queue else ()
+        )
+        if late:
+            processes = tuple(process for process, _ in late)
+            yield Wait(op, KEY, exchange, processes, unknown=True, lateness=late)
+            continue
         server = _still_server(evidence, op) if not (missing or known or op.error) else None
         if server is not None:
             yield Wait(op, SERVER, (SERVER, place), (server,))
             continue
         yield Wait(op, KEY, exchange, tuple(sorted(known)), unknown=missing)
+
+
+def _set_late(setters: Setters, op: Op, keys: Sequence[Key]) -> tuple[tuple[int, int], ...]:
+    """Who set a key when this operation had given it up, and how long after."""
+    if op.error is None or op.end_ns is None or is_closed(op.error):
+        return ()
+    first = [one for key in keys if (one := setters.set_by(key)) is not None]
+    late = {one.process: one.begin_ns - op.end_ns for one in first}
+    return tuple((process, ns) for process, ns in sorted(late.items()) if ns > LATE_NS)
 
 
 def _still_server(evidence: Evidence, op: Op) -> int | None:

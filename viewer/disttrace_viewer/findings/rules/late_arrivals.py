@@ -16,6 +16,8 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.sample.sample import SETTERS
 from disttrace_viewer.wording import sentences
 
+HINT = "Find what held it up before that call, or allow more time: timeout= of the group."
+
 
 @dataclass(frozen=True, slots=True)
 class Held:

@@ -11,8 +11,10 @@ from disttrace_viewer.analysis.store_keys import ALIKE, NUMBER, Setters
 from disttrace_viewer.analysis.wait_graph import KEY, Wait
 from disttrace_viewer.findings.case import EARLY, Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.wording import sentences
+
+_SET_LATE = "Find what held it up before that call, or allow more time: the time-out of the store."
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -57,7 +59,12 @@ def _finding(case: Case, wait: Wait) -> Finding:
     exchange = wait.exchange
     assert isinstance(exchange, tuple)
     place, unset = exchange[1], exchange[2:]
-    inside = [w for w in case.open() if w.exchange == wait.exchange]
+    late = dict(wait.lateness)
+    inside = [
+        w
+        for w in case.open()
+        if w.exchange == wait.exchange and dict(w.lateness).keys() == late.keys()
+    ]
     who = list(dict.fromkeys(w.process for w in inside))
     key = str(unset[0])
     names = " and ".join(repr(k) for k in unset[:3])
@@ -92,15 +99,25 @@ def _finding(case: Case, wait: Wait) -> Finding:
     label = f"{sentences.capital(sentences.processes(trace, who))} {sentences.have(len(who))}"
     if wait.polled:
         said = f"{label} asked for {names} again and again for {age} ({op.call.op} at {at}){doing}."
+    elif late:
+        by, them = sentences.span(min(late.values())), sentences.processes(trace, sorted(late))
+        said = f"{sentences.capital(sentences.processes(trace, who))} waited in {op.call.op} of"
+        said += f" {names} at {at} for {age} and gave up; {them} set it {by} later"
+        said += f"{late_arrivals.words(case, wait)}."
     else:
         said = f"{label} been in {op.call.op} of {names} at {at} for {age}, and {text}{doing}."
     return Finding(
         kind="store_key_missing",
         summary=said,
         certainty=CERTAIN
-        if store and not early and not wait.polled and case.certain_journals(store.processes)
+        if store and not (early or wait.polled or late) and case.certain_journals(store.processes)
         else LIKELY,
-        hint=outside.ASKED if wait.polled else _hint(before is not None and bool(pushed), behind),
+        hint=outside.ASKED
+        if wait.polled
+        else _SET_LATE
+        if late
+        else _hint(before is not None and bool(pushed), behind),
+        culprits=late_arrivals.answerable(case, wait, wait.targets) if late else (),
         waiting=tuple(who),
         op=op.call.op,
         key=key,

@@ -102,7 +102,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         hint=f"Find the {'send' if op.call.op == 'recv' else 'receive'} that should match it: is it"
         " under a condition, or in a batch that one side left shorter?"
         if not wait.lateness
-        else "Find what held it up before that call, or allow more time: timeout= of the group.",
+        else late_arrivals.HINT,
         culprits=() if nobody else away,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
         op=op.call.op,
