@@ -6,13 +6,14 @@ import html
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from disttrace_viewer.analysis.evidence import STALL_NS
 from disttrace_viewer.diagnosis import report
+from disttrace_viewer.diagnosis import settled as reread
 from disttrace_viewer.diagnosis.diagnose import diagnose as apply_rules
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace import model
@@ -188,11 +189,14 @@ def diagnose(path: Paths = None, job: str | None = None, *, stall_s: float | Non
     Raises:
         ViewerError: when there are no journals, or no such job.
     """
-    from disttrace_viewer.api.reading import (
-        read,
-    )  # needs Polars, which a verdict by states does not
+    from disttrace_viewer.api.reading import read  # needs Polars: a verdict by states does not
 
-    return Report(read(path, job), stall_s=stall_s)
+    return settled(lambda: Report(read(path, job), stall_s=stall_s))
+
+
+def settled(read: Callable[[], Report]) -> Report:
+    """The report that ``read`` gives, read again where the job has only just broken."""
+    return reread.settled(read, lambda report: report._case.evidence)
 
 
 def stall_ns(seconds: float | None) -> int:

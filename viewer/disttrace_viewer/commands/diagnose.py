@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import gc
+from typing import TYPE_CHECKING
 
 from disttrace_viewer.commands import common
+
+if TYPE_CHECKING:
+    from disttrace_viewer.api.report import Report
 
 INCOMPLETE = 2
 """Exit code where nothing wrong was found, but not everything could be read."""
@@ -38,16 +42,9 @@ def execute(args: argparse.Namespace) -> int:
     """Print the report; 0 healthy, 1 an error or a warning, 2 journals that the answer needs are
     missing (or, raised, all of them).
     """
-    from disttrace_viewer.api.states import diagnose_large, no_cycles
+    from disttrace_viewer.api.report import settled
 
-    with no_cycles():
-        with common.journals_progress() as progress:
-            large = diagnose_large(
-                args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress
-            )
-        if large is not None:
-            gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
-    report = large or common.read(args).diagnose(stall_s=args.stall)
+    report = settled(lambda: _read(args))
     if args.json:
         import orjson
 
@@ -58,3 +55,16 @@ def execute(args: argparse.Namespace) -> int:
     if not report.healthy:
         return 1
     return INCOMPLETE if report.incomplete else 0
+
+
+def _read(args: argparse.Namespace) -> Report:
+    from disttrace_viewer.api.states import diagnose_large, no_cycles
+
+    with no_cycles():
+        with common.journals_progress() as progress:
+            large = diagnose_large(
+                args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress
+            )
+        if large is not None:
+            gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
+    return large or common.read(args).diagnose(stall_s=args.stall)

@@ -35,6 +35,7 @@ from disttrace_viewer.companion.told import (
     unpacked,
 )
 from disttrace_viewer.companion.words import habitual, lines, stalled, voices, who_waits
+from disttrace_viewer.diagnosis.settled import settled
 from disttrace_viewer.findings.finding import CERTAIN, ERROR
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
@@ -123,18 +124,7 @@ class Judge:
         if not self._all_here:
             silent = beside(self._directory, local, told.states)
             told = replace(told, states=(*told.states, *silent))
-        judgement = judged(
-            journals(self._directory, self._prefix),
-            # Those who answered share a store with us, so they are of our job whatever its name.
-            choose=lambda jobs: [
-                one.id for one in (jobs if told.states else closure(jobs, [self._job]))
-            ],
-            stall_ns=round(self._stall_s * 1e9),
-            local=local,
-            others=told.states,
-            fetch=lambda wanted: unpacked(self.exchange.gather(wanted) or ()).states,
-            look=told.look,
-        )
+        judgement = settled(lambda: self._judged(told), lambda judgement: judgement.case.evidence)
         found = self._found(judgement, told, joined=joined)
         if found["signature"] and not found["voices"] and self.exchange.open:
             self.exchange.mute()  # nobody here can speak, and somebody elsewhere has to
@@ -146,6 +136,20 @@ class Judge:
             self.exchange.rest()
             self._leave_at = time.monotonic() + REST_S
         return found
+
+    def _judged(self, told: Told) -> Verdict:
+        return judged(
+            journals(self._directory, self._prefix),
+            # Those who answered share a store with us, so they are of our job whatever its name.
+            choose=lambda jobs: [
+                one.id for one in (jobs if told.states else closure(jobs, [self._job]))
+            ],
+            stall_ns=round(self._stall_s * 1e9),
+            local=self._local(),
+            others=told.states,
+            fetch=lambda wanted: unpacked(self.exchange.gather(wanted) or ()).states,
+            look=told.look,
+        )
 
     def _answer(self, wanted: Sequence[str]) -> bytes:
         """What another host is told: of all processes where they stand, or all of some."""
