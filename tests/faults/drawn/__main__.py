@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import shutil
 import tempfile
 import time
 from collections import Counter
@@ -38,6 +39,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, nargs="*", help="these runs of the seed")
     parser.add_argument("--jobs", type=int, default=4, help="runs beside each other")
     parser.add_argument("--no-shrink", action="store_true")
+    parser.add_argument("--keep", type=Path, help="a folder for all files of the wrong runs")
     parser.add_argument("--show", action="store_true", help="print programs and do not run them")
     options = parser.parse_args()
     numbers = options.only if options.only else range(options.number)
@@ -49,13 +51,16 @@ def main() -> int:
     began = time.monotonic()
     zygote = Zygote()
 
-    def execute(one: Faulty) -> Run:
+    def execute(one: Faulty, name: str = "smaller") -> Run:
         with tempfile.TemporaryDirectory(prefix="disttrace-drawn-") as folder:
-            return run(one, Path(folder), zygote)
+            found = run(one, Path(folder), zygote)
+            if options.keep and (found.wrong or found.certain_wrong):
+                shutil.copytree(folder, options.keep / name, dirs_exist_ok=True)
+            return found
 
     results: dict[int, Run] = {}
     with ThreadPoolExecutor(options.jobs) as pool:
-        runs = pool.map(lambda n: execute(drawn(options.seed, n)), numbers)
+        runs = pool.map(lambda n: execute(drawn(options.seed, n), f"{options.seed}-{n}"), numbers)
         for number, result in zip(numbers, runs, strict=True):
             results[number] = result
             said = [*result.wrong, *(f"certain and wrong: {s}" for s in result.certain_wrong)]

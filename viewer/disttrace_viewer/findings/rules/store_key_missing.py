@@ -110,7 +110,9 @@ def _finding(case: Case, wait: Wait) -> Finding:
         kind="store_key_missing",
         summary=said,
         certainty=CERTAIN
-        if store and not (early or wait.polled or late) and case.certain_journals(store.processes)
+        if store
+        and not (early or wait.polled or late or _held_elsewhere(case, wait, store.processes))
+        and case.certain_journals(store.processes)
         else LIKELY,
         hint=outside.ASKED
         if wait.polled
@@ -125,6 +127,16 @@ def _finding(case: Case, wait: Wait) -> Finding:
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset(who)),
         settles=(EARLY,) if early else (),
+    )
+
+
+def _held_elsewhere(case: Case, wait: Wait, clients: Sequence[int]) -> bool:
+    """Whether a process that uses the store waits for something else: it may be the one to set the
+    key, once it goes on.
+    """
+    return any(
+        other.process in clients and other.exchange != wait.exchange and not other.side
+        for other in case.waits
     )
 
 
