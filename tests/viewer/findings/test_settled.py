@@ -19,7 +19,7 @@ def test_who_acted_after_it_was_read_is_not_missing(tmp_path: Path) -> None:
     receive = first.begin(first.message(group, "recv", 1), 19 * S, q=1)
     first.end(receive, 100 * MS, x=first.string(PEER_GONE))
     second.record(hb=18 * S)
-    readings = []
+    readings: list[tuple[Case, tuple[Finding, ...]]] = []
 
     def read() -> tuple[Case, tuple[Finding, ...]]:
         if len(readings) == 1:

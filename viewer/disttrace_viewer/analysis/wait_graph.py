@@ -83,7 +83,8 @@ def waits(evidence: Evidence, index: RendezvousIndex, agents: Agents) -> tuple[W
     chosen = {
         _carrier(evidence, op): op
         for op in evidence.blocking
-        if op.id not in composed and evidence.stuck(op)
+        # Who took its part in an operation away with it waits for nobody there.
+        if op.id not in composed and op.id not in evidence.left and evidence.stuck(op)
     }
     taken = taken_connections(evidence)
     behind = {op: taken[inner.id] for op, inner in chosen.items() if inner.id in taken}
