@@ -5,6 +5,7 @@ One class, since each of its properties is worked out from others of them, and k
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -81,7 +82,7 @@ class Evidence:
         ops = tuple(process_ends.left(op, processes[op.process]) for op in found.ops)
         if at_ns is not None:
             ops = tuple(process_ends.undone(op, at_ns) for op in ops)
-        return replace(found, ops=ops)
+        return found if all(map(operator.is_, ops, found.ops)) else replace(found, ops=ops)
 
     @cached_property
     def interrupted_ns(self) -> int | None:

@@ -212,6 +212,7 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
             missing = [r for r in range(size) if r not in arrivals.in_time]
             sides[key] = Side(
                 ("collective", *key),
+                (group, op.call.backend),
                 *_resolve(evidence, group, missing),
                 tuple(sorted(arrivals.in_time.values())),
                 dict(arrivals.late),
@@ -225,7 +226,7 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
             side.exchange,
             () if late_ns is not None else side.targets,
             () if late_ns is not None else side.absent,
-            stream=(group, op.call.backend),
+            stream=side.stream,
             arrived=side.arrived,
             late_ns=late_ns,
             lateness=side.lateness,
@@ -249,6 +250,7 @@ class Side:
     """What all who wait in one collective share, as one object: members may be thousands."""
 
     exchange: Hashable
+    stream: Stream
     targets: tuple[int, ...]
     absent: tuple[int, ...]
     arrived: tuple[int, ...]

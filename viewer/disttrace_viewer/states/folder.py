@@ -25,6 +25,8 @@ from disttrace_viewer.trace.errors import ViewerError
 
 BATCH = 128
 """Journals of a task."""
+LEVEL = 6
+"""Of zlib: a quarter less than its fastest makes, for a thirtieth of what reducing takes."""
 SUFFIX = ".states.jsonl.gz"
 
 
@@ -62,7 +64,7 @@ def run(task: Task) -> Part:
             state = reduce(files, window=task.window, history=task.history)
             if state is not None:
                 found.append(state)
-        return Part(zlib.compress(pack_batch(found), 1), len(found))
+        return Part(zlib.compress(pack_batch(found), LEVEL), len(found))
 
 
 def reduced(
@@ -193,7 +195,7 @@ def read(paths: Sequence[str]) -> Merged:
                     if line.startswith(b'{"unread":'):
                         unread.append(orjson.loads(line)["unread"])
                     else:
-                        packed.add(zlib.compress(line, 1))
+                        packed.add(zlib.compress(line, LEVEL))
         except StateError as error:
             raise ViewerError(f"{path} {error}.") from error
         except (OSError, EOFError, orjson.JSONDecodeError) as error:

@@ -73,6 +73,7 @@ def judged(
     found = verdict(merged, jobs=jobs, stall_ns=stall_ns, look=look)
     suspects = () if stored else suspects_of(found, merged)
     if suspects:
+        del found  # of a large job it holds most of the memory, and another one is to come
         elsewhere = {state["id"] for state in others}
         here = [one for one in suspects if one not in elsewhere]
         merged = in_full(merged, here, paths, engine) if here else merged

@@ -254,11 +254,13 @@ class _Building:
             return zero + t
 
         beat = state["beat"]
+        last_ns = max(process.last_ns, unix(state["last_t"]))
+        heartbeat_ns = None if beat is None else unix(beat)
         files = (state["base"], *_paths(state))
         self.processes[index] = replace(
             process,
-            last_ns=max(process.last_ns, unix(state["last_t"])),
-            heartbeat_ns=None if beat is None else unix(beat),
+            last_ns=last_ns,
+            heartbeat_ns=last_ns if heartbeat_ns == last_ns else heartbeat_ns,  # mostly one object
             latest_samples={
                 thread: StackSample(unix(t), stack_of(journal, number))
                 for thread, t, number in state["stands"]
@@ -315,11 +317,11 @@ class _Building:
         self.ops.setdefault(process, []).append(
             Op(
                 process,
-                number,
+                _one(number),
                 of,
                 thread or 0,
                 parent,
-                seq,
+                _one(seq),
                 None if key is None else self._key(key),
                 source,
                 text,

@@ -252,6 +252,7 @@ class _Surveying:
                 own = len(bases)
                 bases.append(store_of(own, place, number, record, own, ""))
         places, place_ids = places_of(processes, bases, lives)
+        place_ids = {index: sys.intern(identity) for index, identity in place_ids.items()}
         coded = {
             code_of(store.process, store.index - first_base[store.process]): place_ids[store.index]
             for store in bases
