@@ -21,7 +21,7 @@ from faults.judge import brief, judge, serious
 from support.losses import FEW, wrong_verdicts
 from support.processes import free_port
 from support.scenes import all_gone
-from support.splits import differing
+from support.splits import differing, differing_by_workers
 
 STALL_S = 3.0
 PAUSE_S = 1.0
@@ -286,6 +286,7 @@ def run_row(
     if losses:
         lost = wrong_verdicts(_journals(row, folder), folder / "scratch", all_gone, FEW)
         problems += [f"without {text}" for text in lost]
+        problems += differing_by_workers(_journals(row, folder), row.name)
     problems += differing(_journals(row, folder))
     return Outcome(
         row=row,

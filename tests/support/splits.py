@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import random
+import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.states import folder, verdict
-from disttrace_viewer.states.engines import here
+from disttrace_viewer.states.engines import Engine, engine_of, here, local
 from disttrace_viewer.states.merged import Merged, merge
 from support.scenes import nobody_knows
+from support.states import reduced_by_another
 
 
 def findings(merged: Merged) -> tuple[Finding, ...]:
@@ -44,3 +49,47 @@ def differing(journals: Path, seeds: Sequence[int] = (1, 2, 3)) -> list[str]:
             if findings(merged) != whole:
                 problems.append(f"states merged by {name} of {size} (seed {seed}) say otherwise")
     return problems
+
+
+def differing_by_workers(journals: Path, name: str, by: str | None = None) -> list[str]:
+    """As ``differing``, of batches reduced by ``a pool`` of processes or by ``Dask``, of which
+    SIGKILL takes a worker in mid-run; ``name`` draws how large they are, and by which.
+    """
+    drawn = random.Random(zlib.crc32(name.encode()))
+    by = by or drawn.choice(("a pool", "Dask"))
+    whole = folder.of_journals([str(journals)], batch=1 << 20)
+    if len(whole.states) < 2:
+        return []  # a single task is done in this process
+    engine = _dask() if by == "Dask" else local
+    size = drawn.randint(1, (len(whole.states) + 1) // 2)
+    with tempfile.TemporaryDirectory() as scratch:
+        mark = Path(scratch, "died")
+        dies = functools.partial(reduced_by_another, str(mark))
+
+        def loses(_: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
+            return engine(dies, tasks)
+
+        split = folder.of_journals([str(journals)], engine=loses, batch=size)
+        problems = [] if mark.exists() else [f"no worker of {by} was killed"]
+    if split != whole or findings(split) != findings(whole):
+        problems.append(f"states by {by} in batches of {size}, a worker killed, say otherwise")
+    return problems
+
+
+@functools.cache
+def _dask() -> Engine:
+    """A cluster of two processes, for as long as this one runs."""
+    cluster = importlib.import_module("distributed").LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=":0",
+        host="127.0.0.1",
+        silence_logs=60,
+    )
+    _KEPT.append(cluster)
+    return engine_of(cluster.scheduler_address)
+
+
+_KEPT: list[Any] = []
+"""Clusters, which close when nobody refers to them."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from disttrace_viewer.states import engines, folder, job, verdict
 from disttrace_viewer.states.engines import engine_of, here, local
 from disttrace_viewer.trace.errors import ViewerError
 from support.scenes import nobody_knows
-from support.splits import drawn, findings
-from support.states import dies, dies_once, hang, reduced_by_another
+from support.splits import differing_by_workers, drawn, findings
+from support.states import dies, dies_once, hang
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 100])
@@ -69,29 +68,12 @@ def test_a_local_dask_cluster(tmp_path: Path) -> None:
     assert found == folder.of_journals([str(tmp_path)])
 
 
-def test_a_dask_cluster_loses_a_worker(tmp_path: Path) -> None:
-    """SIGKILL in mid-run: another one does its batch, and the findings are those of the whole."""
-    distributed = pytest.importorskip("distributed")
-    hang(tmp_path / "journals", size=5)
-    with distributed.LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        processes=True,
-        dashboard_address=":0",
-        host="127.0.0.1",
-        silence_logs=60,
-    ) as cluster:
-        engine = engine_of(cluster.scheduler_address)
-
-        def loses(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
-            assert function is folder.run
-            return engine(functools.partial(reduced_by_another, str(tmp_path / "died")), tasks)
-
-        found = folder.of_journals([str(tmp_path / "journals")], engine=loses, batch=2)
-    assert (tmp_path / "died").exists()
-    whole = folder.of_journals([str(tmp_path / "journals")])
-    assert found == whole
-    assert findings(found) == findings(whole)
+@pytest.mark.parametrize("by", ["a pool", "Dask"])
+def test_a_worker_is_killed_in_mid_run(tmp_path: Path, by: str) -> None:
+    """Another one does its batch, and the findings are those of the whole, as of each fault."""
+    pytest.importorskip("distributed")
+    hang(tmp_path, size=5)
+    assert differing_by_workers(tmp_path, "a hang", by) == []
 
 
 @pytest.mark.parametrize(
