@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.views.terminal.init_phase import WayIn
+from disttrace_viewer.views.terminal.init_phase import Initialization
 from disttrace_viewer.views.terminal.paint.console import paper
 from disttrace_viewer.views.terminal.paint.init_phase import paint_full
 from disttrace_viewer.views.terminal.report import report_of
@@ -131,12 +131,14 @@ def draw(folder: Path) -> str:
     """Initialization without times, in program order."""
     report = report_of(load([str(folder)]), init=True)
     file = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    paint_full(ordered(report.way_in), report.names, paper(file, width=WIDTH), timeless=True)
+    paint_full(
+        ordered(report.initialization), report.names, paper(file, width=WIDTH), timeless=True
+    )
     file.seek(0)
     return file.read().strip("\n")
 
 
-def ordered(way: WayIn) -> WayIn:
+def ordered(way: Initialization) -> Initialization:
     """Steps in the order of each process's program: agents first, then whoever listens."""
     place: dict[int, int] = {}
     keyed: list[tuple[tuple[bool, int, bool, list[int], str], Row]] = []

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.analysis.process_ends import is_connection_error
+from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal
 from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, leave, only, ranks, steps
 
@@ -300,6 +303,25 @@ def test_an_agent_knows_the_code_that_sys_exit_hides(tmp_path: Path) -> None:
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
     assert found.summary.startswith("Rank 1 ended with exit code 3, after all_reduce #2")
     assert found.consequences == ("Agent 3999 failed with ChildFailedError.",)
+
+
+def test_whom_a_launcher_is_about_to_end_did_not_fail(tmp_path: Path) -> None:
+    """It sends signals to all others at once, and notes how they ended when the last one has."""
+    parent = Journal(tmp_path, pid=3999, role="main")
+    jobs = steps(tmp_path, 3, parent=parent.process)
+    parent.define("worker", t=300 * MS, pid=jobs[0][0].pid, event="failed", signal="SIGTERM")
+    for journal, group in jobs[1:]:
+        number = journal.begin(journal.collective(group, "gather"), 200 * MS, q=3)
+        if journal.rank == 1:
+            journal.end(number, 20 * MS, x=journal.string(PEER_GONE))
+
+    def seen(process: Process) -> Seen:
+        if process.role == "main" or process.rank == 1:
+            return Seen(alive=True)
+        return Seen(alive=False, code=-signal.SIGTERM)
+
+    found = only(findings(tmp_path, look=seen))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])
 
 
 def test_a_failed_launcher_alone_is_no_second_failure(tmp_path: Path) -> None:

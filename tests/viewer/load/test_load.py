@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import polars as pl
@@ -173,3 +174,23 @@ def test_several_folders_and_single_files_are_read(tmp_path: Path) -> None:
     alone = load([str(first.segments[0])])
     assert alone.operations.height == 3
     assert alone.processes[0].rank == 0
+
+
+@pytest.mark.parametrize("key", [["a", "b"], ["a"], '\0["a"]', "a"])
+def test_a_key_is_the_same_however_its_line_is_spaced(tmp_path: Path, key: object) -> None:
+    """Journals may have gone through other tools; a list and a text that looks like one are two."""
+    (journal,) = workers(tmp_path, 1)
+    store = journal.prefix_store(journal.tcp_store(server=True), "p")
+    call = journal.call("store.wait", kind="store", store=store)
+    journal.begin(call, MS, k=key)
+
+    def read() -> tuple[object, ...]:
+        trace = load([str(tmp_path)])
+        (row,) = trace.operations.select("call", "key").rows()
+        return row[1], trace.full_key(*row)
+
+    compact = read()
+    lines = [json.loads(line) for line in journal.segments[0].read_text().splitlines()]
+    journal.segments[0].write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read() == compact
+    assert isinstance(compact[1], list) is isinstance(key, list)

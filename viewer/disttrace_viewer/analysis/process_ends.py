@@ -145,14 +145,29 @@ def ends(
     seen: Sequence[Seen],
 ) -> tuple[End, ...]:
     """The end of every process."""
+    clearing = _clearing(processes)
     return tuple(
-        _end(p, communication.get(p.index, NOTHING), cut_ns, seen[p.index]) for p in processes
+        _end(
+            p,
+            communication.get(p.index, NOTHING),
+            cut_ns,
+            seen[p.index],
+            ended=p.told is None and p.parent in clearing and seen[p.index].code in FROM_OUTSIDE,
+        )
+        for p in processes
     )
 
 
-def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen) -> End:
+def _clearing(processes: Sequence[Process]) -> frozenset[str]:
+    """Launchers that have noted a failure: they end the others, and note it when all are gone."""
+    failed = (p for p in processes if any(worker.event == "failed" for worker in p.workers))
+    return frozenset(p.id for p in failed)
+
+
+def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen, *, ended: bool) -> End:
+    """``ended``: its launcher, which has not said so yet, was about to end it."""
     told = process.told
-    killed = told is not None and told.event == "killed"
+    killed = ended or (told is not None and told.event == "killed")
     code = seen.code if told is None else told.code
     dead = seen.alive is False or told is not None
     if process.exit is None:

@@ -174,7 +174,7 @@ def parse(parts: list[Slice]) -> Chunk:
     )["kind"]
     begins += [
         reader.decode(lines.filter(kinds == 0), _BEGIN),
-        _unmarked(reader.decode(lines.filter(kinds == 1), _KEYED)),
+        reader.decode(lines.filter(kinds == 1), _KEYED),
         reader.one_by_one(lines.filter(kinds == 2), _RICH),
     ]
     ends.append(reader.decode(lines.filter(kinds == 3), _END))
@@ -250,7 +250,8 @@ class _Reader:
         except pl.exceptions.PolarsError:
             values = None
         if values is not None and len(values) == lines.height:
-            return self.usable(lines.select("file", "row").hstack(values.struct.unnest()))
+            found = lines.select("file", "row").hstack(values.struct.unnest())
+            return self.usable(_unmarked(found) if "k" in fields else found)
         if lines.height <= _PIECE:
             return self.one_by_one(lines, fields)
         step = max(_PIECE, lines.height // 16)
@@ -315,6 +316,8 @@ class _Reader:
             return None
         if isinstance(record.get("k"), list):
             record["k"] = LIST_MARK + orjson.dumps(record["k"]).decode()
+        elif isinstance(record.get("k"), str) and record["k"].startswith(LIST_MARK):
+            record["k"] = plain(LIST_MARK) + record["k"][len(LIST_MARK) :]
         if "a" in record:
             record["a"] = orjson.dumps(record["a"], option=orjson.OPT_SORT_KEYS).decode()
         return [record.get(name) for name in fields]
