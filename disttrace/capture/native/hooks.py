@@ -6,6 +6,7 @@ tensors and its root; neither the reduce operation nor the tag.
 
 from __future__ import annotations
 
+import atexit
 import sys
 import threading
 import weakref
@@ -43,6 +44,9 @@ def install(capture: Capture) -> None:
     hooks = Hooks(capture)
     capture.groups.on_new.append(hooks.appeared)
     capture.engine.on_undo(PART, "native hooks of groups", hooks.detach)
+    # A group may outlive the interpreter, and then has to let go of functions of ours.
+    atexit.register(hooks.detach)
+    capture.engine.on_undo(PART, "atexit", lambda: atexit.unregister(hooks.detach))
     for group in list(getattr(c10d._world, "pg_map", ())):
         hooks.attach(group, capture.groups.of(group))
 
