@@ -21,7 +21,7 @@ from faults.judge import brief, judge, serious
 from support.losses import FEW, wrong_verdicts
 from support.processes import free_port
 from support.scenes import all_gone
-from support.splits import differing, differing_by_workers
+from support.splits import differing
 
 STALL_S = 3.0
 PAUSE_S = 1.0
@@ -257,6 +257,16 @@ def _wait_for_end(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
+def _differing_by_workers(journals: Path, name: str) -> list[str]:
+    """In a process of its own: a pool may not be forked beside the threads of other rows."""
+    done = subprocess.run(
+        [sys.executable, "-m", "support.splits", str(journals), name],
+        capture_output=True, text=True, timeout=200, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    return [done.stderr[-300:]] if done.returncode else []
+
+
 def run_row(
     row: Row, folder: Path, environ: Mapping[str, str] | None = None, *, losses: bool = False
 ) -> Outcome:
@@ -286,7 +296,7 @@ def run_row(
     if losses:
         lost = wrong_verdicts(_journals(row, folder), folder / "scratch", all_gone, FEW)
         problems += [f"without {text}" for text in lost]
-        problems += differing_by_workers(_journals(row, folder), row.name)
+        problems += _differing_by_workers(_journals(row, folder), row.name)
     problems += differing(_journals(row, folder))
     return Outcome(
         row=row,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import random
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -93,3 +94,7 @@ def _dask() -> Engine:
 
 _KEPT: list[Any] = []
 """Clusters, which close when nobody refers to them."""
+
+
+if __name__ == "__main__":
+    sys.exit("; ".join(differing_by_workers(Path(sys.argv[1]), sys.argv[2])) or None)
