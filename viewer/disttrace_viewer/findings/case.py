@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from disttrace_viewer.analysis.evidence import STUCK_NS, Evidence
 from disttrace_viewer.analysis.node_rendezvous import Agents
@@ -26,6 +28,9 @@ EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
 EARLY = "let it hang for longer before ending it: all was ended after a short wait"
 """What would settle such a wait."""
+
+
+_WAITED_FOR, _ABSENT, _ANY_OF, _OPEN_ENDED = "waited for", "absent", "any of", "open-ended"
 
 
 @dataclass
@@ -73,6 +78,10 @@ class Case:
         """Waits that no finding explains yet."""
         return [wait for wait in self.waits if wait not in self.owner]
 
+    def inside(self, exchange: Hashable) -> list[Wait]:
+        """The open waits of one exchange."""
+        return [wait for wait in self._near["exchange", exchange] if wait not in self.owner]
+
     def oldest(self) -> list[Wait]:
         """Open waits in the order in which they began, but for those that hold up nobody."""
         found = [w for w in self.open() if not w.side and w.late_ns is None]
@@ -110,17 +119,63 @@ class Case:
         for process in scope.members | scope.roots:
             if self.evidence.ends[process].over:
                 self.ends.setdefault(process, number)
-        changed = True
-        while changed:
-            changed = False
-            for wait in self.open():
-                if self._explains(finding, number, wait):
-                    self.owner[wait] = number
-                    changed = True
-        stuck = {wait.process for wait, n in self.owner.items() if n == number and not wait.side}
+        stuck = set()
+        near, looked_at = self._near, set[Hashable]()
+        keys = self._leading(finding, number)
+        while keys:
+            waits = []
+            for key in keys:
+                if key not in looked_at:
+                    looked_at.add(key)
+                    waits += near[key]
+            # Who waits for any of several does so until the last of them is reached.
+            explained = [w for w in (*waits, *near[_ANY_OF]) if self._take(finding, number, w)]
+            stuck |= {wait.process for wait in explained if not wait.side}
+            held = {wait.process for wait in explained if not wait.side and wait.late_ns is None}
+            keys = [key for process in held for key in near[_WAITED_FOR, process]]
         for process in stuck:
             if self.evidence.ends[process].how in (CASCADE, SILENT):
                 self.ends.setdefault(process, number)
+
+    def _take(self, finding: Finding, number: int, wait: Wait) -> bool:
+        if wait in self.owner or not self._explains(finding, number, wait):
+            return False
+        self.owner[wait] = number
+        return True
+
+    @cached_property
+    def _near(self) -> Mapping[Hashable, list[Any]]:
+        """What leads to waits: by whatever a scope names the waits themselves, and by a process the
+        keys of those that wait for it. Members of an exchange share their targets, as one object.
+        """
+        found: defaultdict[Hashable, list[Any]] = defaultdict(list)
+        for wait in self.waits:
+            targets = ("targets", id(wait.targets))
+            if targets not in found:
+                for target in wait.targets:
+                    found[_WAITED_FOR, target].append(targets)
+            found[targets].append(wait)
+            found["exchange", wait.exchange].append(wait)
+            found["stream", wait.stream].append(wait)
+            found["process", wait.process].append(wait)
+            if wait.absent:
+                found[_ABSENT].append(wait)
+            if wait.unknown or wait.complete:
+                found[_OPEN_ENDED].append(wait)
+            if wait.any_of:
+                found[_ANY_OF].append(wait)
+        return found
+
+    def _leading(self, finding: Finding, number: int) -> list[Hashable]:
+        """Keys of the waits that a finding may explain at once."""
+        scope = finding.scope
+        keys: list[Hashable] = [("exchange", exchange) for exchange in scope.exchanges]
+        keys += [("stream", stream) for stream, _ in scope.streams]
+        keys += [("process", process) for process in scope.members]
+        reached = scope.roots | {p for p in scope.members if self.ends.get(p) == number}
+        keys += [key for p in reached for key in self._near[_WAITED_FOR, p]]
+        keys += [_ABSENT] if scope.absent else []
+        return keys + ([_OPEN_ENDED] if finding.kind == "process_failed" else [])
 
     def _explains(self, finding: Finding, number: int, wait: Wait) -> bool:
         scope = finding.scope
@@ -132,12 +187,13 @@ class Case:
                     return True
         if wait.process in scope.members and wait.process not in scope.roots:
             return True
-        reached = [self._reaches(finding, number, target) for target in wait.targets]
-        reached += [(wait.op.call.group, rank) in scope.absent for rank in wait.absent]
-        reached += [(None, rank) in scope.absent for rank in wait.absent]
+        reached = (self._reaches(finding, number, target) for target in wait.targets)
         if wait.any_of:
-            return bool(wait.targets) and all(reached[: len(wait.targets)])
+            return bool(wait.targets) and all(reached)
         if any(reached):
+            return True
+        group = wait.op.call.group
+        if any((group, r) in scope.absent or (None, r) in scope.absent for r in wait.absent):
             return True
         if finding.kind == "process_failed":
             # Who should set a key, or why nothing moves, is not known; but somebody failed.

@@ -43,7 +43,7 @@ class Extra:
 
 def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
-    inside = [w for w in case.open() if w.exchange == wait.exchange and w.late_ns is None]
+    inside = [w for w in case.inside(wait.exchange) if w.late_ns is None]
     who = [w.process for w in inside]
     group = None if wait.op.call.group is None else trace.groups[wait.op.call.group]
     extra = _extra(case, wait, sinks)

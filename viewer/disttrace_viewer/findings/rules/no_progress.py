@@ -98,7 +98,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
 def _unanswered(case: Case, wait: Wait) -> Finding:
     """A store's server does not answer, since its process does not run."""
     evidence, trace = case.evidence, case.evidence.trace
-    inside = [w for w in case.open() if w.exchange == wait.exchange]
+    inside = case.inside(wait.exchange)
     who = list(dict.fromkeys(w.process for w in inside))
     (server,) = wait.targets
     return Finding(

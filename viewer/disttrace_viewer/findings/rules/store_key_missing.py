@@ -60,11 +60,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     assert isinstance(exchange, tuple)
     place, unset = exchange[1], exchange[2:]
     late = dict(wait.lateness)
-    inside = [
-        w
-        for w in case.open()
-        if w.exchange == wait.exchange and dict(w.lateness).keys() == late.keys()
-    ]
+    inside = [w for w in case.inside(wait.exchange) if bool(w.lateness) == bool(late)]
     who = list(dict.fromkeys(w.process for w in inside))
     key = str(unset[0])
     names = " and ".join(repr(k) for k in unset[:3])

@@ -137,7 +137,7 @@ def not_yet(case: Case) -> str | None:
     for wait in case.oldest():
         if case.old(wait) or not (wait.targets or wait.absent):
             continue
-        inside = [w for w in case.open() if w.exchange == wait.exchange and w.late_ns is None]
+        inside = [w for w in case.inside(wait.exchange) if w.late_ns is None]
         who = [w.process for w in inside]
         age_s = max(evidence.age_ns(w.op) for w in inside) / 1e9
         missing = sentences.members(trace, wait.targets, wait.absent)
