@@ -106,6 +106,8 @@ def _holds(case: Case, gaps: Gaps, finding: Finding) -> bool:
         return False
     if finding.kind == "process_failed":
         return not finding.culprits or _failed_first(case, finding)
+    if finding.waiting and all(process in gaps.lost for process in finding.waiting):
+        return False  # their waiting may have ended in what is lost
     if finding.absent_ranks and (gaps.nameless or gaps.ranks & {*finding.absent_ranks}):
         return False
     if finding.kind == "rendezvous_unreachable":
