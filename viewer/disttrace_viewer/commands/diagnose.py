@@ -43,8 +43,11 @@ def execute(args: argparse.Namespace) -> int:
     missing (or, raised, all of them).
     """
     from disttrace_viewer.api.report import settled
+    from disttrace_viewer.api.states import no_cycles
 
-    report = settled(lambda: _read(args))
+    with no_cycles():
+        report = settled(lambda: _read(args))
+        gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
     if args.json:
         import orjson
 
@@ -58,13 +61,10 @@ def execute(args: argparse.Namespace) -> int:
 
 
 def _read(args: argparse.Namespace) -> Report:
-    from disttrace_viewer.api.states import diagnose_large, no_cycles
+    from disttrace_viewer.api.states import diagnose_large
 
-    with no_cycles():
-        with common.journals_progress() as progress:
-            large = diagnose_large(
-                args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress
-            )
-        if large is not None:
-            gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
+    with common.journals_progress() as progress:
+        large = diagnose_large(
+            args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress
+        )
     return large or common.read(args).diagnose(stall_s=args.stall)

@@ -30,6 +30,7 @@ def settled(read: Callable[[], T], evidence_of: Callable[[T], Evidence]) -> T:
         if broken <= known:
             break
         known |= broken
+        del found  # of a large job two do not fit
         time.sleep(PAUSE_S)
         found = read()
     return found
