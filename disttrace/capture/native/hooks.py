@@ -45,8 +45,8 @@ def install(capture: Capture) -> None:
     capture.groups.on_new.append(hooks.appeared)
     capture.engine.on_undo(PART, "native hooks of groups", hooks.detach)
     # A group may outlive the interpreter, and then has to let go of functions of ours.
-    atexit.register(hooks.detach)
-    capture.engine.on_undo(PART, "atexit", lambda: atexit.unregister(hooks.detach))
+    atexit.register(hooks.at_exit)
+    capture.engine.on_undo(PART, "atexit", lambda: atexit.unregister(hooks.at_exit))
     for group in list(getattr(c10d._world, "pg_map", ())):
         hooks.attach(group, capture.groups.of(group))
 
@@ -93,6 +93,13 @@ class Hooks:
             group.unregister_pre_hook(HOOK_ID)
             group.unregister_post_hook(HOOK_ID)
         self._groups.clear()
+
+    def at_exit(self) -> None:
+        """Take them off while the interpreter is there."""
+        try:
+            self.detach()
+        except BaseException as error:
+            self._capture.fail(PART, error)
 
     def _hook(self, run: Callable[[ThreadState, Any], None]) -> Callable[[Any], None]:
         """What torch calls: every operation of Python's passes here too."""
