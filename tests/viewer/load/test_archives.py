@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import tarfile
@@ -181,6 +182,41 @@ def test_a_damaged_archive_is_a_sentence(tmp_path: Path, damage: str) -> None:
     assert main(["collect", str(packed), "-o", str(tmp_path / "out")]) == 2
     before = files(folder)
     assert all(data == before[name] for name, data in files(tmp_path / "out").items())
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["collect", "tar"])
+def test_no_damaged_byte_gets_into_the_folder(tmp_path: Path, own: bool) -> None:
+    """Wherever one byte is wrong or all others are missing, what is written is what was packed."""
+    source = tmp_path / "journals"
+    source.mkdir()
+    names = [JOURNAL.replace("17", str(pid)) for pid in range(20, 25)]
+    for name in names:
+        (source / name).write_bytes(
+            b"".join(b'{"of": "%s", "n": %d}\n' % (name.encode(), n) for n in range(60))
+        )
+    before = files(source)
+    packed = tmp_path / "x.tar.gz"
+    if own:
+        archives.pack([str(source / name) for name in names], str(packed))
+    else:
+        archive(packed, *[(named(name), before[name]) for name in names])
+    whole = packed.read_bytes()
+    kept: dict[str, list[int]] = {"wrong": [], "cut": []}
+    for at in range(10, len(whole), 7):
+        for manner, data in (
+            ("wrong", whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :]),
+            ("cut", whole[:at]),
+        ):
+            packed.write_bytes(data)
+            out = tmp_path / f"{manner}-{at}"
+            with contextlib.suppress(ViewerError):
+                archives.unpack([str(packed)], str(out))
+            found = files(out)
+            assert all(content == before[name] for name, content in found.items()), (manner, at)
+            kept[manner].append(len(found))
+    assert max(kept["cut"]) == (len(names) if own else 0)  # tar's end alone is missing
+    assert sum(kept["wrong"]) > (2 * len(kept["wrong"]) if own else 0)
+    assert kept["cut"] == sorted(kept["cut"])
 
 
 def test_a_journal_that_changes_while_it_is_packed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ journals, directly in the folder, and no more than a limit of them.
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import re
@@ -35,6 +36,8 @@ _NAME = re.compile(
 """Job, host, pid and process, as ``disttrace/identity.py`` puts them together."""
 _REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE)
 _NAMED = 3
+_CHUNK = 1 << 16
+_END = bytes(2 * tarfile.BLOCKSIZE)
 _MOST_HEADER = 1 << 16  # of an extended header, which tarfile reads into memory whole
 
 
@@ -67,25 +70,27 @@ def pack(paths: Iterable[str], target: str) -> int:
 
     A job may run meanwhile: a file that was dropped is left out, one that grows is cut off where
     it was, one that is cut (its reserved blocks are given back) is filled with zeros, which is how
-    it was before. Raises OSError.
+    it was before. Each file is compressed by itself, with a checksum of its own. Raises OSError.
     """
     count = 0
     with _temporary(os.path.dirname(target) or ".") as (file, beside):
-        # Level 1: journals shrink to a tenth by any, and a hung node's cores are the program's.
-        with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as archive:
-            for path in paths:
-                try:
-                    descriptor = open_regular(path, follow=False)
-                except FileNotFoundError:
-                    continue  # the oldest segments are dropped while it runs
-                with open(descriptor, "rb") as source:
-                    status = os.fstat(descriptor)
-                    member = tarfile.TarInfo(os.path.basename(path))
-                    member.size = status.st_size
-                    member.mtime = int(status.st_mtime)
-                    member.mode = 0o600
-                    archive.addfile(member, _Padded(source, member.size))
-                count += 1
+        for path in paths:
+            try:
+                descriptor = open_regular(path, follow=False)
+            except FileNotFoundError:
+                continue  # the oldest segments are dropped while it runs
+            with open(descriptor, "rb") as source, _compressed(file) as packed:
+                status = os.fstat(descriptor)
+                member = tarfile.TarInfo(os.path.basename(path))
+                member.size = status.st_size
+                member.mtime = int(status.st_mtime)
+                member.mode = 0o600
+                packed.write(member.tobuf())
+                shutil.copyfileobj(_Padded(source, member.size), packed)
+                packed.write(bytes(-member.size % tarfile.BLOCKSIZE))
+            count += 1
+        with _compressed(file) as packed:
+            packed.write(_END)
         file.close()
         os.replace(beside, target)
     return count
@@ -104,47 +109,32 @@ def unpack(archives: Iterable[str], folder: str) -> Unpacked:
     found = Unpacked()
     left = MOST_TOTAL_BYTES
     for path in archives:
-        try:
-            with tarfile.open(path, mode="r|gz", tarinfo=_Member) as archive:
-                for member in archive:
-                    left -= max(member.size, tarfile.BLOCKSIZE)
-                    if left < 0 or found.files + found.known + found.left_out >= MOST_FILES:
-                        raise ViewerError(
-                            f"{plain(path)} holds more than {MOST_FILES:,} files or"
-                            f" {MOST_TOTAL_BYTES >> 30} GB unpacked: it was not read on"
-                        )
-                    _take(archive, member, folder, found)
-        except (tarfile.TarError, EOFError, ValueError, zlib.error) as error:
-            raise ViewerError(
-                f"{plain(path)} is no whole .tar.gz of `disttrace collect`: {plain(str(error))}"
-            ) from None
+        with open(path, "rb") as packed, _Waiting(folder, found) as waiting:
+            source = _Checked(packed)
+            end = 0
+            try:
+                with tarfile.open(fileobj=source, mode="r|", tarinfo=_Member) as archive:
+                    for member in archive:
+                        left -= max(member.size, tarfile.BLOCKSIZE)
+                        if left < 0 or waiting.count >= MOST_FILES:
+                            waiting.settle(source.given)
+                            raise ViewerError(
+                                f"{plain(path)} holds more than {MOST_FILES:,} files or"
+                                f" {MOST_TOTAL_BYTES >> 30} GB unpacked: it was not read on"
+                            )
+                        end = member.offset_data + member.size
+                        waiting.take(archive, member, end)
+                        waiting.settle(source.proven)
+                source.finish(end + len(_END))
+                waiting.settle(source.proven)
+            except (tarfile.TarError, EOFError, ValueError, zlib.error) as error:
+                waiting.settle(source.proven)
+                raise ViewerError(
+                    f"{plain(path)} is no whole .tar.gz of `disttrace collect`:"
+                    f" {plain(str(error))}. Files of it that were used, since a checksum proves"
+                    f" them: {waiting.used:,}. For others, unproven: tar xzf {plain(path)}"
+                ) from None
     return found
-
-
-def _take(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: str, found: Unpacked) -> None:
-    target = os.path.join(folder, member.name)
-    reason = _refused(member, folder, target)
-    source = None if reason else archive.extractfile(member)
-    if source is None:
-        found.leave_out(member.name, reason or "is no file")
-        return
-    with _temporary(folder) as (file, beside):
-        shutil.copyfileobj(source, file)
-        file.close()
-        with suppress(OverflowError, ValueError, OSError):  # a time that is none
-            os.utime(beside, (member.mtime, member.mtime))
-        if not os.path.lexists(target):
-            os.replace(beside, target)
-            found.files += 1
-            return
-        old, new = _content(target), _content(beside)
-        if len(new) > len(old) and new.startswith(old):
-            os.replace(beside, target)
-            found.files += 1
-        elif old.startswith(new):
-            found.known += 1
-        else:
-            found.leave_out(member.name, "differs from the file of that name which is there")
 
 
 def _refused(member: tarfile.TarInfo, folder: str, target: str) -> str | None:
@@ -180,6 +170,119 @@ def _temporary(folder: str) -> Iterator[tuple[IO[bytes], str]]:
     finally:
         with suppress(FileNotFoundError):
             os.unlink(beside)
+
+
+class _Waiting:
+    """Files of an archive, hidden in the folder until what they were packed in proves right."""
+
+    def __init__(self, folder: str, found: Unpacked) -> None:
+        self._folder = folder
+        self._found = found
+        self._hidden = tempfile.TemporaryDirectory(dir=folder, prefix=".collect.")
+        self._files: list[tuple[str, str, int]] = []
+        self.used = 0
+        """Files of it that came into the folder or were there."""
+
+    def __enter__(self) -> _Waiting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._hidden.cleanup()
+
+    @property
+    def count(self) -> int:
+        """Files of all archives so far."""
+        found = self._found
+        return found.files + found.known + found.left_out + len(self._files)
+
+    def take(self, archive: tarfile.TarFile, member: tarfile.TarInfo, end: int) -> None:
+        """Unpack a file of which the last byte is number ``end``, or say why not."""
+        reason = _refused(member, self._folder, os.path.join(self._folder, member.name))
+        source = None if reason else archive.extractfile(member)
+        if source is None:
+            self._found.leave_out(member.name, reason or "is no file")
+            return
+        beside = os.path.join(self._hidden.name, str(end))
+        with open(beside, "xb", opener=_private) as file:
+            shutil.copyfileobj(source, file)
+        with suppress(OverflowError, ValueError, OSError):  # a time that is none
+            os.utime(beside, (member.mtime, member.mtime))
+        self._files.append((member.name, beside, end))
+
+    def settle(self, proven: int) -> None:
+        """Put the files that end within so many bytes into the folder."""
+        while self._files and self._files[0][2] <= proven:
+            name, beside, _ = self._files.pop(0)
+            self._put(name, beside)
+
+    def _put(self, name: str, beside: str) -> None:
+        target = os.path.join(self._folder, name)
+        there = os.path.lexists(target)
+        old, new = _content(target) if there else b"", _content(beside)
+        if not there or (len(new) > len(old) and new.startswith(old)):
+            os.replace(beside, target)
+            self._found.files += 1
+        elif old.startswith(new):
+            self._found.known += 1
+        else:
+            self._found.leave_out(name, "differs from the file of that name which is there")
+            return
+        self.used += 1
+
+
+class _Checked(io.RawIOBase):
+    """What a file of gzip's format holds, part by part, and how much of it is proven.
+
+    Python's tarfile and its gzip module both give bytes before their checksum was compared.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._part = _part()
+        self._packed = b""
+        self.given = 0
+        """Bytes that were read."""
+        self.proven = 0
+        """Bytes up to the last checksum that was right."""
+
+    def read(self, size: int = -1) -> bytes:
+        """At most ``size`` bytes; none at the end. Raises EOFError, zlib.error."""
+        while True:
+            if self._part.eof:
+                self.proven = self.given
+                self._packed = self._part.unused_data.lstrip(b"\0") or self._file.read(_CHUNK)
+                if not self._packed:
+                    return b""
+                self._part = _part()
+            elif not self._packed:
+                self._packed = self._file.read(_CHUNK)
+                if not self._packed:
+                    raise EOFError("it ends in the middle")
+            data = self._part.decompress(self._packed, max(size, 0))
+            self._packed = self._part.unconsumed_tail
+            if data:
+                self.given += len(data)
+                return data
+
+    def finish(self, least: int) -> None:
+        """Read on to the next checksum; EOFError where there are less than ``least`` bytes."""
+        while self.proven < self.given and self.read(_CHUNK):
+            pass
+        if self.given < least:
+            raise EOFError("its end is missing")
+
+
+def _part() -> zlib._Decompress:
+    return zlib.decompressobj(zlib.MAX_WBITS | 16)  # gzip's format; its checksum is compared
+
+
+def _compressed(file: IO[bytes]) -> gzip.GzipFile:
+    # Level 1: journals shrink to a tenth by any, and a hung node's cores are the program's.
+    return gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=file)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class _Padded(io.RawIOBase):
