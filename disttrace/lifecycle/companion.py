@@ -3,9 +3,10 @@
 gRPC in a traced process and a forking DataLoader end in a segmentation fault, a dead collector
 delays exit by seconds, and a verdict takes memory and time that are the program's: so all of this
 happens in a process of its own, one per job and host. Where something is exported, the first
-process that has a journal starts it; else the first one in which nothing has moved for a while. It
-is detached: a session of its own, no pipe of the program, and no child of it that a ``waitpid(-1)``
-could find.
+process that has a journal starts it; else the first one in which nothing has moved for a while, and
+a rank that is alone on its host soon: were it stopped, or did it hold the GIL, nobody there could
+start one any more, and ranks elsewhere wait for it. It is detached: a session of its own, no pipe
+of the program, and no child of it that a ``waitpid(-1)`` could find.
 
 Its lock and its log have names that anybody can foretell, in a folder where others may be able to
 write: see ``open_own``.
@@ -102,19 +103,33 @@ class Companion:
         except (OSError, ValueError, RuntimeError) as error:
             self._say("companion", f"{self._lost}: {error}; the program goes on")
 
+    def is_alone(self, identity: Identity) -> bool:
+        """Whether this is the only rank on its host, of several."""
+        if identity.role == AGENT or _number("WORLD_SIZE") < 2:
+            return False
+        if on_host := _number("LOCAL_WORLD_SIZE"):
+            return on_host == 1
+        for name in self._definitions():
+            _, host, pid, _ = ["", "", "", "", *name.rsplit("-", 3)][-4:]
+            if host == file_part(identity.host) and _lives_beside(pid):
+                return False
+        return True
+
     def farewell(self, identity: Identity) -> None:
         """This process failed. Where the journals of others are elsewhere, a companion leaves word
         of it in the job's store: whoever waits for us learns why.
         """
-        size = os.environ.get("WORLD_SIZE", "")
         start = f"{file_part(identity.job)}-"
+        if sum(name.startswith(start) for name in self._definitions()) < _number("WORLD_SIZE"):
+            self.start(identity)
+
+    def _definitions(self) -> list[str]:
+        """Names of the journals in the folder."""
         try:
             names = os.listdir(self._config.dir)
         except OSError:
-            return
-        here = sum(name.startswith(start) and name.endswith(DEFS_SUFFIX) for name in names)
-        if size.isdigit() and here < int(size):
-            self.start(identity)
+            return []
+        return [name for name in names if name.endswith(DEFS_SUFFIX)]
 
     def stop(self) -> None:
         """Forget to tell what the exporter said."""
@@ -237,6 +252,16 @@ def hand_down(identity: Identity, environ: MutableMapping[str, str]) -> dict[str
     """Variables for the children of this process."""
     handed = traceparent(identity, environ)
     return {} if handed is None else {TRACEPARENT: handed}
+
+
+def _lives_beside(pid: str) -> bool:
+    return pid != str(os.getpid()) and os.path.exists(f"/proc/{pid}")
+
+
+def _number(variable: str) -> int:
+    """What a launcher says in the environment; 0 where it does not."""
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else 0
 
 
 def _group_of(identity: Identity) -> str:

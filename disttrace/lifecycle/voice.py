@@ -26,6 +26,9 @@ LOOK_QUIET_NS = 150_000_000
 
 _START_AT = 0.4
 """Of the limit: so long nothing has moved when the companion is started; it is ready in time."""
+_ALONE_NS = 200_000_000
+"""After so long a rank looks whether it is alone on its host: processes that were started together
+have journals by then, and torch takes longer before anything can hang."""
 _MOST_STARTS = 3  # one that was killed is replaced, but not for ever
 _LONGEST = 64 << 10
 _NOTED_WITHIN_S = 0.8
@@ -55,6 +58,7 @@ class Voice:
         self._seen: object = None
         self._since = 0
         self._looked = 0
+        self._began: int | None = None
         self._asked = 0
         self._ask_at = 0
 
@@ -64,6 +68,7 @@ class Voice:
         self._path = self._companion.announcements(identity)
         self._position = self._asked = self._ask_at = 0
         self._seen = None
+        self._began = time.monotonic_ns()
 
     def ask_for_stacks(self) -> None:
         """A launcher is about to stop its workers: have each note where it is, within a second.
@@ -94,6 +99,8 @@ class Voice:
     @property
     def pause_ns(self) -> int:
         """Until the next look."""
+        if self._began is not None:
+            return _ALONE_NS
         return LOOK_QUIET_NS if self._asked else LOOK_NS
 
     def look(self) -> None:
@@ -101,6 +108,10 @@ class Voice:
         if self._identity is None:
             return
         now = time.monotonic_ns()
+        if self._began is not None and now - self._began >= _ALONE_NS:
+            self._began = None
+            if not _hears_of_children() and self._companion.is_alone(self._identity):
+                self._companion.start(self._identity)
         place = self._progress_mark()
         before, self._looked = self._looked or now, now
         if place != self._seen:
@@ -114,11 +125,9 @@ class Voice:
         self._read()
 
     def _starts_after(self) -> int:
-        """Later where the program is told of its children's ends: it would be told of the shell's
-        that starts the companion, and another process may start it sooner.
-        """
-        told = signal.getsignal(signal.SIGCHLD) not in (signal.SIG_DFL, signal.SIG_IGN, None)
-        return 2 * self._start_after if told else self._start_after
+        """Later where the program is told of its children's ends: another process may start it
+        sooner."""
+        return (1 + _hears_of_children()) * self._start_after
 
     def _read(self) -> None:
         try:
@@ -151,6 +160,11 @@ class Voice:
     @property
     def _me(self) -> str | None:
         return None if self._identity is None else self._identity.process
+
+
+def _hears_of_children() -> bool:
+    """Whether the program is told when a child of it ends: the shell that starts the companion."""
+    return signal.getsignal(signal.SIGCHLD) not in (signal.SIG_DFL, signal.SIG_IGN, None)
 
 
 def _nothing() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.config import resolve
-from disttrace.identity import identify
+from disttrace.identity import file_part, identify
 from disttrace.journal.format import EXPORTER_LINE, definitions_name
 from disttrace.lifecycle import companion
 from disttrace.lifecycle.companion import Companion
@@ -152,3 +152,41 @@ def test_a_failure_is_left_behind_where_journals_are_elsewhere(
     monkeypatch.setenv("WORLD_SIZE", world)
     bench.exporter.farewell(bench.identity)
     assert bool(bench.sentences) == started
+
+
+@pytest.mark.parametrize(
+    ("variables", "beside", "alone"),
+    [
+        ({"WORLD_SIZE": "2"}, None, True),
+        ({"WORLD_SIZE": "2"}, "here", False),  # it would start one, too
+        ({"WORLD_SIZE": "2"}, "ended", True),
+        ({"WORLD_SIZE": "2"}, "elsewhere", True),  # a shared folder
+        ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}, "here", True),  # a launcher, or a node's own
+        ({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, None, False),  # the other one is on its way
+        ({"WORLD_SIZE": "1"}, None, False),
+        ({}, None, False),
+    ],
+)
+def test_who_is_alone_on_its_host(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    beside: str | None,
+    alone: bool,
+) -> None:
+    """By what the launcher says, and without one by who lives that has a journal here."""
+    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (bench.folder / "no-journal.defs.jsonl").touch()
+    (bench.folder / "x.defs.jsonl").touch()
+    host = file_part(bench.identity.host)
+    names = {
+        "here": f"k-{host}-{os.getppid()}-0123456789ab",
+        "ended": f"k-{host}-{2**31 - 1}-0123456789ab",
+        "elsewhere": f"k-other-{os.getppid()}-0123456789ab",
+    }
+    if beside is not None:
+        Path(definitions_name(str(bench.folder / names[beside]))).touch()
+    assert bench.exporter.is_alone(bench.identity) == alone
