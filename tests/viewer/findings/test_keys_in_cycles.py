@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pytest
+
 from disttrace_viewer.findings.finding import Finding
 from support.journals import MS
 from support.scenes import S, beat, findings, only, ranks, stand, steps, store_call
@@ -116,7 +118,37 @@ def test_somebody_who_does_not_wait_may_still_set_it(tmp_path: Path) -> None:
     """Rank 0 set its shard of the parts; the next part may be that of rank 2, which prepares it."""
     found = job(tmp_path, {0: ["part/0", "part/1"]}, {1: "part/2"}, sleeping=[2], world_size=3)
     assert "deadlock" not in {f.kind for f in found}
+    assert {f.kind: f.certainty for f in found}["store_key_missing"] == "likely"
     assert {f.kind for f in found} == {"missing_participant", "store_key_missing"}
+
+
+@pytest.mark.parametrize("third", [None, "waits", "sleeps"])
+def test_who_never_came_out_of_a_mismatch_sets_no_key(tmp_path: Path, third: str | None) -> None:
+    """The backend ended rank 1, or holds it up, in a broadcast of another size. Rank 0 goes on to a
+    key, as far as it can; that is another fault only where somebody else may be the one to set it.
+    """
+    for journal, group in steps(tmp_path, 2 if third is None else 3):
+        rank = journal.rank or 0
+        shape = [7] if rank == 0 else [4]
+        number = journal.begin(
+            journal.collective(group, "broadcast", root=0, shapes=[shape]), 200 * MS + rank, q=3
+        )
+        if rank == 0:
+            journal.end(number, MS)
+            journal.begin(store_call(journal, "wait", 60), 300 * MS, k=["go"])
+        elif rank == 1:
+            store_call(journal, "wait", 60)  # it uses the same store
+            continue
+        else:
+            journal.end(number, MS)
+            journal.run(store_call(journal, "set", 60), t=250 * MS, d=MS, k="ready")
+            if third == "waits":
+                journal.begin(journal.collective(group, "barrier", shapes=None), 300 * MS, q=4)
+            else:
+                stand(journal, 3 * S, "/src/train.py", 70, "prepare")
+        beat(journal, 20)
+    kinds = [f.kind for f in findings(tmp_path)]
+    assert kinds == ["shape_mismatch", *(["store_key_missing"] if third == "sleeps" else [])]
 
 
 def test_a_rank_without_a_journal_may_have_set_it(tmp_path: Path) -> None:

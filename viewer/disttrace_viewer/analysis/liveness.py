@@ -51,7 +51,17 @@ def look(process: Process) -> Seen:
         return GONE  # the number was given to another process
     if fields[_STATE] in ("Z", "X"):
         return Seen(False, _code(fields))
+    if _dumps_core(process.pid):
+        return GONE  # it crashed; to write its memory to a disk may take minutes
     return Seen(True, state=fields[_STATE])
+
+
+def _dumps_core(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+            return any(line.split() == ["CoreDumping:", "1"] for line in file)
+    except OSError:
+        return False  # it has ended meanwhile, or is none of ours
 
 
 def _code(fields: list[str]) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import frame
@@ -24,22 +24,56 @@ def find(case: Case) -> Iterator[Finding]:
     wait counts only where nothing else is wrong and the main thread waits for that thread. Nor does
     a wait by asking count but where nothing else is wrong.
     """
-    seen = set()
+    seen = set[Hashable]()
+
+    def first(wait: Wait) -> bool:
+        """Whether it is the first wait for a key that nobody has set."""
+        if wait.exchange in seen or not _unset(case, wait):
+            return False
+        seen.add(wait.exchange)
+        return not _waits_for_the_lost(case, wait)
+
     for wait in case.oldest():
-        if _unset(case, wait) and wait.exchange not in seen:
-            seen.add(wait.exchange)
+        if first(wait):
             yield _finding(case, wait)
     if any(finding.severity == ERROR for finding in case.findings):
         return
     for wait in case.open():
-        last = wait.polled or (wait.side and _joined(case, wait))
-        if last and _unset(case, wait) and wait.exchange not in seen:
-            seen.add(wait.exchange)
+        if (wait.polled or (wait.side and _joined(case, wait))) and first(wait):
             yield _finding(case, wait)
 
 
 def _unset(case: Case, wait: Wait) -> bool:
     return wait.kind == KEY and wait.unknown and wait not in case.owner and case.old(wait)
+
+
+def _waits_for_the_lost(case: Case, wait: Wait) -> bool:
+    """Whether nobody is left to set the key but processes that are held up as other findings say,
+    and among them one that never came out of what a finding is about.
+
+    Inside a collective whose sizes differ a backend may end a process, or hold it up, and nothing
+    else tells that it did.
+    """
+    lost = {p for one in case.findings if one.severity == ERROR for p in one.scope.members}
+    able = _able(case, wait)
+    return not lost.isdisjoint(able) and all(
+        p in lost if case.outside(p) else all(w in case.owner for w in case.of_process[p])
+        for p in able
+    )
+
+
+def _able(case: Case, wait: Wait) -> list[int]:
+    """Who might still set the key, once it goes on: those who use the store, do not wait for the
+    key themselves, and did not end as if all were well.
+    """
+    place = case.evidence.trace.place_by_id.get(str(wait.exchange[1]))  # type: ignore[index]
+    waiting = {w.process for w in case.inside(wait.exchange)}
+    processes = case.evidence.trace.processes
+    return [
+        p
+        for p in (place.processes if place else ())
+        if p not in waiting and processes[p].role != AGENT and not case.clean(p)
+    ]
 
 
 def _joined(case: Case, wait: Wait) -> bool:
@@ -107,7 +141,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         summary=said,
         certainty=CERTAIN
         if store
-        and not (early or wait.polled or late or _held_elsewhere(case, wait, store.processes))
+        and not (early or wait.polled or late or _able(case, wait))
         and case.certain_journals(store.processes)
         else LIKELY,
         hint=outside.ASKED
@@ -123,16 +157,6 @@ def _finding(case: Case, wait: Wait) -> Finding:
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset(who)),
         settles=(EARLY,) if early else (),
-    )
-
-
-def _held_elsewhere(case: Case, wait: Wait, clients: Sequence[int]) -> bool:
-    """Whether a process that uses the store waits for something else: it may be the one to set the
-    key, once it goes on.
-    """
-    return any(
-        other.process in clients and other.exchange != wait.exchange and not other.side
-        for other in case.waits
     )
 
 
