@@ -86,6 +86,34 @@ def test_those_who_ask_and_one_who_is_elsewhere(tmp_path: Path) -> None:
     assert "rank 2 is at train.py:70 in load" in found.summary
 
 
+def test_a_launcher_that_stops_them_does_not_get_on(tmp_path: Path) -> None:
+    """It ends who hangs, and does nothing that anybody waits for."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    job(tmp_path, in_loader)
+    stop = agent.call("stop_workers", kind="composed", origin="python")
+    agent.run(stop, UNTIL_S * S - 500 * MS, MS)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("store_key_missing", "likely", ())
+    assert "Ranks 0, 1 have asked for 'app/arrived/3' again and again" in found.summary
+
+
+def test_all_ask_for_each_one_in_turn(tmp_path: Path) -> None:
+    """Everybody sets a key of its own and looks for that of each; one spelt its own otherwise."""
+    for journal, _ in steps(tmp_path, 3):
+        mine = "done/2" if journal.rank != 1 else "done_1"
+        mine = mine if journal.rank else "done/0"
+        journal.run(store_call(journal, "set", 60), 200 * MS, MS, k=mine)
+        check = store_call(journal, "check", 61)
+        journal.run(check, 210 * MS, MS, k=["done/0"])
+        for n in range(1, 2 * UNTIL_S):
+            journal.run(check, n * S // 2, MS, k=["done/1"])
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("store_key_missing", "likely", ())
+    assert ranks(tmp_path, found.waiting) == [0, 1, 2]
+    assert "the nearest key that was set is 'app/done_1', by rank 1." in found.summary
+
+
 def test_somebody_gets_on(tmp_path: Path) -> None:
     """The third computes and communicates with nobody, now and then."""
 

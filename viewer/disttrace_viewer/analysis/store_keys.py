@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from disttrace_viewer.analysis.evidence import Evidence
+from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CLEAN, SILENT
 from disttrace_viewer.sample.sample import SETTERS
@@ -247,7 +248,7 @@ class Setters:
             client == waiter
             or client in waiting
             or ends[client].how == CLEAN
-            or trace.processes[client].role == "agent"
+            or trace.processes[client].role == AGENT
             for client in known.processes
         )
 
@@ -296,7 +297,10 @@ def _since(evidence: Evidence, last: Op) -> int | None:
 
 
 def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:
-    """Whether any process that does not wait did something of late, or ended."""
+    """Whether any process that does not wait did something of late, or ended.
+
+    An agent does no work of the job's: what it did last is to stop the workers that hang.
+    """
     newest: dict[int, int] = {}
     for (process, _), ns in evidence.sample.active.items():
         newest[process] = max(ns, newest.get(process, 0))
@@ -304,7 +308,12 @@ def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:
         if end.over and end.how != SILENT:
             newest[process] = max(end.t_ns, newest.get(process, 0))
     from_ns = evidence.cut_ns - evidence.stall_ns
-    return any(ns > from_ns for process, ns in newest.items() if process not in waiting)
+    roles = [process.role for process in evidence.trace.processes]
+    return any(
+        ns > from_ns and roles[process] != AGENT
+        for process, ns in newest.items()
+        if process not in waiting
+    )
 
 
 def place_and_key(evidence: Evidence, op: Op) -> tuple[str | None, object]:

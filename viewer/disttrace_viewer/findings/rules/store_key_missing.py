@@ -107,16 +107,17 @@ def _finding(case: Case, wait: Wait) -> Finding:
     near, setter = _near(known, place, key)
     before = known.get((str(place), key))
     pushed, popped = setters.queues.get((str(place), key), (0, 0))
+    closest = "" if near is None else f"; the nearest key that was set is {near!r}"
+    if setter is not None:
+        closest += f", by {trace.processes[setter].label}"
     text = "nobody has set it"
     if before is not None and pushed:
         text = f"all that was pushed ({pushed:,}, first by {trace.processes[before].label}) was"
         text += f" popped ({popped:,})"
     elif before is not None:
         text = f"it was deleted after {trace.processes[before].label} had set it"
-    elif near is not None and not behind:
-        text += f"; the nearest key that was set is {near!r}"
-        if setter is not None:
-            text += f", by {trace.processes[setter].label}"
+    elif not behind:
+        text += closest
     others = [
         p
         for p in (store.processes if store else ())
@@ -128,7 +129,8 @@ def _finding(case: Case, wait: Wait) -> Finding:
     text += _behind(case, behind)
     label = f"{sentences.capital(sentences.processes(trace, who))} {sentences.have(len(who))}"
     if wait.polled:
-        said = f"{label} asked for {names} again and again for {age} ({op.call.op} at {at}){doing}."
+        said = f"{label} asked for {names} again and again for {age} ({op.call.op} at {at})"
+        said += f"{closest if before is None else ''}{doing}."
     elif late:
         by, them = sentences.span(min(late.values())), sentences.processes(trace, sorted(late))
         said = f"{sentences.capital(sentences.processes(trace, who))} waited in {op.call.op} of"
