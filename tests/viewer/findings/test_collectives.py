@@ -395,3 +395,31 @@ def test_who_froze_after_what_others_have_done_is_missing_in_the_next(
     found = only(findings(tmp_path, look=lambda _: Seen(alive=True)))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
     assert found.seq == 4
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_cycle_through_another_thread_is_not_certain(tmp_path: Path, *, failed: bool) -> None:
+    """Rank 1's thread for statistics is gone, and its main thread waits in another group."""
+    for journal, group in steps(tmp_path, 2):
+        thread = journal.numbered("thread", name="statistics", main=False)
+        store = journal.prefix_store(1, "default_pg/0//", "1/")
+        other = journal.group(store, name="1", nth=2, default=False)
+        counts = journal.collective(other)
+        journal.run(counts, 150 * MS, MS, q=1, h=thread)
+        if journal.rank:
+            if failed:
+                stack = journal.stack(("train.py", 12, "count"))
+                journal.define(
+                    "failure", t=160 * MS, type="KeyError", text="'norm'", stack=stack, h=thread
+                )
+            journal.begin(journal.collective(group, "barrier", shapes=None), 300 * MS, q=3)
+        else:
+            journal.begin(counts, 200 * MS, q=2, h=thread)
+        beat(journal, 20)
+    found = only(findings(tmp_path, look=lambda _: Seen(alive=True)))
+    assert (found.kind, found.certainty, found.culprits) == ("deadlock", "likely", ())
+    assert found.hint is not None
+    if failed:
+        assert "of a thread of rank 1 first: KeyError: 'norm' at train.py:12" in found.hint
+    else:
+        assert found.hint.startswith("The calls there are made by other threads of ranks 0, 1")

@@ -8,7 +8,7 @@ from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import crossed, unmatched
+from disttrace_viewer.findings.rules import crossed, outside, unmatched
 from disttrace_viewer.wording import sentences
 
 
@@ -108,12 +108,13 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
     unsure = bool(keys) or any(w.op.call.origin == "c++" for w in waits)
+    apart = _beside(case, waits)
     return Finding(
         kind="deadlock",
         summary=f"{sentences.processes(trace, path).capitalize()} wait for one another:"
         f" {'; '.join(said)}.",
-        certainty=LIKELY if unsure or not case.certain_journals(members) else CERTAIN,
-        hint=_hint(case, waits, len(groups)),
+        certainty=LIKELY if unsure or apart or not case.certain_journals(members) else CERTAIN,
+        hint=_hint(case, waits, len(groups)) if not apart else _other_thread(case, apart),
         waiting=tuple(members),
         op=first.op.call.op if len({w.op.call.op for w in waits}) == 1 else None,
         group=trace.groups[groups.pop()].id  # type: ignore[index]
@@ -124,6 +125,41 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
         locations=evidence.locations(w.op for w in sorted(waits, key=lambda w: w.process)),
         at_ns=first.op.begin_ns,
         scope=Scope(roots=frozenset(members), exchanges=frozenset(w.exchange for w in waits)),
+    )
+
+
+def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
+    """Those that are waited for in a group whose calls they make from threads that do not wait:
+    what holds them up there is what these do, and may have nothing to do with the cycle.
+    """
+    kept = case.evidence.sample.of_process
+    held: dict[int, set[int]] = {}
+    for wait in waits:
+        held.setdefault(wait.process, set()).add(wait.op.thread)
+    found = set()
+    for wait in waits:
+        group = wait.op.call.group
+        for target in held.keys() & set(wait.targets) if group is not None else ():
+            at_work = {
+                op.thread
+                for op in kept.get(target, ())
+                if (op.call.kind, op.call.group) == (wait.op.call.kind, group)
+            }
+            if at_work and not at_work & held[target]:
+                found.add(target)
+    return sorted(found)
+
+
+def _other_thread(case: Case, processes: Sequence[int]) -> str:
+    trace = case.evidence.trace
+    for process in processes:
+        for failed in outside.failed_threads(case, process):
+            label = trace.processes[process].label
+            return f"Read the exception of a thread of {label} first: {failed}."
+    who = sentences.processes(trace, processes)
+    return (
+        f"The calls there are made by other threads of {who} than those that wait: look at what"
+        " these do, and whether they still run."
     )
 
 
