@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from disttrace_viewer.analysis.operation import innermost, inside
 from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.model import Frame
@@ -87,3 +90,11 @@ def test_an_old_line_is_not_told(tmp_path: Path) -> None:
     assert found.kind == "missing_participant"
     assert "rank 1 is not in any collective since destroy_process_group." in found.summary
     assert [(one.file, one.line) for one in found.locations] == [("train.py", 40), ("train.py", 10)]
+
+
+@pytest.mark.parametrize("file", ["<eval_with_key>.1", "/tmp/torchinductor_me/ab/cab.py"])
+def test_code_that_was_generated_is_nobodys_line(file: str) -> None:
+    """A compiled step is shown at the line of the program, with the inner one in brackets."""
+    stack = (Frame(file, 7, "forward"), Frame("/src/train.py", 42, "step"))
+    assert innermost(stack) == stack[1]
+    assert inside(stack) == stack[0]

@@ -11,12 +11,16 @@ __all__ = ["Op", "frame", "innermost", "ops"]
 
 _STANDARD = re.compile(r"/python3[^/]*/(?!(site|dist)-packages/)")
 _PACKAGES = re.compile(r"/(site|dist)-packages/")
+_GENERATED = re.compile(r"^<eval_with_key>|/torchinductor_[^/]*/")
+"""Code that torch.compile wrote: no line of it is in anybody's program."""
 _CARRIERS = re.compile(r"/(torch|disttrace|typing_extensions\.py$)")
 
 
 def is_library(file: str) -> bool:
-    """Whether a source file is of the interpreter, its standard library or an installed package."""
-    return bool(_STANDARD.search(file) or _PACKAGES.search(file))
+    """Whether a source file is of the interpreter, its standard library or an installed package, or
+    was generated.
+    """
+    return bool(_STANDARD.search(file) or _PACKAGES.search(file) or _GENERATED.search(file))
 
 
 def innermost(stack: Stack) -> Frame | None:

@@ -101,7 +101,9 @@ def _one_call(case: Case, found: Difference) -> OneCall | None:
     trace = case.evidence.trace
     sides: dict[object, list[int]] = {}
     for rank in sorted(found.members):
-        sides.setdefault(frame(trace, found.members[rank]), []).append(rank)
+        op = found.members[rank]
+        # Of code that was generated the user's line may be one for several calls.
+        sides.setdefault((frame(trace, op), trace.stack(op.call.index)[:1]), []).append(rank)
     if len(sides) != 2:
         return None
     ones, twos = sides.values()
