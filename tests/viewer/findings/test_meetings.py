@@ -164,6 +164,15 @@ def test_two_claims_on_one_rank_explain_the_one_that_is_missing(tmp_path: Path) 
     assert "pid 4001 on host and pid 4002 on host; nobody claims rank 2" in found.summary
 
 
+def test_nobody_claims_anything_at_port_0(tmp_path: Path) -> None:
+    """Any free port: each wants one of its own (children, each with a group of one), not this."""
+    for number in range(3):
+        journal = Journal(tmp_path, pid=4000 + number, rank=0, world_size=1)
+        join(journal, 100 * MS, 1, port=0)
+        beat(journal, 20)
+    assert "duplicate_rank" not in {f.kind for f in findings(tmp_path)}
+
+
 def test_a_restart_claims_the_same_rank_later(tmp_path: Path) -> None:
     """The first attempt had ended before: no duplicate."""
     first = Journal(tmp_path, pid=4000, rank=0, world_size=1)

@@ -15,6 +15,8 @@ def find(case: Case) -> Iterator[Finding]:
     claims: dict[tuple[Hashable, int], list[Join]] = {}
     everybody: dict[Hashable, list[Join]] = {}
     for join in joins(case):
+        if join.store.port == 0:
+            continue  # any free port: nobody can meet anybody there
         everybody.setdefault(join.address, []).append(join)
         if join.rank is not None:
             claims.setdefault((join.address, join.rank), []).append(join)
