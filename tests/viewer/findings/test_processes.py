@@ -285,6 +285,7 @@ def test_sys_exit_with_zero_is_a_clean_end(tmp_path: Path) -> None:
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
     assert found.locations[0].line == 55
+    assert found.summary.endswith("rank 1 has ended at train.py:55 in main.")
 
 
 def test_an_agent_knows_the_code_that_sys_exit_hides(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from disttrace_viewer.analysis.liveness import DISK, STOPPED
 from disttrace_viewer.analysis.operation import frame, innermost
 from disttrace_viewer.analysis.peer_addresses import words
-from disttrace_viewer.analysis.process_ends import ALIVE, MISSED_NS, SILENT
+from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, MISSED_NS, SILENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.trace.model import Location
 from disttrace_viewer.wording import sentences
@@ -40,7 +40,9 @@ def doing(case: Case, process: int, *, many: bool) -> str:
     evidence = case.evidence
     end, are = evidence.ends[process], "are" if many else "is"
     if end.over and end.how != SILENT:
-        return words(evidence, process, many=many)
+        asked = innermost(end.asked_at) if end.how == CLEAN else None
+        at = "" if asked is None else f" at {sentences.is_at(asked)}"
+        return f"{words(evidence, process, many=many)}{at}"
     if end.held == STOPPED:
         return f"{are} stopped (SIGSTOP, or a debugger){_at(case, process)}"
     if end.held == DISK:
