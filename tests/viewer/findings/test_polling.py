@@ -179,3 +179,32 @@ def test_a_server_that_runs_is_not_blamed(tmp_path: Path) -> None:
             in_barrier(journal, group)
         beat(journal, UNTIL_S)
     assert all(0 not in f.culprits or f.kind != "no_progress" for f in findings(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("inner", "shown"),
+    [
+        (("/usr/lib/python3.11/threading.py", 327, "wait"), "train.py:14 in reduce"),
+        (("/src/loader.py", 9, "load"), "loader.py:9 in load"),
+    ],
+)
+def test_a_main_thread_that_waits_for_a_pool(
+    tmp_path: Path, inner: tuple[str, int, str], shown: str
+) -> None:
+    """Then the thread that communicates tells where the process is."""
+    for journal in workers(tmp_path, 2):
+        group = journal.world()
+        thread = journal.numbered("thread", name="pool", main=False)
+        call = journal.collective(group)
+        journal.run(call, 150 * MS, MS, q=1, h=thread)
+        main, pool = ("/src/train.py", 18, "<module>"), ("/src/train.py", 14, "reduce")
+        if journal.rank:
+            lock = ("/usr/lib/python3.11/threading.py", 327, "wait")
+            journal.record(at=3 * S, h=thread, k=journal.stack(lock, pool))
+            journal.record(at=3 * S, h=0, k=journal.stack(inner, main))
+        else:
+            journal.begin(call, 200 * MS, q=2, h=thread)
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    assert f"rank 1 is at {shown}" in found.summary

@@ -465,7 +465,10 @@ class Evidence:
 
     @cached_property
     def _latest_samples(self) -> Mapping[int, StackSample]:
-        return latest_samples(self.trace, self.sample.active)
+        at_work: dict[int, set[int]] = {}
+        for op in self.sample.of_kind("collective", "message"):
+            at_work.setdefault(op.process, set()).add(op.thread)
+        return latest_samples(self.trace, self.sample.active, at_work)
 
     def location(self, op: Op) -> Location | None:
         """The call site of an operation."""

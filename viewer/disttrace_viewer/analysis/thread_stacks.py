@@ -1,22 +1,27 @@
-"""Where main threads stand: what they noted of it, unless they have done something since."""
+"""Where processes stand: what their threads noted of it, unless they did something since."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
-from disttrace_viewer.trace.model import StackSample, Trace
+from disttrace_viewer.analysis.operation import innermost, is_library
+from disttrace_viewer.trace.model import Stack, StackSample, Trace
 
 _MAIN = 0
 """The number of the thread that opened the journal."""
 
 
 def latest_samples(
-    trace: Trace, active: Mapping[tuple[int, int], int] | None = None
+    trace: Trace,
+    active: Mapping[tuple[int, int], int] | None = None,
+    at_work: Mapping[int, Set[int]] | None = None,
 ) -> Mapping[int, StackSample]:
     """By process: the latest note of its main thread, if it is newer than all that thread did.
 
-    A process without a note of that thread shows any other's that holds by the same rule.
-    ``active`` tells when each thread last did anything (default: asked from the trace's table).
+    A process without a note of that thread shows any other's that holds by the same rule; so does
+    one whose main thread only waits for the thread that communicates (a pool, asyncio).
+    ``active`` tells when each thread last did anything (default: asked from the trace's table),
+    ``at_work`` which threads of a process take part in collectives and messages.
     """
     if not any(process.latest_samples for process in trace.processes):
         return {}
@@ -29,10 +34,30 @@ def latest_samples(
             if sample.stack and sample.t_ns >= did.get((process.index, thread), 0)
         }
         if _MAIN in process.latest_samples:
-            holding = {thread: one for thread, one in holding.items() if thread == _MAIN}
+            chosen = _communicating(holding, (at_work or {}).get(process.index, frozenset()))
+            holding = {thread: one for thread, one in holding.items() if thread == chosen}
         if holding:
             found[process.index] = next(iter(holding.values()))
     return found
+
+
+def _communicating(holding: Mapping[int, StackSample], at_work: Set[int]) -> int:
+    """The thread that communicates, if it is inside the program while the main one waits for it."""
+    main = holding.get(_MAIN)
+    if main is None or _MAIN in at_work or not _waits_for_thread(main.stack):
+        return _MAIN
+    inside = (t for t in sorted(at_work & holding.keys()) if _in_program(holding[t].stack))
+    return next(inside, _MAIN)
+
+
+def _waits_for_thread(stack: Stack) -> bool:
+    inner = stack[0]
+    return inner.file.endswith(("/threading.py", "/selectors.py")) and is_library(inner.file)
+
+
+def _in_program(stack: Stack) -> bool:
+    found = innermost(stack)
+    return found is not None and not is_library(found.file)
 
 
 def _activity(trace: Trace) -> Mapping[tuple[int, int], int]:
