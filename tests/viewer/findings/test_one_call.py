@@ -42,6 +42,22 @@ def test_one_more_call_of_another_kind_is_told(tmp_path: Path) -> None:
     assert (found.hint or "").startswith("Rank 0 made one more call, at train.py:77")
 
 
+def test_one_call_that_a_few_left_out_is_told_of_them(tmp_path: Path) -> None:
+    """The others save for the first time; rank 0's own part of it failed, and was caught."""
+    for journal, group in steps(tmp_path, 3, count=3):
+        call = journal.collective(group)
+        if journal.rank:
+            where = journal.stack(("train.py", 8, "save"))
+            call = journal.collective(group, "barrier", shapes=None, stack=where)
+        journal.begin(call, 200 * MS, q=4)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [0])
+    assert (found.hint or "").startswith(
+        "Rank 0 skipped the call at train.py:8, which ranks 1, 2 make, or made one more at"
+    )
+
+
 def test_splits_are_printed(tmp_path: Path) -> None:
     """Who sends how many rows to whom."""
     for journal, group in steps(tmp_path, 3):

@@ -28,6 +28,8 @@ class OneCall:
     op: Op
     instead: Op
     skipped: bool
+    others: tuple[int, ...] = ()
+    """Those on the other side."""
 
     def hint(self, case: Case) -> str:
         """What to look for."""
@@ -40,6 +42,14 @@ class OneCall:
                 " again: look for a branch, a `continue` or an empty batch before it."
             )
         due = sentences.place(frame(trace, self.instead))
+        if len(self.who) > len(self.others) > 0:
+            few = sentences.capital(sentences.processes(trace, self.others))
+            return (
+                f"{few} skipped the call at {at}, which"
+                f" {sentences.processes(trace, self.who)} make, or made one more at {due} before"
+                " it: look for a branch on the rank, an exception that was caught, or more"
+                " batches before that."
+            )
         return (
             f"{who} made one more call, at {at}, or left out the one at {due} and went on: look"
             " for a collective inside `if rank ...`, or for a `continue`, a `break` or fewer"
@@ -69,9 +79,9 @@ def find(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> O
     if usual == there and _after(before[0], there) == here:
         return OneCall(tuple(ones), two, one, skipped=True)
     if usual == there and here not in before[0]:
-        return OneCall(tuple(ones), one, two, skipped=False)
+        return OneCall(tuple(ones), one, two, skipped=False, others=tuple(twos))
     if usual == here and there not in before[0]:
-        return OneCall(tuple(twos), two, one, skipped=False)
+        return OneCall(tuple(twos), two, one, skipped=False, others=tuple(ones))
     return None
 
 
