@@ -114,6 +114,29 @@ def test_all_ask_for_each_one_in_turn(tmp_path: Path) -> None:
     assert "the nearest key that was set is 'app/done_1', by rank 1." in found.summary
 
 
+@pytest.mark.parametrize("busy", [True, False])
+def test_two_keys_in_turn(tmp_path: Path, *, busy: bool) -> None:
+    """Workers look for the word to stop and for their next job; neither is set any more."""
+    for journal, _ in steps(tmp_path, 3):
+        check = store_call(journal, "check", 61)
+        stop = store_call(journal, "check", 60)
+        for n in range(1, 2 * UNTIL_S) if journal.rank else ():
+            journal.run(stop, n * S // 2, MS, k=["stop"])
+            job = max(n, 5) if busy else 5
+            journal.run(check, n * S // 2 + 2 * MS, MS, k=[f"job/{job}"])
+        beat(journal, UNTIL_S)
+    found = findings(tmp_path)
+    if busy:
+        assert found == []
+        return
+    assert (only(found).kind, found[0].certainty, found[0].culprits) == (
+        "store_key_missing",
+        "likely",
+        (),
+    )
+    assert "asked for 'app/job/5' and 'app/stop' again and again" in found[0].summary
+
+
 def test_somebody_gets_on(tmp_path: Path) -> None:
     """The third computes and communicates with nobody, now and then."""
 

@@ -33,6 +33,9 @@ Key = tuple[str | None, str]
 AWAITING = ("store.get", "store.wait", "store.multi_get", "store.queue_pop")
 """Store operations that last until somebody else has done something."""
 
+_READING = ("store.get", "store.wait", "store.multi_get", "store.check")
+"""What changes nothing in a store: of several keys that are asked for in turn each is one."""
+
 ALIKE = 0.6
 """From this ratio of ``difflib`` on two keys look alike."""
 NUMBER = re.compile(r"\d+")
@@ -262,24 +265,33 @@ class Setters:
         )
 
 
-def asking(evidence: Evidence) -> Iterator[tuple[Op, int]]:
-    """The newest question of each process that waits by asking, and when it asked first."""
+def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
+    """The newest question of each process that waits by asking, since when it asks, and all that
+    it asks in turn.
+    """
     found = {}
     for process, op in evidence.last.items():
-        since = _since(evidence, op)
-        if since is not None and evidence.until_ns(process) - since >= evidence.stall_ns:
-            found[process] = (op, since)
+        asked = _asked_in_turn(evidence, op)
+        if asked is not None and evidence.until_ns(process) - asked[0] >= evidence.stall_ns:
+            found[process] = (op, *asked)
     waiting = {op.process for op in evidence.blocking}
     if not found or _gets_on(evidence, found.keys() | waiting):
         return
-    several = Counter(place_and_key(evidence, op) for op, _ in found.values())
-    for op, since in found.values():
-        if several[place_and_key(evidence, op)] > 1 or _took_part(evidence, op):
-            yield op, since
+    several = Counter(
+        key
+        for _, _, turn in found.values()
+        for key in {place_and_key(evidence, asked) for asked in turn}
+    )
+    for op, since, turn in found.values():
+        if any(several[place_and_key(evidence, asked)] > 1 for asked in turn) or any(
+            _took_part(evidence, asked) for asked in turn
+        ):
+            yield op, since, turn
 
 
-def _since(evidence: Evidence, last: Op) -> int | None:
-    """Since when the thread of a process's newest operation asks for one key; None if it does not.
+def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] | None:
+    """Since when the thread of a process's newest operation does nothing but ask, and what for,
+    each once; None if it does anything else.
 
     Of each key that a call uses its first and its last use are known; so is the newest operation of
     each other kind, stream and key of the thread.
@@ -287,13 +299,27 @@ def _since(evidence: Evidence, last: Op) -> int | None:
     call = last.call
     if call.kind != "store" or call.origin == "c++" or last.key is None or last.parent is not None:
         return None
-    if evidence.until_ns(last.process) - last.begin_ns > ASKED_NS:
+    until = evidence.until_ns(last.process)
+    if until - last.begin_ns > ASKED_NS:
         return None
-    own = [op for op in evidence.sample.of_process[last.process] if op.thread == last.thread]
-    alike = [op for op in own if (op.call.index, op.key) == (call.index, last.key)]
-    first = min(op.begin_ns for op in alike)
-    others = max((op.begin_ns for op in own if op not in alike), default=0)
-    return first if len(alike) > 1 and first > others else None
+    uses: dict[tuple[int, int | None], list[Op]] = {}
+    for op in evidence.sample.of_process[last.process]:
+        if op.thread == last.thread:
+            uses.setdefault((op.call.index, op.key), []).append(op)
+    newest = uses[last.call.index, last.key]
+    turn = [newest] + [
+        used
+        for used in uses.values()
+        if used is not newest
+        and used[0].call.op in _READING
+        and len(used) > 1
+        and until - used[-1].begin_ns <= ASKED_NS
+    ]
+    since = max(min(op.begin_ns for op in used) for used in turn)
+    others = [op.begin_ns for used in uses.values() if used not in turn for op in used]
+    if len(newest) < 2 or since <= max(others, default=0):
+        return None
+    return since, tuple(used[-1] for used in turn if used[-1].begin_ns >= since)
 
 
 def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:

@@ -453,22 +453,25 @@ def _asked(evidence: Evidence, waiting: Set[int]) -> Iterator[Wait]:
     if not asked:
         return
     setters = Setters(evidence)
-    everybody = waiting | {op.process for op, _ in asked}
-    for op, since in asked:
+    everybody = waiting | {op.process for op, _, _ in asked}
+    for op, since, turn in asked:
         store = op.call.store
         place = None if store is None else evidence.trace.stores[store].place
-        full = evidence.trace.full_key(op.call.index, op.key)
-        keys = [full] if isinstance(full, str) else list(full or [])
+        keys = []
+        for one in turn:
+            full = evidence.trace.full_key(one.call.index, one.key)
+            keys += [full] if isinstance(full, str) else list(full or [])
+        keys = [key for key in keys if setters.absent((place, key))] or keys
         expected = {
             process
-            for key in keys
+            for key in (keys if len(turn) == 1 else ())  # of several any may be the awaited one
             for process in setters.expected((place, key), op.process, everybody, counted=True)
         }
         times = dict.fromkeys(("issued_ns", "wait_begin_ns", "complete_ns", "end_ns", "error"))
         yield Wait(
             replace(op, begin_ns=since, **times),  # type: ignore[arg-type]
             KEY,
-            ("key", place, *sorted(keys)),
+            ("key", place, *sorted(set(keys))),
             tuple(sorted(expected)),
             unknown=True,
             side=not expected,

@@ -130,7 +130,8 @@ def _finding(case: Case, wait: Wait) -> Finding:
     label = f"{sentences.capital(sentences.processes(trace, who))} {sentences.have(len(who))}"
     if wait.polled:
         said = f"{label} asked for {names} again and again for {age} ({op.call.op} at {at})"
-        said += f"{closest if before is None else ''}{doing}."
+        series = near is not None and NUMBER.sub("#", near) == NUMBER.sub("#", key)
+        said += f"{'' if series or before is not None else closest}{doing}."
     elif late:
         by, them = sentences.span(min(late.values())), sentences.processes(trace, sorted(late))
         said = f"{sentences.capital(sentences.processes(trace, who))} waited in {op.call.op} of"
