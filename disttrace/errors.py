@@ -48,6 +48,11 @@ def is_of_asked(error: BaseException) -> bool:
     return not (is_our_file(file) or _is_library(file))
 
 
+def is_program_file(path: str) -> bool:
+    """Whether a source file is the program's own: neither a library's nor ours."""
+    return not (is_our_file(path) or _is_library(path) or f"-packages{os.sep}" in path)
+
+
 def _is_library(path: str) -> bool:
     if path.startswith("<frozen "):
         return True

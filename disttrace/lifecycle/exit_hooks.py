@@ -81,8 +81,7 @@ class Ending:
             traceback = traceback.tb_next
         stack = 0
         if traceback is not None:
-            inner = _from_traceback(error.__traceback__)
-            stack = recorder.stack(inner[:_STACK])
+            stack = recorder.stack(shown(_from_traceback(error.__traceback__)))
         recorder.note(
             "failure",
             type=type(error).__name__,
@@ -337,6 +336,17 @@ def _is_torch_spawn(error: SystemExit) -> bool:
             raised_in = traceback.tb_frame.f_globals.get("__name__", "")
         traceback = traceback.tb_next
     return raised_in == "torch.multiprocessing.spawn"
+
+
+def shown(lines: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
+    """The innermost lines of a failure, and where the program's own lie deeper, some from there on.
+
+    What a library raises far inside (a loader, a client of some service) is looked for there.
+    """
+    own = next((n for n, line in enumerate(lines) if errors.is_program_file(line[0])), 0)
+    if own < _STACK:
+        return lines[:_STACK]
+    return lines[:_STACK] + lines[own : own + _STACK // 2]
 
 
 def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, int, str]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from disttrace.lifecycle.exit_hooks import shown
 from support.patches import OURS
 from support.preloaded import preloaded
 from support.processes import Outcome
@@ -127,6 +129,15 @@ def test_the_failing_line(tmp_path: Path) -> None:
     file, line, function = stacks[journal.only("failure")["stack"]][0]
     assert (strings[file], strings[function]) == (str(PROGRAM), "raises")
     assert PROGRAM.read_text().splitlines()[line - 1].strip().startswith("raise ValueError")
+
+
+def test_a_failure_deep_inside_a_library_shows_the_programs_line() -> None:
+    """The innermost eight lines, and the program's own where these are all of a library."""
+    library = [(os.__file__, n, "inner") for n in range(12)]
+    own = [("/src/train.py", n, "step") for n in range(9)]
+    assert shown(library + own) == library[:8] + own[:4]
+    assert shown(library[:3] + own) == library[:3] + own[:5]
+    assert shown(library) == library[:8]
 
 
 @pytest.mark.parametrize(
