@@ -40,8 +40,8 @@ def doing(case: Case, process: int, *, many: bool) -> str:
     evidence = case.evidence
     end, are = evidence.ends[process], "are" if many else "is"
     if end.over and end.how != SILENT:
-        asked = innermost(end.asked_at) if end.how == CLEAN else None
-        at = "" if asked is None else f" at {sentences.is_at(asked)}"
+        left = innermost(end.asked_at) if end.how == CLEAN else None
+        at = "" if left is None else f" at {sentences.is_at(left)}"
         return f"{words(evidence, process, many=many)}{at}"
     if end.held == STOPPED:
         return f"{are} stopped (SIGSTOP, or a debugger){_at(case, process)}"
