@@ -11,7 +11,19 @@ from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.analysis.process_ends import is_connection_error
 from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, all_gone, beat, fail, findings, leave, only, ranks, steps
+from support.scenes import (
+    PEER_GONE,
+    S,
+    all_gone,
+    beat,
+    fail,
+    findings,
+    leave,
+    only,
+    ranks,
+    stand,
+    steps,
+)
 
 
 def test_the_first_failure_is_the_finding_and_echoes_follow(tmp_path: Path) -> None:
@@ -304,6 +316,32 @@ def test_an_agent_knows_the_code_that_sys_exit_hides(tmp_path: Path) -> None:
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
     assert found.summary.startswith("Rank 1 ended with exit code 3, after all_reduce #2")
     assert found.consequences == ("Agent 3999 failed with ChildFailedError.",)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_whom_a_launcher_ended_alone_was_where_it_began(tmp_path: Path, lost: bool) -> None:
+    """The others break when they lose it. Without a rank's journal that one may have failed first,
+    and this one was ended for it.
+    """
+    parent = Journal(tmp_path, pid=3999, role="main")
+    for journal, group in steps(tmp_path, 3, parent=parent.process):
+        if journal.rank == 1:
+            stand(journal, 202 * MS, "/src/train.py", 40, "load")
+            parent.define("worker", t=300 * MS, pid=journal.pid, event="killed", signal="SIGTERM")
+            continue
+        number = journal.begin(journal.collective(group), 200 * MS, q=3)
+        journal.end(number, 120 * MS, x=journal.string(PEER_GONE))
+        fail(journal, 330 * MS, "RuntimeError", PEER_GONE)
+    if lost:
+        for path in tmp_path.glob("*-4002-*"):
+            path.unlink()
+    found = findings(tmp_path)
+    told = [(f.kind, f.certainty, ranks(tmp_path, f.culprits)) for f in found]
+    if lost:
+        assert ("process_failed", [1]) not in [(kind, who) for kind, _, who in told]
+    else:
+        assert told == [("process_failed", "likely", [1])]
+        assert "was ended by the process that started it" in found[0].summary
 
 
 def test_whom_a_launcher_is_about_to_end_did_not_fail(tmp_path: Path) -> None:

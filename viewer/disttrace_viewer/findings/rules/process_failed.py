@@ -96,11 +96,30 @@ def _gone(case: Case) -> list[int]:
         i
         for i, end in enumerate(evidence.ends)
         if end.how == SILENT
-        and not (end.told_to_end or end.interrupted)
+        and not end.interrupted
+        and (not end.told_to_end or _singled_out(case, i))
         and evidence.trace.processes[i].role != "agent"
         and i not in case.ends
     ]
     return [p for p in silent if _died(case, p, silent) and not awaited_before(case, p)]
+
+
+def _singled_out(case: Case, process: int) -> bool:
+    """Whether a process's launcher ended it and no other, although none had failed by itself: all
+    others, each with a journal, broke when they lost it.
+    """
+    trace = case.evidence.trace
+    others = [
+        p.index
+        for p in trace.processes
+        if p.index != process and p.rank is not None and p.role != AGENT
+    ]
+    size = max((group.size or 0 for group in trace.groups if group.default), default=0)
+    return (
+        len(others) + 1 >= size
+        and all(case.evidence.ends[p].how not in (OWN, SILENT) for p in others)
+        and noticed(case, process)
+    )
 
 
 def _died(case: Case, process: int, silent: list[int]) -> bool:
@@ -230,14 +249,18 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     if end.failure is not None:
         before = ""
     sure = end.how != SILENT or end.code is not None or noticed(case, first, set(alike))
-    sure = sure or (evidence.alive_here and end.known_dead)
+    sure = (sure or (evidence.alive_here and end.known_dead)) and not end.told_to_end
     odd = _odd_models(case, alike)
     many = len(alike) > 1
     on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
     who = sentences.capital(sentences.processes(trace, alike))
+    ended = (
+        f"{'were' if many else 'was'} ended by the process that started {'them' if many else 'it'}"
+    )
+    how = ended if end.told_to_end else words(evidence, first, many=many)
     return Finding(
         kind="process_failed",
-        summary=f"{who} {words(evidence, first, many=many)}{at}{before}{on}.",
+        summary=f"{who} {how}{at}{before}{on}.",
         certainty=CERTAIN if sure else LIKELY,
         hint=_hint(case, first),
         culprits=tuple(alike) if odd is None else odd,
@@ -294,6 +317,8 @@ def _hint(case: Case, process: int) -> str:
         )
     if end.failure is not None:
         return "Read this exception first; what the other ranks report follows from it."
+    if end.told_to_end:
+        return "Find why it was ended while the other ranks were at work."
     if (end.code is not None and end.code < 0) or end.how == SILENT:
         return (
             "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or a crash in"
