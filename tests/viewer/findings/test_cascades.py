@@ -224,6 +224,30 @@ def test_who_arrives_after_the_time_out_is_missing(tmp_path: Path, then: str) ->
     )
 
 
+def test_what_cxx_code_gave_up_without_a_record_was_given_up(tmp_path: Path) -> None:
+    """DDP raised the time-out of its operation, and the process ended before anybody saw how that
+    operation did. Rank 1 comes long after.
+    """
+    torch = "/usr/lib/python3/site-packages/torch/autograd/graph.py"
+    for journal, group in steps(tmp_path, 2):
+        late = journal.rank == 1
+        call = journal.collective(group, asynchronous=True, origin="c++")
+        number = journal.begin(call, 14 * S if late else 200 * MS, q=3)
+        journal.record(i=number, d=MS)
+        if late:
+            journal.end(number, 2 * MS, x=journal.string(PEER_GONE))
+            fail(journal, 15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+            continue
+        beat(journal, 6)
+        text = TIMED_OUT.partition(": ")[2]
+        stack = journal.stack((torch, 841, "backward"), ("train.py", 31, "step"))
+        journal.define("failure", t=6 * S, type="RuntimeError", text=text, stack=stack, h=0)
+        journal.define("exit", t=6 * S + MS, how="exception", code=1)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    assert "arrived at all_reduce #3 of the default group 8.0 s after" in found.summary
+
+
 @pytest.mark.parametrize("how", ["collective", "key"])
 def test_who_was_held_up_elsewhere_is_not_to_blame(tmp_path: Path, how: str) -> None:
     """Rank 1 is late since it waited for rank 2, which had gone nowhere."""

@@ -231,3 +231,26 @@ def test_a_main_thread_that_waits_for_a_pool(
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
     assert f"rank 1 is at {shown}" in found.summary
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_who_communicates_with_others_may_come_yet(tmp_path: Path, stops: bool) -> None:
+    """A spare rank waits in the last barrier while the others train in a group of their own. Once
+    these have stopped for longer than a step takes, they are what it waits for.
+    """
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 2:
+            journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
+        else:
+            own = journal.group(name="own", ranks=[0, 1], size=2, default=False)
+            call = journal.collective(own)
+            for number in range(1, 20 if stops else 40):
+                journal.run(call, t=200 * MS + number * S // 2, d=MS, q=number)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "missing_participant"
+    assert (found.certainty, ranks(tmp_path, found.culprits)) == (
+        ("certain", [0, 1]) if stops else ("likely", [])
+    )
+    told = "ranks 0, 1 communicate with others (all_reduce #39 of group [0, 1]"
+    assert (told in found.summary) is not stops

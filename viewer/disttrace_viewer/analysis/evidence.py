@@ -71,7 +71,8 @@ class Evidence:
         """The operations that say where each process stands.
 
         What ended badly after the job was interrupted from outside counts as in flight then, and so
-        does what its own process left because a handler of signals raised in it.
+        does what its own process left because a handler of signals raised in it. What C++ code
+        waited for when its process failed by that counts as ended.
         """
         found = self.given
         if found is None:
@@ -79,7 +80,11 @@ class Evidence:
 
             found = sample_of(self.trace)
         processes, at_ns = self.trace.processes, self.interrupted_ns
-        ops = tuple(process_ends.left(op, processes[op.process]) for op in found.ops)
+        ops = tuple(
+            process_ends.unseen_error(process_ends.left(op, of), of)
+            for op in found.ops
+            for of in (processes[op.process],)
+        )
         if at_ns is not None:
             ops = tuple(process_ends.undone(op, at_ns) for op in ops)
         return found if all(map(operator.is_, ops, found.ops)) else replace(found, ops=ops)

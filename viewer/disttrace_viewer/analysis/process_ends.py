@@ -252,12 +252,17 @@ def _guilt(chain: Sequence[str], stack: Stack, t_ns: int, told_of: Communication
             return CASCADE
         if text in told_of.rejected:
             return OWN
-    if told_of.native and chain and is_connection_error(chain[0]) and _in_torch(stack):
+    if told_of.native and _from_native(chain, stack):
         return CASCADE  # C++ code waited, and nobody saw the error of its operation
     # A program may catch the error, save, and end in its own way.
     if told_of.broken_ns is not None and told_of.broken_ns <= t_ns:
         return CASCADE
     return OWN
+
+
+def _from_native(chain: Sequence[str], stack: Stack) -> bool:
+    """Whether C++ code of torch raised since others went away, or did not come."""
+    return bool(chain) and is_connection_error(chain[0]) and _in_torch(stack)
 
 
 def _in_torch(stack: Stack) -> bool:
@@ -356,6 +361,20 @@ def left(op: Op, process: Process) -> Op:
     return replace(
         op, error=None, end_ns=None, complete_ns=None, issued_ns=issued_ns, wait_begin_ns=None
     )
+
+
+def unseen_error(op: Op, process: Process) -> Op:
+    """An operation that C++ code waited for, with the error that ended its process: the exception
+    may be on its way up before anybody could see how the operation ended.
+    """
+    if op.call.origin != "c++" or op.end_ns is not None or op.on_device:
+        return op
+    failure = _failure(process)
+    if op.call.kind not in ("collective", "message") or failure is None:
+        return op
+    if op.begin_ns > failure.t_ns or not _from_native(failure.chain, failure.stack):
+        return op
+    return replace(op, error=failure.chain[0], end_ns=failure.t_ns)
 
 
 def _by_handler(stack: Stack) -> bool:

@@ -307,11 +307,13 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
         if op.thread == last.thread:
             uses.setdefault((op.call.index, op.key), []).append(op)
     newest = uses[last.call.index, last.key]
+    place = place_and_key(evidence, last)[0]
     turn = [newest] + [
         used
         for used in uses.values()
         if used is not newest
         and used[0].call.op in _READING
+        and place_and_key(evidence, used[0])[0] == place
         and len(used) > 1
         and until - used[-1].begin_ns <= ASKED_NS
     ]

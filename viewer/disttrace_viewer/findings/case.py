@@ -216,18 +216,39 @@ class Case:
         """Whether a process is in no wait of its own."""
         return process not in self.of_process
 
-    def polls(self, process: int) -> Op | None:
-        """What a process asks a store again and again while others wait for it; None if it does
-        not: then somebody else may have to act first.
+    def at_work(self, process: int) -> Op | None:
+        """The newest of what a process does again and again while others wait for it: it asks a
+        store, or communicates with others. None if it does neither: then nobody else may have to
+        act first, and it is not on its way.
         """
         last = self.evidence.last.get(process)
-        if last is None or last.call.kind != "store" or last.call.origin == "c++":
+        if last is None or (last.call.kind == "store" and last.call.origin == "c++"):
             return None
-        if self.evidence.until_ns(process) - last.begin_ns > ASKED_NS:
+        if last.call.kind == "store":
+            newest_ns, cut_ns = last.begin_ns, self.evidence.until_ns(process)
+        elif last.call.kind in ("collective", "message") and last.status == "ok":
+            newest_ns, cut_ns = last.end_ns or last.begin_ns, self.evidence.cut_ns
+        else:
             return None
-        since = [self.evidence.since_ns(w.op) for w in self.waits if process in w.targets]
-        asked_later = last.begin_ns - min(since, default=last.begin_ns) >= STUCK_NS
-        return last if asked_later else None
+        if cut_ns - newest_ns > ASKED_NS:
+            return None
+        since_ns = self._awaited_since.get(process, last.begin_ns)
+        return last if last.begin_ns - since_ns >= STUCK_NS else None
+
+    @cached_property
+    def _awaited_since(self) -> Mapping[int, int]:
+        """Since when others wait for each process. Members of an exchange share their targets."""
+        first: dict[int, tuple[int, tuple[int, ...]]] = {}
+        for wait in self.waits:
+            since_ns = self.evidence.since_ns(wait.op)
+            known = first.get(id(wait.targets))
+            if known is None or since_ns < known[0]:
+                first[id(wait.targets)] = since_ns, wait.targets
+        found: dict[int, int] = {}
+        for since_ns, targets in first.values():
+            for target in targets:
+                found[target] = min(since_ns, found.get(target, since_ns))
+        return found
 
     def clean(self, process: int) -> bool:
         """Whether a process ended as if all were well."""

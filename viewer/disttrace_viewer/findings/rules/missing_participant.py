@@ -54,8 +54,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     )
     nobody = extra is not None or other is not None or unseen
     early = all(case.early(w) for w in inside)
-    # Who polls a store waits for somebody as well, and no record says for whom.
-    away = tuple(s for s in sinks if case.polls(s) is None)
+    # Who polls a store waits for somebody as well, and no record says for whom; who communicates
+    # with others may come yet, and whoever waits be ahead of it.
+    away = tuple(s for s in sinks if case.at_work(s) is None)
     if wait.lateness:
         away = late_arrivals.answerable(case, wait, away)
     nobody = nobody or not away or _differed(case, wait, sinks)
@@ -183,8 +184,8 @@ def _skipped(case: Case, extra: Extra) -> str:
 
 def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     ends = [case.evidence.ends[s] for s in sinks]
-    if sinks and all(case.polls(s) for s in sinks):
-        return outside.ASKED
+    if sinks and all(case.at_work(s) for s in sinks):
+        return outside.at_work_hint(case, sinks)
     thread = next((text for s in sinks for text in outside.failed_threads(case, s)), None)
     if thread is not None:
         return f"Read the exception of its thread first: {thread}."

@@ -47,11 +47,13 @@ def doing(case: Case, process: int, *, many: bool) -> str:
         return f"{are} stopped (SIGSTOP, or a debugger){_at(case, process)}"
     if end.held == DISK:
         return f"{are} in uninterruptible sleep (disk, NFS or a driver){_at(case, process)}"
-    asked = case.polls(process)
-    if asked is not None:
-        what = sentences.operation(evidence.trace, asked)
-        at = sentences.place(frame(evidence.trace, asked))
-        return f"{'ask' if many else 'asks'} again and again ({what} at {at})"
+    newest = case.at_work(process)
+    if newest is not None:
+        what = sentences.operation(evidence.trace, newest)
+        at = sentences.place(frame(evidence.trace, newest))
+        if newest.call.kind == "store":
+            return f"{'ask' if many else 'asks'} again and again ({what} at {at})"
+        return f"{'communicate' if many else 'communicates'} with others ({what} at {at})"
     if evidence.stands(process) is not None:
         return f"{are}{_at(case, process)}, not in any collective"
     last = evidence.last.get(process)
@@ -81,6 +83,17 @@ def frozen_ns(case: Case, process: int) -> int:
     others = [p.last_ns for p in processes if not p.losses]
     silent = max(others, default=0) - processes[process].last_ns
     return silent if silent > MISSED_NS else 0
+
+
+def at_work_hint(case: Case, processes: Iterable[int]) -> str:
+    """What to do about those that are all at work while others wait for them."""
+    newest = [op for p in processes if (op := case.at_work(p)) is not None]
+    if all(op.call.kind == "store" for op in newest):
+        return ASKED
+    return (
+        "See whether they come to it when they are through with the others: whoever waits may be"
+        " ahead of them, or they passed this call over."
+    )
 
 
 def failed_threads(case: Case, process: int) -> Iterator[str]:

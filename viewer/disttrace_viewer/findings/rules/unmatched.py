@@ -87,12 +87,12 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     op = wait.op
     early = case.early(wait)
     whole = bool(sinks) and case.certain_journals([wait.process, *sinks])
-    away = tuple(s for s in sinks if case.polls(s) is None)
+    away = tuple(s for s in sinks if case.at_work(s) is None)
     if wait.lateness:
         away = late_arrivals.answerable(case, wait, away)
         whole = whole and {*away} == {*sinks}
     other = None if wait.any_of else crossed.partner(case, wait)
-    nobody = wait.any_of or other is not None or all(case.polls(s) for s in sinks)
+    nobody = wait.any_of or other is not None or all(case.at_work(s) for s in sinks)
     return Finding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
         summary=_summary(case, wait, sinks)
