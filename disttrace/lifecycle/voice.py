@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.identity import Identity
+from disttrace.identity import AGENT, Identity
 from disttrace.journal.format import is_own, open_own
+from disttrace.journal.progress import Progress
 from disttrace.lifecycle.companion import Companion
 
 LOOK_NS = 500_000_000
@@ -56,6 +57,8 @@ class Voice:
         self._path = ""
         self._position = 0
         self._seen: object = None
+        self._progress: Progress | None = None
+        self._stood: object = None
         self._since = 0
         self._looked = 0
         self._began: int | None = None
@@ -67,7 +70,9 @@ class Voice:
         self._identity = identity
         self._path = self._companion.announcements(identity)
         self._position = self._asked = self._ask_at = 0
-        self._seen = None
+        self._seen = self._stood = None
+        journal = os.path.join(os.path.dirname(self._path), identity.base_name())
+        self._progress = None if identity.role == AGENT else Progress(journal, main=False)
         self._began = time.monotonic_ns()
 
     def ask_for_stacks(self) -> None:
@@ -114,15 +119,23 @@ class Voice:
                 self._companion.start(self._identity)
         place = self._progress_mark()
         before, self._looked = self._looked or now, now
-        if place != self._seen:
-            self._seen, self._since = place, before  # it may have come just after that look
+        if place != self._seen and self._gets_on():
+            self._since = before  # it may have come just after that look
             self._asked = self._ask_at = 0
         elif now - self._since >= self._starts_after() and now >= self._ask_at:
             self._ask_at = now + 8 * self._start_after  # it may have been killed meanwhile
             if self._asked < _MOST_STARTS:
                 self._asked += 1
                 self._companion.start(self._identity, quiet_since=self._since)
+        self._seen = place
         self._read()
+
+    def _gets_on(self) -> bool:
+        """Whether what moved is more than questions to a store."""
+        if self._progress is None:
+            return True  # a launcher asks its store all the time
+        stood, self._stood = self._stood, (self._progress.position(),)
+        return stood != self._stood
 
     def _starts_after(self) -> int:
         """Later where the program is told of its children's ends: another process may start it

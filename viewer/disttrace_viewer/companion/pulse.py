@@ -9,12 +9,8 @@ from __future__ import annotations
 import os
 
 import disttrace.journal.format as fmt
+from disttrace.journal.progress import Progress
 
-_END = 512 << 10
-"""Beyond what a mapped segment is longer than what was written into it."""
-_BEGIN = b'{"%s":' % fmt.BEGIN.encode()
-_BESIDE = b'"h":'
-"""In the begins of threads beside the main one: they may go on while it stands still."""
 _LAUNCHER = b'"role":"agent"'
 _FIRST_LINE = 16 << 10
 
@@ -25,7 +21,7 @@ class Pulse:
     def __init__(self, directory: str, base: str, quiet_since: float) -> None:
         self.quiet_since = quiet_since
         self._path = os.path.join(directory, base)
-        self._segment = 1
+        self._progress = Progress(self._path, main=True)
         self._newest: tuple[int, int] | None = None
         self.launcher = self._is_launcher()
         """Whether it is torchrun's agent: it asks its store all the time, and says itself when it
@@ -35,34 +31,16 @@ class Pulse:
         """Whether the main thread began something since the last look."""
         if self.launcher:
             return False
-        newest = self._position()
+        try:
+            newest = self._progress.position()
+        except OSError:
+            return False  # the folder is gone, or nothing is there yet
         moved = newest is not None and self._newest is not None and newest != self._newest
         if newest is not None:
             self._newest = newest
         if moved:
             self.quiet_since = now
         return moved
-
-    def _position(self) -> tuple[int, int] | None:
-        """Segment and byte at which the newest begin of the main thread stands; None: not found."""
-        while os.path.exists(fmt.segment_name(self._path, self._segment + 1)):
-            self._segment += 1
-        try:
-            fd = fmt.open_own(fmt.segment_name(self._path, self._segment), os.O_RDONLY)
-        except OSError:
-            return None
-        try:
-            size = os.fstat(fd).st_size
-            start = max(0, size - _END)
-            data = os.pread(fd, _END, start).rstrip(b"\0")
-        finally:
-            os.close(fd)
-        end = len(data)
-        while (begin := data.rfind(_BEGIN, 0, end)) >= 0:
-            if _BESIDE not in data[begin : data.find(b"\n", begin)]:
-                return self._segment, start + begin
-            end = begin
-        return None
 
     def _is_launcher(self) -> bool:
         try:

@@ -34,7 +34,7 @@ from disttrace_viewer.companion.told import (
     unknown_ranks,
     unpacked,
 )
-from disttrace_viewer.companion.words import habitual, lines, stalled, voices, who_waits
+from disttrace_viewer.companion.words import ASKS, habitual, lines, stalled, voices, who_waits
 from disttrace_viewer.diagnosis.settled import settled
 from disttrace_viewer.findings.finding import CERTAIN, ERROR
 from disttrace_viewer.merge.jobs import closure
@@ -166,7 +166,8 @@ class Judge:
         case, trace = judgement.case, judgement.case.evidence.trace
         unknown = () if self._all_here else unknown_ranks(trace)
         waiting = [op for op in case.evidence.blocking if op.error is None]  # the others gave up
-        ages = [case.evidence.age_ns(op) / 1e9 for op in waiting]
+        asking = [wait.op for wait in case.waits if wait.polled]
+        ages = [case.evidence.age_ns(op) / 1e9 for op in (*waiting, *asking)]
         # Whoever was quiet for so long may have been so before it began to wait.
         errors = [
             f
@@ -202,6 +203,7 @@ class Judge:
         if ops:
             self._stalled = {(process, number) for process, number in ops}
         open_now = {(trace.processes[op.process].id, op.number) for op in waiting}
+        open_now |= {(trace.processes[op.process].id, ASKS) for op in asking}
         return {
             "signature": signature,
             "lines": said,

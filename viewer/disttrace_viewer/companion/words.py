@@ -18,6 +18,8 @@ MOST_POSITIONS = 4
 HABIT = 2
 """Who has waited at a place for so long before is given as many times that."""
 LONGEST_LINE = 400
+ASKS = -1
+"""In place of an operation's number where one waits by asking, each time in another one."""
 
 
 def habitual(case: Case, finding: Finding) -> bool:
@@ -65,8 +67,11 @@ def stalled(case: Case, errors: Sequence[Finding]) -> list[list[Any]]:
     """[process id, operation number] of the waits that findings are about."""
     processes = case.evidence.trace.processes
     found = {i for finding in errors for i in finding.waiting}
-    waits = [w for i in sorted(found) for w in case.of_process.get(i, ())]
-    return [[processes[w.process].id, w.op.number] for w in waits]
+    return [
+        [processes[w.process].id, ASKS if w.polled else w.op.number]
+        for w in case.waits
+        if w.process in found and (w.polled or w in case.of_process.get(w.process, ()))
+    ]
 
 
 def lines(case: Case, found: list[Finding], directory: str) -> list[str]:

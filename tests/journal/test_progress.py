@@ -1,0 +1,44 @@
+"""What counts as getting on: any operation but those of a store, which a poller begins for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrace.journal.progress import Progress
+from support.journals import MS, Journal
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_questions_to_a_store_are_no_progress(tmp_path: Path, main: bool) -> None:
+    """Also of a call that is defined later; a collective is, of a thread beside only without
+    ``main``."""
+    journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
+    group = journal.world()
+    seen = Progress(str(journal.base), main=main)
+    journal.run(journal.collective(group), t=100 * MS, d=MS, q=1)
+    stood = seen.position()
+    assert stood is not None
+    for op in ("check", "wait"):
+        call = journal.call(f"store.{op}", kind="store", store=1)
+        for number in range(50):
+            journal.run(call, t=(200 + number) * MS, d=MS, k="go")
+        assert seen.position() == stood
+    journal.run(journal.collective(group), t=900 * MS, d=MS, q=2, h=1)
+    assert (seen.position() == stood) is main
+    journal.segment()
+    journal.run(journal.collective(group), t=950 * MS, d=MS, q=3)
+    found = seen.position()
+    assert found is not None
+    assert found[0] == 2
+
+
+def test_polling_alone_stands_nowhere(tmp_path: Path) -> None:
+    """However much of it there is, a look is bounded."""
+    journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
+    journal.world()
+    seen = Progress(str(journal.base), main=True)
+    call = journal.call("store.check", kind="store", store=1)
+    journal.run(call, t=100 * MS, d=MS, k="go")
+    assert seen.position() is None
