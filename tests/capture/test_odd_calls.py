@@ -210,3 +210,28 @@ def test_code_that_comes_and_goes_is_told_apart(tmp_path: Path, core: str) -> No
         if "b" in record and calls[record["s"]]["op"] == "store.set"
     ]
     assert lines == list(range(2, 302))
+
+
+JOINED = """
+import sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Join
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+with Join([model]):
+    for _ in range(3):
+        model(torch.ones(1, 2)).sum().backward()
+dist.destroy_process_group()
+"""
+
+
+@EACH_CORE
+def test_work_that_ddp_hands_to_its_reducer_is_not_forgotten(tmp_path: Path, core: str) -> None:
+    """C++ waits for it: the journal says that somebody does."""
+    preloaded("-c", JOINED, str(tmp_path), core).check()
+    (journal,) = read_journals(tmp_path)
+    asked = [record.get("k") for record in journal.records if "o" in record and "l" not in record]
+    assert asked == ["Reducer"] * 3

@@ -1,6 +1,7 @@
 """Instrumentation of completion asked for without a wait: futures, ``is_completed`` loops, streams.
 
-Such a program has not forgotten its work. What it sees complete is complete; what it follows by a
+Such a program has not forgotten its work, nor has one that hands it to DDP's reducer, which waits
+for it in C++. What it sees complete is complete; what it follows by a
 future is followed to its end by the poller, which the live thread runs.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch._C._distributed_c10d import Work
+from torch._C._distributed_c10d import Reducer, Work
 
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import after
@@ -19,6 +20,7 @@ PART = "completion without a wait"
 # What each method says: it returns whether the work is complete, or a future outlives the Work.
 _TELLS = "is_completed"
 _OUTLIVES = frozenset({"get_future", "get_future_result"})
+_HANDED = "_set_forward_pass_work_handle"
 METHODS = (_TELLS, *sorted(_OUTLIVES), "synchronize", "result", "block_current_stream")
 
 
@@ -45,6 +47,8 @@ def install(capture: Capture) -> None:
 
     capture.instrumenters.append(instrument)
     instrument(Work)
+    if hasattr(Reducer, _HANDED):
+        capture.engine.attribute(PART, Reducer, _HANDED, after(capture, PART, _handed(capture)))
 
 
 def _look(capture: Capture, name: str) -> Callable[..., None]:
@@ -61,3 +65,14 @@ def _look(capture: Capture, name: str) -> Callable[..., None]:
                 works.keep(work)
 
     return look
+
+
+def _handed(capture: Capture) -> Callable[..., None]:
+    works = capture.works
+
+    def handed(result: Any, reducer: Any, work: Any, *args: Any, **kwargs: Any) -> None:
+        operation = works.get(work)
+        if operation is not None:
+            works.asked(operation, "Reducer")
+
+    return handed
