@@ -17,6 +17,7 @@ _MOST_LINES = 2000
 _BEGIN = b'{"%s":' % fmt.BEGIN.encode()
 _BESIDE = b'"h":'
 """In the begins of threads beside the main one."""
+_SEGMENT = re.compile(rf"\d+{re.escape(fmt.OPS_SUFFIX)}")
 _CALL = re.compile(rb'"s":(\d+)')
 _STORE_CALL = re.compile(rb'^\{"def":"call","n":(\d+),.*"kind":"store"', re.MULTILINE)
 
@@ -35,8 +36,7 @@ class Progress:
 
     def position(self) -> tuple[int, int] | None:
         """Segment and byte of its begin; None: it is not among the newest. Raises OSError."""
-        while os.path.exists(fmt.segment_name(self._path, self._segment + 1)):
-            self._segment += 1
+        self._segment = self._newest_segment()
         fd = fmt.open_own(fmt.segment_name(self._path, self._segment), os.O_RDONLY)
         try:
             start = max(0, os.fstat(fd).st_size - _END)
@@ -55,6 +55,17 @@ class Progress:
             if not asks and not (self._main and _BESIDE in line):
                 return self._segment, start + end
         return None
+
+    def _newest_segment(self) -> int:
+        number = self._segment
+        if not os.path.exists(fmt.segment_name(self._path, number)):  # the oldest ones are dropped
+            folder, name = os.path.split(self._path)
+            ours = (n.removeprefix(f"{name}.") for n in os.listdir(folder) if n.startswith(name))
+            numbers = (int(n.removesuffix(fmt.OPS_SUFFIX)) for n in ours if _SEGMENT.fullmatch(n))
+            number = max(numbers, default=number)
+        while os.path.exists(fmt.segment_name(self._path, number + 1)):
+            number += 1
+        return number
 
     def _read_definitions(self) -> None:
         """What was defined since: a call is before any of its operations is on record."""

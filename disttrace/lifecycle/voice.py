@@ -134,7 +134,10 @@ class Voice:
         """Whether what moved is more than questions to a store."""
         if self._progress is None:
             return True  # a launcher asks its store all the time
-        stood, self._stood = self._stood, (self._progress.position(),)
+        try:
+            stood, self._stood = self._stood, (self._progress.position(),)
+        except OSError:
+            return True  # the folder was deleted under us, or is out of reach for now
         return stood != self._stood
 
     def _starts_after(self) -> int:

@@ -42,3 +42,18 @@ def test_polling_alone_stands_nowhere(tmp_path: Path) -> None:
     call = journal.call("store.check", kind="store", store=1)
     journal.run(call, t=100 * MS, d=MS, k="go")
     assert seen.position() is None
+
+
+def test_dropped_segments_are_passed_over(tmp_path: Path) -> None:
+    """Of a long job only the newest ones are kept."""
+    journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
+    call = journal.collective(journal.world())
+    for _ in range(3):
+        journal.segment().unlink()
+    journal.segment()
+    journal.run(call, t=100 * MS, d=MS, q=1)
+    seen = Progress(str(journal.base), main=True)
+    Path(f"{journal.base}.000001.ops.jsonl").unlink()
+    found = seen.position()
+    assert found is not None
+    assert found[0] == 5
