@@ -40,11 +40,11 @@ class Progress:
         fd = fmt.open_own(fmt.segment_name(self._path, self._segment), os.O_RDONLY)
         try:
             start = max(0, os.fstat(fd).st_size - _END)
-            data = os.pread(fd, _END, start).rstrip(b"\0")
+            data = os.pread(fd, _END, start)
         finally:
             os.close(fd)
         self._read_definitions()
-        end = len(data)
+        end = data.rfind(b"\n") + 1  # behind it are zeros: to strip them would hold the GIL
         for _ in range(_MOST_LINES):
             end = data.rfind(_BEGIN, 0, end)
             if end < 0:

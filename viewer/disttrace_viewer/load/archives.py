@@ -14,6 +14,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -179,7 +180,7 @@ class _Waiting:
         self._folder = folder
         self._found = found
         self._hidden = tempfile.TemporaryDirectory(dir=folder, prefix=".collect.")
-        self._files: list[tuple[str, str, int]] = []
+        self._files: deque[tuple[str, str, int]] = deque()
         self.used = 0
         """Files of it that came into the folder or were there."""
 
@@ -212,7 +213,7 @@ class _Waiting:
     def settle(self, proven: int) -> None:
         """Put the files that end within so many bytes into the folder."""
         while self._files and self._files[0][2] <= proven:
-            name, beside, _ = self._files.pop(0)
+            name, beside, _ = self._files.popleft()
             self._put(name, beside)
 
     def _put(self, name: str, beside: str) -> None:
