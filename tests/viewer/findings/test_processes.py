@@ -75,6 +75,23 @@ def test_a_silent_end_that_others_noticed_is_a_failure(tmp_path: Path) -> None:
     assert "after all_reduce #2 of the default group" in found.summary
 
 
+def test_what_closes_while_another_one_is_killed_proves_no_end(tmp_path: Path) -> None:
+    """Rank 1 stands still for 20 s; then somebody kills all, and rank 2 lives long enough to lose a
+    connection: it may be that to rank 0.
+    """
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            continue
+        number = journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+        if journal.rank == 2:
+            journal.end(number, 20 * S, x=journal.string(PEER_GONE))
+            fail(journal, 20 * S + 300 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, found.certainty) == ("missing_participant", "likely")
+    assert ranks(tmp_path, found.culprits) == [1]
+
+
 @pytest.mark.parametrize(
     ("backend", "kind"), [("gloo", "missing_participant"), ("nccl", "process_failed")]
 )

@@ -148,8 +148,9 @@ def noticed(case: Case, process: int, together: Set[int] = frozenset()) -> bool:
     """Whether a process that lived on lost its connection to a silent one after its last sign.
 
     Processes that fell silent ``together`` with it prove nothing: whoever ends a job ends one after
-    the other, and the later ones lose the earlier ones first. Nor does what was lost after somebody
-    timed out over it: those who time out end, and that closes connections too.
+    the other, and the later ones lose the earlier ones first. Nor does what was lost when another
+    one fell silent, much later than this one, which may have stood still until then. Nor what was
+    lost after somebody timed out over it: those who time out end, and that closes connections too.
     """
     evidence = case.evidence
     at = evidence.ends[process].t_ns
@@ -161,10 +162,21 @@ def noticed(case: Case, process: int, together: Set[int] = frozenset()) -> bool:
         ),
         default=None,
     )
+    later = [
+        p
+        for p, end in enumerate(evidence.ends)
+        if end.how == SILENT and end.t_ns - at > TOGETHER_NS and p not in together
+    ]
     return any(
         op.process not in (*together, process)
         and at <= (op.end_ns or 0) <= (timed_out or op.end_ns or 0)
         and _shared(case, process, op)
+        and not any(
+            p != op.process
+            and abs(evidence.ends[p].t_ns - (op.end_ns or 0)) <= TOGETHER_NS
+            and _shared(case, p, op)
+            for p in later
+        )
         for op in evidence.closed
     )
 
