@@ -52,6 +52,7 @@ VIEWER_ROOMS = (
     "analysis",
     "analysis/timing",
     "wording",
+    "wording/findings",
     "findings",
     "findings/rules",
     "diagnosis",
@@ -70,7 +71,9 @@ VIEWER_ROOMS = (
 )
 KNOWS_TORCH = ("capture", "session", "patching")
 SHARED = ("disttrace.journal.format", "disttrace.journal.progress")
-PEERS = frozenset({"findings/rules", "commands"})  # folders of equals may hold any number of files
+PEERS = frozenset(
+    {"findings/rules", "wording/findings", "commands"}
+)  # folders of equals may hold any number of files
 MOST_FILES = 14
 
 RECORDER = ROOT / "disttrace"

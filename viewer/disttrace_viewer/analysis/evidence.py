@@ -508,12 +508,12 @@ class Evidence:
                 )
         return tuple(dict.fromkeys(p for p in places if p is not None))
 
-    def within(self, op: Op) -> str:
-        """`` inside gather_object``, where the program called that; else nothing."""
+    def within(self, op: Op) -> str | None:
+        """``gather_object``, where the program called that and it called this; else None."""
         outer = self.sample.get(op.process, op.parent)
         if outer is None or outer.call.kind != "composed" or outer.call.op in _GATHERING:
-            return ""
-        return f" inside {self.top(outer).call.op}"
+            return None
+        return self.top(outer).call.op
 
     def top(self, op: Op) -> Op:
         """The outermost pending composed operation around an operation, else itself."""

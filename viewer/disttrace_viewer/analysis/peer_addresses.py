@@ -11,10 +11,9 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import is_connection_error
+from disttrace_viewer.analysis.process_ends import End, is_connection_error
 from disttrace_viewer.merge.store_servers import is_loopback
 
 _ADDRESS = re.compile(
@@ -25,16 +24,13 @@ _ADDRESS = re.compile(
 """``[host]:port``, ``(host, port)`` and ``ip:port``, as gloo, c10d and Python write them."""
 
 
-def words(evidence: Evidence, process: int, *, many: bool = False) -> str:
-    """How a process ended, to follow a subject, with the addresses in a connection error as ranks.
-
-    ``many``: the subject is several processes that ended alike.
-    """
+def end_of(evidence: Evidence, process: int) -> End:
+    """How a process ended, with the addresses in a connection error told as ranks."""
     end = evidence.ends[process]
     if end.failure is not None and is_connection_error(end.failure.text):
         text = translated(evidence, process, end.failure.text)
-        end = replace(end, failure=replace(end.failure, text=text))
-    return process_ends.words(end, many=many)
+        return replace(end, failure=replace(end.failure, text=text))
+    return end
 
 
 def translated(evidence: Evidence, process: int, text: str) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from disttrace.journal.format import HEARTBEAT_NS
-from disttrace_viewer.analysis.liveness import DISK, STOPPED, Seen, signal_name
+from disttrace_viewer.analysis.liveness import DISK, STOPPED, Seen
 from disttrace_viewer.analysis.operation import Op, is_library
 from disttrace_viewer.trace.model import Failure, Process, Stack
 
@@ -268,30 +268,6 @@ def _from_native(chain: Sequence[str], stack: Stack) -> bool:
 def _in_torch(stack: Stack) -> bool:
     """Whether it was raised inside torch, other than by its data loader."""
     return bool(stack) and is_library(stack[0].file) and "/torch/utils/data/" not in stack[0].file
-
-
-def words(end: End, *, many: bool = False) -> str:
-    """How it ended, to follow a subject: ``failed with ValueError: ...``, ``has ended``.
-
-    ``many``: the subject is several processes.
-    """
-    if end.interrupted:
-        return f"{'were' if many else 'was'} interrupted from outside"
-    if end.failure is not None:
-        text = end.failure.text
-        shown = text if len(text) <= 120 else text[:117] + "..."
-        return f"failed with {end.failure.type}" + (f": {shown}" if text else "")
-    if end.code is not None and end.code < 0:
-        return f"{'were' if many else 'was'} ended by {signal_name(end.code)}"
-    if end.exit_word == UNINSTALLED:
-        return "switched tracing off"
-    if end.exit_word == "os._exit":
-        return f"left by os._exit({end.code})"
-    if end.code:
-        return f"ended with exit code {end.code}"
-    if end.how == SILENT:
-        return "ended without an exit record (SIGKILL, out of memory, or a native crash)"
-    return f"{'have' if many else 'has'} ended"
 
 
 INTERRUPT_SLACK_NS = 1_000_000_000

@@ -53,9 +53,9 @@ def who_waits(case: Case, unknown: Sequence[int]) -> list[Finding]:
     finding = Finding(
         kind="no_progress",
         certainty=LIKELY,
-        summary=f"{sentences.capital(sentences.members(trace, who))}"
-        f" {sentences.have(len(who))} been waiting in {sentences.operation(trace, first.op)}{at}"
-        f" for {age}; {sentences.ranks(missing)} may be missing there.",
+        summary=f"{sentences.have_been(trace, who)} waiting in"
+        f" {sentences.operation(trace, first.op)}{at} for {age}; {sentences.ranks(missing)} may be"
+        " missing there.",
         waiting=tuple(who),
         group=None if group is None else group.id,
         seq=first.op.seq,

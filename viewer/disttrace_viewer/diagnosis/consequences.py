@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.analysis.peer_addresses import words
+from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.ends import ended as how_ended
 
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
@@ -61,12 +62,13 @@ def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
         if nobody and process in finding.waiting:
             continue  # the finding is about them
         if owner == number and process not in finding.culprits and end.how != CLEAN:
-            ended.setdefault(words(evidence, process), []).append(process)
+            ended.setdefault(how_ended(end_of(evidence, process)), []).append(process)
     told += [
-        f"{_who(case, who)} {words(evidence, who[0], many=len(who) > 1)}." for who in ended.values()
+        f"{_who(case, who)} {how_ended(end_of(evidence, who[0]), many=len(who) > 1)}."
+        for who in ended.values()
     ]
     return told
 
 
 def _who(case: Case, processes: list[int]) -> str:
-    return sentences.capital(sentences.processes(case.evidence.trace, processes))
+    return sentences.subject(case.evidence.trace, processes)

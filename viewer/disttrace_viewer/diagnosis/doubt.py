@@ -10,7 +10,7 @@ from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
 from disttrace_viewer.findings.rules import crossed
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import missing_evidence
 
 SEEN = frozenset(
     {
@@ -51,8 +51,8 @@ def _unnamed(finding: Finding) -> Finding:
     """Without ranks of which no process was seen: beside the job lie journals without definitions,
     and one of these may be theirs.
     """
-    more = "collect the definitions (*.defs.jsonl) of the journals here that lack them"
-    return replace(finding, absent_ranks=(), certainty=LIKELY, settles=(*finding.settles, more))
+    settles = (*finding.settles, missing_evidence.DEFINITIONS)
+    return replace(finding, absent_ranks=(), certainty=LIKELY, settles=settles)
 
 
 def _may_follow(case: Case, finding: Finding) -> bool:
@@ -88,7 +88,7 @@ def _may_be_crossed(case: Case, gaps: Gaps, finding: Finding) -> bool:
 
 def _unblamed(finding: Finding, gaps: Gaps) -> Finding:
     """What happened, without saying whose doing it was."""
-    more = f"collect the journals of {sentences.ranks(sorted({*gaps.absent, *gaps.ranks}))}"
+    more = missing_evidence.journals({*gaps.absent, *gaps.ranks})
     return replace(
         finding,
         culprits=(),

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.liveness import DISK, STOPPED
 from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import Op, frame
-from disttrace_viewer.analysis.peer_addresses import words
+from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.diagnosis.report import state
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.ends import HELD, NOWHERE, ended
 
 SEVERAL = 8
 """Of more places than this those in groups of one kind (a mesh has many) are one."""
@@ -117,7 +117,7 @@ def _doing(case: Case, index: int) -> tuple[str, str, int, Op | None]:
         return f"in {sentences.operation(trace, op)}", at, evidence.age_ns(op), op
     end = evidence.ends[index]
     if end.over and end.how != SILENT:
-        return words(evidence, index), "", 0, None
+        return ended(end_of(evidence, index)), "", 0, None
     sample = evidence.stands(index)
     if end.held is not None or sample is not None or end.over:
         since = 0
@@ -125,18 +125,11 @@ def _doing(case: Case, index: int) -> tuple[str, str, int, Op | None]:
         if sample is not None and last is not None and not end.over:
             since = max(0, evidence.cut_ns - (last.end_ns or last.begin_ns))
         at = "" if sample is None else sentences.is_at(sample, evidence.inside(index))
-        silent = words(evidence, index) if end.over and sample is None else NOWHERE
-        return _HELD.get(end.held or "", silent), at, since, None
+        silent = ended(end_of(evidence, index)) if end.over and sample is None else NOWHERE
+        return HELD.get(end.held or "", silent), at, since, None
     last = evidence.last.get(index)
     if last is None:
         return "no operation yet", "", 0, None
     done = "in" if last.pending else "last"
     what = f"{done} {sentences.operation(trace, last)}"
     return what, sentences.place(frame(trace, last)), 0, None
-
-
-NOWHERE = "not in any collective"
-_HELD = {
-    STOPPED: "stopped (SIGSTOP, or a debugger)",
-    DISK: "in uninterruptible sleep (disk, NFS or a driver)",
-}

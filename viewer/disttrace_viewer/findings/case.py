@@ -26,11 +26,8 @@ from disttrace_viewer.findings.finding import ERROR, Finding
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
-EARLY = "let it hang for longer before ending it: all was ended after a short wait"
-"""What would settle such a wait."""
 
-
-_WAITED_FOR, _ABSENT, _ANY_OF, _OPEN_ENDED = "waited for", "absent", "any of", "open-ended"
+_WAITED_FOR, _ABSENT, _ANY_OF, _OPEN_ENDED = "waited_for", "absent", "any_of", "open_ended"
 
 
 @dataclass

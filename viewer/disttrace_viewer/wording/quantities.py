@@ -55,13 +55,21 @@ def clock_time(ns: int) -> str:
 
 def spans(numbers: Iterable[int]) -> str:
     """``0-3, 7`` for 0, 1, 2, 3, 7; ``0, 1`` for two neighbours."""
-    runs: list[list[int]] = []
+    return ", ".join(runs(numbers))
+
+
+def runs(numbers: Iterable[int]) -> list[str]:
+    """Each run of three or more as one (``0-3``), other numbers by themselves."""
+    found: list[list[int]] = []
     for value in sorted(set(numbers)):
-        if runs and value == runs[-1][1] + 1:
-            runs[-1][1] = value
+        if found and value == found[-1][-1] + 1:
+            found[-1].append(value)
         else:
-            runs.append([value, value])
-    return ", ".join(str(a) if a == b else f"{a}{', ' if b == a + 1 else '-'}{b}" for a, b in runs)
+            found.append([value])
+    words: list[str] = []
+    for run in found:
+        words += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
+    return words
 
 
 def few(items: Sequence[str], limit: int = 8) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Sized
 
 from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.operation import frame as frame_of
 from disttrace_viewer.trace.model import Frame, Group, Location, Trace
+from disttrace_viewer.wording.quantities import runs
 
 MANY = 8
 """More items than this are counted and not listed."""
@@ -27,36 +29,46 @@ def ranks(numbers: Iterable[int]) -> str:
         return "nobody"
     if len(found) == 1:
         return f"rank {found[0]}"
-    runs = _runs(found)
-    if len(runs) > MANY:
-        return f"ranks {', '.join(runs[:MANY])} and {len(runs) - MANY} more"
-    return f"ranks {', '.join(runs)}"
+    shown = runs(found)
+    if len(shown) > MANY:
+        return f"ranks {', '.join(shown[:MANY])} and {len(shown) - MANY} more"
+    return f"ranks {', '.join(shown)}"
 
 
-def members(trace: Trace, indices: Iterable[int], absent: Iterable[int] = ()) -> str:
-    """Processes, and ranks of which there is no journal, in one list."""
+def processes(trace: Trace, indices: Iterable[int], absent: Iterable[int] = ()) -> str:
+    """By rank where they have one, else by role and pid; and ranks of which there is no journal."""
     chosen = [trace.processes[i] for i in dict.fromkeys(indices)]
     known = [p.rank for p in chosen if p.rank is not None]
     words = [ranks([*known, *absent])] if known or absent else []
     return listed(words + [p.label for p in chosen if p.rank is None]) or "nobody"
 
 
-def _runs(numbers: Sequence[int]) -> list[str]:
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    words: list[str] = []
-    for run in runs:
-        words += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(n) for n in run]
-    return words
+def sides(trace: Trace, told: Iterable[tuple[str, int]], one: str, many: str) -> str:
+    """``ranks 0, 1 claim 4 and rank 2 claims 3``: what each process claims, with both verbs."""
+    return listed(
+        [
+            f"{processes(trace, who)} {one if len(who) == 1 else many} {text}"
+            for text, who in together(told).items()
+        ]
+    )
 
 
-def processes(trace: Trace, indices: Iterable[int]) -> str:
-    """Processes by rank where they have one, else by role and pid."""
-    return members(trace, indices)
+def subject(trace: Trace, indices: Iterable[int]) -> str:
+    """Processes, to begin a sentence."""
+    return capital(processes(trace, indices))
+
+
+def have_been(trace: Trace, who: Sequence[int]) -> str:
+    """``Rank 2 has been``, ``Ranks 0, 1 have been``."""
+    return f"{subject(trace, who)} {have(who)} been"
+
+
+def together(told: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """The processes of which the same is told, by what it is, in the order in which it came."""
+    found: dict[str, list[int]] = {}
+    for text, process in told:
+        found.setdefault(text, []).append(process)
+    return found
 
 
 def capital(text: str) -> str:
@@ -64,9 +76,9 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def have(count: int) -> str:
+def have(who: Sized) -> str:
     """``has`` for one, ``have`` for several."""
-    return "has" if count == 1 else "have"
+    return "has" if len(who) == 1 else "have"
 
 
 def span(ns: int | float) -> str:
@@ -100,20 +112,25 @@ def group(value: Group | None, trace: Trace | None = None) -> str:
 @functools.lru_cache(maxsize=1 << 12)
 def _few(numbers: tuple[int, ...]) -> str:
     """The first runs of numbers; asked again for each wait in a group."""
-    shown = _runs(numbers)
+    shown = runs(numbers)
     if len(shown) > MANY:
         shown = [*shown[:MANY], f"{len(shown) - MANY} more"]
     return ", ".join(shown)
 
 
-def place(frame: Frame | None) -> str:
+def place(frame: Frame | Location | None) -> str:
     """``train.py:42``, or that it is not known."""
     if frame is None:
         return "an unknown line"
     return f"{os.path.basename(frame.file)}:{frame.line}"
 
 
-def aside(frame: Frame | None) -> str:
+def line(trace: Trace, op: Op) -> str:
+    """``train.py:42``: the user's line that called."""
+    return place(frame_of(trace, op))
+
+
+def aside(frame: Frame | Location | None) -> str:
     """`` (train.py:42)``, or nothing where no line of the program called (torchrun's agents)."""
     return "" if frame is None else f" ({place(frame)})"
 
@@ -125,8 +142,19 @@ def is_at(frame: Frame | Location, within: Frame | None = None) -> str:
     return f"{os.path.basename(frame.file)}:{frame.line}{function}{called}"
 
 
-def operation(trace: Trace, op: Op) -> str:
-    """``all_reduce #3 of the default group``, ``recv from rank 1``, ``store.get of 'k'``."""
+def operation(trace: Trace, op: Op, within: str | None = None) -> str:
+    """``all_reduce #3 of the default group``, ``recv from rank 1``, ``store.get of 'k'``; and the
+    operation that the program called, of which it is a part.
+    """
+    return _operation(trace, op) + inside(within)
+
+
+def inside(within: str | None) -> str:
+    """`` inside gather_object``, where an operation is a part of that one."""
+    return "" if within is None else f" inside {within}"
+
+
+def _operation(trace: Trace, op: Op) -> str:
     call = op.call
     where = None if call.group is None else trace.groups[call.group]
     if call.kind == "message":

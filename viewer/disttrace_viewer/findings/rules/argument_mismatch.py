@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from disttrace_viewer.analysis import mismatches
 from disttrace_viewer.analysis.mismatches import Difference
@@ -10,36 +10,8 @@ from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import one_call
-from disttrace_viewer.findings.rules.one_call import OneCall
-from disttrace_viewer.wording import sentences
-
-WHAT: Mapping[str, tuple[str, str]] = {
-    "op_mismatch": (
-        "with different operations",
-        "Look for a collective under a rank condition, or uneven inputs: join() or drop_last.",
-    ),
-    "root_mismatch": (
-        "with different roots",
-        "Every member must name the same root, as a global rank (or by group_src/group_dst).",
-    ),
-    "dtype_mismatch": (
-        "with different dtypes",
-        "Convert to one dtype before the call; look for autocast or a checkpoint on one rank.",
-    ),
-    "shape_mismatch": (
-        "with sizes that do not fit",
-        "Compare what the ranks pass: uneven batches, a last batch, or a model that differs.",
-    ),
-    "reduce_op_mismatch": (
-        "with different reduce operations",
-        "The result is wrong although the call may return: pass one ReduceOp on all ranks.",
-    ),
-}
-
-RACED = (
-    "Several threads of one process use this group at once, so the order of its calls is chance:"
-    " give each thread a group of its own, or make the calls from one thread."
-)
+from disttrace_viewer.wording.findings import argument_mismatch as words
+from disttrace_viewer.wording.findings.one_call import OneCall
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -51,12 +23,7 @@ def find(case: Case) -> Iterator[Finding]:
 def _finding(case: Case, found: Difference) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     group = trace.groups[found.group]
-    what, hint = WHAT[found.kind]
     one = None if found.raced else _one_call(case, found)
-    if found.raced:
-        hint = RACED
-    elif one is not None:
-        hint = one.hint(case)
     first = found.members[min(found.members)]
     stream = (found.group, found.backend)
     members = frozenset(op.process for op in found.members.values())
@@ -66,19 +33,16 @@ def _finding(case: Case, found: Difference) -> Finding:
     scope = Scope(streams=((stream, found.seq),), members=_inside(case, found, members))
     if not ends:
         scope = Scope()
-    again = f", and {found.times - 1} more times" if found.times > 1 else ""
-    number = f"#{found.seq}"
     whole = len(found.members) == group.size and case.certain_journals(members)
     blame_sure = not found.odd or len(found.odd) == 1
     odd = sorted(found.odd)
     return Finding(
         kind=found.kind,
-        summary=(
-            f"The members of {sentences.group(group, trace)} joined collective {number} {what}:"
-            f" {_sides(case, found)}{again}."
+        summary=words.summary(
+            trace, found, {rank: evidence.within(op) for rank, op in found.members.items()}
         ),
         certainty=CERTAIN if whole and blame_sure else LIKELY,
-        hint=hint,
+        hint=words.hint(trace, found, one),
         culprits=tuple(found.members[r].process for r in odd if r in found.members),
         waiting=tuple(
             op.process
@@ -128,31 +92,3 @@ def _inside(case: Case, found: Difference, members: frozenset[int]) -> frozenset
         if op.status != "ok" or (in_stream and end.over):
             inside.add(op.process)
     return frozenset(inside) & members
-
-
-def _sides(case: Case, found: Difference) -> str:
-    """``rank 0 all_gather (a.py:3), ranks 1 and 2 all_reduce (a.py:7)``, odd ones first."""
-    trace = case.evidence.trace
-    sides: dict[tuple[str, str], list[int]] = {}
-    for rank in sorted(found.members, key=lambda r: (r not in found.odd, r)):
-        if rank in found.values:
-            where = sentences.place(frame(trace, found.members[rank]))
-            sides.setdefault((_value(case, found, rank), where), []).append(
-                found.members[rank].process
-            )
-    return ", ".join(
-        f"{sentences.processes(trace, processes)} {value} ({where})"
-        for (value, where), processes in sides.items()
-    )
-
-
-def _value(case: Case, found: Difference, rank: int) -> str:
-    member = found.members[rank]
-    value, within = found.values[rank], case.evidence.within(member)
-    op = member.call.op + within
-    if found.kind == "op_mismatch":
-        return value + within
-    if found.kind == "root_mismatch":
-        root = case.evidence.trace.groups[found.group].global_rank(int(value))
-        return f"{op} with root {value if root is None else root}"
-    return f"{op} with {value}"

@@ -10,7 +10,6 @@ from __future__ import annotations
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.wording import sentences
 
 
 def partner(case: Case, wait: Wait) -> Wait | None:
@@ -47,18 +46,3 @@ def _same_line(case: Case, one: Wait, two: Wait) -> bool:
     trace = case.evidence.trace
     here, there = frame(trace, one.op), frame(trace, two.op)
     return here is not None and here == there and one.op.call.group != two.op.call.group
-
-
-def question(case: Case, wait: Wait, other: Wait) -> str:
-    """Both sides, and what to ask of them."""
-    trace = case.evidence.trace
-    one, two = trace.processes[wait.process].label, trace.processes[other.process].label
-    asked = "group" if wait.kind == COLLECTIVE else "source"
-    if wait.kind == MESSAGE and wait.op.call.op == "send":
-        asked = "destination"
-    return (
-        f"{one} is in {sentences.operation(trace, wait.op)}"
-        f" ({sentences.place(frame(trace, wait.op))}) while {two} is in"
-        f" {sentences.operation(trace, other.op)} ({sentences.place(frame(trace, other.op))}) and"
-        f" waits for {one}: is the {asked} right?"
-    )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, outside, unmatched
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import deadlock as words
+from disttrace_viewer.wording.findings.crossed import question
+from disttrace_viewer.wording.sentences import capital
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -95,15 +96,10 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     evidence, trace = case.evidence, case.evidence.trace
     path = ring(_edges(case), members)
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
-    said = []
-    for process in path:
-        wait = next(w for w in waits if w.process == process and following[process] in w.targets)
-        at = sentences.place(frame(trace, wait.op))
-        said.append(
-            f"{trace.processes[process].label} {'asks for' if wait.polled else 'is in'}"
-            f" {_detail(case, wait)} ({at}) and waits for"
-            f" {trace.processes[following[process]].label}{_expected(wait)}"
-        )
+    edges = []
+    for process, target in following.items():
+        wait = next(w for w in waits if w.process == process and target in w.targets)
+        edges.append((wait, evidence.within(wait.op), target))
     groups = {w.op.call.group for w in waits if w.kind != KEY}
     keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
@@ -111,17 +107,16 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     apart = _beside(case, waits)
     return Finding(
         kind="deadlock",
-        summary=f"{sentences.processes(trace, path).capitalize()} wait for one another:"
-        f" {'; '.join(said)}.",
+        summary=words.summary(trace, edges),
         certainty=LIKELY if unsure or apart or not case.certain_journals(members) else CERTAIN,
-        hint=_hint(case, waits, len(groups)) if not apart else _other_thread(case, apart),
+        hint=_hint(case, waits, len(groups)) if not apart else _other_threads(case, apart),
         waiting=tuple(members),
         op=first.op.call.op if len({w.op.call.op for w in waits}) == 1 else None,
         group=trace.groups[groups.pop()].id  # type: ignore[index]
         if len(groups) == 1 and None not in groups
         else None,
         key=_key(keys[0]) if keys else None,
-        cycle=tuple((p, "waits for", following[p]) for p in path),
+        cycle=tuple((p, words.WAITS_FOR, target) for p, target in following.items()),
         locations=evidence.locations(w.op for w in sorted(waits, key=lambda w: w.process)),
         at_ns=first.op.begin_ns,
         scope=Scope(roots=frozenset(members), exchanges=frozenset(w.exchange for w in waits)),
@@ -150,22 +145,9 @@ def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
     return sorted(found)
 
 
-def _other_thread(case: Case, processes: Sequence[int]) -> str:
-    trace = case.evidence.trace
-    for process in processes:
-        for failed in outside.failed_threads(case, process):
-            label = trace.processes[process].label
-            return f"Read the exception of a thread of {label} first: {failed}."
-    who = sentences.processes(trace, processes)
-    return (
-        f"The calls there are made by other threads of {who} than those that wait: look at what"
-        " these do, and whether they still run."
-    )
-
-
-def _detail(case: Case, wait: Wait) -> str:
-    text = sentences.operation(case.evidence.trace, wait.op) + case.evidence.within(wait.op)
-    return f"{text}, {sentences.sizes(wait.op)}" if wait.kind == MESSAGE else text
+def _other_threads(case: Case, processes: Sequence[int]) -> str:
+    failed = next(((p, f) for p in processes for f in outside.failed_threads(case, p)), None)
+    return words.other_threads(case.evidence.trace, failed, processes)
 
 
 def _key(wait: Wait) -> str:
@@ -174,43 +156,18 @@ def _key(wait: Wait) -> str:
     return str(wait.exchange[2])
 
 
-def _expected(wait: Wait) -> str:
-    if wait.polled:
-        return ", which has set all such keys but this"
-    return ", which alone has set such keys" if wait.kind == KEY else ""
-
-
 def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
-    processes = case.evidence.trace.processes
+    trace = case.evidence.trace
     # By rank: processes are numbered host by host.
-    for wait in sorted(waits, key=lambda w: processes[w.process].rank or 0):
+    for wait in sorted(waits, key=lambda w: trace.processes[w.process].rank or 0):
         other = crossed.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
-            return sentences.capital(crossed.question(case, wait, other))
+            return capital(question(trace, wait, other))
     apart = next((w for w in waits if w.kind == MESSAGE and w.op.seq is not None), None)
     if apart is not None and any(w.kind == COLLECTIVE for w in waits) and apart.targets:
-        return _counted(case, apart)
+        return words.counted(trace, apart)
     if any(w.kind == KEY for w in waits):
-        return "Set the key before the call in which its setter waits, or wait for it after that."
+        return words.SET_FIRST
     if all(w.kind == MESSAGE for w in waits):
-        return (
-            "Let one side send first and the other receive first, or post both without waiting"
-            " (batch_isend_irecv)."
-        )
-    if groups > 1:
-        return "Use the groups in one order on all ranks."
-    return "Bring the calls of these ranks into one order."
-
-
-def _counted(case: Case, wait: Wait) -> str:
-    """One side of a message went on to a collective: how often each of them has called."""
-    trace = case.evidence.trace
-    count = wait.op.seq or 1
-    mine, theirs = ("receive", "sent") if wait.op.call.op == "recv" else ("send", "received")
-    one = sentences.capital(trace.processes[wait.process].label)
-    two = sentences.processes(trace, wait.targets)
-    done = "none" if count == 1 else f"only {count - 1:,}"
-    return (
-        f"{one} is at {mine} #{count:,} with {two}, which has {theirs} {done} and went on to a"
-        " collective: make both sides call equally often, and before it."
-    )
+        return words.ONE_SENDS
+    return words.GROUPS if groups > 1 else words.CALLS

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
 from disttrace_viewer.findings.rules.parts import Join, joins, overlap, rendezvous_waits, unclaimed
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import duplicate_rank as words
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -40,21 +40,16 @@ def _rivals(case: Case, found: Sequence[Join]) -> list[Join]:
 
 
 def _finding(case: Case, rank: int, rivals: Sequence[Join], all_of: list[Join]) -> Finding:
-    trace = case.evidence.trace
     who = [join.op.process for join in rivals]
-    pids = sentences.listed(
-        [f"pid {trace.processes[p].pid} on {trace.processes[p].host}" for p in who]
-    )
     left = unclaimed(all_of)
-    nobody = f"; nobody claims {sentences.ranks(left)}" if left else ""
     waits = rendezvous_waits(case, {join.op.process for join in all_of})
     waiting = sorted({w.process for w in waits} - set(who))
     return Finding(
         kind="duplicate_rank",
-        summary=f"{len(rivals)} processes claim rank {rank} at {rivals[0].store.name}: {pids}"
-        f"{nobody}.",
-        hint="Give each process a RANK of its own; look for a launcher that was started twice, or"
-        " for a rank left over from an earlier run.",
+        summary=words.summary(
+            case.evidence.trace, rank, who, at=rivals[0].store.name, unclaimed=left
+        ),
+        hint=words.HINT,
         culprits=tuple(who),
         waiting=tuple(waiting),
         op=rivals[0].op.call.op,

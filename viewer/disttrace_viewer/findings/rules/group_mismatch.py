@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis import mismatches
-from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.trace.model import Group
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import group_mismatch as words
 
 Ranks = tuple[int, ...]
 
@@ -139,11 +139,6 @@ def _elsewhere(case: Case, process: int) -> bool:
     return bool(waits) and not any(w.kind == RENDEZVOUS and new_group(case, w) for w in waits)
 
 
-def verb(who: list[int]) -> str:
-    """``makes`` or ``make``."""
-    return "makes" if len(who) == 1 else "make"
-
-
 def _finding(
     case: Case,
     group: Group,
@@ -156,42 +151,19 @@ def _finding(
     past: Sequence[int] = (),
 ) -> Finding:
     trace, evidence = case.evidence.trace, case.evidence
-    sides: dict[tuple[Ranks, str], list[int]] = {}
-    for process in sorted(here, key=lambda p: (p not in odd, p)):
-        creation = here[process]
-        at = sentences.place(frame(trace, creation.op))
-        sides.setdefault((creation.ranks, at), []).append(process)
-    text = sentences.listed(
-        [
-            f"{sentences.processes(trace, who)} {verb(who)} {list(ranks)} ({at})"
-            for (ranks, at), who in sides.items()
-        ]
-    )
-    places = [here[p].op for p in sorted(here, key=lambda p: (p not in odd, p))]
-    nth = f"call {position + 1} of new_group"
+    order = sorted(here, key=lambda p: (p not in odd, p))
+    places = [here[p].op for p in order]
+    made = [(here[p].op, here[p].ranks) for p in order]
+    summary = words.differ(trace, position, made)
     if past:
-        who = sentences.processes(trace, past)
         went = [w.op for p in past for w in case.of_process.get(p, ())]
-        at = sentences.listed(
-            list(
-                dict.fromkeys(
-                    f"{sentences.operation(trace, op)} ({sentences.place(frame(trace, op))})"
-                    for op in went
-                )
-            )
-        )
-        is_, has = ("is", "has") if len(past) == 1 else ("are", "have")
-        then = f" and {is_} in {at}" if went else f" and {has} ended"
-        summary = f"In {nth}, {text}, but {who} went past it{then}."
+        summary = words.went_past(trace, position, made, past, went)
         places = [*went, *places]
-    else:
-        summary = f"In {nth}, the processes do not make the same group: {text}."
     return Finding(
         kind="group_mismatch",
         summary=summary,
         severity=severity,
-        hint="Every process must call new_group for every group, members or not, in one order with"
-        " the same ranks (or pass use_local_synchronization=True).",
+        hint=words.HINT,
         culprits=tuple(odd),
         waiting=tuple(sorted({w.process for w in waits} - set(odd))),
         op="new_group",

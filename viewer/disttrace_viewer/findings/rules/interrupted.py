@@ -8,8 +8,8 @@ from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.process_ends import STOPPED_AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope
-from disttrace_viewer.findings.rules import process_failed
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.findings.rules import outside, process_failed
+from disttrace_viewer.wording.findings import interrupted as words
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -32,30 +32,16 @@ def find(case: Case) -> Iterator[Finding]:
 def _finding(case: Case, who: list[int], *, whole: bool) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     first = min(who, key=lambda p: evidence.ends[p].t_ns)
-    label = sentences.capital(sentences.processes(trace, who))
-    verb = "were" if len(who) > 1 else "was"
-    at = ""
-    if not whole and (where := evidence.whereabouts(first)) is not None:
-        at = f" at {sentences.is_at(where)}"
-    told = next(
-        (
-            f" (torchrun: {f.text})"
-            for p in trace.processes
-            for f in p.failures
-            if f.type == STOPPED_AGENT and whole
-        ),
-        " (SIGINT)",
-    )
+    texts = (f.text for p in trace.processes for f in p.failures if f.type == STOPPED_AGENT)
+    torchrun, where = (next(texts, None), None) if whole else (None, evidence.whereabouts(first))
     return Finding(
         kind="process_failed",
         severity=NOTE if whole else ERROR,
-        summary=f"{label} {verb} interrupted from outside{told}{at}"
-        + ("; what ranks report after that follows from it." if whole else "."),
-        hint="Somebody pressed Ctrl-C, or something sent the signal: a shell, a scheduler, a"
-        " notebook. What stood before is the verdict.",
+        summary=words.summary(trace, who, torchrun=torchrun, where=where, whole=whole),
+        hint=words.HINT,
         waiting=(),
         at_ns=evidence.ends[first].t_ns,
-        locations=tuple(p for w in who if (p := evidence.whereabouts(w)) is not None),
+        locations=outside.locations(case, who),
         scope=Scope()
         if whole
         else Scope(roots=frozenset(who), members=process_failed.after(case, who)),

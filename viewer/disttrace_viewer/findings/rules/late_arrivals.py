@@ -6,7 +6,6 @@ A process that is late for one exchange may have waited all the while in another
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.operation import Op
@@ -14,30 +13,19 @@ from disttrace_viewer.analysis.store_keys import AWAITING, place_and_key
 from disttrace_viewer.analysis.wait_graph import Wait, given_up_ns
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.sample.sample import SETTERS
-from disttrace_viewer.wording import sentences
-
-HINT = "Find what held it up before that call, or allow more time: timeout= of the group."
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A late process was in ``op`` when it was given up, and came on once ``by`` had come there.
-
-    Without ``by`` nobody knows what it waited for.
-    """
-
-    op: Op
-    by: tuple[Op, ...]
+from disttrace_viewer.wording.findings.late_arrivals import Held
 
 
 def held(case: Case, wait: Wait) -> dict[int, Held]:
     """Those among the late targets of a wait that had been held up, and those who held them up and
     were held up themselves.
     """
+    found: dict[int, Held] = {}
+    if not wait.lateness:
+        return found
     over_ns = given_up_ns(
         w.op for w in case.waits if w.exchange == wait.exchange and w.late_ns is None
     )
-    found: dict[int, Held] = {}
     if over_ns is None:
         return found
     open_ends = [(process, over_ns + by_ns) for process, by_ns in wait.lateness]
@@ -64,19 +52,6 @@ def answerable(case: Case, wait: Wait, sinks: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(own))
 
 
-def words(case: Case, wait: Wait) -> str:
-    """What held them up, to follow a sentence: empty if nothing did."""
-    trace = case.evidence.trace
-    parts = []
-    for process, one in sorted(held(case, wait).items()):
-        who = trace.processes[process].label
-        by = sentences.processes(trace, sorted({op.process for op in one.by}))
-        name = sentences.operation(trace, one.op) + case.evidence.within(one.op)
-        waited = f"waited for {by} in {name}" if one.by else f"was in {name}"
-        parts.append(f"{who} {waited} until then")
-    return "".join(f"; {part}" for part in parts)
-
-
 def _held(case: Case, process: int, over_ns: int, arrived_ns: int) -> Held | None:
     """What a process was in when the others gave it up, from before it arrived."""
     before = [
@@ -94,10 +69,13 @@ def _held(case: Case, process: int, over_ns: int, arrived_ns: int) -> Held | Non
     first = min(before, key=lambda op: op.begin_ns)
     partners = list(_partners(case, first))
     if first.begin_ns <= over_ns:
-        return Held(first, tuple(op for op in partners if op.begin_ns > over_ns))
+        by = tuple(op for op in partners if op.begin_ns > over_ns)
+        return Held(first, by, case.evidence.within(first))
     if partners and all(op.begin_ns <= over_ns for op in partners):
         return None  # it was late there as well
-    return Held(first, ())  # it got on in between, and what came before is not at hand
+    return Held(
+        first, (), case.evidence.within(first)
+    )  # it got on in between, and what came before is not at hand
 
 
 def _partners(case: Case, op: Op) -> Iterator[Op]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from disttrace_viewer.analysis.evidence import Course
-from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CLEAN, SILENT, TOGETHER_NS
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
-from disttrace_viewer.findings.case import EARLY, Case
+from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.sample.sample import STAND_IN
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import missing_participant as words
+from disttrace_viewer.wording.findings.crossed import asked
+from disttrace_viewer.wording.findings.missing_evidence import EARLY, journals
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -32,13 +34,6 @@ def find(case: Case) -> Iterator[Finding]:
         if sinks or (wait.absent and all(case.outside(t) for t in wait.targets)):
             seen.add(wait.exchange)
             yield _finding(case, wait, sinks)
-
-
-@dataclass(frozen=True, slots=True)
-class Extra:
-    """The one call that those who wait made and those who are missing did not."""
-
-    op: Op
 
 
 def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
@@ -64,15 +59,23 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     whole = not wait.absent and case.certain_journals(members)
     unsure = any(w.op.call.origin == "c++" for w in inside) or bool(_mute(case, sinks))
     unsure = unsure or _not_compared(case, wait, sinks) or not {*sinks} <= {*away}
-    unsure = unsure or bool(_left(case, wait, sinks))  # it may have been stuck before
+    left = _left(case, wait, sinks)
+    unsure = unsure or bool(left)  # it may have been stuck before
+    found = words.Missing(
+        wait=wait,
+        within=evidence.within(wait.op),
+        inside=inside,
+        waited_ns=max(evidence.age_ns(w.op) for w in inside),
+        missing=outside.doing(case, sinks),
+        held=late_arrivals.held(case, wait),
+        left=left,
+        extra=extra,
+    )
     return Finding(
         kind="missing_participant",
-        summary=_summary(case, wait, sinks, inside, extra)
-        if other is None
-        else f"{_summary(case, wait, sinks, inside, None)[:-1]}; "
-        f"{crossed.question(case, wait, other)}",
+        summary=asked(words.summary(trace, found), trace, wait, other),
         certainty=CERTAIN if whole and not nobody and not unsure and not early else LIKELY,
-        hint=_hint(case, wait, sinks) if extra is None else _skipped(case, extra),
+        hint=_hint(case, wait, sinks) if extra is None else words.skipped(trace, extra),
         culprits=() if nobody else away,
         waiting=tuple(who),
         op=wait.op.call.op,
@@ -82,7 +85,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         + evidence.locations(
             [
                 *(w.op for w in inside),
-                *([] if extra is None else [extra.op]),
+                *([] if extra is None else [extra]),
                 *([] if other is None else [other.op]),
             ]
         ),
@@ -115,106 +118,35 @@ def _mute(case: Case, sinks: Sequence[int]) -> list[int]:
 
 def _settles(case: Case, wait: Wait, mute: Sequence[int], *, early: bool) -> tuple[str, ...]:
     if wait.absent:
-        return (f"collect the journals of {sentences.ranks(wait.absent)}",)
+        return (journals(wait.absent),)
     if mute:
-        who = sentences.processes(case.evidence.trace, mute)
-        return (f"see whether {who} still lived then (the host's log, dmesg)",)
+        return (words.lived(case.evidence.trace, mute),)
     return (EARLY,) if early else ()
-
-
-def _summary(
-    case: Case, wait: Wait, sinks: Sequence[int], inside: Sequence[Wait], extra: Extra | None
-) -> str:
-    evidence, trace = case.evidence, case.evidence.trace
-    waiting = [w.process for w in inside]
-    who, many = sentences.processes(trace, waiting), len(waiting)
-    at = sentences.listed(list(dict.fromkeys(sentences.place(frame(trace, w.op)) for w in inside)))
-    age = sentences.span(max(evidence.age_ns(w.op) for w in inside))
-    name = sentences.operation(trace, wait.op) + evidence.within(wait.op)
-    if wait.kind == RENDEZVOUS:
-        name = f"the creation of a group ({wait.op.call.op})"
-    gave_up = all(w.op.error is not None for w in inside)
-    waited = f"{who} {'' if gave_up else sentences.have(many) + ' been '}{_WAITED[gave_up]}"
-    if extra is not None:
-        called = f"{extra.op.call.op} #{extra.op.seq} at {sentences.place(frame(trace, extra.op))}"
-        missing = sentences.processes(trace, sinks)
-        return (
-            f"{sentences.capital(who)} made one more call ({called}) than {missing}, and"
-            f" {sentences.have(many)} been waiting alone in {name} at {at} for {age}"
-            f"{outside.where(case, sinks)}."
-        )
-    late = dict(wait.lateness)
-    came = [p for p in sinks if p in late]
-    if came and len(came) == len(sinks) and not wait.absent:
-        by = sentences.span(min(late[p] for p in came))
-        return (
-            f"{sentences.capital(sentences.processes(trace, came))} arrived at {name} {by} after"
-            f" the others had given up: {waited} for it at {at} for {age}"
-            f"{late_arrivals.words(case, wait)}."
-        )
-    never = [p for p in sinks if p not in late]
-    left = _left(case, wait, never)
-    if left and left == never and not wait.absent and not came:
-        return (
-            f"{sentences.capital(sentences.processes(trace, left))} ended before {name} was over on"
-            f" {'its device' if len(left) == 1 else 'their devices'}: {waited} at {at} for {age}."
-        )
-    missing = sentences.processes(trace, never)
-    unseen = f"of {sentences.ranks(wait.absent)} no journal was found, so nobody knows whether"
-    unseen += f" {'they' if len(wait.absent) > 1 else 'it'} came"
-    if not sinks:
-        return f"{sentences.capital(waited)} in {name} at {at} for {age}; {unseen}."
-    after = f", and {sentences.processes(trace, came)} only after they had given up" * bool(came)
-    return (
-        f"{sentences.capital(missing)} never joined {name}{after}: {waited} at {at} for {age}"
-        f"{outside.where(case, never)}{f'; {unseen}' * bool(wait.absent)}."
-    )
-
-
-_WAITED = {False: "waiting", True: "waited"}
-
-
-def _skipped(case: Case, extra: Extra) -> str:
-    at = sentences.place(frame(case.evidence.trace, extra.op))
-    return (
-        f"Apart from one more call at {at} all ranks made the same calls: look for a collective"
-        " inside `if rank ...`, or under a condition on the data, there."
-    )
 
 
 def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     ends = [case.evidence.ends[s] for s in sinks]
     if sinks and all(case.at_work(s) for s in sinks):
         return outside.at_work_hint(case, sinks)
-    thread = next((text for s in sinks for text in outside.failed_threads(case, s)), None)
-    if thread is not None:
-        return f"Read the exception of its thread first: {thread}."
+    failure = next((f for s in sinks for f in outside.failed_threads(case, s)), None)
+    if failure is not None:
+        return words.thread_failed(failure)
     if not sinks:
-        return "See whether these ranks were started, and whether their journals were collected."
-    one = len(sinks) == 1
+        return words.UNSEEN
     late = dict(wait.lateness)
     if all(s in late for s in sinks):
-        return (
-            f"Find what held {'it' if one else 'them'} up before this call (a loader, a checkpoint,"
-            " an evaluation), or allow more time: timeout= of the group."
-        )
+        return words.held_up(sinks)
     if all(end.how == CLEAN and end.asked_at for end in ends):
-        return (
-            "Find who asks for the end there (os._exit, sys.exit): the others were still at work."
-        )
+        return words.ENDED
     if wait.op.call.origin == "c++" or all(case.clean(s) for s in sinks):
-        return (
-            "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier; use"
-            " join() of DistributedDataParallel, or drop_last."
-        )
-    return (
-        f"Look at what {'this rank does' if one else 'these ranks do'} there: a data loader, a"
-        " lock, or code that only some ranks run."
-    )
+        return words.UNEVEN
+    return words.look_there(sinks)
 
 
-def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Extra | None:
-    """The one extra call of the waiting side, if leaving it out makes both sides equal."""
+def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Op | None:
+    """The one call that those who wait made and the missing did not, if leaving it out makes both
+    sides equal.
+    """
     if wait.kind != COLLECTIVE or wait.stream is None or not sinks:
         return None
     trace = case.evidence.trace
@@ -238,7 +170,7 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Extra | None:
             return None
     seq, call = course[differ]
     over = {"issued_ns": None, "wait_begin_ns": None, "end_ns": wait.op.begin_ns, "error": None}
-    return Extra(replace(wait.op, number=STAND_IN, seq=seq, call=trace.call(call), **over))  # type: ignore[arg-type]
+    return replace(wait.op, number=STAND_IN, seq=seq, call=trace.call(call), **over)  # type: ignore[arg-type]
 
 
 def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import is_closed
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MESSAGE, OTHER, SERVER, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
-from disttrace_viewer.wording import sentences
-
-_FROZEN = (
-    "Look at what holds it there: a signal, a debugger, a call in a library that keeps the GIL, a"
-    " swapping or frozen host."
-)
+from disttrace_viewer.wording.findings import no_progress as words
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -57,34 +51,13 @@ def _finding(case: Case, wait: Wait) -> Finding:
     still = tuple(p for p in members if evidence.is_still(p, members))
     who = [w.process for w in inside]
     group = wait.op.call.group
-    label = sentences.processes(trace, who)
-    lasting = (
-        f"{sentences.have(len(who))} been in {{}} at {sentences.place(frame(trace, wait.op))} for"
-        f" {sentences.span(max(evidence.age_ns(w.op) for w in inside))}"
-    )
-    name = sentences.operation(trace, wait.op)
-    if wait.kind == OTHER:
-        summary = (
-            f"{sentences.capital(label)} {lasting.format(name)}, and what it waits for was not"
-            " recorded."
-        )
-    else:
-        summary = (
-            f"All members have joined {name} with matching arguments, and {label}"
-            f" {lasting.format('it')}: nothing moves"
-            f"{outside.where(case, still) if still else ''}."
-        )
+    waited_ns = max(evidence.age_ns(w.op) for w in inside)
     return Finding(
         kind="no_progress",
-        summary=summary,
+        summary=words.summary(trace, wait, who, waited_ns, outside.doing(case, still)),
         certainty=LIKELY,
         culprits=still,
-        hint=(
-            _FROZEN
-            if still
-            else "Suspect the network, the device or the library: test the links between these"
-            " hosts, look for errors of the driver, and compare library versions."
-        ),
+        hint=words.FROZEN if still else words.NETWORK,
         waiting=tuple(who),
         op=wait.op.call.op,
         group=None if group is None else trace.groups[group].id,
@@ -97,23 +70,17 @@ def _finding(case: Case, wait: Wait) -> Finding:
 
 def _unanswered(case: Case, wait: Wait) -> Finding:
     """A store's server does not answer, since its process does not run."""
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence = case.evidence
     inside = case.inside(wait.exchange)
     who = list(dict.fromkeys(w.process for w in inside))
-    (server,) = wait.targets
+    ((server, doing),) = outside.doing(case, wait.targets).items()
+    waited_ns = max(evidence.age_ns(w.op) for w in inside)
     return Finding(
         kind="no_progress",
-        summary=(
-            f"{sentences.capital(sentences.processes(trace, who))} {sentences.have(len(who))} been"
-            f" in {sentences.operation(trace, wait.op)} at"
-            f" {sentences.place(frame(trace, wait.op))} for"
-            f" {sentences.span(max(evidence.age_ns(w.op) for w in inside))}, and"
-            f" {trace.processes[server].label}, which serves this store, does not answer"
-            f"{outside.where(case, [server])}."
-        ),
+        summary=words.unanswered(evidence.trace, wait.op, who, waited_ns, server, doing),
         certainty=LIKELY,
         culprits=(server,),
-        hint=_FROZEN,
+        hint=words.FROZEN,
         waiting=tuple(who),
         op=wait.op.call.op,
         locations=evidence.locations(w.op for w in inside) + outside.locations(case, [server]),

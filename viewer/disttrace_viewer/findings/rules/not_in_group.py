@@ -7,12 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.analysis.process_ends import words
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.trace.model import Group
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import not_in_group as words
 
 _WRAPPERS = ("wrapper", "inner", "_fn")
 """Functions of torch that stand between the user's call and the one that was called."""
@@ -32,7 +30,8 @@ def find(case: Case) -> Iterator[Finding]:
             index = None if group is None else group.index
             found.setdefault(index, {})[process] = rank
     for index, named in found.items():
-        yield _finding(case, None if index is None else case.evidence.trace.groups[index], named)
+        group = None if index is None else case.evidence.trace.groups[index]
+        yield _finding(case, group, dict(sorted(named.items())))
 
 
 def _named(case: Case, process: int, text: str) -> int | None:
@@ -60,46 +59,25 @@ def _group(case: Case, process: int, rank: int) -> Group | None:
 
 
 def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
-    """``named`` maps processes to the rank that each of them named."""
+    """``named`` maps processes, in order, to the rank that each of them named."""
     evidence, trace = case.evidence, case.evidence.trace
-    processes = sorted(named)
-    members = list(group.ranks) if group is not None and group.ranks else None
-    sides: dict[tuple[int, str], list[int]] = {}
-    operations = {}
-    for process in processes:
-        place = evidence.whereabouts(process)
-        at = "" if place is None else f" ({outside.short(place)})"
-        sides.setdefault((named[process], at), []).append(process)
-        operations[process] = _operation(case, process)
-    text = sentences.listed(
-        [
-            f"{sentences.processes(trace, who)} name{'s' if len(who) == 1 else ''} rank {rank}{at}"
-            for (rank, at), who in sides.items()
-        ]
-    )
+    processes = list(named)
+    where = {process: evidence.whereabouts(process) for process in processes}
+    operations = {process: _operation(case, process) for process in processes}
     first = evidence.ends[processes[0]]
-    label = sentences.processes(trace, processes)
     itself = all(trace.processes[p].rank == rank for p, rank in named.items())
-    whole = members if members is not None else "the group"
-    no_member = "no member" if len(set(named.values())) == 1 else "not among the members"
+    members = group.ranks if group is not None and group.ranks else None
     ops = set(operations.values())
     return Finding(
         kind="not_in_group",
-        summary=f"{sentences.capital(text)}, which is itself and no other member."
-        if itself
-        else f"{sentences.capital(text)}, {no_member} of {whole}.",
-        hint="torch wants global ranks for src and dst; ranks within the group go by group_src and"
-        " group_dst, or get_global_rank() translates them.",
+        summary=words.summary(trace, named, where, members, itself=itself),
+        hint=words.HINT,
         certainty=LIKELY if itself else CERTAIN,
         culprits=tuple(processes),
         op=ops.pop() if len(ops) == 1 else None,
         group=None if group is None else group.id,
-        locations=tuple(
-            replace(where, op=operations[p])
-            for p in processes
-            if (where := evidence.whereabouts(p)) is not None
-        ),
-        consequences=(f"{sentences.capital(label)} {words(first)}.",),
+        locations=tuple(replace(at, op=operations[p]) for p, at in where.items() if at is not None),
+        consequences=(words.consequence(trace, processes, first),),
         at_ns=first.t_ns,
         scope=Scope(roots=frozenset(processes)),
     )

@@ -6,55 +6,12 @@ after the same call, one side did what always came next, and the other one did s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings.one_call import OneCall
 
 Site = tuple[str, int | None]
 """Operation and stack of a call."""
-
-
-@dataclass(frozen=True, slots=True)
-class OneCall:
-    """``who`` left out the call ``op`` of the others (``skipped``), or made it beyond theirs.
-
-    ``instead``: the call on the other side. Where ``op`` was never made before, nobody knows
-    whether it was made too many, or ``instead`` was left out.
-    """
-
-    who: tuple[int, ...]
-    op: Op
-    instead: Op
-    skipped: bool
-    others: tuple[int, ...] = ()
-    """Those on the other side."""
-
-    def hint(self, case: Case) -> str:
-        """What to look for."""
-        trace = case.evidence.trace
-        who = sentences.capital(sentences.processes(trace, self.who))
-        at = sentences.place(frame(trace, self.op))
-        if self.skipped:
-            return (
-                f"{who} skipped the call at {at}, after which all calls of both sides are the same"
-                " again: look for a branch, a `continue` or an empty batch before it."
-            )
-        due = sentences.place(frame(trace, self.instead))
-        if len(self.who) > len(self.others) > 0:
-            few = sentences.capital(sentences.processes(trace, self.others))
-            return (
-                f"{few} skipped the call at {at}, which"
-                f" {sentences.processes(trace, self.who)} make, or made one more at {due} before"
-                " it: look for a branch on the rank, an exception that was caught, or more"
-                " batches before that."
-            )
-        return (
-            f"{who} made one more call, at {at}, or left out the one at {due} and went on: look"
-            " for a collective inside `if rank ...`, or for a `continue`, a `break` or fewer"
-            " batches before that."
-        )
 
 
 def find(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> OneCall | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Set
 from disttrace_viewer.analysis.mismatches import minority
 from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import Op, innermost
-from disttrace_viewer.analysis.peer_addresses import words
+from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import (
     CASCADE,
     MISSED_NS,
@@ -23,7 +23,8 @@ from disttrace_viewer.analysis.process_ends import (
 )
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.wording.findings import process_failed as words
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -253,31 +254,20 @@ def awaited_before(case: Case, process: int) -> bool:
 def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     end = evidence.ends[first]
-    where = evidence.whereabouts(first)
     last = evidence.last.get(first)
-    known = end.failure is not None or end.asked_at
-    at = f" at {sentences.is_at(where)}" if known and where is not None else ""
-    before = f", after {sentences.operation(trace, last)}" if last is not None else ""
-    if end.failure is not None:
-        before = ""
     sure = end.how != SILENT or end.code is not None or noticed(case, first, set(alike))
     sure = (sure or (evidence.alive_here and end.known_dead)) and not end.told_to_end
     odd = _odd_models(case, alike)
-    many = len(alike) > 1
-    on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
-    who = sentences.capital(sentences.processes(trace, alike))
-    ended = (
-        f"{'were' if many else 'was'} ended by the process that started {'them' if many else 'it'}"
-    )
-    how = ended if end.told_to_end else words(evidence, first, many=many)
     return Finding(
         kind="process_failed",
-        summary=f"{who} {how}{at}{before}{on}.",
+        summary=words.summary(
+            trace, alike, end_of(evidence, first), evidence.whereabouts(first), last
+        ),
         certainty=CERTAIN if sure else LIKELY,
-        hint=_hint(case, first),
+        hint=words.hint(end),
         culprits=tuple(alike) if odd is None else odd,
         op=None if last is None else last.call.op,
-        locations=tuple(place for p in alike if (place := evidence.whereabouts(p)) is not None),
+        locations=outside.locations(case, alike),
         at_ns=end.t_ns,
         scope=Scope(roots=frozenset(alike), members=_launchers(case, alike) | after(case, alike)),
     )
@@ -318,22 +308,3 @@ def after(case: Case, processes: list[int]) -> frozenset[int]:
     return frozenset(
         p for p in peers - gone if evidence.ends[p].how == CASCADE and evidence.ends[p].t_ns >= at
     )
-
-
-def _hint(case: Case, process: int) -> str:
-    end = case.evidence.ends[process]
-    if end.lingers:
-        return (
-            "Read this exception first. The process does not end, because a thread that is no"
-            " daemon still runs: end it, or make it a daemon."
-        )
-    if end.failure is not None:
-        return "Read this exception first; what the other ranks report follows from it."
-    if end.told_to_end:
-        return "Find why it was ended while the other ranks were at work."
-    if (end.code is not None and end.code < 0) or end.how == SILENT:
-        return (
-            "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or a crash in"
-            " native code (run with PYTHONFAULTHANDLER=1)."
-        )
-    return "Find who calls exit there; the other ranks were still at work."

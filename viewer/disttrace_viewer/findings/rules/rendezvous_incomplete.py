@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 
 from disttrace_viewer.analysis.mismatches import minority
-from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.rendezvous import Rendezvous
 from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
-from disttrace_viewer.findings.case import EARLY, Case
+from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.findings.rules.unseen_workers import EXITED, Unseen, unseen_workers
-from disttrace_viewer.wording import sentences
-
-_SHOWN = 4
-"""Ranks without a journal of which it is told what their launcher knows."""
+from disttrace_viewer.wording.findings import rendezvous_incomplete as words
+from disttrace_viewer.wording.findings.missing_evidence import EARLY
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -73,7 +70,7 @@ def _made_alike(case: Case, one: Wait, two: Wait) -> bool:
 
 
 def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) -> Finding:
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence = case.evidence
     rendezvous = case.rendezvous.of(wait.op)
     assert rendezvous is not None
     same = [
@@ -84,30 +81,25 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         and (w.exchange == wait.exchange or (set(w.absent) & set(wait.absent) and not elsewhere))
     ]
     who = sorted({w.process for w in same} | {w.process for w in elsewhere})
-    arrived = len(rendezvous.arrived)
-    came = f"{arrived} of {rendezvous.expected}" if rendezvous.expected else str(arrived)
-    came += f" {'has' if arrived == 1 else 'have'} arrived"
-    came += f" ({sentences.ranks(rendezvous.arrived)})" if arrived else ""
-    at = sentences.place(frame(trace, wait.op))
-    age = sentences.span(max(evidence.age_ns(w.op) for w in same))
-    text = _missing(case, wait, sinks)
-    if elsewhere:
-        others = [w.process for w in elsewhere]
-        theirs = case.rendezvous.of(elsewhere[0].op)
-        verb = "wait" if len(set(others)) > 1 else "waits"
-        text = f"{sentences.processes(trace, others)} {verb} {_apart(case, theirs, rendezvous)}"
     early = all(case.early(w) for w in same)
-    ended = {o.rank for o in _unseen(case, wait) if o.sure and o.worker.event == EXITED}
+    unseen = _unseen(case, wait)
+    ended = {rank for rank, o in unseen.items() if o.sure and o.worker.event == EXITED}
     lost = [rank for rank in wait.absent if rank not in ended]
-    name = rendezvous.store.name or wait.op.call.op
-    label = sentences.processes(trace, {w.process for w in same})
+    top = evidence.top(wait.op)
+    found = words.Incomplete(
+        wait=wait,
+        rendezvous=rendezvous,
+        top=top,
+        who=sorted({w.process for w in same}),
+        waited_ns=max(evidence.age_ns(w.op) for w in same),
+        missing=outside.doing(case, sinks),
+        unseen={rank: (one.worker, one.sure) for rank, one in unseen.items()},
+        elsewhere=[w.process for w in elsewhere],
+        there=case.rendezvous.of(elsewhere[0].op) if elsewhere else None,
+    )
     return Finding(
         kind="rendezvous_incomplete",
-        summary=(
-            f"{sentences.capital(label)} {sentences.have(len({w.process for w in same}))} been"
-            f" waiting in {evidence.top(wait.op).call.op} ({at}) at {name} for {age}: {came};"
-            f" {text}."
-        ),
+        summary=words.summary(case.evidence.trace, found),
         certainty=CERTAIN if elsewhere or not (lost or early) else LIKELY,
         hint=_hint(wait, elsewhere),
         culprits=_minority(case, same, elsewhere)
@@ -115,7 +107,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         else late_arrivals.answerable(case, wait, sinks),
         absent_ranks=() if elsewhere else wait.absent,
         waiting=tuple(who),
-        op=evidence.top(wait.op).call.op,
+        op=top.call.op,
         locations=evidence.locations(w.op for w in [*same, *elsewhere])
         + outside.locations(case, sinks),
         at_ns=wait.op.begin_ns,
@@ -124,26 +116,8 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
             roots=frozenset(sinks),
             absent=frozenset((None, r) for r in wait.absent),
         ),
-        settles=(f"collect the journals of {sentences.ranks(lost)}, if started",)
-        if lost
-        else (EARLY,)
-        if early and not elsewhere
-        else (),
+        settles=(words.settles(lost),) if lost else (EARLY,) if early and not elsewhere else (),
     )
-
-
-def _apart(case: Case, theirs: Rendezvous | None, mine: Rendezvous) -> str:
-    """How two rendezvous points differ."""
-    if theirs is None:
-        return "elsewhere"
-    if theirs.store.place != mine.store.place:
-        places = case.evidence.trace.place_by_id
-        known = [places.get(m.store.place) for m in (theirs, mine)]
-        there, here = ("?" if place is None else place.name for place in known)
-        return f"at {there}, not at {here}"
-    there = "/".join(p or "?" for p in theirs.store.prefix)
-    here = "/".join(p or "?" for p in mine.store.prefix)
-    return f"in the same store under the prefix {there!r}, not {here!r}"
 
 
 def _minority(case: Case, same: list[Wait], elsewhere: list[Wait]) -> tuple[int, ...]:
@@ -162,40 +136,14 @@ def _place(case: Case, wait: Wait) -> Hashable:
     return None if rendezvous is None else _where(rendezvous)
 
 
-def _missing(case: Case, wait: Wait, sinks: list[int]) -> str:
-    parts = []
-    late = dict(wait.lateness)
-    came = [p for p in sinks if p in late]
-    never = [p for p in sinks if p not in late]
-    trace = case.evidence.trace
-    if came:
-        by = sentences.span(min(late[p] for p in came))
-        parts.append(
-            f"{sentences.processes(trace, came)} arrived {by} after the others had given up"
-        )
-    if never:
-        parts.append(
-            f"{sentences.processes(trace, never)} never joined"
-            f"{outside.where(case, never, named=True)}"
-        )
-    known = _unseen(case, wait)
-    parts += [f"rank {one.rank} {one.words}" for one in known[:_SHOWN]]
-    nowhere = set(wait.absent) - {one.rank for one in known[:_SHOWN]}
-    if nowhere:
-        parts.append(f"no journal of {sentences.ranks(nowhere)} was found")
-    return " and ".join(parts)
-
-
-def _unseen(case: Case, wait: Wait) -> list[Unseen]:
+def _unseen(case: Case, wait: Wait) -> Mapping[int, Unseen]:
     """What launchers know of the ranks that are absent."""
     trace = case.evidence.trace
     attempt, unseen = trace.processes[wait.process].attempt, unseen_workers(trace)
-    return [one for rank in wait.absent if (one := unseen.get((attempt, rank))) is not None]
+    return {r: one for r in wait.absent if (one := unseen.get((attempt, r))) is not None}
 
 
 def _hint(wait: Wait, elsewhere: list[Wait]) -> str:
     if elsewhere:
-        return "Give all of them one store (init_method, MASTER_ADDR and MASTER_PORT) and prefix."
-    if wait.absent:
-        return "See whether these ranks were started, and on which host; read their output."
-    return "See what these ranks do before they join."
+        return words.ONE_STORE
+    return words.STARTED if wait.absent else words.BEFORE

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.node_rendezvous import AGENT
-from disttrace_viewer.analysis.operation import Op, frame
-from disttrace_viewer.analysis.peer_addresses import words
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules.parts import address
 from disttrace_viewer.trace.model import Store
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import rendezvous_unreachable as words
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -66,18 +66,12 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
         and trace.processes[o.process].job == job
     ]
     culprits, absent, text, sure = _blame(case, clients, listeners)
-    age = sentences.span(max(evidence.age_ns(o) for o, _ in clients))
-    label = sentences.processes(trace, who)
+    waited_ns = max(evidence.age_ns(o) for o, _ in clients)
     return Finding(
         kind="rendezvous_unreachable",
-        summary=(
-            f"{sentences.capital(label)} {sentences.have(len(who))} been dialling"
-            f" {store.host}:{store.port} ({sentences.place(frame(trace, op))}) for {age}, where no"
-            f" traced process listens: {text}."
-        ),
+        summary=words.summary(trace, who, op, store, waited_ns, text),
         certainty=CERTAIN if sure else LIKELY,
-        hint="Compare MASTER_ADDR and MASTER_PORT (of nodes: --rdzv-endpoint) of all processes, see"
-        " that rank 0 is started, and that no firewall is between the hosts.",
+        hint=words.HINT,
         culprits=tuple(culprits),
         absent_ranks=tuple(absent),
         waiting=tuple(p for p in who if p not in culprits),
@@ -99,9 +93,8 @@ def _blame(
     trace = case.evidence.trace
     before = [o for o, s in listeners if address(case, s) == address(case, clients[0][1])]
     if before:
-        label = trace.processes[before[-1].process].label
-        ended = words(case.evidence, before[-1].process)
-        return [], [], f"{label} listened there before and {ended}", True
+        last = before[-1].process
+        return [], [], words.before(trace, last, end_of(case.evidence, last)), True
     if listeners:
         op, store = listeners[0]
         there = {op.process} | {
@@ -111,18 +104,17 @@ def _blame(
             and o.call.op == "TCPStore"
             and address(case, trace.stores[o.call.store]) == address(case, store)
         }
-        label = trace.processes[op.process].label
-        text = f"{label} listens at {store.host}:{store.port}"
+        culprits, dialled = list[int](), ""
         here = len({o.process for o, _ in clients})
         if len(there) > here:
-            return [o.process for o, _ in clients], [], f"{text}, where the others dial", True
-        if here > len(there):
-            return [op.process], [], f"{text}, where nobody else dials", True
-        return [], [], text, True
+            culprits, dialled = [o.process for o, _ in clients], words.OTHERS_DIAL
+        elif here > len(there):
+            culprits, dialled = [op.process], words.NOBODY_DIALS
+        return culprits, [], words.listens(trace, op.process, store, dialled), True
     job = trace.processes[clients[0][0].process].job
     if all(trace.processes[op.process].role == AGENT for op, _ in clients):
-        return [], [], "no agent that listens was seen", False
+        return [], [], words.NO_AGENT, False
     zero = [p for p in trace.processes if p.rank == 0 and p.job == job]
     if zero:
-        return [zero[0].index], [], "rank 0, which should listen, has not come to it", True
-    return [], [0], "nobody claims rank 0, which should listen", False
+        return [zero[0].index], [], words.NOT_COME, True
+    return [], [0], words.NOBODY, False

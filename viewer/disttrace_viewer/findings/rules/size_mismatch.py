@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from disttrace_viewer.analysis.operation import Op, frame, ops
+from disttrace_viewer.analysis.operation import Op, ops
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
 from disttrace_viewer.sample.sample import STAND_IN
 from disttrace_viewer.trace.model import Call
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import size_mismatch as words
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -83,15 +83,10 @@ def _op(case: Case, process: int, number: int) -> Op:
 def _finding(case: Case, send: Op, receive: Op, times: int, keys: list[Hashable]) -> Finding:
     trace = case.evidence.trace
     group = None if send.call.group is None else trace.groups[send.call.group]
-    again = f" ({times} times)" if times > 1 else ""
     return Finding(
         kind="size_mismatch",
-        summary=(
-            f"{_label(case, send)} sends {sentences.sizes(send)}"
-            f" ({sentences.place(frame(trace, send))}) where {_label(case, receive)} receives"
-            f" {sentences.sizes(receive)} ({sentences.place(frame(trace, receive))}){again}."
-        ),
-        hint="Give both ends tensors of one size and dtype; the rest of the receiver's is stale.",
+        summary=words.summary(trace, send, receive, times),
+        hint=words.HINT,
         waiting=tuple(op.process for op in (send, receive) if op.status != "ok"),
         op="send",
         group=None if group is None else group.id,
@@ -103,8 +98,3 @@ def _finding(case: Case, send: Op, receive: Op, times: int, keys: list[Hashable]
             members=frozenset(op.process for op in (send, receive) if op.status != "ok"),
         ),
     )
-
-
-def _label(case: Case, op: Op) -> str:
-    label = case.evidence.trace.processes[op.process].label
-    return sentences.capital(label) if op.call.op == "send" else label

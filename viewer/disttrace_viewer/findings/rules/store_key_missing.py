@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 
 from disttrace_viewer.analysis.node_rendezvous import AGENT
-from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.store_keys import ALIKE, NUMBER, Setters
 from disttrace_viewer.analysis.wait_graph import KEY, Wait
-from disttrace_viewer.findings.case import EARLY, Case
+from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import late_arrivals, outside
-from disttrace_viewer.wording import sentences
-
-_SET_LATE = "Find what held it up before that call, or allow more time: the time-out of the store."
+from disttrace_viewer.wording.findings import store_key_missing as words
+from disttrace_viewer.wording.findings.missing_evidence import EARLY
+from disttrace_viewer.wording.findings.outside import ASKED
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -97,61 +96,42 @@ def _finding(case: Case, wait: Wait) -> Finding:
     inside = [w for w in case.inside(wait.exchange) if bool(w.lateness) == bool(late)]
     who = list(dict.fromkeys(w.process for w in inside))
     key = str(unset[0])
-    names = " and ".join(repr(k) for k in unset[:3])
-    store = trace.place_by_id.get(str(place))
     op = wait.behind or wait.op
-    at = sentences.place(frame(trace, op))
     behind = [w for w in inside if w.behind is not None]
     setters = Setters(evidence)
-    known = setters.first
-    near, setter = _near(known, place, key)
-    before = known.get((str(place), key))
+    near, before = _near(setters.first, place, key), setters.first.get((str(place), key))
     pushed, popped = setters.queues.get((str(place), key), (0, 0))
-    closest = "" if near is None else f"; the nearest key that was set is {near!r}"
-    if setter is not None:
-        closest += f", by {trace.processes[setter].label}"
-    text = "nobody has set it"
-    if before is not None and pushed:
-        text = f"all that was pushed ({pushed:,}, first by {trace.processes[before].label}) was"
-        text += f" popped ({popped:,})"
-    elif before is not None:
-        text = f"it was deleted after {trace.processes[before].label} had set it"
-    elif not behind:
-        text += closest
+    if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key):
+        near = None  # of a series another one is always near
+    store = trace.place_by_id.get(str(place))
     others = [
         p
         for p in (store.processes if store else ())
         if p not in who and case.outside(p) and trace.processes[p].role != AGENT
     ]
-    doing = f"; of those who use this store{outside.where(case, others)[1:]}" if others else ""
     early = all(case.early(w) for w in inside)
-    age = sentences.span(max(evidence.age_ns(w.op) for w in behind or inside))
-    text += _behind(case, behind)
-    label = f"{sentences.capital(sentences.processes(trace, who))} {sentences.have(len(who))}"
-    if wait.polled:
-        said = f"{label} asked for {names} again and again for {age} ({op.call.op} at {at})"
-        series = near is not None and NUMBER.sub("#", near) == NUMBER.sub("#", key)
-        said += f"{'' if series or before is not None else closest}{doing}."
-    elif late:
-        by, them = sentences.span(min(late.values())), sentences.processes(trace, sorted(late))
-        said = f"{sentences.capital(sentences.processes(trace, who))} waited in {op.call.op} of"
-        said += f" {names} at {at} for {age} and gave up; {them} set it {by} later"
-        said += f"{late_arrivals.words(case, wait)}."
-    else:
-        said = f"{label} been in {op.call.op} of {names} at {at} for {age}, and {text}{doing}."
+    found = words.Awaited(
+        wait=wait,
+        who=who,
+        keys=unset,
+        waited_ns=max(evidence.age_ns(w.op) for w in behind or inside),
+        behind=behind,
+        set_by=before,
+        pushed=pushed,
+        popped=popped,
+        near=near,
+        others=outside.doing(case, others),
+        held=late_arrivals.held(case, wait),
+    )
     return Finding(
         kind="store_key_missing",
-        summary=said,
+        summary=words.summary(trace, found),
         certainty=CERTAIN
         if store
         and not (early or wait.polled or late or _able(case, wait))
         and case.certain_journals(store.processes)
         else LIKELY,
-        hint=outside.ASKED
-        if wait.polled
-        else _SET_LATE
-        if late
-        else _hint(before is not None and bool(pushed), behind),
+        hint=_hint(wait, popped=before is not None and bool(pushed), behind=bool(behind)),
         culprits=late_arrivals.answerable(case, wait, wait.targets) if late else (),
         waiting=tuple(who),
         op=op.call.op,
@@ -163,42 +143,23 @@ def _finding(case: Case, wait: Wait) -> Finding:
     )
 
 
-def _hint(popped: bool, behind: Sequence[Wait]) -> str:
+def _hint(wait: Wait, *, popped: bool, behind: bool) -> str:
+    if wait.polled:
+        return ASKED
+    if wait.lateness:
+        return words.SET_LATE
     if behind:
-        return (
-            "A TCPStore serves one call at a time: give the thread that waits a connection of its"
-            " own (store.clone(), or another TCPStore), or let it poll with check()."
-        )
-    if popped:
-        return (
-            "Find who should push once more, or who pops once too often: a count, a condition on"
-            " the rank, a push that was left out."
-        )
-    return "Find who should set this key, and compare its spelling and its prefixes."
+        return words.BEHIND
+    return words.POPPED if popped else words.SPELLING
 
 
-def _behind(case: Case, behind: Sequence[Wait]) -> str:
-    """What cannot begin because the wait of another thread has the connection."""
-    trace = case.evidence.trace
-    calls: dict[tuple[str, str], list[int]] = {}
-    for wait in behind:
-        place = sentences.place(frame(trace, wait.op))
-        calls.setdefault((wait.op.call.op, place), []).append(wait.process)
-    shown = [f"{op} of {sentences.processes(trace, who)} ({at})" for (op, at), who in calls.items()]
-    if not shown:
-        return ""
-    return (
-        "; meanwhile that thread has its process's connection to the store, behind which"
-        f" {sentences.listed(shown)} {'stand' if len(shown) > 1 else 'stands'}"
-    )
-
-
-def _near(known: object, place: object, key: str) -> tuple[str | None, int | None]:
+def _near(
+    known: Mapping[tuple[str | None, str], int], place: object, key: str
+) -> tuple[str, int] | None:
     """The key of a place that looks most like ``key``, with who set it.
 
     One that bears the same numbers says more (``chekpoint/7``) than the last of a series does.
     """
-    assert isinstance(known, dict)
     keys = {k: process for (where, k), process in known.items() if where == place}
     numbers = NUMBER.findall(key)
     for some in ([k for k in keys if numbers and NUMBER.findall(k) == numbers], keys):
@@ -206,4 +167,4 @@ def _near(known: object, place: object, key: str) -> tuple[str | None, int | Non
         found = difflib.get_close_matches(key.lower(), list(lower), n=1, cutoff=ALIKE)
         if found:
             return lower[found[0]], keys[lower[found[0]]]
-    return None, None
+    return None

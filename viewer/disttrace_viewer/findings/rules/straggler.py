@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding
 from disttrace_viewer.trace.model import Location
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import straggler as words
 
 if TYPE_CHECKING:
     from disttrace_viewer.analysis.delays import Delay
@@ -48,26 +48,17 @@ def span_ns(case: Case) -> int:
 
 
 def finding_of(case: Case, delay: Delay, kind: str) -> Finding:
-    """A straggler or a late sender, in words."""
+    """A straggler or a late sender."""
     trace = case.evidence.trace
     call = trace.call(delay.call)
     where = innermost(trace.stack(delay.call))
-    at = f" before {sentences.is_at(where)}" if where is not None else ""
-    label = trace.processes[delay.process].label
-    others = sentences.processes(trace, delay.others)
-    does = f"comes late to {call.op}" if kind == "straggler" else "sends late"
     clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}
     return Finding(
         kind=kind,
         severity=WARNING,
         certainty=CERTAIN if len(clocks) == 1 else LIKELY,
-        summary=(
-            f"{sentences.capital(label)} {does} by {sentences.span(delay.median_ns)} in"
-            f" {delay.times} of {delay.of} cases{at}; {others} waited"
-            f" {sentences.span(delay.waited_ns)} for it in total."
-        ),
-        hint="Look at what this rank does between its communication before and this line: data"
-        " loading, logging, a slower device, or more work than the others.",
+        summary=words.summary(trace, delay, kind),
+        hint=words.HINT,
         culprits=(delay.process,),
         waiting=delay.others,
         op=call.op,

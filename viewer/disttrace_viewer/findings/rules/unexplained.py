@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.analysis.peer_addresses import words
+from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import process_failed
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import unexplained as words
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -39,38 +38,20 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _finding(case: Case, failed: list[int]) -> Finding:
-    evidence, trace = case.evidence, case.evidence.trace
+    evidence = case.evidence
     broken = [op for p in failed for op in evidence.given_up if op.process == p]
-    ways: dict[str, list[int]] = {}
-    for process in failed:
-        ways.setdefault(words(evidence, process), []).append(process)
-    shown = [
-        f"{sentences.processes(trace, who)} {words(evidence, who[0], many=len(who) > 1)}"
-        for who in list(ways.values())[:3]
-    ]
-    inside = list(
-        dict.fromkeys(f"{sentences.operation(trace, op)}{sentences.aside(frame(trace, op))}"
-                      for op in broken)
-    )  # fmt: skip
-    where = f" in {sentences.listed(inside[:3])}" if inside else ""
     server = _ended_server(case, failed)
-    cause = "no journal says who or what broke it"
-    if server is not None:
-        cause = (
-            f"the store that they use was served by {trace.processes[server].label}, which"
-            f" {words(evidence, server)} before"
-        )
-    text = "; ".join(shown)
+    summary = words.summary(
+        evidence.trace,
+        {process: end_of(evidence, process) for process in failed},
+        broken,
+        None if server is None else (server, end_of(evidence, server)),
+    )
     return Finding(
         kind="process_failed",
-        summary=f"{sentences.capital(sentences.processes(trace, failed))} lost contact{where}, and"
-        f" {cause}: {text}.",
+        summary=summary,
         certainty=LIKELY,
-        hint="Keep the process that serves the store (rank 0) until all others are done: a barrier"
-        " before it leaves."
-        if server is not None
-        else "Look for a process that ended without a journal, for the network between the hosts,"
-        " and at the first line of each rank's own output.",
+        hint=words.LOOK if server is None else words.KEEP_SERVER,
         waiting=tuple(failed),
         op=broken[0].call.op if broken else None,
         locations=evidence.locations(broken),

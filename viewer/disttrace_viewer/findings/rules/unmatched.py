@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.wait_graph import MESSAGE, Wait
-from disttrace_viewer.findings.case import EARLY, Case
+from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
 from disttrace_viewer.sample.sample import message_stream
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import unmatched as words
+from disttrace_viewer.wording.findings.crossed import asked
+from disttrace_viewer.wording.findings.late_arrivals import HINT
+from disttrace_viewer.wording.findings.missing_evidence import EARLY
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -53,21 +56,12 @@ def _other_tag(case: Case, wait: Wait) -> Op | None:
 
 
 def _facing(case: Case, wait: Wait, other: Op) -> Finding:
-    trace = case.evidence.trace
-    ends = sorted([wait.op, other], key=lambda op: op.call.op == "recv")
-    send, receive = ends
+    send, receive = sorted([wait.op, other], key=lambda op: op.call.op == "recv")
     blocked = {w.op.id for w in case.of_process.get(other.process, ())}
     return Finding(
         kind="unmatched_recv" if wait.op.call.op == "recv" else "unmatched_send",
-        summary=(
-            f"{sentences.capital(trace.processes[send.process].label)} sends to"
-            f" {trace.processes[receive.process].label}"
-            f" with tag {send.call.tag} ({sentences.place(frame(trace, send))}), which receives"
-            f" with tag {receive.call.tag} ({sentences.place(frame(trace, receive))}): the two"
-            f" never meet."
-        ),
-        hint="Give both ends one tag; where both tags are used, post them in one order on both"
-        " ends.",
+        summary=words.facing(case.evidence.trace, send, receive),
+        hint=words.ONE_TAG,
         waiting=tuple(sorted({wait.process} | ({other.process} if other.id in blocked else set()))),
         op=wait.op.call.op,
         group=_group(case, wait.op),
@@ -93,16 +87,19 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         whole = whole and {*away} == {*sinks}
     other = None if wait.any_of else crossed.partner(case, wait)
     nobody = wait.any_of or other is not None or all(case.at_work(s) for s in sinks)
+    summary = words.summary(
+        evidence.trace,
+        wait,
+        evidence.age_ns(op),
+        others=sinks,
+        doing=outside.doing(case, sinks),
+        held=late_arrivals.held(case, wait),
+    )
     return Finding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
-        summary=_summary(case, wait, sinks)
-        if other is None
-        else f"{_summary(case, wait, sinks)[:-1]}; {crossed.question(case, wait, other)}",
+        summary=asked(summary, evidence.trace, wait, other),
         certainty=CERTAIN if whole and not nobody and not early else LIKELY,
-        hint=f"Find the {'send' if op.call.op == 'recv' else 'receive'} that should match it: is it"
-        " under a condition, or in a batch that one side left shorter?"
-        if not wait.lateness
-        else late_arrivals.HINT,
+        hint=HINT if wait.lateness else words.hint(op),
         culprits=() if nobody else away,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
         op=op.call.op,
@@ -118,36 +115,6 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         ),
         settles=(EARLY,) if early else (),
     )
-
-
-def _summary(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
-    evidence, trace = case.evidence, case.evidence.trace
-    op = wait.op
-    verb = "send" if op.call.op == "recv" else "receive"
-    label = trace.processes[wait.process].label
-    waited = "waited" if op.error is not None else "has been waiting"
-    been = (
-        f"{sentences.capital(label)} {waited} in {sentences.operation(trace, op)}"
-        f" ({sentences.place(frame(trace, op))}, {sentences.sizes(op)}) for"
-        f" {sentences.span(evidence.age_ns(op))}"
-    )
-    if wait.lateness:
-        by = sentences.span(wait.lateness[0][1])
-        return (
-            f"{been} and gave up; {sentences.processes(trace, sinks)} posted the {verb} {by} later"
-            f"{late_arrivals.words(case, wait)}."
-        )
-    many = len(sinks) > 1
-    if sinks:
-        who = sentences.processes(trace, sinks)
-        never = (
-            f"{who} never {verb if many else verb + 's'}{outside.where(case, sinks, named=True)}"
-        )
-    else:
-        never = f"of {sentences.ranks(wait.absent)} no journal was found"
-    if wait.any_of and sinks:
-        never = f"nobody {verb}s: {never}"
-    return f"{been}, but {never}."
 
 
 def _group(case: Case, op: Op) -> str | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.liveness import signal_name
 from disttrace_viewer.trace.model import Trace, Worker
 
-FAILED, EXITED, STARTED = "failed", "exited", "started"
+FAILED, EXITED = "failed", "exited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +24,6 @@ class Unseen:
     def sure(self) -> bool:
         """Whether it is known that it used nothing that would have been recorded."""
         return not (self.worker.left_journal or self.joined)
-
-    @property
-    def words(self) -> str:
-        """``ended with exit code 1 before it used torch.distributed``."""
-        code = self.worker.code
-        if self.worker.event == STARTED:
-            return f"was started (pid {self.worker.pid}) and has no journal yet"
-        how = "ended"
-        if code is not None:
-            how = f"ended by {signal_name(code)}" if code < 0 else f"ended with exit code {code}"
-        if self.sure:
-            return f"{how} before it used torch.distributed"
-        return f"{how}, and no journal of it was found"
 
 
 def unseen_workers(trace: Trace) -> Mapping[tuple[int | None, int], Unseen]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.analysis.operation import frame, ops
+from disttrace_viewer.analysis.operation import ops
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import unwaited_work as words
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -38,16 +38,13 @@ def find(case: Case) -> Iterator[Finding]:
     for rows in sites.values():
         found = list(ops(trace, lost[rows[:1]]))
         processes = sorted(set(lost["process"][rows].to_list()))
-        label = sentences.processes(trace, processes)
         op = found[0]
-        times = f", {len(rows):,} times" if len(rows) > 1 else ""
         yield Finding(
             kind="unwaited_work",
             severity=NOTE,
             certainty=LIKELY,
-            summary=f"{sentences.capital(label)} never waited for {op.call.op} at"
-            f" {sentences.place(frame(trace, op))}{times}, and dropped the Work.",
-            hint="Keep the Work and wait for it before the tensors are used or freed.",
+            summary=words.summary(trace, processes, op, len(rows)),
+            hint=words.HINT,
             culprits=tuple(processes),
             op=op.call.op,
             group=None if op.call.group is None else trace.groups[op.call.group].id,

@@ -8,7 +8,7 @@ from disttrace_viewer.analysis import mismatches
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
 from disttrace_viewer.findings.rules.parts import Join, joins
-from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import world_size as words
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -26,27 +26,18 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _finding(case: Case, claims: dict[int, Join], waiting: list[int]) -> Finding:
-    trace = case.evidence.trace
     values = {p: join.world_size for p, join in claims.items()}
     odd = sorted(mismatches.minority(values, len(values)))
-    sides: dict[int | None, list[int]] = {}
-    for process in sorted(values, key=lambda p: (p not in odd, p)):
-        sides.setdefault(values[process], []).append(process)
-    text = sentences.listed(
-        [f"{sentences.processes(trace, who)} {_claims(who)} {size}" for size, who in sides.items()]
-    )
+    order = sorted(claims, key=lambda p: (p not in odd, p))
     first = next(iter(claims.values()))
     return Finding(
         kind="group_mismatch",
-        summary=f"The members of the default group disagree on its world size at"
-        f" {first.store.name}: {text}.",
-        hint="Give all processes one WORLD_SIZE; compare the environments that start them.",
+        summary=words.summary(case.evidence.trace, {p: values[p] for p in order}, first.store.name),
+        hint=words.HINT,
         culprits=tuple(odd),
         waiting=tuple(p for p in waiting if p not in odd),
         op=first.op.call.op,
-        locations=case.evidence.locations(
-            claims[p].op for p in sorted(claims, key=lambda p: (p not in odd, p))
-        ),
+        locations=case.evidence.locations(claims[p].op for p in order),
         at_ns=first.op.begin_ns,
         scope=Scope(
             exchanges=frozenset(w.exchange for w in case.open() if w.process in claims),
@@ -54,7 +45,3 @@ def _finding(case: Case, claims: dict[int, Join], waiting: list[int]) -> Finding
             members=frozenset(claims),
         ),
     )
-
-
-def _claims(who: list[int]) -> str:
-    return "claims" if len(who) == 1 else "claim"

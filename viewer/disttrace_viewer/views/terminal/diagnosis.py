@@ -140,10 +140,10 @@ def not_yet(case: Case) -> str | None:
         inside = [w for w in case.inside(wait.exchange) if w.late_ns is None]
         who = [w.process for w in inside]
         age_s = max(evidence.age_ns(w.op) for w in inside) / 1e9
-        missing = sentences.members(trace, wait.targets, wait.absent)
+        missing = sentences.processes(trace, wait.targets, wait.absent)
         judges = max(1, int(age_s * 0.8))
         return (
-            f"No fault yet: {sentences.processes(trace, who)} {sentences.have(len(who))} been"
+            f"No fault yet: {sentences.processes(trace, who)} {sentences.have(who)} been"
             f" waiting {sentences.span(age_s * 1e9)} for {missing} in"
             f" {sentences.operation(trace, wait.op)} (counts as stalled after"
             f" {evidence.stall_ns / 1e9:g} s; --stall {judges} judges earlier)."

@@ -1,0 +1,34 @@
+"""How a process ended, or why it does not run, to follow it as a subject."""
+
+from __future__ import annotations
+
+from disttrace_viewer.analysis.liveness import DISK, STOPPED, signal_name
+from disttrace_viewer.analysis.process_ends import SILENT, UNINSTALLED, End
+
+HELD = {
+    STOPPED: "stopped (SIGSTOP, or a debugger)",
+    DISK: "in uninterruptible sleep (disk, NFS or a driver)",
+}
+"""What the kernel says of a process that lives and does not run."""
+NOWHERE = "not in any collective"
+
+
+def ended(end: End, *, many: bool = False) -> str:
+    """``failed with ValueError: ...``, ``has ended``. ``many``: several processes did."""
+    if end.interrupted:
+        return f"{'were' if many else 'was'} interrupted from outside"
+    if end.failure is not None:
+        text = end.failure.text
+        shown = text if len(text) <= 120 else text[:117] + "..."
+        return f"failed with {end.failure.type}" + (f": {shown}" if text else "")
+    if end.code is not None and end.code < 0:
+        return f"{'were' if many else 'was'} ended by {signal_name(end.code)}"
+    if end.exit_word == UNINSTALLED:
+        return "switched tracing off"
+    if end.exit_word == "os._exit":
+        return f"left by os._exit({end.code})"
+    if end.code:
+        return f"ended with exit code {end.code}"
+    if end.how == SILENT:
+        return "ended without an exit record (SIGKILL, out of memory, or a native crash)"
+    return f"{'have' if many else 'has'} ended"

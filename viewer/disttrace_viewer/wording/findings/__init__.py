@@ -1,0 +1,1 @@
+"""The sentences of findings, by the rule that finds them: values in, English out."""

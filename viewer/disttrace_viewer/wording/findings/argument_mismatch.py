@@ -1,0 +1,73 @@
+"""Members joined one collective with other arguments: which ones, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from disttrace_viewer.analysis.mismatches import Difference
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import one_call
+from disttrace_viewer.wording.findings.one_call import OneCall
+
+_WHAT = {
+    "op_mismatch": (
+        "with different operations",
+        "Look for a collective under a rank condition, or uneven inputs: join() or drop_last.",
+    ),
+    "root_mismatch": (
+        "with different roots",
+        "Every member must name the same root, as a global rank (or by group_src/group_dst).",
+    ),
+    "dtype_mismatch": (
+        "with different dtypes",
+        "Convert to one dtype before the call; look for autocast or a checkpoint on one rank.",
+    ),
+    "shape_mismatch": (
+        "with sizes that do not fit",
+        "Compare what the ranks pass: uneven batches, a last batch, or a model that differs.",
+    ),
+    "reduce_op_mismatch": (
+        "with different reduce operations",
+        "The result is wrong although the call may return: pass one ReduceOp on all ranks.",
+    ),
+}
+_RACED = (
+    "Several threads of one process use this group at once, so the order of its calls is chance:"
+    " give each thread a group of its own, or make the calls from one thread."
+)
+
+
+def summary(trace: Trace, found: Difference, within: Mapping[int, str | None]) -> str:
+    """The sides, odd ones first: ``rank 0 all_gather (a.py:3), ranks 1, 2 all_reduce (a.py:7)``.
+
+    ``within``: by group rank the operation that the program called, where that was another one.
+    """
+    brought = sorted(found.values.keys() & found.members, key=lambda r: (r not in found.odd, r))
+    sides = sentences.together(
+        (_value(trace, found, rank, within[rank]), found.members[rank].process) for rank in brought
+    )
+    text = ", ".join(f"{sentences.processes(trace, who)} {side}" for side, who in sides.items())
+    again = f", and {found.times - 1} more times" if found.times > 1 else ""
+    return (
+        f"The members of {sentences.group(trace.groups[found.group], trace)} joined collective"
+        f" #{found.seq} {_WHAT[found.kind][0]}: {text}{again}."
+    )
+
+
+def hint(trace: Trace, found: Difference, one: OneCall | None) -> str:
+    """What to look for; ``one``: the call that one side skipped, or made beyond the others'."""
+    if one is not None:
+        return one_call.hint(trace, one)
+    return _RACED if found.raced else _WHAT[found.kind][1]
+
+
+def _value(trace: Trace, found: Difference, rank: int, within: str | None) -> str:
+    op, value, inside = found.members[rank], found.values[rank], sentences.inside(within)
+    at = f"({sentences.line(trace, op)})"
+    if found.kind == "op_mismatch":
+        return f"{value}{inside} {at}"
+    if found.kind == "root_mismatch":
+        root = trace.groups[found.group].global_rank(int(value))
+        value = f"root {value if root is None else root}"
+    return f"{op.call.op}{inside} with {value} {at}"

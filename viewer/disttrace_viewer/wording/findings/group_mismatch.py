@@ -1,0 +1,47 @@
+"""Processes disagree on a group's creation: what each of them makes, or who went past it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import sentences
+
+HINT = (
+    "Every process must call new_group for every group, members or not, in one order with the same"
+    " ranks (or pass use_local_synchronization=True)."
+)
+
+Made = Iterable[tuple[Op, Sequence[int]]]
+"""Calls of new_group with the ranks that they name."""
+
+
+def differ(trace: Trace, position: int, made: Made) -> str:
+    """The calls at one position name other ranks."""
+    return (
+        f"In call {position + 1} of new_group, the processes do not make the same group:"
+        f" {_makes(trace, made)}."
+    )
+
+
+def went_past(
+    trace: Trace, position: int, made: Made, past: Sequence[int], inside: Sequence[Op]
+) -> str:
+    """``past``: those who did not make the call, and are ``inside`` other operations."""
+    who, one = sentences.processes(trace, past), len(past) == 1
+    then = f"{'has' if one else 'have'} ended"
+    if inside:
+        shown = dict.fromkeys(
+            f"{sentences.operation(trace, op)} ({sentences.line(trace, op)})" for op in inside
+        )
+        then = f"{'is' if one else 'are'} in {sentences.listed(list(shown))}"
+    return (
+        f"In call {position + 1} of new_group, {_makes(trace, made)}, but {who} went past it and"
+        f" {then}."
+    )
+
+
+def _makes(trace: Trace, made: Made) -> str:
+    told = ((f"{list(ranks)} ({sentences.line(trace, op)})", op.process) for op, ranks in made)
+    return sentences.sides(trace, told, "makes", "make")

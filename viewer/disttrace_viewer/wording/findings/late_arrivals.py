@@ -1,0 +1,36 @@
+"""What held those up that arrived after the others had given up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import sentences
+
+HINT = "Find what held it up before that call, or allow more time: timeout= of the group."
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A late process was in ``op`` when it was given up, and came on once ``by`` had come there.
+
+    Without ``by`` nobody knows what it waited for.
+    """
+
+    op: Op
+    by: tuple[Op, ...]
+    within: str | None
+    """The operation that the program called, where ``op`` is a part of it."""
+
+
+def words(trace: Trace, held: Mapping[int, Held]) -> str:
+    """What held these processes up, to follow a sentence: empty if nothing did."""
+    parts = []
+    for process, one in sorted(held.items()):
+        by = sentences.processes(trace, sorted({op.process for op in one.by}))
+        waited = f"waited for {by}" if one.by else "was"
+        name = sentences.operation(trace, one.op, one.within)
+        parts.append(f"; {trace.processes[process].label} {waited} in {name} until then")
+    return "".join(parts)

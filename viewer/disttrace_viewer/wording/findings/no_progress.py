@@ -1,0 +1,54 @@
+"""Everybody is in and nobody returns: who, since when, and what to suspect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.wait_graph import OTHER, Wait
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import outside
+from disttrace_viewer.wording.findings.outside import Doing
+
+FROZEN = (
+    "Look at what holds it there: a signal, a debugger, a call in a library that keeps the GIL, a"
+    " swapping or frozen host."
+)
+NETWORK = (
+    "Suspect the network, the device or the library: test the links between these hosts, look for"
+    " errors of the driver, and compare library versions."
+)
+
+
+def summary(
+    trace: Trace, wait: Wait, who: Sequence[int], waited_ns: int, still: Mapping[int, Doing]
+) -> str:
+    """``still``: what those are at that joined, and then stopped running."""
+    name = sentences.operation(trace, wait.op)
+    if wait.kind == OTHER:
+        been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
+        return f"{been}, and what it waits for was not recorded."
+    return (
+        f"All members have joined {name} with matching arguments, and"
+        f" {_been_in(trace, who, 'it', wait.op, waited_ns)}: nothing moves"
+        f"{outside.where(trace, still)}."
+    )
+
+
+def unanswered(
+    trace: Trace, op: Op, who: Sequence[int], waited_ns: int, server: int, doing: Doing
+) -> str:
+    """``op`` of a store, which ``server`` serves."""
+    been = _been_in(trace, who, sentences.operation(trace, op), op, waited_ns)
+    return (
+        f"{sentences.capital(been)}, and {trace.processes[server].label}, which serves this store,"
+        f" does not answer{outside.where(trace, {server: doing})}."
+    )
+
+
+def _been_in(trace: Trace, who: Sequence[int], what: str, op: Op, waited_ns: int) -> str:
+    return (
+        f"{sentences.processes(trace, who)} {sentences.have(who)} been in {what} at"
+        f" {sentences.line(trace, op)} for {sentences.span(waited_ns)}"
+    )

@@ -1,0 +1,83 @@
+"""What those do for whom others wait while they are in no communication themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from disttrace_viewer.analysis.operation import Op, innermost
+from disttrace_viewer.analysis.process_ends import SILENT, End
+from disttrace_viewer.trace.model import Failure, Frame, Trace
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.ends import HELD, NOWHERE, ended
+
+ASKED = "Find who should bring about what is asked for there, and what it does instead."
+"""What to do about a store that is asked again and again."""
+COMMUNICATE = (
+    "See whether they come to it when they are through with the others: whoever waits may be ahead"
+    " of them, or they passed this call over."
+)
+"""What to do about those that are all at work while others wait for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """What a process is at that takes no part."""
+
+    end: End
+    at: Frame | None = None
+    """Where it is, or asked for its end."""
+    inside: Frame | None = None
+    """What that line has called."""
+    newest: Op | None = None
+    """What it does again and again."""
+    last: Op | None = None
+    """What it did last in communication."""
+    frozen_ns: int = 0
+    """For how long no Python ran in it."""
+
+
+def where(trace: Trace, found: Mapping[int, Doing], *, named: bool = False) -> str:
+    """A clause per place: ``; rank 2 is at loader.py:9 in load, not in any collective``.
+
+    ``named``: they were named just before, so all of them at one place are ``it`` or ``they``.
+    """
+    alike = sentences.together((_doing(trace, one), process) for process, one in found.items())
+    clauses = []
+    for who in alike.values():
+        many = len(who) > 1
+        subject = sentences.processes(trace, who)
+        if named and len(alike) == 1:
+            subject = "they" if many else "it"
+        clauses.append(f"{subject} {_doing(trace, found[who[0]], many=many)}")
+    return "; " + ", ".join(clauses) if clauses else ""
+
+
+def _doing(trace: Trace, one: Doing, *, many: bool = False) -> str:
+    are, at = "are" if many else "is", ""
+    if one.at is not None:
+        at = f" at {sentences.is_at(one.at, one.inside)}"
+    if one.end.over and one.end.how != SILENT:
+        return f"{ended(one.end, many=many)}{at}"
+    if one.end.held is not None:
+        return f"{are} {HELD[one.end.held]}{at}"
+    if one.newest is not None:
+        what = f"{sentences.operation(trace, one.newest)} at {sentences.line(trace, one.newest)}"
+        if one.newest.call.kind == "store":
+            return f"{'ask' if many else 'asks'} again and again ({what})"
+        return f"{'communicate' if many else 'communicates'} with others ({what})"
+    if at:
+        return f"{are}{at}, {NOWHERE}"
+    since = "" if one.last is None else f" since {sentences.operation(trace, one.last)}"
+    if one.frozen_ns:
+        return (
+            f"{'have' if many else 'has'} been frozen for {sentences.span(one.frozen_ns)}{since}:"
+            " no Python ran in it (a library call that holds the GIL, or SIGSTOP)"
+        )
+    return f"{are} {NOWHERE}{since}"
+
+
+def raised(failure: Failure) -> str:
+    """``ValueError: no file at loader.py:9 in load``, of a thread that an exception ended."""
+    where = innermost(failure.stack)
+    return failure.chain[0] + ("" if where is None else f" at {sentences.is_at(where)}")

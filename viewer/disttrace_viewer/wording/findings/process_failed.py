@@ -1,0 +1,50 @@
+"""A process failed: how, where, and what to read first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.process_ends import SILENT, End
+from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.ends import ended
+
+NATIVE = (
+    "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or a crash in native"
+    " code"
+)
+
+
+def summary(
+    trace: Trace, who: Sequence[int], end: End, where: Location | None, last: Op | None
+) -> str:
+    """``end``, ``where`` and ``last`` operation: of the first of them."""
+    many = len(who) > 1
+    how = ended(end, many=many)
+    if end.told_to_end:
+        were, them = ("were", "them") if many else ("was", "it")
+        how = f"{were} ended by the process that started {them}"
+    at = before = ""
+    if where is not None and (end.failure is not None or end.asked_at):
+        at = f" at {sentences.is_at(where)}"
+    if last is not None and end.failure is None:
+        before = f", after {sentences.operation(trace, last)}"
+    on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
+    return f"{sentences.subject(trace, who)} {how}{at}{before}{on}."
+
+
+def hint(end: End) -> str:
+    """What to read first."""
+    if end.lingers:
+        return (
+            "Read this exception first. The process does not end, because a thread that is no"
+            " daemon still runs: end it, or make it a daemon."
+        )
+    if end.failure is not None:
+        return "Read this exception first; what the other ranks report follows from it."
+    if end.told_to_end:
+        return "Find why it was ended while the other ranks were at work."
+    if (end.code is not None and end.code < 0) or end.how == SILENT:
+        return f"{NATIVE} (run with PYTHONFAULTHANDLER=1)."
+    return "Find who calls exit there; the other ranks were still at work."

@@ -1,0 +1,102 @@
+"""A key is awaited that nobody has set: who waits, what is known of the key, who might set it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from disttrace_viewer.analysis.wait_graph import Wait
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings import late_arrivals, outside
+from disttrace_viewer.wording.findings.late_arrivals import Held
+from disttrace_viewer.wording.findings.outside import Doing
+
+SET_LATE = "Find what held it up before that call, or allow more time: the time-out of the store."
+BEHIND = (
+    "A TCPStore serves one call at a time: give the thread that waits a connection of its own"
+    " (store.clone(), or another TCPStore), or let it poll with check()."
+)
+POPPED = (
+    "Find who should push once more, or who pops once too often: a count, a condition on the rank,"
+    " a push that was left out."
+)
+SPELLING = "Find who should set this key, and compare its spelling and its prefixes."
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A key that is awaited, or several in one call."""
+
+    wait: Wait
+    who: Sequence[int]
+    keys: Sequence[object]
+    waited_ns: int
+    behind: Sequence[Wait]
+    """Waits that cannot begin, since another thread's wait has the connection to the store."""
+    set_by: int | None
+    """Who has set it before, or pushed first."""
+    pushed: int
+    popped: int
+    near: tuple[str, int] | None
+    """The key that looks most like it, and who has set that one."""
+    others: Mapping[int, Doing]
+    """What those are at who use the store too."""
+    held: Mapping[int, Held]
+
+
+def summary(trace: Trace, found: Awaited) -> str:
+    """Who waits for it, for how long, and what became of it."""
+    op, late = found.wait.behind or found.wait.op, dict(found.wait.lateness)
+    names = " and ".join(repr(key) for key in found.keys[:3])
+    who, have = sentences.subject(trace, found.who), sentences.have(found.who)
+    at, age = sentences.line(trace, op), sentences.span(found.waited_ns)
+    doing = ""
+    if found.others:
+        doing = f"; of those who use this store{outside.where(trace, found.others)[1:]}"
+    if found.wait.polled:
+        near = "" if found.set_by is not None else _near(trace, found)
+        asked = f"asked for {names} again and again for {age} ({op.call.op} at {at})"
+        return f"{who} {have} {asked}{near}{doing}."
+    if late:
+        return (
+            f"{who} waited in {op.call.op} of {names} at {at} for {age} and gave up;"
+            f" {sentences.processes(trace, sorted(late))} set it"
+            f" {sentences.span(min(late.values()))} later"
+            f"{late_arrivals.words(trace, found.held)}."
+        )
+    return (
+        f"{who} {have} been in {op.call.op} of {names} at {at} for {age}, and"
+        f" {_unset(trace, found)}{_behind(trace, found.behind)}{doing}."
+    )
+
+
+def _unset(trace: Trace, found: Awaited) -> str:
+    if found.set_by is None:
+        return "nobody has set it" + ("" if found.behind else _near(trace, found))
+    first = trace.processes[found.set_by].label
+    if found.pushed:
+        pushed = f"all that was pushed ({found.pushed:,}, first by {first})"
+        return f"{pushed} was popped ({found.popped:,})"
+    return f"it was deleted after {first} had set it"
+
+
+def _near(trace: Trace, found: Awaited) -> str:
+    if found.near is None:
+        return ""
+    key, setter = found.near
+    return f"; the nearest key that was set is {key!r}, by {trace.processes[setter].label}"
+
+
+def _behind(trace: Trace, behind: Sequence[Wait]) -> str:
+    calls: dict[tuple[str, str], list[int]] = {}
+    for wait in behind:
+        call = wait.op.call.op, sentences.line(trace, wait.op)
+        calls.setdefault(call, []).append(wait.process)
+    shown = [f"{op} of {sentences.processes(trace, who)} ({at})" for (op, at), who in calls.items()]
+    if not shown:
+        return ""
+    return (
+        "; meanwhile that thread has its process's connection to the store, behind which"
+        f" {sentences.listed(shown)} {'stand' if len(shown) > 1 else 'stands'}"
+    )

@@ -1,0 +1,43 @@
+"""Processes failed because communication broke: how, and what to look for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.process_ends import End
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.ends import ended
+
+KEEP_SERVER = (
+    "Keep the process that serves the store (rank 0) until all others are done: a barrier before it"
+    " leaves."
+)
+LOOK = (
+    "Look for a process that ended without a journal, for the network between the hosts, and at the"
+    " first line of each rank's own output."
+)
+
+
+def summary(
+    trace: Trace,
+    failed: Mapping[int, End],
+    broken: Sequence[Op],
+    server: tuple[int, End] | None,
+) -> str:
+    """How they failed, in which operations; ``server``: who served their store, and ended."""
+    alike = sentences.together((ended(end), process) for process, end in failed.items())
+    text = "; ".join(
+        f"{sentences.processes(trace, who)} {ended(failed[who[0]], many=len(who) > 1)}"
+        for who in list(alike.values())[:3]
+    )
+    inside = dict.fromkeys(
+        f"{sentences.operation(trace, op)}{sentences.aside(frame(trace, op))}" for op in broken
+    )
+    where = f" in {sentences.listed(list(inside)[:3])}" if inside else ""
+    cause = "no journal says who or what broke it"
+    if server is not None:
+        label = trace.processes[server[0]].label
+        cause = f"the store that they use was served by {label}, which {ended(server[1])} before"
+    return f"{sentences.subject(trace, failed)} lost contact{where}, and {cause}: {text}."
