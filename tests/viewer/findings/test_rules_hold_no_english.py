@@ -15,7 +15,7 @@ _ENGLISH = re.compile(r"[A-Za-z]{2,}[,;:.]? | [A-Za-z]{2,}")
 
 
 def english(source: str) -> list[str]:
-    """String constants with a word and a space, but for docstrings and patterns of torch's texts."""
+    """String constants with a word and a space, but for docstrings and torch's texts."""
     tree = ast.parse(source)
     silent = set[ast.AST]()
     for node in ast.walk(tree):
