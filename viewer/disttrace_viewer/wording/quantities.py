@@ -55,13 +55,13 @@ def clock_time(ns: int) -> str:
 
 def spans(numbers: Iterable[int]) -> str:
     """``0-3, 7`` for 0, 1, 2, 3, 7; ``0, 1`` for two neighbours."""
-    return ", ".join(runs(numbers))
+    return ", ".join(runs(sorted(set(numbers))))
 
 
 def runs(numbers: Iterable[int]) -> list[str]:
-    """Each run of three or more as one (``0-3``), other numbers by themselves."""
+    """Numbers in their order, each run of three or more as one (``0-3``)."""
     found: list[list[int]] = []
-    for value in sorted(set(numbers)):
+    for value in numbers:
         if found and value == found[-1][-1] + 1:
             found[-1].append(value)
         else:
