@@ -44,6 +44,23 @@ def test_a_rank_outside_communication_is_missing(tmp_path: Path) -> None:
     assert (found.locations[0].file, found.locations[0].line) == ("/src/loader.py", 9)
 
 
+def test_who_destroyed_its_groups_before_the_others_is_said_to_have(tmp_path: Path) -> None:
+    """Rank 2 has left by an early return, and is at work alone."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 2:
+            where = journal.stack(("train.py", 40, "finish"))
+            journal.run(journal.call("destroy_process_group", kind="composed", stack=where), S, MS)
+            stand(journal, 3 * S, "/src/report.py", 9, "write")
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [2])
+    assert found.summary.endswith(
+        "; rank 2 is at report.py:9 in write, after destroy_process_group at train.py:40."
+    )
+
+
 def test_waiting_less_than_the_stall_time_is_no_fault_while_they_live(tmp_path: Path) -> None:
     """Nine seconds are nothing at the default of ten, and a fault at five."""
     for journal, group in steps(tmp_path, 2):

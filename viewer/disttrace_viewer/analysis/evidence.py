@@ -40,11 +40,11 @@ STUCK_NS = 1_500_000_000
 STALL_NS = 10_000_000_000
 _GROUPED = ("collective", "message")
 _GATHERING = ("init_process_group", "rendezvous", "new_group")
-_DRAINING = "destroy_process_group"
+DRAINING = "destroy_process_group"
 """Does not return before what was issued is over."""
 
 
-__all__ = ["STALL_NS", "STUCK_NS", "Course", "Evidence"]
+__all__ = ["DRAINING", "STALL_NS", "STUCK_NS", "Course", "Evidence"]
 
 
 @dataclass(frozen=True)
@@ -183,9 +183,9 @@ class Evidence:
             elif op.call.kind in _GROUPED and op.issued_ns is not None:
                 issued.setdefault(op.process, op)
         for key, op in list(found.items()):
-            if op.call.op == _DRAINING and op.process in device:
+            if op.call.op == DRAINING and op.process in device:
                 del found[key]
-            elif op.call.op == _DRAINING and op.process in issued:
+            elif op.call.op == DRAINING and op.process in issued:
                 found[key] = replace(issued[op.process], wait_begin_ns=op.begin_ns)
         for op in device.values():
             found.setdefault((op.process, -1), op)
@@ -388,7 +388,7 @@ class Evidence:
 
     def _holds(self, op: Op) -> bool:
         if op.call.kind == "composed":
-            return op.call.op in (*_GATHERING, _DRAINING)
+            return op.call.op in (*_GATHERING, DRAINING)
         if op.call.origin == "c++":
             # Nobody tells that C++ code waits; it does when nothing else was begun since.
             last = self.last[op.process].number == op.number

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from disttrace_viewer.analysis.evidence import DRAINING
 from disttrace_viewer.analysis.operation import Op, innermost
 from disttrace_viewer.analysis.process_ends import SILENT, End
 from disttrace_viewer.trace.model import Failure, Frame, Trace
@@ -66,6 +67,8 @@ def _doing(trace: Trace, one: Doing, *, many: bool = False) -> str:
         if one.newest.call.kind == "store":
             return f"{'ask' if many else 'asks'} again and again ({what})"
         return f"{'communicate' if many else 'communicates'} with others ({what})"
+    if at and one.last is not None and one.last.call.op == DRAINING:
+        return f"{are}{at}, after {DRAINING} at {sentences.line(trace, one.last)}"
     if at:
         return f"{are}{at}, {NOWHERE}"
     since = "" if one.last is None else f" since {sentences.operation(trace, one.last)}"
