@@ -43,11 +43,12 @@ def test_a_straggler_is_found_with_its_delay_and_its_line(tmp_path: Path) -> Non
 
 
 def test_two_equally_slow_ranks_are_both_found(tmp_path: Path) -> None:
-    """Each of them is late, although neither makes the other wait."""
+    """Each of them is late, although neither makes the other wait; told in one order each time."""
     late_steps(tmp_path, {1: LATE, 3: LATE}, world_size=5)
-    found = findings(tmp_path, look=all_gone)
-    assert {f.kind for f in found} == {"straggler"}
-    assert {rank for f in found for rank in ranks(tmp_path, f.culprits)} == {1, 3}
+    for _ in range(8):
+        found = findings(tmp_path, look=all_gone)
+        assert {f.kind for f in found} == {"straggler"}
+        assert [ranks(tmp_path, f.culprits) for f in found] == [[1], [3]]
 
 
 def test_who_is_late_now_and_then_is_found(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
                     )
                 )
             )
-            .sort("total", descending=True)
+            .sort("total", "process", by, descending=[True, False, False])
             .collect()
         )
         for row in rows.iter_rows(named=True):

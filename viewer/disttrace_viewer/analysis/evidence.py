@@ -138,6 +138,11 @@ class Evidence:
         return max(newest, now)
 
     @cached_property
+    def newest_sign_ns(self) -> int:
+        """The last sign of life of any process whose journal lacks nothing."""
+        return max((p.last_ns for p in self.trace.processes if not p.losses), default=0)
+
+    @cached_property
     def ends(self) -> tuple[End, ...]:
         """How each process ended."""
         found = process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)

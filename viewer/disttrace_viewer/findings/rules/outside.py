@@ -40,9 +40,7 @@ def frozen_ns(case: Case, process: int) -> int:
 
     A journal without definitions has no clock, and its times are no signs.
     """
-    processes = case.evidence.trace.processes
-    others = [p.last_ns for p in processes if not p.losses]
-    silent = max(others, default=0) - processes[process].last_ns
+    silent = case.evidence.newest_sign_ns - case.evidence.trace.processes[process].last_ns
     return silent if silent > MISSED_NS else 0
 
 
