@@ -18,7 +18,7 @@ from disttrace_viewer.companion.service import Order
 from disttrace_viewer.companion.watch import Watch
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.model import Process
-from support.journals import MS
+from support.journals import MS, Journal
 from support.scenes import PEER_GONE, S, beat, fail, stand, steps
 
 ORDER = Order(
@@ -112,6 +112,57 @@ def test_who_gave_up_is_told_of_while_others_live(
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
     assert "Rank 1 never joined all_reduce #3" in told["lines"][0]
+
+
+def test_a_launcher_whose_workers_have_all_failed_does_not_stand_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is about to start them anew, and whoever did not end by itself is ended."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    beat(agent, 20)
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            number = journal.begin(journal.collective(group), 200 * MS, q=3)
+            journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
+        fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+    gone = Seen(alive=False, code=1)
+    monkeypatch.setattr(verdict, "look", lambda p: Seen(alive=True) if p.pid == 3999 else gone)
+    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
+    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    assert (told["signature"], told["waiting"]) == ([], False)
+
+
+def test_what_holds_up_the_living_is_told_before_why_an_earlier_attempt_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launcher has started all anew, and now one awaits a key that nobody sets."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    for attempt in (0, 1):
+        for rank in (0, 1):
+            journal = Journal(
+                tmp_path,
+                pid=4000 + 100 * attempt + rank,
+                rank=rank,
+                world_size=2,
+                parent=agent.process,
+                keys={"attempt": attempt},
+            )
+            group = journal.world(port=29500 + attempt)
+            if attempt == 0:
+                fail(journal, 200 * MS, "ValueError", "the first attempt fails")
+            elif rank == 0:
+                get = journal.call("store.get", kind="store", store=1, stack=0)
+                journal.begin(get, 5 * S, k="never")
+            else:
+                journal.run(journal.collective(group), t=5 * S, d=MS, q=1)
+            beat(journal, 40 * attempt)
+    alive = {3999, 4100, 4101}
+    for module in (verdict, told_of):
+        monkeypatch.setattr(module, "look", lambda p: Seen(p.pid in alive, None))
+    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
+    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    assert "Rank 0 has been in store.get of" in told["lines"][0]
+    assert "the first attempt fails" in told["lines"][1]
 
 
 @pytest.mark.parametrize("frozen", [False, True])

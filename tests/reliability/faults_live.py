@@ -112,8 +112,10 @@ def _never_started(report: Mapping[str, Any]) -> bool:
 
 
 def _plain(sentence: str) -> str:
-    """Without what differs from moment to moment: ages, and the line of a loop that was sampled."""
-    return re.sub(r"[\d.,]+ (ns|µs|ms|s|min|h)\b|(?<=\.py):\d+", "", sentence)
+    """Without what differs from moment to moment: ages, the line of a loop that was sampled, and
+    what those are at who are missing (behind a semicolon).
+    """
+    return re.sub(r"[\d.,]+ (ns|µs|ms|s|min|h)\b|(?<=\.py):\d+|;.*", "", sentence)
 
 
 def line(one: Told) -> str:

@@ -97,6 +97,21 @@ def test_a_launcher_that_stops_them_does_not_get_on(tmp_path: Path) -> None:
     assert "Ranks 0, 1 have asked for 'app/arrived/3' again and again" in found.summary
 
 
+def test_launchers_that_look_for_other_nodes_wait_for_nobody(tmp_path: Path) -> None:
+    """The agents of two nodes look into their rendezvous while all workers compute."""
+    for journal, _ in steps(tmp_path, 2):
+        stand(journal, 3 * S, "/src/train.py", 70, "compile")
+        beat(journal, UNTIL_S)
+    for pid in (3998, 3999):
+        agent = Journal(tmp_path, pid=pid, role="agent")
+        agent.run(store_call(agent, "compare_set", 60), 100 * MS, MS, k="rendezvous")
+        look = store_call(agent, "get", 61)
+        for n in range(1, UNTIL_S):
+            agent.run(look, n * S, MS, k="rendezvous")
+        beat(agent, UNTIL_S)
+    assert findings(tmp_path) == []
+
+
 def test_all_ask_for_each_one_in_turn(tmp_path: Path) -> None:
     """Everybody sets a key of its own and looks for that of each; one spelt its own otherwise."""
     for journal, _ in steps(tmp_path, 3):

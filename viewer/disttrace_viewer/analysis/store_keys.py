@@ -267,10 +267,12 @@ class Setters:
 
 def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
     """The newest question of each process that waits by asking, since when it asks, and all that
-    it asks in turn.
+    it asks in turn. To ask for other nodes all day is an agent's work.
     """
     found = {}
     for process, op in evidence.last.items():
+        if evidence.trace.processes[process].role == AGENT:
+            continue
         asked = _asked_in_turn(evidence, op)
         if asked is not None and evidence.until_ns(process) - asked[0] >= evidence.stall_ns:
             found[process] = (op, *asked)

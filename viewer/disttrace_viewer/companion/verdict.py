@@ -21,6 +21,7 @@ from typing import Any
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
 from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
 from disttrace_viewer.companion.told import (
@@ -34,7 +35,15 @@ from disttrace_viewer.companion.told import (
     unknown_ranks,
     unpacked,
 )
-from disttrace_viewer.companion.words import ASKS, habitual, lines, stalled, voices, who_waits
+from disttrace_viewer.companion.words import (
+    ASKS,
+    habitual,
+    lines,
+    living,
+    stalled,
+    voices,
+    who_waits,
+)
 from disttrace_viewer.diagnosis.settled import settled
 from disttrace_viewer.findings.finding import CERTAIN, ERROR
 from disttrace_viewer.merge.jobs import closure
@@ -168,14 +177,18 @@ class Judge:
         waiting = [op for op in case.evidence.blocking if op.error is None]  # the others gave up
         asking = [wait.op for wait in case.waits if wait.polled]
         ages = [case.evidence.age_ns(op) / 1e9 for op in (*waiting, *asking)]
-        # Whoever was quiet for so long may have been so before it began to wait.
+        # Whoever was quiet for so long may have been so before it began to wait. Where all have
+        # failed nothing stands still: a launcher sees to them, and may start them anew.
+        alive = {process.index for process in living(case)}
+        at_work = any(trace.processes[p].role != AGENT for p in alive)
+        quiet_s = max(ages, default=self._stall_s if at_work else 0.0)
         errors = [
             f
             for f in judgement.findings
-            if f.severity == ERROR
-            and not habitual(case, f)
-            and max(ages, default=self._stall_s) >= self._stall_s
+            if f.severity == ERROR and not habitual(case, f) and quiet_s >= self._stall_s
         ]
+        # What holds up the living comes before why an earlier attempt failed.
+        errors.sort(key=lambda f: alive.isdisjoint((*f.culprits, *f.waiting)))
         rest = [self._stall_s - age for age in ages if age < self._stall_s]
         if unknown:
             # Who is not known may be in it as well as missing: that is nobody's fault by records.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Any
 
+from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import ALIVE, TOGETHER_NS
 from disttrace_viewer.diagnosis.positions import positions
@@ -98,6 +99,16 @@ def _marked(finding: Finding) -> str:
     return f"{' (likely)' if finding.certainty == LIKELY else ''}: {finding.summary}"
 
 
+def living(case: Case) -> list[Process]:
+    """Processes that run, as far as anybody knows."""
+    ends = case.evidence.ends
+    return [
+        p
+        for p in case.evidence.trace.processes
+        if ends[p.index].how == ALIVE or ends[p.index].lingers
+    ]
+
+
 def voices(case: Case, elsewhere: Set[str], *, anywhere: bool) -> list[str]:
     """Who may speak: torchrun's agent, else the lowest rank; last those in which nothing runs now.
 
@@ -106,19 +117,17 @@ def voices(case: Case, elsewhere: Set[str], *, anywhere: bool) -> list[str]:
     """
     evidence = case.evidence
     ends = evidence.ends
-    living = [
-        p for p in evidence.trace.processes if ends[p.index].how == ALIVE or ends[p.index].lingers
-    ]
-    newest = max((p.last_ns for p in living), default=0)
+    able = living(case)
+    newest = max((p.last_ns for p in able), default=0)
 
     def order(process: Process) -> tuple[object, ...]:
         held = ends[process.index].held is not None or ends[process.index].lingers
         silent = held or newest - process.last_ns > TOGETHER_NS
         rank = process.rank
-        return silent, process.role != "agent", rank is None, rank or 0, process.start_ns
+        return silent, process.role != AGENT, rank is None, rank or 0, process.start_ns
 
-    living.sort(key=order)
-    here = [p for p in living if p.id not in elsewhere and evidence.look(p).alive]
-    if not here or (here[0].host != living[0].host and not anywhere):
+    able.sort(key=order)
+    here = [p for p in able if p.id not in elsewhere and evidence.look(p).alive]
+    if not here or (here[0].host != able[0].host and not anywhere):
         return []
     return [p.id for p in here]
