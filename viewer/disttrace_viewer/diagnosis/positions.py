@@ -12,6 +12,7 @@ from disttrace_viewer.analysis.process_ends import SILENT
 from disttrace_viewer.diagnosis.report import state
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import HELD, NOWHERE, ended
 
@@ -31,6 +32,8 @@ class Place:
     culprit: bool
     waits: bool = False
     """Somebody there waits in a finding."""
+    briefly: tuple[str, ...] = ()
+    """Words for ``doing`` where room is scarce, the shortest last; none: only those."""
 
     def line(self, case: Case) -> str:
         """``ranks 0-60, 62, 63  in all_reduce #6 of the default group  train.py:10  52.6 s``."""
@@ -38,6 +41,18 @@ class Place:
         age = sentences.span(self.longest_ns) if self.longest_ns else ""
         parts = (who, "" if self.state == "running" else self.state, self.doing, self.at, age)
         return "  ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Doing:
+    """What a process does, and where; ``op``: the operation in which it waits."""
+
+    text: str
+    at: str = ""
+    age_ns: int = 0
+    """For how long that has lasted."""
+    op: Op | None = None
+    briefly: tuple[str, ...] = ()
 
 
 def positions(case: Case, findings: Sequence[Finding]) -> list[str]:
@@ -51,30 +66,32 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
     waiting = {i for f in findings for i in f.waiting}
     found: dict[tuple[bool, str, str, str], list[int]] = {}
     ages: dict[tuple[bool, str, str, str], int] = {}
-    ops: dict[tuple[bool, str, str, str], Op | None] = {}
+    does: dict[tuple[bool, str, str, str], _Doing] = {}
     for process in case.evidence.trace.processes:
         if process.role == AGENT and process.index not in culprits | waiting:
             continue  # it looks after its workers, wherever it is
-        doing, at, age, op = _doing(case, process.index)
-        key = (process.index in culprits, doing, at, state(case, process.index))
+        one = _doing(case, process.index)
+        key = (process.index in culprits, one.text, one.at, state(case, process.index))
         found.setdefault(key, []).append(process.index)
-        ages[key] = max(age, ages.get(key, 0))
-        ops.setdefault(key, op)
+        ages[key] = max(one.age_ns, ages.get(key, 0))
+        does.setdefault(key, one)
     first = set(findings[0].waiting) if findings else set()
     alike: dict[object, list[tuple[bool, str, str, str]]] = {}
     for key in found:
-        kind = None if key[0] or first & set(found[key]) else _kind(case, ops[key])
+        kind = None if key[0] or first & set(found[key]) else _kind(case, does[key].op)
         folded = kind is not None and len(found) > SEVERAL
         alike.setdefault((kind, key[2], key[3]) if folded else key, []).append(key)
     places = []
     for keys in alike.values():
         culprit, doing, at, how = keys[0]
         members = tuple(sorted(process for key in keys for process in found[key]))
+        briefly = does[keys[0]].briefly
         if len(keys) > 1:
-            doing = _in_groups(case, [op for key in keys if (op := ops[key]) is not None])
+            doing = _in_groups(case, [op for key in keys if (op := does[key].op) is not None])
+            briefly = ()
         longest = max(ages[key] for key in keys)
         waits = bool(waiting & set(members))
-        places.append(Place(doing, at, how, members, longest, culprit, waits))
+        places.append(Place(doing, at, how, members, longest, culprit, waits, briefly))
     return sorted(
         places,
         key=lambda p: (
@@ -104,20 +121,17 @@ def _in_groups(case: Case, ops: Sequence[Op]) -> str:
     return f"in {ops[0].call.op}{number} of {len(groups)} groups ({desc})"
 
 
-def _doing(case: Case, index: int) -> tuple[str, str, int, Op | None]:
-    """What a process does, where, for how many nanoseconds that has lasted, and the operation in
-    which it waits.
-    """
+def _doing(case: Case, index: int) -> _Doing:
     evidence, trace = case.evidence, case.evidence.trace
     waits = case.of_process.get(index)
     if waits:
         op = waits[0].op
         where = frame(trace, op)
         at = "" if where is None else sentences.is_at(where)
-        return f"in {sentences.operation(trace, op)}", at, evidence.age_ns(op), op
+        return _Doing(_named(trace, "in", op), at, evidence.age_ns(op), op, _brief(trace, "in", op))
     end = evidence.ends[index]
     if end.over and end.how != SILENT:
-        return ended(end_of(evidence, index)), "", 0, None
+        return _Doing(ended(end_of(evidence, index)))
     sample = evidence.stands(index)
     if end.held is not None or sample is not None or end.over:
         since = 0
@@ -126,10 +140,21 @@ def _doing(case: Case, index: int) -> tuple[str, str, int, Op | None]:
             since = max(0, evidence.cut_ns - (last.end_ns or last.begin_ns))
         at = "" if sample is None else sentences.is_at(sample, evidence.inside(index))
         silent = ended(end_of(evidence, index)) if end.over and sample is None else NOWHERE
-        return HELD.get(end.held or "", silent), at, since, None
+        return _Doing(HELD.get(end.held or "", silent), at, since)
     last = evidence.last.get(index)
     if last is None:
-        return "no operation yet", "", 0, None
+        return _Doing("no operation yet")
     done = "in" if last.pending else "last"
-    what = f"{done} {sentences.operation(trace, last)}"
-    return what, sentences.place(frame(trace, last)), 0, None
+    at = sentences.line(trace, last)
+    return _Doing(_named(trace, done, last), at, briefly=_brief(trace, done, last))
+
+
+def _named(trace: Trace, done: str, op: Op, *, brief: bool = False) -> str:
+    return f"{done} {sentences.operation(trace, op, brief=brief)}"
+
+
+def _brief(trace: Trace, done: str, op: Op) -> tuple[str, ...]:
+    """Of the default group the short name says all that the long one does."""
+    group = None if op.call.group is None else trace.groups[op.call.group]
+    brief = _named(trace, done, op, brief=True)
+    return (brief,) if group is not None and group.default else (_named(trace, done, op), brief)

@@ -95,15 +95,17 @@ def span(ns: int | float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def group(value: Group | None, trace: Trace | None = None) -> str:
-    """A group as a person knows it; by its name too where others have the same members."""
+def group(value: Group | None, trace: Trace | None = None, *, brief: bool = False) -> str:
+    """A group as a person knows it; by its name too where others have the same members. ``brief``:
+    ``default`` or what it was described as, where it was.
+    """
     if value is None:
         return "a group that is not known"
     if value.default:
-        return "the default group"
+        return "default" if brief else "the default group"
     text = f"group [{_few(value.ranks)}]" if value.ranks else f"group {value.name!r}"
     if value.desc and value.desc not in ("undefined", "default_pg") and "0x" not in value.desc:
-        text += f" ({value.desc})"
+        text = value.desc if brief else f"{text} ({value.desc})"
     elif trace is not None and trace.groups_of[value.ranks] > 1:
         text += f" named {value.name!r}"
     return text
@@ -142,11 +144,11 @@ def is_at(frame: Frame | Location, within: Frame | None = None) -> str:
     return f"{os.path.basename(frame.file)}:{frame.line}{function}{called}"
 
 
-def operation(trace: Trace, op: Op, within: str | None = None) -> str:
+def operation(trace: Trace, op: Op, within: str | None = None, *, brief: bool = False) -> str:
     """``all_reduce #3 of the default group``, ``recv from rank 1``, ``store.get of 'k'``; and the
-    operation that the program called, of which it is a part.
+    operation that the program called, of which it is a part. ``brief``: as ``group``.
     """
-    return _operation(trace, op) + inside(within)
+    return _operation(trace, op, brief) + inside(within)
 
 
 def inside(within: str | None) -> str:
@@ -154,14 +156,14 @@ def inside(within: str | None) -> str:
     return "" if within is None else f" inside {within}"
 
 
-def _operation(trace: Trace, op: Op) -> str:
+def _operation(trace: Trace, op: Op, brief: bool) -> str:
     call = op.call
     where = None if call.group is None else trace.groups[call.group]
     if call.kind == "message":
         return _message(op, where)
     if call.kind == "collective":
         number = "" if op.seq is None else f" #{op.seq}"
-        return f"{call.op}{number} of {group(where, trace)}"
+        return f"{call.op}{number} of {group(where, trace, brief=brief)}"
     if op.key is not None:
         key = trace.full_key(call.index, op.key)
         return f"{call.op} of {key if isinstance(key, list) else repr(key)}"

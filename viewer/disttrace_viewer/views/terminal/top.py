@@ -60,6 +60,8 @@ class Row:
     """The largest of them."""
     waiting: float | None
     members: tuple[Row, ...] = ()
+    briefly: tuple[str, ...] = ()
+    """Words for ``doing`` where room is scarce, the shortest last; none: only those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,13 @@ def _position(place: Place, trace: Trace, activity: Activity) -> Row:
     each = by_rank(trace.processes[p] for p in place.processes)
     members = tuple(row(p.label, (p.index,), _host(p)) for p in each)
     whole = row(sentences.processes(trace, place.processes), place.processes, place.doing)
-    return replace(whole, at=place.at, age_ns=place.longest_ns or None, members=members)
+    return replace(
+        whole,
+        at=place.at,
+        age_ns=place.longest_ns or None,
+        members=members,
+        briefly=place.briefly,
+    )
 
 
 def _jobs(trace: Trace) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,8 +20,6 @@ KEYS = "q quit  enter expand  s sort  d diagnosis  r all ranks"
 _RIGHT = (("for", 8), ("ops/s", 6), ("late", 5), ("wait", 5))
 _LEAST_WHO = 14
 _VERDICT_LINES = 4
-_DEFAULT = re.compile(r"\bof the default group\b")
-_MEMBERS = re.compile(r"\bgroup \[[^\]]*\] \(([^)]*)\)")
 
 
 @dataclass
@@ -40,7 +37,7 @@ class Look:
         rows: Sequence[Row] = values.rows
         if self.all_ranks:
             rows = [
-                replace(one, doing=row.doing, at=row.at, age_ns=row.age_ns)
+                replace(one, doing=row.doing, briefly=row.briefly, at=row.at, age_ns=row.age_ns)
                 for row in rows
                 for one in row.members
             ]
@@ -167,7 +164,7 @@ def _who(label: str) -> str:
 def _names(look: Look, who: int, width: int) -> Text:
     left = f"   {'ranks':<{who}} "
     right = "".join(f"{name:>{size}}" for name, size in _RIGHT)
-    text = Text(f"{left}{'doing':<{width - len(left) - len(right)}}{right}", DIM)
+    text = Text(f"{left}{'doing':<{max(0, width - len(left) - len(right))}}{right}", DIM)
     text.truncate(width)
     return text
 
@@ -200,21 +197,20 @@ def _row(row: Row, member: bool, who: int, width: int, older_ns: int) -> Text:
 
 def _doing(row: Row, room: int) -> str:
     """What and where: the place is kept whole, what stands before it gives way."""
-    what = _DEFAULT.sub("of default", row.doing).removeprefix("in ")
+    words = [text.removeprefix("in ") for text in row.briefly or (row.doing,)]
     if row.state != "running":
-        what = f"{row.state}: {what}" if what else row.state
+        words = [f"{row.state}: {what}" if what else row.state for what in words]
     if not row.at:
-        return _cut(what, room)
+        return _cut(words[0], room)
     for at in (row.at, row.at.partition(" in ")[0]):
-        for shorter in (what, _MEMBERS.sub(r"\1", what)):
-            if cell_len(shorter) + 2 + cell_len(at) <= room:
-                return f"{shorter}  {at}"
+        for what in words:
+            if cell_len(what) + 2 + cell_len(at) <= room:
+                return f"{what}  {at}"
     at = row.at.partition(" in ")[0]
     left = room - cell_len(at) - 2
     if left < 8:
-        return _cut(f"{what}  {at}", room)
-    what = _MEMBERS.sub(r"\1", what)
-    return f"{_cut(what, left)}  {at}"
+        return _cut(f"{words[0]}  {at}", room)
+    return f"{_cut(words[-1], left)}  {at}"
 
 
 def _sized(text: str, size: int) -> str:
