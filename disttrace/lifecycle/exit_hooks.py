@@ -133,7 +133,7 @@ class Ending:
 
     def _os_exit(self, original: Callable[[int], Any]) -> Callable[[int], Any]:
         def _exit(status: int) -> Any:
-            caller = sys._getframe(1).f_globals.get("__name__")
+            caller = _caller(sys._getframe(0))
             handled = sys.exc_info()[1]
             self._guarded(lambda: self._exits_at_once(status, caller, handled))
             return original(status)
@@ -177,6 +177,9 @@ class Ending:
         error.__dict__["_disttrace"] = _Mark(uncaught)
 
     def _at_exit(self) -> None:
+        if _caller(sys._getframe(0)) in _FORKED_BY:
+            return  # since Python 3.13; `os._exit` with the code comes next
+
         def last_words() -> None:
             # A program may have put its own excepthook over ours; this is set for all of them.
             error = getattr(sys, "last_value", None)
@@ -201,9 +204,13 @@ class Ending:
         """Children of multiprocessing: ``_bootstrap`` catches everything and returns the code.
 
         The exception is looked at on its way through ``_exit_function``, which runs in a
-        ``finally``: a frame of ours around the child's function would show in its traceback.
+        ``finally``, or since Python 3.13 where it is printed: a frame of ours around the child's
+        function would show in its traceback.
         """
+        import traceback
         from multiprocessing import util
+
+        in_finally = "_exit_function" in module.BaseProcess._bootstrap.__code__.co_names
 
         def make(original: types.FunctionType) -> Callable[..., Any]:
             def bootstrap(*args: Any, **kwargs: Any) -> Any:
@@ -220,12 +227,24 @@ class Ending:
 
             return _exit_function
 
+        def printing(original: Callable[..., Any]) -> Callable[..., Any]:
+            def print_exc(*args: Any, **kwargs: Any) -> Any:
+                if _caller(sys._getframe(0)) == module.__name__:
+                    self._guarded(lambda: self._on_its_way(sys.exc_info()[1]))
+                return original(*args, **kwargs)
+
+            return print_exc
+
         engine = self._capture.engine
         engine.function(PART, module.BaseProcess._bootstrap, make)
-        engine.value(PART, util, "_exit_function", leaving(util._exit_function))  # type: ignore[attr-defined]
+        if in_finally:
+            engine.value(PART, util, "_exit_function", leaving(util._exit_function))  # type: ignore[attr-defined]
+        else:
+            engine.value(PART, traceback, "print_exc", printing(traceback.print_exc))
 
     def _torch_spawn(self, module: types.ModuleType) -> None:
-        """Children of torch's spawn: it swallows a KeyboardInterrupt, and the child leaves with 0.
+        """Children of torch's spawn: it catches everything, sends it to its parent, and leaves with
+        a code; a KeyboardInterrupt it swallows before torch 2.15, and the child leaves with 0.
 
         Without a word of that every rank seems to have ended well in the midst of its work. Before
         Python 3.11 our frame could not be kept out of the traceback that spawn sends its parent.
@@ -246,8 +265,7 @@ class Ending:
             except BaseException as error:
                 if error.__traceback__ is not None:
                     error.__traceback__ = error.__traceback__.tb_next
-                if isinstance(error, KeyboardInterrupt):
-                    self._guarded(partial(self._on_its_way, error))
+                self._guarded(partial(self._on_its_way, error))
                 raise
 
         return watched
@@ -319,6 +337,11 @@ class _Mark:
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return bool, ()  # an exception is pickled with what it bears, and read without disttrace
+
+
+def _caller(frame: types.FrameType) -> object:
+    """The module that called the function of a frame; None: no Python code did."""
+    return None if frame.f_back is None else frame.f_back.f_globals.get("__name__")
 
 
 def _exit_code(code: object) -> int:
