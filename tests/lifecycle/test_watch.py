@@ -114,10 +114,11 @@ def test_who_gave_up_is_told_of_while_others_live(
     assert "Rank 1 never joined all_reduce #3" in told["lines"][0]
 
 
-def test_a_launcher_whose_workers_have_all_failed_does_not_stand_still(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("again", [False, True])
+def test_a_launcher_whose_workers_have_failed_does_not_stand_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool
 ) -> None:
-    """It is about to start them anew, and whoever did not end by itself is ended."""
+    """It is about to start them anew, or has: those import something still."""
     agent = Journal(tmp_path, pid=3999, role="agent")
     beat(agent, 20)
     for journal, group in steps(tmp_path, 2):
@@ -125,8 +126,11 @@ def test_a_launcher_whose_workers_have_all_failed_does_not_stand_still(
             number = journal.begin(journal.collective(group), 200 * MS, q=3)
             journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
         fail(journal, 240 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
-    gone = Seen(alive=False, code=1)
-    monkeypatch.setattr(verdict, "look", lambda p: Seen(alive=True) if p.pid == 3999 else gone)
+    for rank in (0, 1) if again else ():
+        keys = {"attempt": 1}
+        beat(Journal(tmp_path, pid=4100 + rank, rank=rank, world_size=2, keys=keys), 20)
+    for module in (verdict, told_of):
+        monkeypatch.setattr(module, "look", lambda p: Seen(p.pid in (3999, 4100, 4101), None))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
     assert (told["signature"], told["waiting"]) == ([], False)

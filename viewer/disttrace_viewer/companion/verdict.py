@@ -177,15 +177,17 @@ class Judge:
         waiting = [op for op in case.evidence.blocking if op.error is None]  # the others gave up
         asking = [wait.op for wait in case.waits if wait.polled]
         ages = [case.evidence.age_ns(op) / 1e9 for op in (*waiting, *asking)]
-        # Whoever was quiet for so long may have been so before it began to wait. Where all have
-        # failed nothing stands still: a launcher sees to them, and may start them anew.
-        alive = {process.index for process in living(case)}
-        at_work = any(trace.processes[p].role != AGENT for p in alive)
-        quiet_s = max(ages, default=self._stall_s if at_work else 0.0)
+        # Whoever was quiet for so long may have been so before it began to wait. Where nobody
+        # waits, and all that a finding is about is over, nothing stands still: a launcher sees to
+        # those that failed, and may have started them anew.
+        alive = {process.index for process in living(case) if process.role != AGENT}
         errors = [
             f
             for f in judgement.findings
-            if f.severity == ERROR and not habitual(case, f) and quiet_s >= self._stall_s
+            if f.severity == ERROR
+            and not habitual(case, f)
+            and max(ages, default=self._stall_s) >= self._stall_s
+            and (ages or not alive.isdisjoint((*f.culprits, *f.waiting)))
         ]
         # What holds up the living comes before why an earlier attempt failed.
         errors.sort(key=lambda f: alive.isdisjoint((*f.culprits, *f.waiting)))
