@@ -153,12 +153,18 @@ went with them, and whoever is left waits for nobody (`--where destroy`).
 """
 
 
+def _hang(row: Row) -> str | None:
+    """The name of a row that hangs, wherever it is run."""
+    hangs = row.ends == "hang" and row.number and row.needs is None and not row.clocks
+    return row.name if hangs else None
+
+
 def page(before: str, title: str, command: str, rows: Mapping[str, str], stall_s: float) -> str:
     """The page with these rows in the part of this title, in the place of older ones of theirs."""
     parts = dict(re.findall(r"^## (.*)\n\n((?:(?!## ).*\n)*)", before, re.MULTILINE))
     older = re.findall(r"^(?=\| `(.*?)` \|)(.*)$", parts.get(title, ""), re.MULTILINE)
     found: dict[str, str] = {**dict(older), **rows}
-    told = [found[name] for name in dict.fromkeys(row.name for row in ROWS) if name in found]
+    told = [found[name] for name in dict.fromkeys(map(_hang, ROWS)) if name and name in found]
     heads = [f"`{command}`", "", figures(told, stall_s), "", *COLUMNS]
     parts[title] = "\n".join([*heads, *told])
     return HEAD + "".join(f"\n## {name}\n\n{part.rstrip()}\n" for name, part in parts.items())
@@ -183,10 +189,7 @@ def main() -> int:
     rows = [
         row
         for row in ROWS
-        if row.ends == "hang"
-        and row.number
-        and row.needs is None
-        and not row.clocks
+        if _hang(row)
         and (not numbers or row.number in numbers)
         and options.match in row.name
         and not ((options.apart or options.hosts) and row.launcher == NODES)
