@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.cores import EACH_CORE
 from support.preloaded import preloaded
 from support.raw import read_journals
 
@@ -40,8 +41,8 @@ print(handled)
 def test_every_operation_ends_once(tmp_path: Path) -> None:
     """What the handler issues takes nothing from the call that it interrupts.
 
-    Inside the C++ part of a call a handler's operation passes as part of that call, so of those an
-    unknown number is on record.
+    Inside the C++ part of a call that issues, a handler's operation passes as part of that call, so
+    of those an unknown number is on record.
     """
     outcome = preloaded("-c", PROGRAM, str(tmp_path), str(CALLS)).check()
     assert outcome.stderr == ""
@@ -56,3 +57,35 @@ def test_every_operation_ends_once(tmp_path: Path) -> None:
     assert 1 < len(side) <= handled + 1
     ends = [record["e"] for record in journal.records if "e" in record]
     assert len(ends) == len(set(ends)) == len(operations)
+
+
+WAITING = """
+import os, signal, sys, time
+import torch
+import torch.distributed as dist
+pid = os.fork()
+if pid:
+    import disttrace
+    disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+store = dist.FileStore(sys.argv[1] + "/store", 2)
+dist.init_process_group("gloo", store=store, rank=0 if pid else 1, world_size=2)
+tensor = torch.ones(2)
+if not pid:
+    time.sleep(0.6)
+    dist.send(tensor, 0)
+    dist.barrier()
+    os._exit(0)
+signal.signal(signal.SIGALRM, lambda *_: dist.barrier())
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+dist.irecv(tensor, 1).wait()
+os.waitpid(pid, 0)
+"""
+
+
+@EACH_CORE
+def test_what_comes_during_a_wait(tmp_path: Path, core: str) -> None:
+    """A rank that is told to save meets the others in the handler: they are awaited there."""
+    preloaded("-W", "ignore", "-c", WAITING, str(tmp_path), core).check()
+    (journal,) = read_journals(tmp_path)
+    found = [(op, seq, over) for op, seq, over in journal.operations() if seq is not None]
+    assert found == [("recv", 1, True), ("barrier", 1, True)]

@@ -6,6 +6,7 @@ methods.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -127,4 +128,6 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
             works.over(operation)
             core.end(operation)
 
-    return wrap(part, original, begin, returned, owner=owner, name=name)
+    # A wait lasts, and so is what signals interrupt. One in C++ issues nothing itself.
+    alone = None if isinstance(original, types.FunctionType) else owner
+    return wrap(part, original, begin, returned, owner=owner, name=name, alone=alone)

@@ -62,12 +62,15 @@ def wrap(
     owner: type | None = None,
     name: str = "",
     nested: bool = False,
+    alone: type | None = None,
 ) -> Function:
     """The wrapper of an operation, or of ``owner.name``: ``begin`` puts the begin on record, None:
     there is none.
 
     A call that comes back through a wrapper on the same thread (a Python subclass, torch's own
-    wrappers) is the same operation and passes, unless it is recorded ``nested``.
+    wrappers) is the same operation and passes, unless it is recorded ``nested``. From an object of
+    the very class ``alone`` nothing comes back: a call that is made meanwhile is that of a signal
+    handler, which runs before the wrapper does anything else, and is an operation of its own.
     """
     core, elsewhere = part.capture.recorder.core, owner and Elsewhere(original, owner, name)
     threads = core.threads
@@ -90,7 +93,7 @@ def wrap(
                 part.fail(ours)
             return result
         try:
-            thread.inside = True
+            thread.inside = inside or type(self) is not alone
             if not elsewhere or type(self) is owner or not elsewhere.needed(self, frame):
                 result = original(self, *args, **kwargs)
             else:
