@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.journals import MS, Journal, workers
+from support.journals import MS, T0, Journal, workers
 from support.scenes import (
     S,
     all_gone,
@@ -132,6 +132,58 @@ def test_a_wrong_port_names_the_listener_and_the_odd_one(tmp_path: Path) -> None
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_unreachable", [1])
     assert "rank 0 listens at 127.0.0.1:29500, where the others dial" in found.summary
     assert len(found.consequences) == 2
+
+
+def again(journals: list[Journal], ports: list[int], *, listens: bool) -> None:
+    """All met at an agent's store; then they make the group anew, each at a port of its own."""
+    for journal, port in zip(journals, ports, strict=True):
+        where = journal.stack(("train.py", 9, "main"))
+        for at, begin, end in ((29500, 100 * MS, 10 * MS), (port, 5 * S, None)):
+            serves = listens and end is None and journal.rank == 0
+            make = journal.call(
+                "TCPStore",
+                kind="constructor",
+                store=journal.tcp_store(at, server=serves),
+                origin="python",
+                stack=where,
+                args={"host": "127.0.0.1", "port": at, "world_size": len(journals)},
+            )
+            number = journal.begin(make, begin)
+            if end is not None or (listens and at == ports[0]):
+                journal.end(number, end or 10 * MS)
+        beat(journal, 30)
+
+
+def agent_that_listens(folder: Path) -> None:
+    """It was there first, served the first store, and does still."""
+    agent = Journal(folder, pid=3999, role="agent", t0=T0 - 5 * S)
+    make = agent.call(
+        "TCPStore",
+        kind="constructor",
+        store=agent.tcp_store(29500, server=True),
+        origin="python",
+        args={"host": "127.0.0.1", "port": 29500, "world_size": 1},
+    )
+    agent.run(make, 10 * MS, 10 * MS)
+    beat(agent, 35)
+
+
+def test_a_second_rendezvous_at_another_port(tmp_path: Path) -> None:
+    """Where the first one was nobody dials any more: rank 0's new port is the right one."""
+    agent_that_listens(tmp_path)
+    again(workers(tmp_path, 3), [29502, 29502, 29501], listens=True)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_unreachable", [2])
+    assert "rank 0 listens at 127.0.0.1:29502, where the others dial" in found.summary
+
+
+def test_a_second_rendezvous_that_nobody_serves(tmp_path: Path) -> None:
+    """Under torchrun rank 0 is a client too; the agent serves the first store only."""
+    agent_that_listens(tmp_path)
+    again(workers(tmp_path, 3), [29502] * 3, listens=False)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("rendezvous_unreachable", "likely", ())
+    assert "listens: rank 0, which should listen, dials it itself." in found.summary
 
 
 def test_who_listened_before_and_has_ended_answers_nobody(tmp_path: Path) -> None:

@@ -95,15 +95,9 @@ def _blame(
     if before:
         last = before[-1].process
         return [], [], words.before(trace, last, end_of(case.evidence, last)), True
-    if listeners:
-        op, store = listeners[0]
-        there = {op.process} | {
-            o.process
-            for o in case.rendezvous.constructors
-            if o.call.store is not None
-            and o.call.op == "TCPStore"
-            and address(case, trace.stores[o.call.store]) == address(case, store)
-        }
+    elsewhere = _where_others_are(case, clients, listeners)
+    if elsewhere is not None:
+        op, store, there = elsewhere
         culprits, dialled = list[int](), ""
         here = len({o.process for o, _ in clients})
         if len(there) > here:
@@ -115,6 +109,54 @@ def _blame(
     if all(trace.processes[op.process].role == AGENT for op, _ in clients):
         return [], [], words.NO_AGENT, False
     zero = [p for p in trace.processes if p.rank == 0 and p.job == job]
+    op, store = _newest(case).get(zero[0].index, (None, None)) if zero else (None, None)
+    if op is not None and store is not None and op.status != "ok" and not store.server:
+        here = address(case, store) == address(case, clients[0][1])
+        return [], [], words.dials_itself(None if here else store), False
     if zero:
         return [zero[0].index], [], words.NOT_COME, True
     return [], [0], words.NOBODY, False
+
+
+def _where_others_are(
+    case: Case, clients: Sequence[tuple[Op, Store]], listeners: Sequence[tuple[Op, Store]]
+) -> tuple[Op, Store, set[int]] | None:
+    """The listener at which most are who do not dial in vain, and who that is.
+
+    One that all clients had reached before they dialled elsewhere, and where nobody else is now,
+    was left for another rendezvous.
+    """
+    newest, here = _newest(case), {op.process for op, _ in clients}
+    found: tuple[Op, Store, set[int]] | None = None
+    for op, store in listeners:
+        where = address(case, store)
+        others = {p for p, (_, s) in newest.items() if address(case, s) == where}
+        there = {op.process} | others - here
+        if len(there) == 1 and here <= _reached(case, where):
+            continue
+        if found is None or len(there) > len(found[2]):
+            found = op, store, there
+    return found
+
+
+def _newest(case: Case) -> dict[int, tuple[Op, Store]]:
+    """The store that each process made last, and its constructor."""
+    stores = case.evidence.trace.stores
+    return {
+        op.process: (op, stores[op.call.store])
+        for op in case.rendezvous.constructors
+        if op.call.op == "TCPStore" and op.call.store is not None
+    }
+
+
+def _reached(case: Case, where: object) -> set[int]:
+    """Those that once connected to an address."""
+    stores = case.evidence.trace.stores
+    return {
+        op.process
+        for op in case.rendezvous.constructors
+        if op.call.op == "TCPStore"
+        and op.call.store is not None
+        and op.status == "ok"
+        and address(case, stores[op.call.store]) == where
+    }

@@ -39,3 +39,9 @@ def before(trace: Trace, process: int, end: End) -> str:
 def listens(trace: Trace, process: int, store: Store, dialled: str) -> str:
     """Who listens elsewhere, and whom that suits."""
     return f"{trace.processes[process].label} listens at {store.host}:{store.port}{dialled}"
+
+
+def dials_itself(elsewhere: Store | None) -> str:
+    """Rank 0 is a client as well, of the same address or of another one."""
+    at = "it" if elsewhere is None else f"{elsewhere.host}:{elsewhere.port}"
+    return f"rank 0, which should listen, dials {at} itself"
