@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.journals import MS, Journal
-from support.scenes import beat, findings, only, ranks, steps
+from support.scenes import S, beat, findings, only, ranks, stand, steps
 
 
 def store_call(journal: Journal, op: str, line: int, **keys: object) -> int:
@@ -81,3 +81,29 @@ def test_a_group_is_not_made_behind_a_thread_that_waits(tmp_path: Path, *, own: 
     assert ("store_key_missing" in kinds) is own
     if own:
         assert "ProcessGroupGloo of ranks 0, 1 (train.py:15)" in kinds["store_key_missing"].summary
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_key_that_was_set_in_another_store(tmp_path: Path, *, same: bool) -> None:
+    """Each rank has made a file of its own for what all should share."""
+    for journal, _ in steps(tmp_path, 2):
+        rank = journal.rank or 0
+        path = "/tmp/shared" if same else f"/tmp/of{rank}"
+        store = journal.numbered(
+            "store", type="FileStore", name=f"file://{path}", base=None, prefix=[], path=path
+        )
+        calls = {"kind": "store", "store": store, "origin": "python"}
+        journal.run(journal.call("store.set", **calls), 150 * MS, MS, k=f"config/{rank}")
+        other = "config/0" if rank else "config/2"
+        if rank or same:
+            journal.begin(journal.call("store.get", **calls), 200 * MS, k=other)
+        else:
+            stand(journal, 3 * S, "/src/train.py", 60, "prepare")
+        beat(journal, 20)
+    found = findings(tmp_path)
+    if same:
+        assert "and nobody has set it; the nearest" in found[0].summary
+        return
+    assert (only(found).kind, found[0].culprits) == ("store_key_missing", ())
+    assert "it there; rank 0 has set it in another store, file:///tmp/of0" in found[0].summary
+    assert "Give all of them one store" in found[0].hint

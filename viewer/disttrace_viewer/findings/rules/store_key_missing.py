@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Hashable, Iterator, Mapping
 
 from disttrace_viewer.analysis.node_rendezvous import AGENT
-from disttrace_viewer.analysis.store_keys import ALIKE, NUMBER, Setters
+from disttrace_viewer.analysis.store_keys import ALIKE, NUMBER, Key, Setters
 from disttrace_viewer.analysis.wait_graph import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
@@ -103,6 +103,9 @@ def _finding(case: Case, wait: Wait) -> Finding:
     pushed, popped = setters.queues.get((str(place), key), (0, 0))
     if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key):
         near = None  # of a series another one is always near
+    apart = None
+    if before is None and not behind:
+        apart = _in_another(case, wait.process, place, key, setters.first)
     store = trace.place_by_id.get(str(place))
     others = [
         p
@@ -120,6 +123,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         pushed=pushed,
         popped=popped,
         near=near,
+        apart=apart,
         others=outside.doing(case, others),
         held=late_arrivals.held(case, wait),
     )
@@ -131,7 +135,9 @@ def _finding(case: Case, wait: Wait) -> Finding:
         and not (early or wait.polled or late or _able(case, wait))
         and case.certain_journals(store.processes)
         else LIKELY,
-        hint=_hint(wait, popped=before is not None and bool(pushed), behind=bool(behind)),
+        hint=words.ONE_STORE
+        if apart is not None and not (wait.polled or late)
+        else _hint(wait, popped=before is not None and bool(pushed), behind=bool(behind)),
         culprits=late_arrivals.answerable(case, wait, wait.targets) if late else (),
         waiting=tuple(who),
         op=op.call.op,
@@ -153,8 +159,21 @@ def _hint(wait: Wait, *, popped: bool, behind: bool) -> str:
     return words.POPPED if popped else words.SPELLING
 
 
+def _in_another(
+    case: Case, waiter: int, place: object, key: str, known: Mapping[Key, int]
+) -> tuple[str, int] | None:
+    """Another store in which this very key was set in the same attempt, and by whom."""
+    trace = case.evidence.trace
+    for (where, name), process in known.items():
+        other = trace.place_by_id.get(where or "")
+        same = trace.processes[process].attempt == trace.processes[waiter].attempt
+        if name == key and where != place and other is not None and same:
+            return other.name, process
+    return None
+
+
 def _near(
-    known: Mapping[tuple[str | None, str], int], place: object, key: str
+    known: Mapping[Key, int], place: object, key: str
 ) -> tuple[str, int] | None:
     """The key of a place that looks most like ``key``, with who set it.
 

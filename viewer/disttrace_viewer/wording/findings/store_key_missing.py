@@ -21,6 +21,10 @@ POPPED = (
     "Find who should push once more, or who pops once too often: a count, a condition on the rank,"
     " a push that was left out."
 )
+ONE_STORE = (
+    "Give all of them one store: the same path, or the same host and port, and none that lives in"
+    " one process only (HashStore)."
+)
 SPELLING = "Find who should set this key, and compare its spelling and its prefixes."
 
 
@@ -40,6 +44,8 @@ class Awaited:
     popped: int
     near: tuple[str, int] | None
     """The key that looks most like it, and who has set that one."""
+    apart: tuple[str, int] | None
+    """Another store in which this very key was set, and by whom."""
     others: Mapping[int, Doing]
     """What those are at who use the store too."""
     held: Mapping[int, Held]
@@ -72,6 +78,10 @@ def summary(trace: Trace, found: Awaited) -> str:
 
 
 def _unset(trace: Trace, found: Awaited) -> str:
+    if found.set_by is None and found.apart is not None:
+        name, setter = found.apart
+        first = trace.processes[setter].label
+        return f"nobody has set it there; {first} has set it in another store, {name}"
     if found.set_by is None:
         return "nobody has set it" + ("" if found.behind else _near(trace, found))
     first = trace.processes[found.set_by].label
