@@ -172,9 +172,7 @@ def _in_another(
     return None
 
 
-def _near(
-    known: Mapping[Key, int], place: object, key: str
-) -> tuple[str, int] | None:
+def _near(known: Mapping[Key, int], place: object, key: str) -> tuple[str, int] | None:
     """The key of a place that looks most like ``key``, with who set it.
 
     One that bears the same numbers says more (``chekpoint/7``) than the last of a series does.
