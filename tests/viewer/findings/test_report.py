@@ -17,7 +17,7 @@ from disttrace_viewer.findings.finding import KINDS
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.journals import MS, training
-from support.scenes import beat, fail, stand, steps, verdict
+from support.scenes import PEER_GONE, all_gone, beat, fail, stand, steps, verdict
 from support.states import hang as many_hang
 
 FINDING = {
@@ -157,6 +157,26 @@ def test_the_text_leads_with_the_finding_and_shows_everybody(tmp_path: Path) -> 
     assert re.match("  rank 0 +running +in all_reduce #3 of the default group for 19.8 s", second)
     assert second.endswith("at train.py:10 in main")
     assert text[-1].startswith("Read: 2 journals, 5 operations of 1 job.")
+
+
+def test_who_was_killed_inside_an_exchange_is_told_there(tmp_path: Path) -> None:
+    """It had begun it some milliseconds before, too short to count as waiting for anybody."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 2:
+            fail(journal, 210 * MS, "ValueError", "the loss is not a number")
+            continue
+        number = journal.begin(journal.collective(group), 200 * MS, q=3)
+        stand(journal, 220 * MS, "/src/train.py", 10, "main")
+        if journal.rank == 0:
+            journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
+            fail(journal, 240 * MS, *PEER_GONE.split(": ", 1))
+        else:
+            journal.record(hb=900 * MS)
+    case, found = verdict(tmp_path, look=all_gone)
+    text = list(lines(case, found))
+    assert text[0].startswith("1. ERROR process_failed: Rank 2 failed with ValueError")
+    (place,) = [line for line in text if line.startswith("  rank 1 ")]
+    assert re.match("  rank 1 +killed +in all_reduce #3 of the default group ", place)
 
 
 def test_a_large_job_fits_a_screen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

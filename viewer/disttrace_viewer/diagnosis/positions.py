@@ -121,11 +121,33 @@ def _in_groups(case: Case, ops: Sequence[Op]) -> str:
     return f"in {ops[0].call.op}{number} of {len(groups)} groups ({desc})"
 
 
+def _fresh(case: Case, index: int) -> Op | None:
+    """The exchange that holds the main thread, although not for long enough to count as a wait."""
+    evidence = case.evidence
+    end = evidence.ends[index]
+    if end.held is not None or (end.over and end.how != SILENT):
+        return None
+    return next(
+        (
+            op
+            for op in evidence.blocking
+            if (op.process, op.thread) == (index, 0)
+            and op.call.kind in _EXCHANGES
+            and op.pending
+            and not op.on_device
+        ),
+        None,
+    )
+
+
+_EXCHANGES = ("collective", "message")
+
+
 def _doing(case: Case, index: int) -> _Doing:
     evidence, trace = case.evidence, case.evidence.trace
     waits = case.of_process.get(index)
-    if waits:
-        op = waits[0].op
+    op = waits[0].op if waits else _fresh(case, index)
+    if op is not None:
         where = frame(trace, op)
         at = "" if where is None else sentences.is_at(where)
         return _Doing(_named(trace, "in", op), at, evidence.age_ns(op), op, _brief(trace, "in", op))
