@@ -78,6 +78,27 @@ def test_one_that_left_before_the_rendezvous_is_named_in_it(tmp_path: Path) -> N
     assert "rank 1 ended with exit code 0 before it used torch.distributed" in found.summary
 
 
+def test_one_that_hung_before_it_used_torch(tmp_path: Path) -> None:
+    """In an import, say: its launcher had started it, and ended it with the others."""
+    agent, others = launched(tmp_path)
+    for rank in range(3):
+        lost = {"journal": False} if rank == 1 else {}
+        agent.define("worker", t=20 * S, pid=600 + rank, event="killed", rank=rank, attempt=0,
+                     signal="SIGTERM", **lost)  # fmt: skip
+    beat(agent, 20)
+    for one in others:
+        store = one.tcp_store(server=one.rank == 0)
+        args = {"store": store, "args": {"rank": one.rank, "size": 3}}
+        call = one.call("ProcessGroupGloo", kind="constructor", **args)
+        one.begin(call, 100 * MS)
+        beat(one, 20)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, found.certainty) == ("rendezvous_incomplete", "certain")
+    assert (found.absent_ranks, found.settles) == ((1,), ())
+    assert "rank 1 was started (pid 601) and had not used torch.distributed until" in found.summary
+    assert "before they use torch.distributed: an import" in found.hint
+
+
 def test_a_job_that_never_used_it_is_well(tmp_path: Path) -> None:
     """Workers that end with 0 and have no journal are no fault."""
     agent, others = launched(tmp_path, world_size=2)

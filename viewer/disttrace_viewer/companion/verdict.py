@@ -211,7 +211,8 @@ class Judge:
         said = lines(case, errors, self._directory)
         if said and unknown:
             whom = sentences.ranks(unknown)
-            why = "they did not answer" if joined else "no store of the job leads to them"
+            it, them = ("it", "it") if len(unknown) == 1 else ("they", "them")
+            why = f"{it} did not answer" if joined else f"no store of the job leads to {them}"
             said.insert(len(said) - 1, f"nothing is known of {whom}: {why}")
         elsewhere = {state["id"] for state in told.states}
         ops = stalled(case, errors)

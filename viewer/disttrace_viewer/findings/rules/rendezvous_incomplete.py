@@ -10,7 +10,7 @@ from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import late_arrivals, outside
-from disttrace_viewer.findings.rules.unseen_workers import EXITED, Unseen, unseen_workers
+from disttrace_viewer.findings.rules.unseen_workers import EXITED, KILLED, Unseen, unseen_workers
 from disttrace_viewer.wording.findings import rendezvous_incomplete as words
 from disttrace_viewer.wording.findings.missing_evidence import EARLY
 
@@ -83,7 +83,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
     who = sorted({w.process for w in same} | {w.process for w in elsewhere})
     early = all(case.early(w) for w in same)
     unseen = _unseen(case, wait)
-    ended = {rank for rank, o in unseen.items() if o.sure and o.worker.event == EXITED}
+    ended = {rank for rank, o in unseen.items() if o.sure and o.worker.event in (EXITED, KILLED)}
     lost = [rank for rank in wait.absent if rank not in ended]
     top = evidence.top(wait.op)
     found = words.Incomplete(
@@ -101,7 +101,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         kind="rendezvous_incomplete",
         summary=words.summary(case.evidence.trace, found),
         certainty=CERTAIN if elsewhere or not (lost or early) else LIKELY,
-        hint=_hint(wait, elsewhere),
+        hint=_hint(wait, elsewhere, unseen),
         culprits=_minority(case, same, elsewhere)
         if elsewhere
         else late_arrivals.answerable(case, wait, sinks),
@@ -143,7 +143,9 @@ def _unseen(case: Case, wait: Wait) -> Mapping[int, Unseen]:
     return {r: one for r in wait.absent if (one := unseen.get((attempt, r))) is not None}
 
 
-def _hint(wait: Wait, elsewhere: list[Wait]) -> str:
+def _hint(wait: Wait, elsewhere: list[Wait], unseen: Mapping[int, Unseen]) -> str:
     if elsewhere:
         return words.ONE_STORE
+    if wait.absent and all(r in unseen and unseen[r].lived for r in wait.absent):
+        return words.BEFORE_TORCH
     return words.STARTED if wait.absent else words.BEFORE

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from disttrace_viewer.trace.model import Trace, Worker
 
-FAILED, EXITED = "failed", "exited"
+FAILED, EXITED, KILLED, STARTED = "failed", "exited", "killed", "started"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,13 @@ class Unseen:
     def sure(self) -> bool:
         """Whether it is known that it used nothing that would have been recorded."""
         return not (self.worker.left_journal or self.joined)
+
+    @property
+    def lived(self) -> bool:
+        """Whether it was there until its launcher ended it, or still is."""
+        return not self.joined and (
+            self.worker.event == STARTED or (self.sure and self.worker.event == KILLED)
+        )
 
 
 def unseen_workers(trace: Trace) -> Mapping[tuple[int | None, int], Unseen]:

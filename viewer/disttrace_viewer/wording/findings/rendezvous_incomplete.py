@@ -15,6 +15,10 @@ from disttrace_viewer.wording.findings.outside import Doing
 
 ONE_STORE = "Give all of them one store (init_method, MASTER_ADDR and MASTER_PORT) and prefix."
 STARTED = "See whether these ranks were started, and on which host; read their output."
+BEFORE_TORCH = (
+    "Read what these ranks wrote, and see what they do before they use torch.distributed: an"
+    " import, a lock, a compilation, a download."
+)
 BEFORE = "See what these ranks do before they join."
 _SHOWN = 4
 """Ranks without a journal of which it is told what their launcher knows."""

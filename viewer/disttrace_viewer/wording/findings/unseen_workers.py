@@ -5,7 +5,7 @@ from __future__ import annotations
 from disttrace_viewer.analysis.liveness import signal_name
 from disttrace_viewer.trace.model import Worker
 
-STARTED = "started"
+STARTED, KILLED = "started", "killed"
 
 
 def words(worker: Worker, *, sure: bool, many: bool = False) -> str:
@@ -20,6 +20,11 @@ def words(worker: Worker, *, sure: bool, many: bool = False) -> str:
         how = f"ended by {signal_name(worker.code)}"
     elif worker.code is not None:
         how = f"ended with exit code {worker.code}"
+    if sure and worker.event == KILLED:
+        return (
+            f"was started (pid {worker.pid}) and had not used torch.distributed until its launcher"
+            " ended it"
+        )
     if sure:
         return f"{how} before {'they' if many else 'it'} used torch.distributed"
     return f"{how}, and no journal of {'them' if many else 'it'} was found"
