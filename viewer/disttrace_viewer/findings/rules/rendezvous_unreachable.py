@@ -109,10 +109,10 @@ def _blame(
     if all(trace.processes[op.process].role == AGENT for op, _ in clients):
         return [], [], words.NO_AGENT, False
     zero = [p for p in trace.processes if p.rank == 0 and p.job == job]
-    op, store = _newest(case).get(zero[0].index, (None, None)) if zero else (None, None)
-    if op is not None and store is not None and op.status != "ok" and not store.server:
-        here = address(case, store) == address(case, clients[0][1])
-        return [], [], words.dials_itself(None if here else store), False
+    made = _newest(case).get(zero[0].index) if zero else None
+    if made is not None and made[0].status != "ok" and not made[1].server:
+        here = address(case, made[1]) == address(case, clients[0][1])
+        return [], [], words.dials_itself(None if here else made[1]), False
     if zero:
         return [zero[0].index], [], words.NOT_COME, True
     return [], [0], words.NOBODY, False
