@@ -59,7 +59,27 @@ def hint(trace: Trace, found: Difference, one: OneCall | None) -> str:
     """What to look for; ``one``: the call that one side skipped, or made beyond the others'."""
     if one is not None:
         return one_call.hint(trace, one)
-    return _RACED if found.raced else _WHAT[found.kind][1]
+    if found.raced:
+        return _RACED
+    odd, others = _lines(trace, found)
+    if found.kind in _SIZES and len(odd) == len(others) == 1 and odd != others:
+        return (
+            f"The call at {odd.pop()} met another one, at {others.pop()}: look for a call that one"
+            " side makes beyond the others', or leaves out, there or before (`if rank ...`, a"
+            " `continue`, a recomputation); else compare what the ranks pass."
+        )
+    return _WHAT[found.kind][1]
+
+
+_SIZES = ("shape_mismatch", "dtype_mismatch")
+
+
+def _lines(trace: Trace, found: Difference) -> tuple[set[str], set[str]]:
+    """The lines that called, of those who differ and of the others."""
+    lines: tuple[set[str], set[str]] = set(), set()
+    for rank, op in found.members.items():
+        lines[rank not in found.odd].add(sentences.line(trace, op))
+    return lines
 
 
 def _value(trace: Trace, found: Difference, rank: int, within: str | None) -> str:
