@@ -107,3 +107,19 @@ def test_a_key_that_was_set_in_another_store(tmp_path: Path, *, same: bool) -> N
     assert (only(found).kind, found[0].culprits) == ("store_key_missing", ())
     assert "it there; rank 0 has set it in another store, file:///tmp/of0" in found[0].summary
     assert "Give all of them one store" in found[0].hint
+
+
+def test_who_goes_on_meanwhile_is_not_told_as_idle(tmp_path: Path) -> None:
+    """A spare rank waits for a message all day; the others train in a group of their own."""
+    for journal, _ in steps(tmp_path, 3):
+        if journal.rank == 2:
+            journal.begin(store_call(journal, "wait", 12), 200 * MS, k=["stop"])
+        else:
+            mine = journal.group(name="1", ranks=[0, 1], size=2, default=False)
+            call = journal.collective(mine)
+            for n in range(1, 41):
+                journal.run(call, n * S // 2, MS, q=n)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("store_key_missing", "likely")
+    assert "who use this store ranks 0, 1 communicate with others (all_reduce #40" in found.summary

@@ -213,10 +213,11 @@ class Case:
         """Whether a process is in no wait of its own."""
         return process not in self.of_process
 
-    def at_work(self, process: int) -> Op | None:
+    def at_work(self, process: int, since_ns: int | None = None) -> Op | None:
         """The newest of what a process does again and again while others wait for it: it asks a
         store, or communicates with others. None if it does neither: then nobody else may have to
-        act first, and it is not on its way.
+        act first, and it is not on its way. ``since_ns``: since when others wait, where none waits
+        for this very process.
         """
         last = self.evidence.last.get(process)
         if last is None or (last.call.kind == "store" and last.call.origin == "c++"):
@@ -229,7 +230,7 @@ class Case:
             return None
         if cut_ns - newest_ns > ASKED_NS:
             return None
-        since_ns = self._awaited_since.get(process, last.begin_ns)
+        since_ns = self._awaited_since.get(process, since_ns or last.begin_ns)
         return last if last.begin_ns - since_ns >= STUCK_NS else None
 
     @cached_property

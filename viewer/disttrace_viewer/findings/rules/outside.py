@@ -13,12 +13,12 @@ from disttrace_viewer.wording.findings import outside as words
 from disttrace_viewer.wording.findings.outside import Doing
 
 
-def doing(case: Case, processes: Iterable[int]) -> dict[int, Doing]:
-    """What each of them is at, as a value for the words of a rule."""
-    return {process: _doing(case, process) for process in processes}
+def doing(case: Case, processes: Iterable[int], since_ns: int | None = None) -> dict[int, Doing]:
+    """What each of them is at, as a value for the words of a rule, while somebody waits."""
+    return {process: _doing(case, process, since_ns) for process in processes}
 
 
-def _doing(case: Case, process: int) -> Doing:
+def _doing(case: Case, process: int, since_ns: int | None) -> Doing:
     evidence = case.evidence
     end = evidence.ends[process]
     if end.over and end.how != SILENT:
@@ -29,7 +29,7 @@ def _doing(case: Case, process: int) -> Doing:
         end,
         evidence.stands(process),
         evidence.inside(process),
-        newest=case.at_work(process),
+        newest=case.at_work(process, since_ns),
         last=evidence.last.get(process),
         frozen_ns=frozen_ns(case, process) if beats else 0,
     )

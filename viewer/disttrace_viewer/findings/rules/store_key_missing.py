@@ -124,7 +124,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         popped=popped,
         near=near,
         apart=apart,
-        others=outside.doing(case, others),
+        others=outside.doing(case, others, wait.op.begin_ns),
         held=late_arrivals.held(case, wait),
     )
     return Finding(
