@@ -174,6 +174,34 @@ def test_a_controller_that_asks_all_day(tmp_path: Path) -> None:
     assert findings(tmp_path) == []
 
 
+@pytest.mark.parametrize("how", ["is_completed", "get_future", None, "busy"])
+def test_work_that_is_asked_for_and_not_waited_for(tmp_path: Path, how: str | None) -> None:
+    """Two ranks poll the last of their work, or wait for its future; the third one stands outside.
+
+    Who did not ask, or goes on with something else, may well compute meanwhile.
+    """
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 2:
+            in_loader(journal, group)
+        else:
+            call = journal.collective(group, asynchronous=True)
+            works = [journal.begin(call, (200 + n) * MS, q=3 + n) for n in range(2)]
+            for work in works:
+                journal.record(i=work, d=MS)
+            if how:
+                journal.record(o=works[0], d=3 * MS, k="get_future" if how == "busy" else how)
+            if how == "busy":
+                journal.run(store_call(journal, "set", 80), 300 * MS, MS, k="progress")
+        beat(journal, UNTIL_S)
+    found = findings(tmp_path)
+    if how in (None, "busy"):
+        assert found == []
+        return
+    assert (only(found).kind, found[0].certainty) == ("missing_participant", "likely")
+    assert ranks(tmp_path, found[0].culprits) == [2]
+    assert "Rank 2 never joined all_reduce #3 of the default group" in found[0].summary
+
+
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_main_thread_beside_one_that_communicates(tmp_path: Path, *, busy: bool) -> None:
     """It counts where the other thread has done nothing since; else it may wait all day."""

@@ -400,9 +400,23 @@ class Evidence:
             return (last or op.wait_begin_ns is not None) and not self._left_behind(op)
         if op.wait_begin_ns is not None:
             return True
+        if self.asks(op):
+            last = self.last[op.process]
+            return last.number == op.number or _underway(last)
         # A thread that has begun something else since has left it, although its end is not there.
         newest = self._newest_of_thread.get((op.process, op.thread), op.number)
         return op.issued_ns is None and newest <= op.number
+
+    def inferred(self, op: Op) -> bool:
+        """Whether nothing says that somebody waits in an operation, but that nothing came after."""
+        return op.call.origin == "c++" or self.asks(op)
+
+    def asks(self, op: Op) -> bool:
+        """Whether the program asked for the completion of asynchronous work in another form than a
+        wait: it polls it, or waits for its future. As long as it begins nothing else it seems to be
+        held up by that, but may compute as well.
+        """
+        return op.asked and _underway(op)
 
     @cached_property
     def _newest_of_thread(self) -> Mapping[tuple[int, int], int]:
@@ -566,3 +580,8 @@ def _around(op: Op, broken: Iterable[Op]) -> Op:
 
 
 MISSED_TOGETHER = process_ends.TOGETHER_NS
+
+
+def _underway(op: Op) -> bool:
+    """Whether asynchronous work was issued, is not over, and nobody waits for it."""
+    return op.pending and op.issued_ns is not None and op.wait_begin_ns is None

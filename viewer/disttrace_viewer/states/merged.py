@@ -304,7 +304,7 @@ class _Building:
     def _op(self, process: int, journal: Journal, row: list[Any], call: int, begin: int) -> None:
         missing = len(ROW) - len(row)
         number, _, _, end, thread, parent, seq, key, *rest = row + _NONE[:missing]
-        issued, wait, complete, source, error, refused, lost = rest
+        issued, wait, complete, source, error, refused, lost, asked = rest
         of = self.calls[call]
         if end is not None and error is None and not refused and _passed(of):
             issued = wait = complete = None
@@ -327,6 +327,7 @@ class _Building:
                 text,
                 bool(refused),
                 bool(lost),
+                bool(asked),
                 begin,
                 None if issued is None else begin + issued,
                 None if wait is None else begin + wait,

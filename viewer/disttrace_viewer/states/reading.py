@@ -398,6 +398,10 @@ class Reading:
                 call = begin.get("s", 0)
                 if over(begin, self._call(call)):
                     self._done(begin, call, record["d"])
+        elif "o" in record:
+            begin = self.open.get(record["o"])
+            if begin is not None:
+                begin.setdefault("asked", record["d"])
         elif "l" in record:
             begin = self.open.get(record["l"])
             if begin is not None:

@@ -218,6 +218,7 @@ def _row(record: Record, call: int, keys: Record) -> list[Any]:
         record.get("x"),
         record.get("f"),
         1 if "lost" in record else None,
+        1 if "asked" in record else None,
     ]
     for place, value in enumerate(row):
         if value is not None and type(value) is not int and place != ROW.index("key"):

@@ -37,7 +37,7 @@ from typing import Any, Generic, TypeVar
 
 import orjson
 
-VERSION = 2
+VERSION = 3
 MOST_BYTES = 64 << 20
 """Of states that are sent or stored together, unpacked: a few hundred kilobytes, as a rule."""
 State = dict[str, Any]
@@ -60,6 +60,7 @@ ROW = (
     "error",
     "refused",
     "lost",
+    "asked",
 )
 """``issued``, ``wait``, ``complete`` and ``end`` in ns after ``t``; ``error`` a string's number;
 ``seq`` of one that was refused is the number that it would have taken.

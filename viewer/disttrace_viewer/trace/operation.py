@@ -45,6 +45,7 @@ class Op:
     error: str | None
     refused: bool
     lost: bool
+    asked: bool
     begin_ns: int
     issued_ns: int | None
     wait_begin_ns: int | None
@@ -105,6 +106,7 @@ COLUMNS = (
     "error",
     "refused",
     "lost",
+    "asked",
     "begin_ns",
     "issued_ns",
     "wait_begin_ns",

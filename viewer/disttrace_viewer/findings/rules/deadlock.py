@@ -103,7 +103,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     groups = {w.op.call.group for w in waits if w.kind != KEY}
     keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
-    unsure = bool(keys) or any(w.op.call.origin == "c++" for w in waits)
+    unsure = bool(keys) or any(case.evidence.inferred(w.op) for w in waits)
     apart = _beside(case, waits)
     return Finding(
         kind="deadlock",

@@ -57,7 +57,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     nobody = nobody or not away or _differed(case, wait, sinks)
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
-    unsure = any(w.op.call.origin == "c++" for w in inside) or bool(_mute(case, sinks))
+    unsure = any(evidence.inferred(w.op) for w in inside) or bool(_mute(case, sinks))
     unsure = unsure or _not_compared(case, wait, sinks) or not {*sinks} <= {*away}
     left = _left(case, wait, sinks)
     unsure = unsure or bool(left)  # it may have been stuck before

@@ -98,7 +98,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     return Finding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
         summary=asked(summary, evidence.trace, wait, other),
-        certainty=CERTAIN if whole and not nobody and not early else LIKELY,
+        certainty=CERTAIN
+        if whole and not nobody and not early and not case.evidence.asks(op)
+        else LIKELY,
         hint=HINT if wait.lateness else words.hint(op),
         culprits=() if nobody else away,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),

@@ -35,7 +35,7 @@ def match(chunks: Iterable[Chunk], process_of: pl.DataFrame) -> Matched:
     begins = _identified([c.begins for c in chunks], process_of, pl.col("b"))
     begins, repeated = _unique_begins(begins)
     ends = _identified([c.ends for c in chunks], process_of, pl.col("e"))
-    number = pl.coalesce("i", "w", "c", "l")
+    number = pl.coalesce("i", "w", "c", "l", "o")
     marks = _identified([c.marks for c in chunks], process_of, number)
 
     ends, ended_twice = _unique(ends)
@@ -87,7 +87,8 @@ _MARKS = {
     "i": {"d": "issued"},
     "w": {"d": "wait"},
     "c": {"d": "complete", "g": "g", "z": "z"},
-    "l": {"d": "lost", "o": "asked"},
+    "l": {"d": "lost"},
+    "o": {"d": "asked"},  # of a lost one it is said in the same record
 }
 
 

@@ -73,6 +73,8 @@ class Signs:
     """By thread: when, and the number of the stack (0: none)."""
     samples: list[tuple[int, int]] = field(default_factory=list)
     """Of the main thread, all of them."""
+    asked: list[tuple[int, int]] = field(default_factory=list)
+    """Operations whose completion the program asked for otherwise than by a wait, and when."""
 
     def take(self, kind: str, record: dict[str, Any]) -> None:
         """A record whose first key is ``kind``."""
@@ -86,6 +88,8 @@ class Signs:
                 self.samples.append((t, record.get("k", 0)))
             if t >= self.stands.get(thread, (0, 0))[0]:
                 self.stands[thread] = (t, record.get("k", 0))
+        elif kind == fmt.ASKED:
+            self.asked.append((record[kind], record["d"]))
         self.last_t = max(self.last_t, t)
 
 
@@ -179,14 +183,28 @@ def parse(parts: list[Slice]) -> Chunk:
     ]
     ends.append(reader.decode(lines.filter(kinds == 3), _END))
     marks.append(reader.decode(lines.filter(kinds == 4), _MARK))
+    signs = reader.signs(lines.filter(kinds == 5))
+    marks += _asked(signs)
     chunk = Chunk(
         begins=_begins([frame for frame in begins if frame.height]),
         ends=_in_order(ends),
         marks=_in_order(marks),
     )
-    chunk.signs = reader.signs(lines.filter(kinds == 5))
+    chunk.signs = signs
     chunk.bad = reader.bad
     return chunk
+
+
+def _asked(signs: Mapping[int, Signs]) -> list[pl.DataFrame]:
+    """Marks of what the program asked for; these lines hold a name too, and are rare."""
+    rows = [(file, number, ns) for file, found in signs.items() for number, ns in found.asked]
+    if not rows:
+        return []
+    frame = pl.DataFrame(rows, schema={"file": pl.UInt32, "o": _I, "d": _I}, orient="row")
+    others = {name: kind for name, kind in _MARK.items() if name not in frame.columns}
+    empty = [pl.lit(None, kind).alias(name) for name, kind in others.items()]
+    row = pl.lit(0, pl.UInt32).alias("row")
+    return [frame.with_columns(row, *empty).select("file", "row", *_MARK)]
 
 
 def _in_order(frames: list[pl.DataFrame]) -> pl.DataFrame:
