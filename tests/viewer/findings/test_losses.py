@@ -248,3 +248,15 @@ def test_no_rank_is_blamed_for_being_absent_beside_an_orphan(tmp_path: Path) -> 
         ("rendezvous_unreachable", (), "likely")
     ]
     assert case.evidence.trace.other_jobs
+
+
+@pytest.mark.parametrize("backend", ["fake", "gloo"])
+def test_a_dry_run_lacks_no_journals(tmp_path: Path, backend: str) -> None:
+    """One process that stands for rank 0 of eight, without any other."""
+    journal = Journal(tmp_path, pid=4000, rank=0, world_size=8)
+    group = journal.group(backends={"cpu": backend})
+    journal.run(journal.collective(group, backend=backend), 100 * MS, MS, q=1)
+    leave(journal, S)
+    case, found = verdict(tmp_path)
+    assert found == ()
+    assert bool(case.incomplete) is (backend == "gloo")

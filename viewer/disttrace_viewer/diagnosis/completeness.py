@@ -12,6 +12,7 @@ from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 
 REAL = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")
 """Backends of which that is true; ``fake`` completes alone."""
+FAKE = "fake"
 UNINSTALLED = "uninstalled"
 ORDERLY = ("normal", "exit")
 """Ways to leave in which no call of the main thread is left without an end."""
@@ -56,10 +57,13 @@ def gaps_of(trace: Trace, sample: Sample) -> Gaps:
 
 
 def missing_ranks(trace: Trace) -> tuple[int, ...]:
-    """Ranks of default groups of which there is no journal, or none that says whose it is."""
+    """Ranks of default groups of which there is no journal, or none that says whose it is.
+
+    Of a dry run (``fake``) there is one process, whatever the size of its group.
+    """
     found: set[int] = set()
     for group in trace.groups:
-        if group.default:
+        if group.default and {*group.backends.values()} != {FAKE}:
             ranks = (group.global_rank(m) if group.ranks else m for m in group.missing)
             found.update(rank for rank in ranks if rank is not None)
     return tuple(sorted(found))

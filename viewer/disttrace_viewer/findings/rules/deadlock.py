@@ -162,7 +162,8 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     for wait in sorted(waits, key=lambda w: trace.processes[w.process].rank or 0):
         other = crossed.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
-            return capital(question(trace, wait, other))
+            asked = capital(question(trace, wait, other))
+            return words.or_order(asked) if all(w.kind == MESSAGE for w in waits) else asked
     apart = next((w for w in waits if w.kind == MESSAGE and w.op.seq is not None), None)
     if apart is not None and any(w.kind == COLLECTIVE for w in waits) and apart.targets:
         return words.counted(trace, apart)

@@ -44,6 +44,11 @@ def _expected(wait: Wait) -> str:
     return ", which alone has set such keys" if wait.kind == KEY else ""
 
 
+def or_order(question: str) -> str:
+    """Messages in a cycle of which one may have the wrong address: else it is their order."""
+    return f"{question} If it is: {ONE_SENDS[:1].lower()}{ONE_SENDS[1:]}"
+
+
 def other_threads(trace: Trace, failed: tuple[int, Failure] | None, who: Iterable[int]) -> str:
     """What to do where other threads than those that wait make the calls; one may have failed."""
     if failed is not None:
