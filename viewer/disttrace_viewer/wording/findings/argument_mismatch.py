@@ -61,10 +61,10 @@ def hint(trace: Trace, found: Difference, one: OneCall | None) -> str:
         return one_call.hint(trace, one)
     if found.raced:
         return _RACED
-    odd, others = _lines(trace, found)
-    if found.kind in _SIZES and len(odd) == len(others) == 1 and odd != others:
+    apart = _two_lines(trace, found)
+    if found.kind in _SIZES and apart is not None:
         return (
-            f"The call at {odd.pop()} met another one, at {others.pop()}: look for a call that one"
+            f"The call at {apart[0]} met another one, at {apart[1]}: look for a call that one"
             " side makes beyond the others', or leaves out, there or before (`if rank ...`, a"
             " `continue`, a recomputation); else compare what the ranks pass."
         )
@@ -74,12 +74,16 @@ def hint(trace: Trace, found: Difference, one: OneCall | None) -> str:
 _SIZES = ("shape_mismatch", "dtype_mismatch")
 
 
-def _lines(trace: Trace, found: Difference) -> tuple[set[str], set[str]]:
-    """The lines that called, of those who differ and of the others."""
-    lines: tuple[set[str], set[str]] = set(), set()
-    for rank, op in found.members.items():
-        lines[rank not in found.odd].add(sentences.line(trace, op))
-    return lines
+def _two_lines(trace: Trace, found: Difference) -> tuple[str, str] | None:
+    """The line of those who differ and that of the others, where each side has one of its own."""
+    sides: dict[str, set[bool]] = {}
+    for rank in sorted(found.members, key=lambda r: (r not in found.odd, r)):
+        line = sentences.line(trace, found.members[rank])
+        sides.setdefault(line, set()).add(rank in found.odd)
+    if len(sides) != 2 or any(len(side) > 1 for side in sides.values()):
+        return None
+    first, second = sides
+    return first, second
 
 
 def _value(trace: Trace, found: Difference, rank: int, within: str | None) -> str:
