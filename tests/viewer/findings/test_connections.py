@@ -113,6 +113,7 @@ def test_who_goes_on_meanwhile_is_not_told_as_idle(tmp_path: Path) -> None:
     """A spare rank waits for a message all day; the others train in a group of their own."""
     for journal, _ in steps(tmp_path, 3):
         if journal.rank == 2:
+            journal.run(store_call(journal, "set", 11), 150 * MS, MS, k="s")
             journal.begin(store_call(journal, "wait", 12), 200 * MS, k=["stop"])
         else:
             mine = journal.group(name="1", ranks=[0, 1], size=2, default=False)
@@ -122,4 +123,5 @@ def test_who_goes_on_meanwhile_is_not_told_as_idle(tmp_path: Path) -> None:
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, found.certainty) == ("store_key_missing", "likely")
+    assert "nearest key" not in found.summary  # all begin with the store's prefix
     assert "who use this store ranks 0, 1 communicate with others (all_reduce #40" in found.summary

@@ -99,7 +99,8 @@ def _finding(case: Case, wait: Wait) -> Finding:
     op = wait.behind or wait.op
     behind = [w for w in inside if w.behind is not None]
     setters = Setters(evidence)
-    near, before = _near(setters.first, place, key), setters.first.get((str(place), key))
+    lead = "" if op.call.store is None else trace.stores[op.call.store].lead
+    near, before = _near(setters.first, place, key, lead), setters.first.get((str(place), key))
     pushed, popped = setters.queues.get((str(place), key), (0, 0))
     if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key):
         near = None  # of a series another one is always near
@@ -172,16 +173,24 @@ def _in_another(
     return None
 
 
-def _near(known: Mapping[Key, int], place: object, key: str) -> tuple[str, int] | None:
+def _near(known: Mapping[Key, int], place: object, key: str, lead: str) -> tuple[str, int] | None:
     """The key of a place that looks most like ``key``, with who set it.
 
     One that bears the same numbers says more (``chekpoint/7``) than the last of a series does.
+    That keys begin with the prefix of the store (``lead``) does not make them alike.
     """
     keys = {k: process for (where, k), process in known.items() if where == place}
     numbers = NUMBER.findall(key)
     for some in ([k for k in keys if numbers and NUMBER.findall(k) == numbers], keys):
-        lower = {k.lower(): k for k in some}
-        found = difflib.get_close_matches(key.lower(), list(lower), n=1, cutoff=ALIKE)
-        if found:
-            return lower[found[0]], keys[lower[found[0]]]
+        best = (ALIKE, "")
+        for within in {lead, ""}:
+            own = difflib.SequenceMatcher(None, "", key[len(within) :].lower())
+            for k in some:
+                if k.startswith(lead) is not (within == lead):
+                    continue
+                own.set_seq1(k[len(within) :].lower())
+                if own.real_quick_ratio() >= best[0] and own.quick_ratio() >= best[0]:
+                    best = max(best, (own.ratio(), k))
+        if best[1]:
+            return best[1], keys[best[1]]
     return None
