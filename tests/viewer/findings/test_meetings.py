@@ -46,6 +46,22 @@ def test_a_rank_that_was_never_started_is_named(tmp_path: Path) -> None:
     assert "2 of 3 have arrived (ranks 0, 1); no journal of rank 2 was found" in found.summary
 
 
+def test_a_store_for_more_clients_than_there_are_ranks(tmp_path: Path) -> None:
+    """All three have come to a store that was made for four."""
+    for journal in workers(tmp_path, 3):
+        if journal.rank == 0:
+            join(journal, 100 * MS, 4)
+        else:
+            for number in join(journal, 100 * MS, 4)[::-1]:
+                journal.end(number, MS)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("rendezvous_incomplete", "likely")
+    assert (found.culprits, found.absent_ranks, found.settles) == ((), (), ())
+    assert "(ranks 0-2); the world size is 3, so that no further rank can come." in found.summary
+    assert "Compare the world_size of this store" in found.hint
+
+
 def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -> None:
     """Gloo waits for the key of the peer that is missing; that is no fault of a key."""
     for journal in workers(tmp_path, 2):

@@ -85,6 +85,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
     unseen = _unseen(case, wait)
     ended = {rank for rank, o in unseen.items() if o.sure and o.worker.event in (EXITED, KILLED)}
     lost = [rank for rank in wait.absent if rank not in ended]
+    world_size = _world_size(case, wait)
     top = evidence.top(wait.op)
     found = words.Incomplete(
         wait=wait,
@@ -96,16 +97,19 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         unseen={rank: (one.worker, one.sure) for rank, one in unseen.items()},
         elsewhere=[w.process for w in elsewhere],
         there=case.rendezvous.of(elsewhere[0].op) if elsewhere else None,
+        world_size=world_size,
     )
     return Finding(
         kind="rendezvous_incomplete",
         summary=words.summary(case.evidence.trace, found),
         certainty=CERTAIN if elsewhere or not (lost or early) else LIKELY,
-        hint=_hint(wait, elsewhere, unseen),
+        hint=words.CLIENTS
+        if world_size is not None and not elsewhere
+        else _hint(wait, elsewhere, unseen),
         culprits=_minority(case, same, elsewhere)
         if elsewhere
         else late_arrivals.answerable(case, wait, sinks),
-        absent_ranks=() if elsewhere else wait.absent,
+        absent_ranks=() if elsewhere or world_size is not None else wait.absent,
         waiting=tuple(who),
         op=top.call.op,
         locations=evidence.locations(w.op for w in [*same, *elsewhere])
@@ -116,8 +120,19 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
             roots=frozenset(sinks),
             absent=frozenset((None, r) for r in wait.absent),
         ),
-        settles=(words.settles(lost),) if lost else (EARLY,) if early and not elsewhere else (),
+        settles=(words.settles(lost),)
+        if lost and world_size is None
+        else (EARLY,)
+        if early and not elsewhere
+        else (),
     )
+
+
+def _world_size(case: Case, wait: Wait) -> int | None:
+    """The job's world size, where a store is made for more clients than that."""
+    size = case.evidence.trace.processes[wait.process].world_size
+    beyond = size is not None and bool(wait.absent) and min(wait.absent) >= size
+    return size if beyond and wait.op.call.op == "TCPStore" else None
 
 
 def _minority(case: Case, same: list[Wait], elsewhere: list[Wait]) -> tuple[int, ...]:

@@ -19,6 +19,10 @@ BEFORE_TORCH = (
     "Read what these ranks wrote, and see what they do before they use torch.distributed: an"
     " import, a lock, a compilation, a download."
 )
+CLIENTS = (
+    "Compare the world_size of this store with the number of processes that make it, the one that"
+    " serves it included: it waits until so many have connected."
+)
 BEFORE = "See what these ranks do before they join."
 _SHOWN = 4
 """Ranks without a journal of which it is told what their launcher knows."""
@@ -43,6 +47,8 @@ class Incomplete:
     """Who waits for the same group at another place."""
     there: Rendezvous | None
     """That other place."""
+    world_size: int | None = None
+    """The job's, where the store is made for more clients than that."""
 
 
 def summary(trace: Trace, found: Incomplete) -> str:
@@ -91,7 +97,9 @@ def _missing(trace: Trace, found: Incomplete) -> str:
     for rank, (worker, sure) in known:
         parts.append(f"rank {rank} {unseen_workers.words(worker, sure=sure)}")
     nowhere = set(found.wait.absent) - {rank for rank, _ in known}
-    if nowhere:
+    if nowhere and found.world_size is not None:
+        parts.append(f"the world size is {found.world_size}, so that no further rank can come")
+    elif nowhere:
         parts.append(f"no journal of {sentences.ranks(nowhere)} was found")
     return " and ".join(parts)
 
