@@ -398,15 +398,15 @@ class Reading:
                 call = begin.get("s", 0)
                 if over(begin, self._call(call)):
                     self._done(begin, call, record["d"])
-        elif "o" in record:
-            begin = self.open.get(record["o"])
-            if begin is not None:
-                begin.setdefault("asked", record["d"])
         elif "l" in record:
             begin = self.open.get(record["l"])
             if begin is not None:
                 begin.setdefault("lost", record["d"])
                 self.last_t = max(self.last_t, begin["t"] + record["d"])
+        elif "o" in record:
+            begin = self.open.get(record["o"])
+            if begin is not None:
+                begin.setdefault("asked", record["d"])
 
     def _went_on(self, number: int, name: str, after: int) -> None:
         """An operation was issued, or is waited for, so many ns after its begin."""
