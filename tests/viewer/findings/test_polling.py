@@ -174,6 +174,19 @@ def test_a_controller_that_asks_all_day(tmp_path: Path) -> None:
     assert findings(tmp_path) == []
 
 
+def test_work_that_others_are_through_with_holds_up_nobody(tmp_path: Path) -> None:
+    """Rank 0 took its future, and holds the GIL since: its poller could not see the end."""
+    for journal, group in steps(tmp_path, 2):
+        call = journal.collective(group, asynchronous=True)
+        work = journal.begin(call, 200 * MS, q=3)
+        journal.record(i=work, d=MS)
+        journal.record(o=work, d=2 * MS, k="get_future")
+        if journal.rank:
+            journal.record(c=work, d=5 * MS, g=2 * MS)
+        beat(journal, UNTIL_S)
+    assert findings(tmp_path) == []
+
+
 @pytest.mark.parametrize("how", ["is_completed", "get_future", None, "busy"])
 def test_work_that_is_asked_for_and_not_waited_for(tmp_path: Path, how: str | None) -> None:
     """Two ranks poll the last of their work, or wait for its future; the third one stands outside.

@@ -321,10 +321,11 @@ class Evidence:
         return found
 
     def _left_behind(self, op: Op) -> bool:
-        """Whether the others are through with an operation of C++ code, of which nobody saw the end
-        here: then it holds up nobody. One that needs everybody is over when any other is through.
+        """Whether the others are through with an operation of which nobody saw the end here, of C++
+        code or one that was asked for: then it holds up nobody. One that needs everybody is over
+        when any other is through.
         """
-        if op.call.origin != "c++" or op.call.group is None or op.seq is None:
+        if not self.inferred(op) or op.call.group is None or op.seq is None:
             return False
         members = self.sample.members((op.call.group, op.call.backend), op.seq)
         through = [
@@ -401,8 +402,8 @@ class Evidence:
         if op.wait_begin_ns is not None:
             return True
         if self.asks(op):
-            last = self.last[op.process]
-            return last.number == op.number or _underway(last)
+            latest = self.last[op.process]
+            return (latest == op or _underway(latest)) and not self._left_behind(op)
         # A thread that has begun something else since has left it, although its end is not there.
         newest = self._newest_of_thread.get((op.process, op.thread), op.number)
         return op.issued_ns is None and newest <= op.number
