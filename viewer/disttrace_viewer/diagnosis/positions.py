@@ -127,6 +127,8 @@ def _fresh(case: Case, index: int) -> Op | None:
     end = evidence.ends[index]
     if end.held is not None or (end.over and end.how != SILENT):
         return None
+    if end.over and evidence.stands(index) is None:
+        return None  # nothing but its end is known
     return next(
         (
             op
