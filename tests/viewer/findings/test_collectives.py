@@ -307,6 +307,25 @@ def test_an_end_that_was_lost_is_no_wait(tmp_path: Path) -> None:
     assert findings(tmp_path) == []
 
 
+def test_one_that_left_a_call_of_a_subgroup_out_is_told_in_the_hint(tmp_path: Path) -> None:
+    """Rank 2 is in the last barrier, and the other leaders wait for it in their group."""
+    for journal, world in steps(tmp_path, 4):
+        leaders = journal.group(name="1", ranks=[0, 1, 2], size=3, default=False)
+        if (journal.rank or 0) < 2:
+            journal.begin(journal.collective(leaders), 200 * MS, q=1)
+        else:
+            last = journal.stack(("train.py", 16, "main"))
+            barrier = journal.collective(world, "barrier", shapes=None, stack=last)
+            journal.begin(barrier, 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("deadlock", ())
+    assert (found.hint or "").startswith(
+        "Rank 2 went on to barrier #3 of the default group (train.py:16) without all_reduce #1 of"
+        " group [0-2], in which ranks 0, 1 are: look for a call that it left out"
+    )
+
+
 def nccl(journal: Journal, ranks: list[int], name: str) -> int:
     """A call of an all_reduce on NCCL in a group of its own."""
     group = journal.group(name=name, ranks=ranks, size=len(ranks), backends={"cuda": "nccl"},

@@ -171,4 +171,18 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
         return words.SET_FIRST
     if all(w.kind == MESSAGE for w in waits):
         return words.ONE_SENDS
+    if groups > 1 and (behind := _behind(case, waits)) is not None:
+        return words.left_out(trace, *behind)
     return words.GROUPS if groups > 1 else words.CALLS
+
+
+def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
+    """A collective in which several wait for the only member that is not in it, and what that one
+    is in: it may use the groups in another order, or have left this one out.
+    """
+    for wait in waits:
+        if wait.kind == COLLECTIVE and len(wait.arrived) > 1 and not wait.absent:
+            theirs = [w for w in waits if (w.process,) == wait.targets and w.kind == COLLECTIVE]
+            if theirs:
+                return wait, theirs[0]
+    return None

@@ -44,6 +44,17 @@ def _expected(wait: Wait) -> str:
     return ", which alone has set such keys" if wait.kind == KEY else ""
 
 
+def left_out(trace: Trace, wait: Wait, instead: Wait) -> str:
+    """Several wait in ``wait`` for one that is in ``instead``."""
+    one = trace.processes[instead.process].label
+    return (
+        f"{sentences.capital(one)} went on to {sentences.operation(trace, instead.op)}"
+        f" ({sentences.line(trace, instead.op)}) without {sentences.operation(trace, wait.op)}, in"
+        f" which {sentences.processes(trace, wait.arrived)} are: look for a call that it left out"
+        " (a condition on the rank or on the data), or for groups used in another order."
+    )
+
+
 def or_order(question: str) -> str:
     """Messages in a cycle of which one may have the wrong address: else it is their order."""
     return f"{question} If it is: {ONE_SENDS[:1].lower()}{ONE_SENDS[1:]}"
