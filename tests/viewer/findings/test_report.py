@@ -169,7 +169,8 @@ def test_who_was_killed_inside_an_exchange_is_told_there(tmp_path: Path) -> None
         stand(journal, 220 * MS, "/src/train.py", 10, "main")
         if journal.rank == 0:
             journal.end(number, 30 * MS, x=journal.string(PEER_GONE))
-            fail(journal, 240 * MS, *PEER_GONE.split(": ", 1))
+            kind, _, why = PEER_GONE.partition(": ")
+            fail(journal, 240 * MS, kind, why)
         else:
             journal.record(hb=900 * MS)
     case, found = verdict(tmp_path, look=all_gone)
