@@ -1041,7 +1041,7 @@ def _store_server(options: str, culprits: tuple[int, ...], *words: str) -> Row:
     """Over a failed process nobody says that nothing is wrong."""
     return Row(
         number=26,
-        program=f"faults/store_server.py {options}",
+        program=f"faults/store_server.py {options}".strip(),
         ends="ends",
         expected=(Expected(kinds=("process_failed",), culprits=(culprits,), words=words),),
     )
