@@ -61,6 +61,25 @@ def test_who_destroyed_its_groups_before_the_others_is_said_to_have(tmp_path: Pa
     )
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_the_fewer_at_a_line_where_nobody_was_before(tmp_path: Path, *, before: bool) -> None:
+    """Rank 0 alone reduces under `if rank == 0`, or the others are late for a line of all: of those
+    that wait some have come through there before.
+    """
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank:
+            stand(journal, 3 * S, "/src/loader.py", 9, "load")
+        else:
+            stack = journal.stack(("train.py", 10 if before else 60, "main"))
+            journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "missing_participant"
+    assert ranks(tmp_path, found.culprits) == ([1, 2] if before else [])
+    assert found.certainty == ("certain" if before else "likely")
+    assert ("None of the missing has called" in str(found.hint)) is not before
+
+
 def test_waiting_less_than_the_stall_time_is_no_fault_while_they_live(tmp_path: Path) -> None:
     """Nine seconds are nothing at the default of ten, and a fault at five."""
     for journal, group in steps(tmp_path, 2):

@@ -291,11 +291,11 @@ def test_a_main_thread_that_waits_for_a_pool(
 
 @pytest.mark.parametrize("stops", [False, True])
 def test_who_communicates_with_others_may_come_yet(tmp_path: Path, stops: bool) -> None:
-    """A spare rank waits in the last barrier while the others train in a group of their own. Once
-    these have stopped for longer than a step takes, they are what it waits for.
+    """Spare ranks wait in the last barrier while the others train in a group of their own. Once
+    these have stopped for longer than a step takes, they are what is waited for.
     """
-    for journal, group in steps(tmp_path, 3):
-        if journal.rank == 2:
+    for journal, group in steps(tmp_path, 4):
+        if journal.rank in (2, 3):
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
         else:
             own = journal.group(name="own", ranks=[0, 1], size=2, default=False)

@@ -54,7 +54,8 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     away = tuple(s for s in sinks if case.at_work(s) is None)
     if wait.lateness:
         away = late_arrivals.answerable(case, wait, away)
-    nobody = nobody or not away or _differed(case, wait, sinks)
+    alone = wait.kind == COLLECTIVE and extra is None and _alone_there(case, inside, sinks)
+    nobody = nobody or not away or alone or _differed(case, wait, sinks)
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
     unsure = any(evidence.inferred(w.op) for w in inside) or bool(_mute(case, sinks))
@@ -75,7 +76,11 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         kind="missing_participant",
         summary=asked(words.summary(trace, found), trace, wait, other),
         certainty=CERTAIN if whole and not nobody and not unsure and not early else LIKELY,
-        hint=_hint(case, wait, sinks) if extra is None else words.skipped(trace, extra),
+        hint=words.ALONE
+        if alone
+        else _hint(case, wait, sinks)
+        if extra is None
+        else words.skipped(trace, extra),
         culprits=() if nobody else away,
         waiting=tuple(who),
         op=wait.op.call.op,
@@ -171,6 +176,21 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Op | None:
     seq, call = course[differ]
     over = {"issued_ns": None, "wait_begin_ns": None, "end_ns": wait.op.begin_ns, "error": None}
     return replace(wait.op, number=STAND_IN, seq=seq, call=trace.call(call), **over)  # type: ignore[arg-type]
+
+
+def _alone_there(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> bool:
+    """Whether fewer wait than are missing, at a line at which they never came through before, nor
+    anybody else was seen: the others may be on their way to it, or it may be no call of theirs.
+    """
+    evidence = case.evidence
+    if len(inside) >= len(sinks) or any(evidence.longest_ns(wait.op) for wait in inside):
+        return False
+    places = {(wait.op.call.op, wait.op.call.stack) for wait in inside}
+    who = {wait.process for wait in inside}
+    return not any(
+        (op.call.op, op.call.stack) in places and op.process not in who
+        for op in evidence.sample.ops
+    )
 
 
 def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:

@@ -15,6 +15,10 @@ from disttrace_viewer.wording.findings.outside import Doing
 
 UNSEEN = "See whether these ranks were started, and whether their journals were collected."
 ENDED = "Find who asks for the end there (os._exit, sys.exit): the others were still at work."
+ALONE = (
+    "None of the missing has called at this line so far: see whether they are on their way to it,"
+    " or whether only some ranks call there (`if rank ...`, an exception's handler, atexit)."
+)
 UNEVEN = (
     "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier; use join() of"
     " DistributedDataParallel, or drop_last."
