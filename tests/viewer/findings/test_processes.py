@@ -75,6 +75,27 @@ def test_a_silent_end_that_others_noticed_is_a_failure(tmp_path: Path) -> None:
     assert "after all_reduce #2 of the default group" in found.summary
 
 
+@pytest.mark.parametrize("how", ["killed", "timed out", "destroyed"])
+def test_who_left_no_word_a_moment_ago_and_whose_connection_closed_first(
+    tmp_path: Path, how: str
+) -> None:
+    """The journals were copied to another machine, whose kernel knows nothing of these processes.
+    All others have ended since they lost rank 1, unless they gave up by themselves, or it had left.
+    """
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            if how == "destroyed":
+                journal.run(journal.call("destroy_process_group", kind="composed"), 150 * MS, MS)
+            continue
+        text = PEER_GONE if how != "timed out" else "RuntimeError: Timed out waiting 30000ms"
+        number = journal.begin(journal.collective(group), 200 * MS, q=3)
+        journal.end(number, 90 * MS, x=journal.string(text))
+        fail(journal, 300 * MS, "RuntimeError", text.partition(": ")[2])
+    found = only(findings(tmp_path))
+    kind = "process_failed" if how == "killed" else "missing_participant"
+    assert (found.kind, ranks(tmp_path, found.culprits)) == (kind, [1])
+
+
 def test_what_closes_while_another_one_is_killed_proves_no_end(tmp_path: Path) -> None:
     """Rank 1 stands still for 20 s; then somebody kills all, and rank 2 lives long enough to lose a
     connection: it may be that to rank 0.

@@ -43,8 +43,8 @@ def look(process: Process) -> Seen:
     try:
         with open(f"/proc/{process.pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return GONE
+    except (FileNotFoundError, ProcessLookupError):
+        return GONE  # also of one that ended between the opening and the reading
     except OSError:
         return UNKNOWN
     if _started_s(fields) > process.start_ns / 1e9 + _SLACK_S:
