@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.journals import MS, T0, Journal, workers
 from support.scenes import (
     S,
@@ -79,6 +81,29 @@ def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -
     found = only(findings(tmp_path))
     assert (found.kind, found.op) == ("rendezvous_incomplete", "init_process_group")
     assert ranks(tmp_path, found.culprits) == [0]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_all_have_come_and_nobody_gets_through(tmp_path: Path, *, frozen: bool) -> None:
+    """Connections between hosts cannot be made; or rank 0, which came through, was stopped, and the
+    others ask its store for addresses.
+    """
+    for journal in workers(tmp_path, 3):
+        met(journal, 100 * MS, 3)
+        if journal.rank or not frozen:
+            keys = {"kind": "store", "store": 3, "origin": "c++"}
+            if frozen:
+                wait = journal.call("store.get", stack=0, **keys)
+                journal.begin(wait, 110 * MS, k="default_pg/0//cpu//0/0")
+            beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("no_progress", "likely")
+    assert ranks(tmp_path, found.culprits) == ([0] if frozen else [])
+    if frozen:
+        assert "rank 0, which serves this store, does not answer" in found.summary
+    else:
+        assert found.summary.startswith("All members have joined ")
+        assert "GLOO_SOCKET_IFNAME" in str(found.hint)
 
 
 def test_waiting_in_what_cannot_be_seen_is_no_progress(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def waits(evidence: Evidence, index: RendezvousIndex, agents: Agents) -> tuple[W
     found += _messages(evidence, by_kind.pop("message", []))
     keys = by_kind.pop("store", [])
     for op in by_kind.pop("constructor", []):
-        found.append(_rendezvous(index, op))
+        found.append(_at_still_server(evidence, _rendezvous(index, op), chosen[op]))
     for rest in by_kind.values():
         found += [Wait(op, OTHER, ("other", *op.id)) for op in rest]
     found += _nodes(evidence, agents)
@@ -477,6 +477,19 @@ def _asked(evidence: Evidence, waiting: Set[int]) -> Iterator[Wait]:
             side=not expected,
             polled=True,
         )
+
+
+def _at_still_server(evidence: Evidence, wait: Wait, leaf: Op) -> Wait:
+    """Where all have come to a rendezvous, but the store through which they exchange addresses is
+    served by a process that does not run, that is what is waited for.
+    """
+    server = None
+    if wait.complete and wait.op.error is None and leaf.call.kind == "store":
+        server = _still_server(evidence, leaf)
+    if server is None or leaf.call.store is None:
+        return wait
+    place = evidence.trace.stores[leaf.call.store].place
+    return Wait(leaf, SERVER, (SERVER, place), (server,))
 
 
 def _rendezvous(index: RendezvousIndex, op: Op) -> Wait:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.analysis.process_ends import is_closed
-from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MESSAGE, OTHER, SERVER, Wait
+from disttrace_viewer.analysis.process_ends import CASCADE, OWN, is_closed
+from disttrace_viewer.analysis.wait_graph import (
+    COLLECTIVE,
+    MESSAGE,
+    OTHER,
+    RENDEZVOUS,
+    SERVER,
+    Wait,
+)
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
@@ -21,13 +28,22 @@ def find(case: Case) -> Iterator[Finding]:
     for wait in case.oldest():
         if wait.kind == SERVER and wait not in case.owner and case.old(wait):
             yield _unanswered(case, wait)
-    for kinds in ((COLLECTIVE, MESSAGE), (OTHER,)):
+    for kinds in ((COLLECTIVE, MESSAGE, RENDEZVOUS), (OTHER,)):
         for wait in case.oldest():
             if wait.kind not in kinds or not wait.complete or wait in case.owner:
                 continue
-            # A closed connection is the end of a process, and no lack of progress.
-            if case.old(wait) and not is_closed(wait.op.error) and not _just_complete(case, wait):
+            if case.old(wait) and not _ended(case, wait) and not _just_complete(case, wait):
                 yield _finding(case, wait)
+
+
+def _ended(case: Case, wait: Wait) -> bool:
+    """Whether something else than a lack of progress is at hand: a closed connection is the end of
+    a process, and why a group could not be made is in the text of a failure.
+    """
+    if wait.kind != RENDEZVOUS:
+        return is_closed(wait.op.error)
+    ends = case.evidence.ends
+    return wait.op.error is not None or any(ends[p].how in (OWN, CASCADE) for p in wait.arrived)
 
 
 def _just_complete(case: Case, wait: Wait) -> bool:
@@ -35,6 +51,9 @@ def _just_complete(case: Case, wait: Wait) -> bool:
     evidence, op = case.evidence, wait.op
     if wait.kind == COLLECTIVE and wait.stream is not None and op.seq is not None:
         inside = list(evidence.sample.members(wait.stream, op.seq).values())
+    elif wait.kind == RENDEZVOUS:
+        found = case.rendezvous.of(op)
+        inside = [o for o in case.rendezvous.constructors if case.rendezvous.of(o) == found]
     else:
         partner = evidence.sample.other_end(op) if wait.kind == MESSAGE else None
         inside = [] if partner is None else [partner]
@@ -57,7 +76,11 @@ def _finding(case: Case, wait: Wait) -> Finding:
         summary=words.summary(trace, wait, who, waited_ns, outside.doing(case, still)),
         certainty=LIKELY,
         culprits=still,
-        hint=words.FROZEN if still else words.NETWORK,
+        hint=words.FROZEN
+        if still
+        else words.INTERFACE
+        if wait.kind == RENDEZVOUS
+        else words.NETWORK,
         waiting=tuple(who),
         op=wait.op.call.op,
         group=None if group is None else trace.groups[group].id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.wait_graph import OTHER, Wait
+from disttrace_viewer.analysis.wait_graph import OTHER, RENDEZVOUS, Wait
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import outside
@@ -20,6 +20,11 @@ NETWORK = (
     " errors of the driver, and compare library versions."
 )
 
+INTERFACE = (
+    "Suspect the network between these hosts: an address or interface that others cannot reach"
+    " (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), or a firewall."
+)
+
 
 def summary(
     trace: Trace, wait: Wait, who: Sequence[int], waited_ns: int, still: Mapping[int, Doing]
@@ -29,8 +34,9 @@ def summary(
     if wait.kind == OTHER:
         been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
         return f"{been}, and what it waits for was not recorded."
+    alike = "" if wait.kind == RENDEZVOUS else " with matching arguments"
     return (
-        f"All members have joined {name} with matching arguments, and"
+        f"All members have joined {name}{alike}, and"
         f" {_been_in(trace, who, 'it', wait.op, waited_ns)}: nothing moves"
         f"{outside.where(trace, still)}."
     )
