@@ -114,6 +114,27 @@ def test_who_gave_up_is_told_of_while_others_live(
     assert "Rank 1 never joined all_reduce #3" in told["lines"][0]
 
 
+def test_a_picture_in_which_nobody_is_named_holds_who_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 waits alone, first at a line where nobody was: once one of the others has come the
+    last one is named, and that is no other picture but one in which fewer are missing.
+    """
+    missing = []
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank:
+            missing.append(journal.process)
+        else:
+            stack = journal.stack(("train.py", 60, "main"))
+            journal.begin(journal.collective(group, stack=stack), 200 * MS, q=3)
+        beat(journal, 20)
+    for module in (verdict, told_of):
+        monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
+    (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
+    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    assert [who for _, who, *_ in told["signature"]] == [sorted(missing)]
+
+
 @pytest.mark.parametrize("again", [False, True])
 def test_a_launcher_whose_workers_have_failed_does_not_stand_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool

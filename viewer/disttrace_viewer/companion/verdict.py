@@ -205,7 +205,14 @@ class Judge:
                 # Where nobody waits any more, the others gave up and somebody lives on.
                 errors = blamed or who_waits(case, unknown) or errors
         signature = [
-            [f.kind, sorted(trace.processes[i].id for i in f.culprits), f.group, f.seq, f.key]
+            # Of those that are missing fewer may be so later, whether or not they are named.
+            [
+                f.kind,
+                sorted(trace.processes[i].id for i in f.culprits or f.scope.roots),
+                f.group,
+                f.seq,
+                f.key,
+            ]
             for f in errors
         ]
         said = lines(case, errors, self._directory)
