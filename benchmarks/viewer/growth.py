@@ -1,4 +1,5 @@
-"""How the cost of a verdict grows: with ranks, hosts, groups and operations, four sizes of each.
+"""How the cost of a verdict grows: with ranks, hosts, groups and operations, four sizes of each;
+also where all processes ended one after the other, or each by an exception of its own.
 
     make bench-viewer
 
@@ -52,6 +53,14 @@ SERIES = (
         (2_048, 4_096, 8_192, 16_384),
         tuple(replace(HANG, dp=dp) for dp in (32, 64, 128, 256)),
     ),
+    *(
+        Series(
+            f"ranks that ended {ends}, by states",
+            (1_024, 2_048, 4_096, 8_192),
+            tuple(replace(HANG, dp=dp, ends=ends) for dp in (16, 32, 64, 128)),
+        )
+        for ends in ("scattered", "raised")
+    ),
     Series(
         "hosts of 2,048 ranks, by states",
         (16, 64, 256, 2_048),
@@ -96,9 +105,10 @@ def costs(shapes: Sequence[Shape], scratch: str) -> list[float]:
         culprits = [make(path, shape)["culprit"] for path, shape in jobs]
         best = [math.inf] * len(jobs)
         for _ in range(ROUNDS):
-            for number, (path, _) in enumerate(jobs):
+            for number, (path, shape) in enumerate(jobs):
                 if not LONG_S < best[number] < math.inf:
-                    wanted = f'"culprit_ranks": [\n        {culprits[number]}\n'.encode()
+                    named = 0 if shape.ends == "raised" else culprits[number]  # who raised first
+                    wanted = f'"culprit_ranks": [\n        {named}\n'.encode()
                     best[number] = min(best[number], _run(str(path), scratch, wanted))
     return best
 

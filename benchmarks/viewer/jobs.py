@@ -6,7 +6,8 @@ Each rank is in 4 to 6 groups: default, tp, dp, pp, mp (tp x pp), emb (first and
 has 20 operations: 12 all_reduces in tp, 4 messages along pp, 2 asynchronous ones in dp, 1 in mp, 1
 of all. A collective ends when its last member has come (a clock per rank is simulated), so there
 are stragglers and clocks can be aligned. With a fault one rank stops coming at three quarters, the
-hang spreads by itself, and everybody is killed after 14 s of heartbeats.
+hang spreads by itself, and everybody is killed after 14 s of heartbeats (``--ends`` scattered:
+over 10 s; raised: each by an exception of its own).
 
 Records have the shapes of real ones of torch 2.13 on gloo. ``--lists`` writes members of groups as
 lists, as journals had them before there were ranges.
@@ -53,6 +54,9 @@ class Shape:
     per_host: int = 8
     lists: bool = False
     hosts_apart: bool = True
+    ends: str = "together"
+    """How all end after a fault: killed together, or one after the other, or each by an exception
+    at a line of its own."""
     more: int = 0
     """So many groups more like that of tp, for every rank: made and not used."""
 
@@ -389,10 +393,19 @@ class Rank:
         if broken is None:
             self.definitions.define("exit", t=origin + 5 * MS, how="normal", code=0)
             return
-        for beat in range(1, 8):
+        for beat in range(1, 8 - (self.rank % 6 if self.shape.ends == "scattered" else 0)):
             yield f'{{"hb":{origin + beat * 2000 * MS}}}\n'
             if beat == 1 and self.rank == self.shape.culprit:
                 yield f'{{"at":{origin + 2500 * MS},"h":0,"k":{self.lost}}}\n'
+        if self.shape.ends == "raised":
+            self._raise(origin + 15_000 * MS + self.rank)
+
+    def _raise(self, now: int) -> None:
+        line = self.definitions.stack(("/app/data.py", 1000 + self.rank, "check"), MAIN)
+        self.definitions.define(
+            "failure", t=now, type="ValueError", text="bad batch", stack=line, h=0
+        )
+        self.definitions.define("exit", t=now + MS, how="exception", code=1)
 
     def _initialization(self) -> Iterator[str]:
         now = 3 * MS + self.rank * 11
@@ -438,11 +451,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=15, help="of 20 operations")
     parser.add_argument("--repeat", type=int, default=1, help="the steps so many times over")
     parser.add_argument("--fault", choices=("tp", "dp", "mp", "world"))
+    parser.add_argument("--ends", choices=("together", "scattered", "raised"), default="together")
     parser.add_argument("--per-host", type=int, default=8, help="ranks of a host")
     parser.add_argument("--one-host", action="store_true", help="all under one clock")
     parser.add_argument("--lists", action="store_true", help="members of groups as lists")
     a = parser.parse_args()
-    shape = Shape(a.pp, a.dp, a.tp, a.steps, a.repeat, a.fault, a.per_host, a.lists, not a.one_host)
+    shape = Shape(
+        a.pp, a.dp, a.tp, a.steps, a.repeat, a.fault, a.per_host, a.lists, not a.one_host, a.ends
+    )
     sys.stdout.write(json.dumps(make(a.out, shape)) + "\n")
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -147,48 +147,14 @@ class Evidence:
         """How each process ended."""
         found = process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)
         found = process_ends.since_interrupt(found, self.interrupted_ns)
-        return tuple(
-            End(SILENT, self.trace.processes[p].last_ns) if self._was_lost(p, found) else end
-            for p, end in enumerate(found)
+        return process_ends.without_a_word(
+            self.trace.processes, found, self.seen, self.trace.groups, self.failed, self._parted
         )
 
-    def _was_lost(self, process: int, found: Sequence[End]) -> bool:
-        """Whether a process without a last word has ended, although its last sign is new and no
-        kernel can be asked (journals of other hosts, or copied): all others of its attempt have,
-        and before any of them did, or gave up, one lost its connection to a member of a group.
-        """
-        mine, last = self.trace.processes[process], self.last.get(process)
-        others = [
-            end
-            for p, end in zip(self.trace.processes, found, strict=True)
-            if p.rank is not None
-            and (p.job, p.attempt) == (mine.job, mine.attempt)
-            and (p.exit is not None or end.how != ALIVE or self.seen[p.index].alive)
-        ]
-        if (
-            found[process].how != ALIVE
-            or self.seen[process].alive is not None
-            or mine.rank is None
-            or (last is not None and last.call.op == DRAINING)
-            or not others
-            or any(end.how == ALIVE for end in others)
-        ):
-            return False
-        failed = (op for broken in self.failed.values() for op in broken if op.process != process)
-        first = min(
-            (op for op in failed if because_of_others(op)),
-            key=lambda op: op.end_ns or 0,
-            default=None,
-        )
-        if first is None or not is_closed(first.error) or first.call.group is None:
-            return False
-        group, lost_ns = self.trace.groups[first.call.group], first.end_ns or 0
-        return (
-            not group.missing
-            and any(member.process == process for member in group.members)
-            and mine.last_ns <= lost_ns + process_ends.TOGETHER_NS
-            and all(end.t_ns >= lost_ns for end in others)
-        )
+    @property
+    def _parted(self) -> Set[int]:
+        """Those that destroyed their groups, and did nothing since."""
+        return {p for p, op in self.last.items() if op.call.op == DRAINING}
 
     @cached_property
     def live(self) -> bool:
@@ -428,6 +394,13 @@ class Evidence:
         """Operations whose error says that the other end closed the connection, by time."""
         found = [op for failed in self.failed.values() for op in failed if is_closed(op.error)]
         return tuple(sorted(found, key=lambda op: (op.end_ns or 0, op.id)))
+
+    @cached_property
+    def first_broken_ns(self) -> int | None:
+        """When the first process failed, or noticed that somebody was gone."""
+        ended = [end.t_ns for end in self.ends if end.how in (OWN, CASCADE)]
+        ended += [op.end_ns for op in (*self.given_up, *self.closed) if op.end_ns is not None]
+        return min(ended, default=None)
 
     @cached_property
     def _last_leaves(self) -> Mapping[int, Op]:

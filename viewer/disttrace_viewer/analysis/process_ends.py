@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from disttrace.journal.format import HEARTBEAT_NS
 from disttrace_viewer.analysis.liveness import DISK, STOPPED, Seen
 from disttrace_viewer.analysis.operation import Op, is_library
-from disttrace_viewer.trace.model import Failure, Process, Stack
+from disttrace_viewer.trace.model import Failure, Group, Process, Stack
 
 ALIVE, CLEAN, OWN, CASCADE, SILENT = "alive", "clean", "own", "cascade", "silent"
 
@@ -228,6 +228,47 @@ def _cut_short(
         aborted = code == -signal.SIGABRT and (told_of.blocked or told_of.broken_ns is not None)
         return End(CASCADE if aborted else OWN, process.last_ns, code, known_dead=True)
     return End(SILENT, process.last_ns, code, known_dead=dead, told_to_end=killed)
+
+
+def without_a_word(
+    processes: Sequence[Process],
+    found: Sequence[End],
+    seen: Sequence[Seen],
+    groups: Sequence[Group],
+    failed: Mapping[int, Sequence[Op]],
+    parted: Set[int],
+) -> tuple[End, ...]:
+    """The ends, where also those have ended that gave a sign a moment ago, left no last word, and
+    whose kernel cannot be asked (journals of other hosts, or copied).
+
+    All others of the attempt have ended, and before any of them did, or gave up, one lost its
+    connection to a member of a group. ``parted``: who left its groups by itself.
+    """
+    ends = list(found)
+    mute = {
+        p.index
+        for p in processes
+        if p.rank is not None and found[p.index].how == ALIVE and seen[p.index].alive is None
+    }
+    for attempt in {(processes[i].job, processes[i].attempt) for i in mute}:
+        members = {
+            p.index for p in processes if p.rank is not None and (p.job, p.attempt) == attempt
+        }
+        others = members - mute
+        first = min(
+            (op for i in others for op in failed.get(i, ()) if because_of_others(op)),
+            key=lambda op: op.end_ns or 0,
+            default=None,
+        )
+        if first is None or not is_closed(first.error) or first.call.group is None:
+            continue
+        group, lost_ns = groups[first.call.group], first.end_ns or 0
+        if group.missing or any(found[i].how == ALIVE or found[i].t_ns < lost_ns for i in others):
+            continue
+        for i in {member.process for member in group.members} & mute - parted:
+            if processes[i].last_ns <= lost_ns + TOGETHER_NS:
+                ends[i] = End(SILENT, processes[i].last_ns)
+    return tuple(ends)
 
 
 def is_interrupt(failure: Failure) -> bool:

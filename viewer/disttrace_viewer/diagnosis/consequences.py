@@ -2,43 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import CLEAN
+from disttrace_viewer.analysis.wait_graph import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended as how_ended
 
+Explained = TypeVar("Explained", Wait, int)
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 
 def fold(case: Case) -> tuple[Finding, ...]:
     """All findings with their consequences, errors first, then in the order of the rules."""
-    folded = [
-        replace(
-            finding,
-            waiting=finding.waiting or _waiting(case, number, finding),
-            consequences=(*finding.consequences, *_sentences(case, number, finding)),
+    waits, ends = _by_owner(case.owner), _by_owner(case.ends)
+    folded = []
+    for number, finding in enumerate(case.findings):
+        mine = waits.get(number, [])
+        # Who waits because of a finding that names nobody itself.
+        held = tuple(sorted({wait.process for wait in mine} - set(finding.culprits)))
+        told = _sentences(case, finding, mine, ends.get(number, []))
+        folded.append(
+            replace(
+                finding,
+                waiting=finding.waiting or held,
+                consequences=(*finding.consequences, *told),
+            )
         )
-        for number, finding in enumerate(case.findings)
-    ]
     return tuple(sorted(folded, key=lambda f: _ORDER[f.severity]))
 
 
-def _waiting(case: Case, number: int, finding: Finding) -> tuple[int, ...]:
-    """Who waits because of a finding that names nobody itself."""
-    found = {wait.process for wait, owner in case.owner.items() if owner == number}
-    return tuple(sorted(found - set(finding.culprits)))
+def _by_owner(owners: Mapping[Explained, int]) -> dict[int, list[Explained]]:
+    found: dict[int, list[Explained]] = {}
+    for explained, owner in owners.items():
+        found.setdefault(owner, []).append(explained)
+    return found
 
 
-def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
+def _sentences(
+    case: Case, finding: Finding, explained: Iterable[Wait], ends: Iterable[int]
+) -> list[str]:
     trace, evidence = case.evidence.trace, case.evidence
     waits: dict[tuple[bool, str], list[int]] = {}
-    for wait, owner in case.owner.items():
-        if owner != number or wait.exchange in finding.scope.exchanges:
+    for wait in explained:
+        if wait.exchange in finding.scope.exchanges:
             continue
         if wait.process in finding.waiting and finding.kind != "process_failed":
             continue
@@ -54,14 +67,14 @@ def _sentences(case: Case, number: int, finding: Finding) -> list[str]:
         for (over, what), who in waits.items()
     ]
     ended: dict[str, list[int]] = {}
-    for process, owner in case.ends.items():
+    for process in ends:
         end = evidence.ends[process]
         if process in case.cut_off:
             continue  # ended from outside when all was over: no consequence of anything here
         nobody = finding.kind == "process_failed" and not finding.culprits
         if nobody and process in finding.waiting:
             continue  # the finding is about them
-        if owner == number and process not in finding.culprits and end.how != CLEAN:
+        if process not in finding.culprits and end.how != CLEAN:
             ended.setdefault(how_ended(end_of(evidence, process)), []).append(process)
     told += [
         f"{_who(case, who)} {how_ended(end_of(evidence, who[0]), many=len(who) > 1)}."

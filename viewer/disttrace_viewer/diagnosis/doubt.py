@@ -122,10 +122,8 @@ def _failed_first(case: Case, finding: Finding) -> bool:
     noticed that somebody was gone: what is lost cannot be the cause then.
     """
     evidence = case.evidence
-    ended = [end.t_ns for end in evidence.ends if end.how in (OWN, CASCADE)]
-    ended += [op.end_ns for op in (*evidence.given_up, *evidence.closed) if op.end_ns is not None]
     first = min((evidence.ends[p] for p in finding.culprits), key=lambda end: end.t_ns)
-    if first.t_ns > min(ended, default=first.t_ns):
+    if evidence.first_broken_ns is not None and first.t_ns > evidence.first_broken_ns:
         return False
     # An agent fails because one of its workers did; and what a call raised may be another's doing.
     return first.failure is not None and not any(

@@ -23,6 +23,7 @@ from disttrace_viewer.analysis.rendezvous import RendezvousIndex
 from disttrace_viewer.analysis.store_keys import ASKED_NS
 from disttrace_viewer.analysis.wait_graph import Wait, waits
 from disttrace_viewer.findings.finding import ERROR, Finding
+from disttrace_viewer.findings.witnesses import Witnesses
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
@@ -59,6 +60,11 @@ class Case:
         return waits(self.evidence, self.rendezvous, self.agents)
 
     @cached_property
+    def witnesses(self) -> Witnesses:
+        """What others saw of a process's end."""
+        return Witnesses(self.evidence, self.waits)
+
+    @cached_property
     def of_process(self) -> Mapping[int, tuple[Wait, ...]]:
         """The waits of each process that waits, and by which others wait for it in turn.
 
@@ -70,6 +76,14 @@ class Case:
                 continue
             found.setdefault(wait.process, []).append(wait)
         return {process: tuple(all_of) for process, all_of in found.items()}
+
+    def at(self, process: int) -> list[Wait]:
+        """The waits of a process by which others wait for it, and what it asks a store for."""
+        return [
+            wait
+            for wait in self._near["process", process]
+            if wait.polled or not (wait.side or wait.late_ns is not None)
+        ]
 
     def open(self) -> list[Wait]:
         """Waits that no finding explains yet."""
@@ -230,23 +244,8 @@ class Case:
             return None
         if cut_ns - newest_ns > ASKED_NS:
             return None
-        since_ns = self._awaited_since.get(process, since_ns or last.begin_ns)
+        since_ns = self.witnesses.awaited_since(process, since_ns or last.begin_ns)
         return last if last.begin_ns - since_ns >= STUCK_NS else None
-
-    @cached_property
-    def _awaited_since(self) -> Mapping[int, int]:
-        """Since when others wait for each process. Members of an exchange share their targets."""
-        first: dict[int, tuple[int, tuple[int, ...]]] = {}
-        for wait in self.waits:
-            since_ns = self.evidence.since_ns(wait.op)
-            known = first.get(id(wait.targets))
-            if known is None or since_ns < known[0]:
-                first[id(wait.targets)] = since_ns, wait.targets
-        found: dict[int, int] = {}
-        for since_ns, targets in first.values():
-            for target in targets:
-                found[target] = min(since_ns, found.get(target, since_ns))
-        return found
 
     def clean(self, process: int) -> bool:
         """Whether a process ended as if all were well."""

@@ -467,6 +467,24 @@ class Trace:
         return {g.id: g for g in self.groups}
 
     @cached_property
+    def groups_by_process(self) -> Mapping[int, frozenset[int]]:
+        """Indices of the groups that each process is a member of."""
+        found: dict[int, set[int]] = {}
+        for group in self.groups:
+            for member in group.members:
+                found.setdefault(member.process, set()).add(group.index)
+        return {process: frozenset(groups) for process, groups in found.items()}
+
+    @cached_property
+    def children(self) -> Mapping[str, tuple[int, ...]]:
+        """Processes by their parent's id."""
+        found: dict[str, list[int]] = {}
+        for process in self.processes:
+            if process.parent is not None:
+                found.setdefault(process.parent, []).append(process.index)
+        return {parent: tuple(children) for parent, children in found.items()}
+
+    @cached_property
     def groups_of(self) -> Mapping[tuple[int, ...] | None, int]:
         """How many groups have these members."""
         return collections.Counter(group.ranks for group in self.groups)

@@ -8,7 +8,7 @@ from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.process_ends import STOPPED_AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope
-from disttrace_viewer.findings.rules import outside, process_failed
+from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.wording.findings import interrupted as words
 
 
@@ -20,7 +20,7 @@ def find(case: Case) -> Iterator[Finding]:
     evidence, trace = case.evidence, case.evidence.trace
     found = [i for i, end in enumerate(evidence.ends) if end.interrupted]
     if evidence.interrupted_ns is None:
-        broke = [p for p in found if not process_failed.awaited_before(case, p)]
+        broke = [p for p in found if not case.witnesses.awaited_before(p)]
         if broke and len(trace.processes) > 1:
             yield _finding(case, broke, whole=False)
         return
@@ -44,5 +44,5 @@ def _finding(case: Case, who: list[int], *, whole: bool) -> Finding:
         locations=outside.locations(case, who),
         scope=Scope()
         if whole
-        else Scope(roots=frozenset(who), members=process_failed.after(case, who)),
+        else Scope(roots=frozenset(who), members=case.witnesses.broke_after(who)),
     )

@@ -10,9 +10,10 @@ from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import late_arrivals, outside
-from disttrace_viewer.findings.rules.unseen_workers import EXITED, KILLED, Unseen, unseen_workers
+from disttrace_viewer.findings.rules.unseen_workers import EXITED, Unseen, unseen_workers
 from disttrace_viewer.wording.findings import rendezvous_incomplete as words
 from disttrace_viewer.wording.findings.missing_evidence import EARLY
+from disttrace_viewer.wording.findings.unseen_workers import KILLED
 
 
 def find(case: Case) -> Iterator[Finding]:

@@ -39,7 +39,9 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _finding(case: Case, failed: list[int]) -> Finding:
     evidence = case.evidence
-    broken = [op for p in failed for op in evidence.given_up if op.process == p]
+    place = {process: number for number, process in enumerate(failed)}
+    broken = [op for op in evidence.given_up if op.process in place]
+    broken.sort(key=lambda op: place[op.process])
     server = _ended_server(case, failed)
     summary = words.summary(
         evidence.trace,

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from disttrace_viewer.trace.model import Trace, Worker
+from disttrace_viewer.wording.findings.unseen_workers import KILLED, STARTED
 
-FAILED, EXITED, KILLED, STARTED = "failed", "exited", "killed", "started"
+FAILED, EXITED = "failed", "exited"
 
 
 @dataclass(frozen=True, slots=True)
