@@ -30,10 +30,7 @@ def activate(capture: Capture) -> None:
     global _current
     _current = capture
     for part in parts():
-        try:
-            part.install(capture)
-        except BaseException as error:
-            capture.fail(part.PART, error)
+        capture.guard(part.PART, part.install, capture)
     _skip_our_frames()
 
 

@@ -18,7 +18,7 @@ from disttrace.capture.calls.operations import Row
 _Tensor = torch.Tensor
 _T = TypeVar("_T")
 
-# Keyword names of the overloads, by what they mean, where that is not their name.
+# Names in the overloads and in the schemas of operators, by what they mean, where that is not it.
 _SLOTS: Mapping[str, tuple[str, ...]] = {
     "data": ("tensors", "tensor", "arg0"),
     "outputs": ("output", "output_tensor", "output_tensors", "output_lists", "outputTensor"),
@@ -26,7 +26,10 @@ _SLOTS: Mapping[str, tuple[str, ...]] = {
     "output_splits": ("output_split_sizes",),
     "input_splits": ("input_split_sizes",),
     "options": ("opts",),
-    "peer": ("dstRank", "srcRank"),
+    "asynchronous": ("async_op", "asyncOp"),
+    "op": ("reduce_op",),
+    "root": ("root_rank",),
+    "peer": ("dstRank", "srcRank", "dst", "src"),
     "tag": ("arg1",),
     "wait_all": ("wait_all_ranks",),
 }
@@ -54,15 +57,26 @@ def read(row: Row, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signatur
     """All fields of one call. Works for every overload of every supported torch."""
     named = _named(row, args, kwargs)
     options = named.get("options")
-    sent, received = _tensors(row, named)
+    named.setdefault("root", getattr(options, "rootRank", None))
+    named["asynchronous"] = getattr(options, "asyncOp", None)
+    reduce_op = reduce_op_name(named.get("op", getattr(options, "reduceOp", None)))
+    device = getattr(getattr(options, "device", None), "type", None)
+    return of_slots(named, device=device, reduce_op=reduce_op)
+
+
+def of_slots(named: Mapping[str, Any], *, device: str | None, reduce_op: str | None) -> Signature:
+    """The fields of a call whose arguments are told by meaning; ``device`` where no tensor is."""
+    whole = "data" in named  # tensors that are input and output
+    sent = list(flat(named.get("data" if whole else "inputs")))
+    received = [] if whole else list(flat(named.get("outputs")))
     return signature(
         sent,
         received,
-        device=_options_device(options),
-        asynchronous=getattr(options, "asyncOp", None),
+        device=device,
+        asynchronous=named.get("asynchronous"),
         splits=_splits(named),
-        reduce_op=reduce_op_name(_first(named.get("op"), getattr(options, "reduceOp", None))),
-        root=_integer(_first(named.get("root"), getattr(options, "rootRank", None))),
+        reduce_op=reduce_op,
+        root=_integer(named.get("root")),
         peer=_integer(named.get("peer")),
         tag=_integer(named.get("tag")),
         args=_rest(named, sent, received),
@@ -121,8 +135,13 @@ def _named(row: Row, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[s
         slot = row.layout[position] if position < len(row.layout) else "rest"
         named[_slot(slot, value)] = value
     for name, value in kwargs.items():
-        named[_slot(_KEYWORDS.get(name, name), value)] = value
+        named[_slot(slot_of(name), value)] = value
     return named
+
+
+def slot_of(name: str) -> str:
+    """What an argument of this name means."""
+    return _KEYWORDS.get(name, name)
 
 
 def _slot(slot: str, value: Any) -> str:
@@ -130,22 +149,10 @@ def _slot(slot: str, value: Any) -> str:
         return slot
     if isinstance(value, datetime.timedelta):
         return "timeout"
-    if _is_options(value):
+    kind = type(value).__name__
+    if kind.endswith("Options"):
         return "options"
-    if hasattr(value, "RedOpType") or type(value).__name__ in ("RedOpType", "ReduceOp"):
-        return "op"
-    return slot
-
-
-def _is_options(value: Any) -> bool:
-    return type(value).__name__.endswith("Options")
-
-
-def _tensors(row: Row, named: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
-    """Tensors passed in, and tensors that are only filled."""
-    if "data" in row.layout:
-        return list(flat(named.get("data"))), []
-    return list(flat(named.get("inputs"))), list(flat(named.get("outputs")))
+    return "op" if hasattr(value, "RedOpType") or kind in ("RedOpType", "ReduceOp") else slot
 
 
 def flat(value: Any) -> Iterable[Any]:
@@ -178,18 +185,9 @@ def _rest(named: Mapping[str, Any], sent: list[Any], received: list[Any]) -> dic
     timeout = named.get("timeout")
     if isinstance(timeout, datetime.timedelta):
         rest["timeout"] = timeout.total_seconds()
-    if named.get("wait_all") is not None and isinstance(named["wait_all"], bool):
+    if isinstance(named.get("wait_all"), bool):
         rest["wait_all_ranks"] = named["wait_all"]
     return rest or None
-
-
-def _options_device(options: Any) -> str | None:
-    device = getattr(options, "device", None)
-    return getattr(device, "type", None)
-
-
-def _first(*values: Any) -> Any:
-    return next((value for value in values if value is not None), None)
 
 
 def _integer(value: Any) -> int | None:

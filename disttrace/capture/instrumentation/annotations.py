@@ -32,13 +32,9 @@ class Annotated(contextlib.ContextDecorator):
         self._capture = capture = self._current()
         if capture is None:
             return
-        try:
-            keys = {"name": self._name, "async": False}
-            self._operation = capture.begin_composed(
-                _user(sys._getframe(1)), "annotate", self._name, keys=keys
-            )
-        except BaseException as error:
-            capture.fail(PART, error)
+        frame, keys = _user(sys._getframe(1)), {"name": self._name, "async": False}
+        begin = capture.begin_composed
+        self._operation = capture.guard(PART, begin, frame, "annotate", self._name, keys=keys)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object

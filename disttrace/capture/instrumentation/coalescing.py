@@ -74,10 +74,7 @@ def _end(capture: Capture, batches: Batches, original: Callable[..., Any]) -> Ca
     def _end_coalescing(self: Any, *args: Any, **kwargs: Any) -> Any:
         begin = time.perf_counter_ns()
         work = original(self, *args, **kwargs)
-        try:
-            batches.end(self, work, (begin, time.perf_counter_ns()))
-        except BaseException as error:
-            capture.fail(PART, error)
+        capture.guard(PART, batches.end, self, work, (begin, time.perf_counter_ns()))
         return work
 
     return _end_coalescing

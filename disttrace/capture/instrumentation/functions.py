@@ -93,11 +93,7 @@ def _wrapper(capture: Capture, row: Row, original: types.FunctionType) -> Callab
 
     def run_first(first: Any, /, *args: Any, **kwargs: Any) -> Iterator[Any]:
         """A generator is the operation up to its first value, the store that it meets in."""
-        operation = None
-        try:
-            operation = enter(first, args, kwargs, sys._getframe(1))
-        except BaseException as error:
-            capture.fail(PART, error)
+        operation = capture.guard(PART, enter, first, args, kwargs, sys._getframe(1))
         values = original(first, *args, **kwargs)
         if operation is not None:
             try:

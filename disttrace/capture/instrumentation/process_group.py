@@ -12,7 +12,7 @@ import torch._C._distributed_c10d as c10d
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.operations import ROWS, Row
 from disttrace.capture.hot_path import call_key, native, plain
-from disttrace.capture.wrapping.call_definition import definition
+from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
 from disttrace.patching import dynamo
@@ -69,8 +69,8 @@ class GroupPart(Part):
         entry = capture.groups.of(group)
         read = arguments.read(row, args, kwargs)
         asynchronous = _asynchronous(capture, read, frame)
-        define = definition(capture, row, group, entry, read, asynchronous, "python")
-        call, extra = define(capture.sites.stack(frame))
+        stack = capture.sites.stack(frame)
+        call, extra = define(capture, row, group, entry, read, asynchronous, "python", stack)
         return capture.recorder.begin(thread, call, extra)
 
     def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:

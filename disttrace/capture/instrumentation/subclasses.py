@@ -8,6 +8,7 @@ same thread is the same operation.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -33,19 +34,17 @@ def install(capture: Capture) -> None:
         for each in capture.instrumenters:
             each(owner)
 
-    def appeared(group: Any, _: GroupEntry) -> None:
-        try:
-            for owner in type(group).__mro__:
-                if owner not in bases and issubclass(owner, bases):
-                    instrument(owner)
-        except BaseException as error:
-            capture.fail(PART, error)
+    def look(group: Any, _: GroupEntry) -> None:
+        for owner in type(group).__mro__:
+            if owner not in bases and issubclass(owner, bases):
+                instrument(owner)
 
     bases = (ProcessGroup, Backend, Store, Work)
     for base in bases:
         for owner in subclasses(base):
             instrument(owner)
         capture.engine.addition(PART, base, "__init_subclass__", _hook(capture, base, instrument))
+    appeared = functools.partial(capture.guard, PART, look)
     capture.groups.on_new.append(appeared)
     capture.engine.on_undo(PART, "groups' classes", lambda: capture.groups.on_new.remove(appeared))
 
@@ -53,9 +52,6 @@ def install(capture: Capture) -> None:
 def _hook(capture: Capture, base: Any, instrument: Callable[[type], None]) -> Any:
     def __init_subclass__(cls: type, /, **kwargs: Any) -> None:
         super(base, cls).__init_subclass__(**kwargs)
-        try:
-            instrument(cls)
-        except BaseException as error:
-            capture.fail(PART, error)
+        capture.guard(PART, instrument, cls)
 
     return classmethod(__init_subclass__)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -36,17 +35,8 @@ def install(capture: Capture) -> None:
         ("multiprocessing.popen_fork", lambda m: _children(capture, workers, m.Popen)),
         ("multiprocessing.popen_forkserver", lambda m: _children(capture, workers, m.Popen)),
     ):
-        capture.when_imported(module, _guarded(capture, opened))
-
-
-def _guarded(capture: Capture, opened: Callable[[Any], None]) -> Callable[[types.ModuleType], None]:
-    def arrived(module: types.ModuleType) -> None:
-        try:
-            opened(module)
-        except BaseException as error:  # elastic has another shape in this torch
-            capture.fail(PART, error)
-
-    return arrived
+        # Elastic may have another shape in this torch.
+        capture.when_imported(module, functools.partial(capture.guard, PART, opened))
 
 
 def _agent(capture: Capture, agent: type) -> None:
@@ -138,10 +128,7 @@ def _children(capture: Capture, workers: Workers, popen: type) -> None:
             known = getattr(self, "returncode", None) is not None
             code = original(self, *args, **kwargs)
             if code and not known:  # it is asked again and again
-                try:
-                    workers.child(self.pid, code)
-                except BaseException as error:
-                    capture.fail(PART, error)
+                capture.guard(PART, workers.child, self.pid, code)
             return code
 
         return wrapper

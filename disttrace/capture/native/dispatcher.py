@@ -8,6 +8,7 @@ for them the same kernels stand where only their threads come by (``functional.p
 
 from __future__ import annotations
 
+import datetime
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -29,9 +30,7 @@ from disttrace.capture.native.kernels import (
 )
 from disttrace.capture.native.operations import NativeOperations
 from disttrace.capture.native.operator_calls import before_cxx_issues
-from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.works import storage
-from disttrace.capture.wrapping.call_definition import Define
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Part, wrap
 from disttrace.recording.operation import Call, Operation, ThreadState
@@ -39,12 +38,7 @@ from disttrace.recording.operation import Call, Operation, ThreadState
 PART = hooks.PART
 _NAMESPACE = "c10d"
 
-# Names of the schemas' parameters, by what they mean.
-_SENT = frozenset({"tensors", "input", "inputs", "input_tensor", "input_tensors", "input_list"})
-_RECEIVED = frozenset({"output", "outputs", "output_tensor", "output_tensors", "output_lists"})
-_ASYNCHRONOUS = frozenset({"async_op", "asyncOp"})
-_UNKEYED = frozenset({"process_group", "reduce_op", "timeout", "sparse_indices"})
-_DUMMY = frozenset({"barrier", "monitored_barrier"})  # their tensor only carries the device
+_UNKEYED = frozenset({"process_group", "op", "timeout", "sparse_indices"})
 
 
 def install(capture: Capture) -> None:
@@ -107,7 +101,10 @@ def _kernel(
 
 
 class _Reader:
-    """Reads the arguments of one operator by the names in its schema, which differ by version."""
+    """Reads the arguments of one operator by the names in its schema, which differ by version.
+
+    A barrier's tensor only carries the device.
+    """
 
     def __init__(
         self, capture: Capture, operations: NativeOperations, row: Native, schema: Any
@@ -117,18 +114,19 @@ class _Reader:
         self._capture = capture
         self._unbox = c10d.ProcessGroup.unbox
         self._read_op = reduce_op_reader()
-        self._names = [argument.name for argument in schema.arguments]
-        self._defaults = {
-            argument.name: argument.default_value
+        self._slots = slots = [
+            "dummy" if argument.name == "tensor" else arguments.slot_of(argument.name)
             for argument in schema.arguments
+        ]
+        self._defaults = {
+            slot: argument.default_value
+            for slot, argument in zip(slots, schema.arguments)
             if argument.has_default_value()
         }
-        self._group = self._names.index("process_group")
-        self._op = self._names.index("reduce_op") if "reduce_op" in self._names else None
-        self._keyed = [n for n, name in enumerate(self._names) if name not in _UNKEYED]
-        outputs = [n for n, name in enumerate(self._names) if name in _RECEIVED]
-        inputs = [n for n, name in enumerate(self._names) if name in _SENT]
-        self._filled = outputs or inputs
+        self._group = slots.index("process_group")
+        self._op = slots.index("op") if "op" in slots else None
+        self._keyed = [n for n, slot in enumerate(slots) if slot not in _UNKEYED]
+        self._filled = [n for n, slot in enumerate(slots) if slot in ("data", "outputs")]
 
     def begin(self, thread: ThreadState, args: tuple[Any, ...], frame: Any) -> Operation:
         """Put the operation on record; ``frame`` is the kernel's."""
@@ -138,45 +136,20 @@ class _Reader:
         parts = tuple(freeze(args[n]) for n in self._keyed if n < count)
         op = self._read_op(args[self._op]) if self._op is not None else None
         key = (self._row.dispatcher, entry, op, parts)
-        return self.operations.begin(
-            thread, frame, key, lambda: self._described(group, entry, args)
-        )
+        read = functools.partial(self._read, group, args)
+        return self.operations.begin(thread, frame, key, self._row, entry, read)
 
     def filled(self, args: tuple[Any, ...]) -> list[int]:
         """Storages that hold the result."""
         return [storage(tensor) for n in self._filled for tensor in arguments.flat(args[n])]
 
-    def _described(self, group: Any, entry: GroupEntry, args: tuple[Any, ...]) -> Define:
-        named = self._defaults | dict(zip(self._names, args))
-        return self.operations.described(self._row, group, entry, self._signature(named))
-
-    def _signature(self, named: dict[str, Any]) -> Signature:
-        dummy = self._row.op in _DUMMY
-        sent = [t for name in named if name in _SENT for t in arguments.flat(named[name])]
-        received = [t for name in named if name in _RECEIVED for t in arguments.flat(named[name])]
-        rest: dict[str, Any] = {}
-        if sent and received:
-            rest["output_shapes"] = [list(tensor.shape) for tensor in received]
+    def _read(self, group: Any, args: tuple[Any, ...]) -> tuple[Any, Signature]:
+        named = self._defaults | dict(zip(self._slots, args))
         if named.get("timeout", -1) > 0:
-            rest["timeout"] = named["timeout"] / 1000  # the schema counts milliseconds
-        return arguments.signature(
-            sent,
-            received,
-            device=named["tensor"].device.type if dummy else None,
-            asynchronous=next((named[n] for n in _ASYNCHRONOUS if n in named), None),
-            splits=_splits(named),
-            reduce_op=self._read_op(named["reduce_op"]) if "reduce_op" in named else None,
-            root=named.get("root_rank"),
-            peer=named.get("dst", named.get("src")),
-            tag=named.get("tag"),
-            args=rest or None,
-        )
-
-
-def _splits(named: dict[str, Any]) -> list[list[int]] | None:
-    if "input_split_sizes" not in named:
-        return None
-    return [list(named["input_split_sizes"]), list(named["output_split_sizes"])]
+            named["timeout"] = datetime.timedelta(milliseconds=named["timeout"])
+        device = named["dummy"].device.type if "dummy" in named else None
+        reduce_op = self._read_op(named["op"]) if "op" in named else None
+        return group, arguments.of_slots(named, device=device, reduce_op=reduce_op)
 
 
 def reduce_op_reader() -> Callable[[Any], str | None]:

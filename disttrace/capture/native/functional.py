@@ -78,7 +78,7 @@ class Issuing:
                 issued.append(call)
 
     def _wrap(self, original: Function) -> Function:
-        part, fail, failed = self._part, self._capture.fail, self._capture.failed
+        part, fail, guard = self._part, self._capture.fail, self._capture.guard
         recorder, works = self._capture.recorder, self._capture.works
         core, threads = recorder.core, recorder.threads
         begin, issued, find, within = recorder.begin, recorder.issued, self._find, self._within
@@ -109,7 +109,7 @@ class Issuing:
                 result = original(operator, *args)
             except BaseException as error:
                 thread.inside = False
-                failed(part, operation, error)
+                guard(part, recorder.failed, operation, error, on_issue=True)
                 raise
             thread.inside = False
             try:
@@ -145,11 +145,18 @@ class Issuing:
                 self._issued.pop(thread, None)
             else:
                 self._issued[thread] = outer
-            try:
-                if key is not None and len(issued) == 1 and self._is_enough(issued[0]):
-                    self._find(*key, issued[0])
-            except BaseException as error:
-                self._capture.fail(self._part, error)
+            if key is not None and len(issued) == 1:
+                self._capture.guard(self._part, self._learn, key, issued[0])
+
+    def _learn(self, key: Any, call: Call) -> None:
+        """Know ``call`` from now on, if its operations are followed without a Work."""
+        if call.device_ends:
+            enough = self._capture.works.device.by_recorder(call)
+        else:
+            entry = self._capture.groups.by_number(call.group)
+            enough = entry is not None and set(entry.backends.values()) == _NO_TRAFFIC
+        if enough:
+            self._find(*key, call)
 
     def _find_plainly(
         self,
@@ -181,13 +188,6 @@ class Issuing:
                 return None
 
         return named
-
-    def _is_enough(self, call: Call) -> bool:
-        """Whether operations of ``call`` are followed to their ends without a Work."""
-        if call.device_ends:
-            return self._capture.works.device.by_recorder(call)
-        entry = self._capture.groups.by_number(call.group)
-        return entry is not None and set(entry.backends.values()) == _NO_TRAFFIC
 
 
 _MOST_KINDS = 1024

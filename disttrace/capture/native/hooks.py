@@ -7,6 +7,7 @@ tensors and its root; neither the reduce operation nor the tag.
 from __future__ import annotations
 
 import atexit
+import functools
 import sys
 import threading
 import weakref
@@ -42,11 +43,12 @@ def supported() -> bool:
 def install(capture: Capture) -> None:
     """Hook every group, now and later."""
     hooks = Hooks(capture)
-    capture.groups.on_new.append(hooks.appeared)
+    capture.groups.on_new.append(hooks.appeared)  # in the middle of another wrapper's work
     capture.engine.on_undo(PART, "native hooks of groups", hooks.detach)
     # A group may outlive the interpreter, and then has to let go of functions of ours.
-    atexit.register(hooks.at_exit)
-    capture.engine.on_undo(PART, "atexit", lambda: atexit.unregister(hooks.at_exit))
+    at_exit = functools.partial(capture.guard, PART, hooks.detach)
+    atexit.register(at_exit)
+    capture.engine.on_undo(PART, "atexit", lambda: atexit.unregister(at_exit))
     for group in list(getattr(c10d._world, "pg_map", ())):
         hooks.attach(group, capture.groups.of(group))
 
@@ -64,13 +66,7 @@ class Hooks:
         self._issuing = capture.issuing
         self._off = False
         self._running: list[None] = []  # one entry for each hook that runs now, on any thread
-
-    def appeared(self, group: Any, entry: GroupEntry) -> None:
-        """A group became known, in the middle of another wrapper's work."""
-        try:
-            self.attach(group, entry)
-        except BaseException as error:
-            self._capture.fail(PART, error)
+        self.appeared = functools.partial(capture.guard, PART, self.attach)
 
     def attach(self, group: Any, entry: GroupEntry) -> None:
         """Register our hooks with ``group``, which they must not keep alive."""
@@ -93,13 +89,6 @@ class Hooks:
             group.unregister_pre_hook(HOOK_ID)
             group.unregister_post_hook(HOOK_ID)
         self._groups.clear()
-
-    def at_exit(self) -> None:
-        """Take them off while the interpreter is there."""
-        try:
-            self.detach()
-        except BaseException as error:
-            self._capture.fail(PART, error)
 
     def _hook(self, run: Callable[[ThreadState, Any], None]) -> Callable[[Any], None]:
         """What torch calls: every operation of Python's passes here too."""
@@ -146,9 +135,9 @@ class Hooks:
                     None,
                     *[(t.shape, t.dtype, t.is_cpu or t.device) for t in received],
                 ),
-                lambda: operations.described(
-                    row, reference(), entry, _signature(row, told, sent, received)
-                ),
+                row,
+                entry,
+                lambda: (reference(), _signature(row, told, sent, received)),
             )
             issuing[number] = operation, [storage(t) for t in received or sent]
 

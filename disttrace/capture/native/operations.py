@@ -14,11 +14,10 @@ from typing import Any
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import Native
 from disttrace.capture.objects.groups import GroupEntry
-from disttrace.capture.wrapping.call_definition import Define, definition
+from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
+from disttrace.recording.interning import Made
 from disttrace.recording.operation import Operation, ThreadState
-
-ORIGIN = "c++"
 
 
 class NativeOperations:
@@ -32,20 +31,23 @@ class NativeOperations:
         thread: ThreadState,
         frame: types.FrameType,
         key: tuple[Hashable, ...],
-        describe: Callable[[], Define],
+        row: Native,
+        entry: GroupEntry,
+        read: Callable[[], tuple[Any, Signature]],
     ) -> Operation:
-        """Put the begin on record; ``describe`` is called only for a key not seen before.
+        """Put the begin on record; ``read`` gives the group and the signature of a key that was
+        not seen before.
 
         ``frame`` is ours: the issuer's Python frame, if it has one, lies outside it.
         """
-        outside = frame.f_back or frame
-        call, extra = self._capture.calls.find(outside, key, lambda stack: describe()(stack))
-        return self._capture.recorder.begin(thread, call, extra)
 
-    def described(self, row: Native, group: Any, entry: GroupEntry, signature: Signature) -> Define:
-        """A signature as a call record says it; its issuer never waits in the same call."""
-        asynchronous = True if signature.asynchronous else None
-        return definition(self._capture, row, group, entry, signature, asynchronous, ORIGIN)
+        def new(stack: int | None) -> Made:
+            group, signature = read()
+            told = signature.asynchronous or None  # its issuer never waits in the same call
+            return define(self._capture, row, group, entry, signature, told, "c++", stack)
+
+        call, extra = self._capture.calls.find(frame.f_back or frame, key, new)
+        return self._capture.recorder.begin(thread, call, extra)
 
     def done(self, operation: Operation, work: Any, results: Sequence[int] = ()) -> None:
         """The call returned: with a Work or without; ``results`` are the storages it fills."""

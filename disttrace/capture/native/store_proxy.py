@@ -66,22 +66,15 @@ class _Lives:
         """``__init__`` of a backend."""
 
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-            made = None
-            try:
-                made = lives.swap(args, kwargs)
-            except BaseException as error:
-                lives._capture.fail(PART, error)
+            made = guard(PART, lives.swap, args, kwargs)
             if made is None:
                 original(self, *args, **kwargs)
                 return
             proxy, args, kwargs = made
             original(self, *args, **kwargs)
-            try:
-                lives.keep(self, proxy)
-            except BaseException as error:
-                lives._capture.fail(PART, error)
+            guard(PART, lives.keep, self, proxy)
 
-        lives = self
+        lives, guard = self, self._capture.guard
         return __init__
 
     def claim(self, result: Any, group: Any, *args: Any, **kwargs: Any) -> None:

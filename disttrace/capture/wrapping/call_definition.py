@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.calls.arguments import Signature
@@ -15,11 +14,8 @@ from disttrace.recording.operation import Counter
 
 ANYWHERE = "*"  # a backend used directly serves whatever device it is given
 
-Define = Callable[["int | None"], Made]
-"""Makes a call, with the number of its stack: see ``Definitions.call``."""
 
-
-def definition(
+def define(
     capture: Capture,
     row: Row | Native,
     group: Any,
@@ -27,8 +23,9 @@ def definition(
     signature: Signature,
     asynchronous: bool | None,
     origin: str,
-) -> Define:
-    """The definition of one signature, with its sequence."""
+    stack: int | None,
+) -> Made:
+    """The call of one signature, with its sequence: see ``Definitions.call``."""
     if entry.keys.get("ranks") is None or not entry.backends:
         capture.groups.refresh(group, entry)
     device = signature.device
@@ -52,14 +49,9 @@ def definition(
         "reduce_op": signature.reduce_op if "reduce" in row.op else None,
         "root": signature.root,
         "args": signature.args,
+        "stack": stack,
     }
-
-    def define(stack: int | None) -> Made:
-        return capture.recorder.call(
-            row.op, synchronous=asynchronous is False, counter=counter, stack=stack, **keys
-        )
-
-    return define
+    return capture.recorder.call(row.op, synchronous=asynchronous is False, counter=counter, **keys)
 
 
 def _counter(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import importlib
 import os
 from collections.abc import Callable, Hashable, Mapping
 from types import FrameType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from disttrace import errors
 from disttrace.capture.calls.call_site import CallSites
@@ -20,6 +21,8 @@ from disttrace.patching.patcher import Engine
 from disttrace.recording.interning import Made
 from disttrace.recording.operation import KeyTexts, Operation, retail
 from disttrace.recording.recorder import Recorder
+
+T = TypeVar("T")
 
 _UNDESCRIBED = 1000
 """Calls of a part that raise when they are described, before it is taken for the part's fault."""
@@ -81,14 +84,13 @@ class Capture:
         if self.reporter.say(part, sentence):
             self.recorder.note("note", text=sentence)
 
-    def failed(
-        self, part: str, operation: Operation, error: BaseException, *, on_issue: bool = True
-    ) -> None:
-        """The user's call raised ``error``, which the caller raises again."""
+    def guard(self, part: str, ours: Callable[..., T], /, *args: Any, **kwargs: Any) -> T | None:
+        """What ``ours`` returns, called for ``part``; None where it raises."""
         try:
-            self.recorder.failed(operation, error, on_issue=on_issue)
-        except BaseException as ours:
-            self.fail(part, ours)
+            return ours(*args, **kwargs)
+        except BaseException as error:
+            self.fail(part, error)
+            return None
 
     def begin_alone(
         self,
@@ -134,29 +136,24 @@ class Capture:
         self, part: str, operation: Operation | None, error: BaseException | None = None
     ) -> None:
         """The composed operation is over, if one was begun."""
-        if operation is None:
-            return
-        try:
-            thread = self.recorder.threads.state
-            if operation.n in thread.parents:
-                del thread.parents[thread.parents.index(operation.n) :]
-                retail(thread)
-            if error is None:
-                self.recorder.end(operation)
-            else:
-                self.recorder.failed(operation, error, on_issue=False)
-        except BaseException as ours:
-            self.fail(part, ours)
+        if operation is not None:
+            self.guard(part, self._leave, operation, error)
+
+    def _leave(self, operation: Operation, error: BaseException | None) -> None:
+        thread = self.recorder.threads.state
+        if operation.n in thread.parents:
+            del thread.parents[thread.parents.index(operation.n) :]
+            retail(thread)
+        if error is None:
+            self.recorder.end(operation)
+        else:
+            self.recorder.failed(operation, error, on_issue=False)
 
     def poll(self, part: str, poll: Callable[[], bool], last: Callable[[], object]) -> None:
         """Have ``poll`` called by the live thread as long as ``part`` is in service, and ``last``
         at exit."""
 
-        def at_exit() -> None:
-            try:
-                last()
-            except BaseException as error:
-                self.fail(part, error)
+        at_exit = functools.partial(self.guard, part, last)
 
         def stop() -> None:
             atexit.unregister(at_exit)

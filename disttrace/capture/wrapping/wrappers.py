@@ -122,21 +122,14 @@ def compose(
     begins; ``left(operation, result, *arguments)`` is called once it is over."""
 
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        operation = None
-        try:
-            operation = enter(self, args, kwargs, sys._getframe(1))
-        except BaseException as error:
-            capture.fail(part, error)
+        operation = capture.guard(part, enter, self, args, kwargs, sys._getframe(1))
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
             capture.leave(part, operation, error)
             raise
         capture.leave(part, operation)
-        try:
-            left(operation, result, self, *args, **kwargs)
-        except BaseException as error:
-            capture.fail(part, error)
+        capture.guard(part, left, operation, result, self, *args, **kwargs)
         return result
 
     return wrapper
