@@ -184,7 +184,7 @@ class Session:
             "filesystem": filesystem(self.config.dir),
         }
         versions = [] if self._versions is None else [{DEF: "versions", **self._versions}]
-        return [first, *versions, *self.capture.known()]
+        return [first, *versions, *self.capture.groups.definitions()]
 
     def _torch_arrived(self, module: ModuleType) -> None:
         """torch.distributed was imported: find out what it can do and install the parts."""

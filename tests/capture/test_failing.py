@@ -41,10 +41,7 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
         "capture.native.operator_calls:OperatorCalls._arm",
         frozenset({"operations issued by C++", "waits of functional collectives"}),
     ),
-    (
-        "capture.instrumentation.rejected_calls:Refusals._record",
-        frozenset({"calls refused by torch"}),
-    ),
+    ("capture.instrumentation.rejected_calls:_record", frozenset({"calls refused by torch"})),
     ("capture.native.hooks:Hooks.attach", frozenset({"operations issued by C++"})),
     ("capture.instrumentation.functions:_begin", frozenset({"composed operations"})),
     ("capture.instrumentation.subclasses:subclasses", frozenset({"Python subclasses"})),

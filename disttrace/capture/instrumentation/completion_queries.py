@@ -7,6 +7,7 @@ future is followed to its end by the poller, which the live thread runs.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,16 +18,14 @@ from disttrace.capture.wrapping.wrappers import after
 
 PART = "completion without a wait"
 
-# What each method says: it returns whether the work is complete, or a future outlives the Work.
-_TELLS = "is_completed"
-_OUTLIVES = frozenset({"get_future", "get_future_result"})
-_HANDED = "_set_forward_pass_work_handle"
-METHODS = (_TELLS, *sorted(_OUTLIVES), "synchronize", "result", "block_current_stream")
+_OUTLIVES = frozenset({"get_future", "get_future_result"})  # a future outlives the Work
+METHODS = ("is_completed", *sorted(_OUTLIVES), "synchronize", "result", "block_current_stream")
 
 
 def install(capture: Capture) -> None:
     """Patch what this torch has, and have works polled."""
-    works = capture.works
+    works, threads = capture.works, capture.recorder.threads
+    attribute = functools.partial(capture.engine.attribute, PART)
 
     def last_look() -> None:
         """What is complete by now is on record as complete, and nothing is held."""
@@ -39,40 +38,30 @@ def install(capture: Capture) -> None:
     capture.engine.on_undo(PART, "works held", works.release)
     capture.poll(PART, works.poll, last_look)
 
-    def instrument(owner: type) -> None:
-        if issubclass(owner, Work):
-            for name in METHODS:
-                wrapper = after(capture, PART, _look(capture, name))
-                capture.engine.attribute(PART, owner, name, wrapper)
+    def asking(name: str) -> Callable[..., Any]:
+        get, tells, outlives = works.get, name == "is_completed", name in _OUTLIVES
 
-    capture.instrumenters.append(instrument)
-    instrument(Work)
-    if hasattr(Reducer, _HANDED):
-        capture.engine.attribute(PART, Reducer, _HANDED, after(capture, PART, _handed(capture)))
+        def look(result: Any, work: Any, *args: Any, **kwargs: Any) -> None:
+            operation = get(work)
+            if operation is not None and not threads.state.inside:
+                works.asked(operation, name)
+                if tells:
+                    works.observed(operation, complete=bool(result))
+                elif outlives:
+                    works.keep(work)
 
-
-def _look(capture: Capture, name: str) -> Callable[..., None]:
-    works, threads = capture.works, capture.recorder.threads
-    get, tells, outlives = works.get, name == _TELLS, name in _OUTLIVES
-
-    def look(result: Any, work: Any, *args: Any, **kwargs: Any) -> None:
-        operation = get(work)
-        if operation is not None and not threads.state.inside:
-            works.asked(operation, name)
-            if tells:
-                works.observed(operation, complete=bool(result))
-            elif outlives:
-                works.keep(work)
-
-    return look
-
-
-def _handed(capture: Capture) -> Callable[..., None]:
-    works = capture.works
+        return after(capture, PART, look)
 
     def handed(result: Any, reducer: Any, work: Any, *args: Any, **kwargs: Any) -> None:
         operation = works.get(work)
         if operation is not None:
             works.asked(operation, "Reducer")
 
-    return handed
+    def instrument(owner: type) -> None:
+        if issubclass(owner, Work):
+            for name in METHODS:
+                attribute(owner, name, asking(name))
+
+    capture.instrumenters.append(instrument)
+    instrument(Work)
+    attribute(Reducer, "_set_forward_pass_work_handle", after(capture, PART, handed))

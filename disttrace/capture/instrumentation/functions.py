@@ -5,8 +5,10 @@ Functions get other code (see engine.py), so names imported before tracing start
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import os
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -14,10 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
-from torch._C._distributed_c10d import ProcessGroup
 
 from disttrace.capture.instrumentation.constructors import plain_value
-from disttrace.capture.objects.groups import GroupEntry, default_group
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import compose
 from disttrace.recording.operation import Operation
@@ -110,13 +110,11 @@ def _wrapper(capture: Capture, row: Row, original: types.FunctionType) -> Callab
 
 
 def _begin(capture: Capture, op: str, arguments: dict[str, Any], frame: Any) -> Operation:
-    entry = _group_entry(capture, arguments.get("group"), op)
-    given: dict[str, Any] = {}
-    for name, value in arguments.items():
-        if name not in _LEFT_OUT:
-            plain = _plain(value)
-            if plain is not None:
-                given[name] = plain
+    group = arguments.get("group")
+    by_default = op.endswith(("_object", "_object_list"))  # on the default group
+    entry = capture.groups.passed(group) if by_default or group is not None else None
+    told = {name: _plain(value) for name, value in arguments.items() if name not in _LEFT_OUT}
+    given = {name: value for name, value in told.items() if value is not None}
     if op == "init_process_group":
         _claim(capture, given)
     keys = {"args": given or None, "async": False}
@@ -125,19 +123,18 @@ def _begin(capture: Capture, op: str, arguments: dict[str, Any], frame: Any) -> 
 
 def _claim(capture: Capture, given: dict[str, Any]) -> None:
     """Rank and world size as this process claims them towards the others."""
-    import os
-
     claims = {}
     for name, variable in (("rank", "RANK"), ("world_size", "WORLD_SIZE")):
         value = given.get(name)
         if value is None or value == -1:
             value = os.environ.get(variable)
-        try:
-            claims[name] = int(value) if value is not None else None
-        except ValueError:  # torch will say what is wrong with it
-            claims[name] = None
+        if value is not None:
+            with contextlib.suppress(ValueError):  # torch will say what is wrong with it
+                claims[name] = int(value)
     local = os.environ.get("LOCAL_RANK", "")
-    capture.identified(local_rank=int(local) if local.isdecimal() else None, **claims)
+    if local.isdecimal():
+        claims["local_rank"] = int(local)
+    capture.on_identity(claims)
 
 
 def _joined(capture: Capture) -> None:
@@ -147,13 +144,6 @@ def _joined(capture: Capture) -> None:
         entry = groups.of(group)
         if entry.keys.get("ranks") is None:
             groups.refresh(group, entry)
-
-
-def _group_entry(capture: Capture, group: Any, op: str) -> GroupEntry | None:
-    """The group an operation is on: the default group where none is given."""
-    if group is None and op.endswith(("_object", "_object_list")):
-        group = default_group()
-    return capture.groups.of(group) if isinstance(group, ProcessGroup) else None
 
 
 def _plain(value: Any) -> Any:

@@ -17,22 +17,15 @@ from disttrace.recording.operation import Operation
 
 PART = "groups made out of groups"
 
-# Method, and the operation's name.
-METHODS: tuple[tuple[str, str], ...] = (
-    ("split_group", "split_group"),
-    ("merge_remote_group", "merge_remote_group"),
-    ("shrink", "shrink_group"),
-    ("reconfigure", "reconfigure"),
-    ("abort", "abort"),
-    ("shutdown", "shutdown"),
-)
+METHODS = ("split_group", "merge_remote_group", "shrink", "reconfigure", "abort", "shutdown")
+_RENAMED = {"shrink": "shrink_group"}  # as torch's function for the same
 
 
 def install(capture: Capture) -> None:
     """Patch what this torch has."""
     for owner in (ProcessGroup, Backend):
-        for method, op in METHODS:
-            wrapper = functools.partial(_wrapper, capture, op)
+        for method in METHODS:
+            wrapper = functools.partial(_wrapper, capture, _RENAMED.get(method, method))
             capture.engine.attribute(PART, owner, method, wrapper)
 
 

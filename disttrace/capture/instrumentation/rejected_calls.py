@@ -15,8 +15,7 @@ from typing import Any
 import torch.distributed.distributed_c10d as c10d
 
 from disttrace import errors
-from disttrace.capture.calls.operations import ROWS
-from disttrace.capture.objects.groups import GroupEntry, default_group
+from disttrace.capture.calls.operations import ROWS, Row
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
 
@@ -39,65 +38,43 @@ def install(capture: Capture) -> None:
     from torch.distributed import c10d_logger
 
     original = getattr(c10d_logger, _REPORT, None)
-    if original is not None:
-        report = before(capture, PART, Refusals(capture, c10d_logger).report)(original)
-        capture.engine.value(PART, c10d_logger, _REPORT, report)
+    if original is None:
+        return
 
-
-class Refusals:
-    """Calls that raised and reached no method."""
-
-    def __init__(self, capture: Capture, logger: types.ModuleType) -> None:
-        self._capture = capture
-        self._logger_file = logger.__file__
-
-    def report(self, name: str, *args: Any, **kwargs: Any) -> None:
+    def report(name: str, *args: Any, **kwargs: Any) -> None:
         """``_get_msg_dict(function's name, *arguments)`` was called."""
         error = sys.exc_info()[1]
-        if name in _FUNCTIONS and error is not None and not self._known(error):
-            self._record(name, args, kwargs, error, sys._getframe(2))
+        if name in _FUNCTIONS and error is not None and not _known(error, c10d_logger.__file__):
+            _record(capture, _FUNCTIONS[name], _given(name, args, kwargs), error, sys._getframe(2))
 
-    def _known(self, error: BaseException) -> bool:
-        """Whether the exception came through another wrapper, or another decorated function."""
-        traceback = error.__traceback__
-        inner = traceback.tb_next if traceback is not None else None
-        while inner is not None:
-            file = inner.tb_frame.f_code.co_filename
-            if file == self._logger_file or errors.is_our_file(file):
-                return True
-            inner = inner.tb_next
-        return False
+    capture.engine.value(PART, c10d_logger, _REPORT, before(capture, PART, report)(original))
 
-    def _record(
-        self,
-        name: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        error: BaseException,
-        frame: types.FrameType,
-    ) -> None:
-        capture = self._capture
-        given = _given(name, args, kwargs)
-        inside = capture.recorder.threads.state.inside
-        entry = None if inside else _group(capture, given.get("group"))
-        if entry is None:
-            return
-        row = _FUNCTIONS[name]
-        ranks = {
-            key: int.__index__(given[key]) for key in _RANKS if isinstance(given.get(key), int)
-        }
-        operation = capture.begin_alone(  # it took no number
-            frame,
-            row.op,
-            (entry.n, *ranks.items()),
-            {
-                "kind": row.kind,
-                "group": entry.n,
-                "backend": entry.backend(None),
-                "args": ranks or None,
-            },
-        )
-        capture.recorder.failed(operation, error, on_issue=True)
+
+def _known(error: BaseException, logger_file: str) -> bool:
+    """Whether the exception came through another wrapper, or another decorated function."""
+    traceback = error.__traceback__
+    inner = traceback.tb_next if traceback is not None else None
+    while inner is not None:
+        file = inner.tb_frame.f_code.co_filename
+        if file == logger_file or errors.is_our_file(file):
+            return True
+        inner = inner.tb_next
+    return False
+
+
+def _record(
+    capture: Capture, row: Row, given: dict[str, Any], error: BaseException, frame: types.FrameType
+) -> None:
+    inside = capture.recorder.threads.state.inside
+    entry = None if inside else capture.groups.passed(given.get("group"))
+    if entry is None:
+        return
+    ranks = {key: int.__index__(given[key]) for key in _RANKS if isinstance(given.get(key), int)}
+    keys = {"kind": row.kind, "group": entry.n, "backend": entry.backend(None)}
+    key = (entry.n, *ranks.items())
+    # It took no number.
+    operation = capture.begin_alone(frame, row.op, key, {**keys, "args": ranks or None})
+    capture.recorder.failed(operation, error, on_issue=True)
 
 
 def _given(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -107,9 +84,3 @@ def _given(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
         return dict(inspect.signature(function).bind_partial(*args, **kwargs).arguments)
     except (AttributeError, TypeError):
         return kwargs
-
-
-def _group(capture: Capture, given: Any) -> GroupEntry | None:
-    """The group of the call: the default group where none is given; None without any."""
-    given = default_group() if given is None else given
-    return capture.groups.of(given) if isinstance(given, c10d.ProcessGroup) else None

@@ -40,9 +40,8 @@ def install(capture: Capture) -> None:
 
 
 def _agent(capture: Capture, agent: type) -> None:
-    identified = before(capture, PART, lambda *_, **__: capture.identified(role="agent"))
     patch = functools.partial(capture.engine.attribute, PART, agent)
-    patch("run", identified)
+    patch("run", before(capture, PART, lambda *_, **__: capture.on_identity({"role": "agent"})))
     patch("_rendezvous", _operation(capture, "rendezvous", _expected, _found))
     patch("_exit_barrier", _operation(capture, "exit_barrier", _nodes))
 
@@ -108,14 +107,11 @@ def _processes(capture: Capture, workers: Workers, context: type) -> None:
         capture.on_stopping()
         return {"signal": getattr(death_sig, "name", "SIGTERM"), "timeout": timeout}
 
-    def started(processes: Any) -> None:
-        workers.started(processes)
-
     def stopped(processes: Any, *args: Any, **kwargs: Any) -> None:
         workers.look(processes, now=True)
 
     patch = functools.partial(capture.engine.attribute, PART, context)
-    patch("start", _operation(capture, "start_workers", starting, started))
+    patch("start", _operation(capture, "start_workers", starting, workers.started))
     patch("wait", after(capture, PART, waited))
     patch("close", _operation(capture, "stop_workers", stopping, stopped))
 
@@ -142,7 +138,6 @@ def _children(capture: Capture, workers: Workers, popen: type) -> None:
 
 def _events(capture: Capture, record: Any) -> None:
     """The rendezvous's own events, which go to a null handler otherwise."""
-
     signature = inspect.signature(record)
 
     def told(*args: Any, **kwargs: Any) -> None:
@@ -171,26 +166,28 @@ def _operation(
     ``arguments`` gets what the method gets; where it returns None the call is no operation.
     ``outcome`` gets the same after the call, and what it returns joins the arguments.
     """
-
     asked: dict[int, dict[str, Any]] = {}  # by operation, until its call returns
 
     def enter(owner: Any, args: Any, kwargs: Any, frame: Any) -> Operation | None:
         given = arguments(owner, *args, **kwargs)
         if given is None:
             return None
-        given = {key: value for key, value in given.items() if value is not None}
+        given = _told(given)
         keys = {"args": given, "async": False}
         operation = capture.begin_composed(frame, op, str(given), keys=keys)
         asked[operation.n] = given
         return operation
 
     def left(operation: Operation | None, result: Any, *args: Any, **kwargs: Any) -> None:
-        given = asked.pop(operation.n, None) if operation is not None else None
-        if given is None or outcome is None or operation is None:
+        if operation is None:
             return
-        found = outcome(*args, **kwargs) or {}
-        found = {key: value for key, value in found.items() if value is not None}
+        given = asked.pop(operation.n)
+        found = _told((outcome and outcome(*args, **kwargs)) or {})
         if found:
             capture.recorder.define("call", n=operation.call.n, args={**given, **found})
 
     return lambda original: compose(capture, PART, original, enter, left)
+
+
+def _told(keys: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in keys.items() if value is not None}

@@ -27,7 +27,7 @@ class GroupEntry:
     backends: dict[str, str] = field(default_factory=dict)  # device type -> backend
     collectives: dict[str | None, Counter] = field(default_factory=dict)
     streams: dict[tuple[str, int, int | None], Counter] = field(default_factory=dict)
-    reference: weakref.ref[Any] | None = None
+    reference: Callable[[], Any] = lambda: None  # a weak one, to the group
     store: StoreEntry | None = None
     new_counter: Callable[[], Counter] = Counter  # the core's own
 
@@ -93,6 +93,13 @@ class Groups:
         """The entry of a ProcessGroup or Backend, registered if it was never seen."""
         entry = self._registry.get(id(group))
         return entry if entry is not None else self._register(group)
+
+    def passed(self, group: Any) -> GroupEntry | None:
+        """The entry of a ``group`` argument, where None is the default group; None without any."""
+        from torch.distributed import distributed_c10d as c10d
+
+        group = c10d._world.default_pg if group is None else group
+        return self.of(group) if isinstance(group, c10d.ProcessGroup) else None
 
     def group_made(self, group: Any, store: Any, rank: int | None, size: int | None) -> GroupEntry:
         """A ProcessGroup was constructed over ``store``."""
@@ -163,11 +170,11 @@ class Groups:
 
     def _add(self, group: Any, entry: GroupEntry) -> GroupEntry:
         entry.keys.setdefault("t", self._recorder.now())
+        entry.reference = weakref.ref(group)
         if entry.n > 0:
             self._forget()
             self._definitions[entry.n] = entry
             self._recorder.define("group", n=entry.n, **_said(entry))
-        entry.reference = weakref.ref(group)
         self._registry.add(group, entry)
         for tell in self.on_new:
             tell(group, entry)
@@ -182,11 +189,7 @@ class Groups:
         """A program may make groups for ever: of those that went away, keep the last."""
         if len(self._definitions) < self._forget_at:
             return
-        gone = [
-            n
-            for n, entry in list(self._definitions.items())
-            if entry.reference is not None and entry.reference() is None
-        ]
+        gone = [n for n, e in list(self._definitions.items()) if e.reference() is None]
         for n in gone[:-_GONE]:
             del self._definitions[n]
         self._forget_at = 2 * len(self._definitions) + _GONE
@@ -196,8 +199,7 @@ class Groups:
         unclaimed = self._unclaimed.get(id(group))
         keys = unclaimed if unclaimed is not None else described(group)
         for entry in self._definitions.values() if unclaimed is None else ():
-            gone = entry.reference is not None and entry.reference() is None
-            if gone and keys.get("name") and _same(entry.keys, keys):
+            if entry.reference() is None and keys.get("name") and _same(entry.keys, keys):
                 entry.reference = weakref.ref(group)
                 return self._registry.add(group, entry)
         entry = self._new_entry(keys)
@@ -230,28 +232,16 @@ def described(group: Any) -> dict[str, Any]:
     return keys
 
 
-def default_group() -> Any:
-    """torch's default group; None where there is none."""
-    from torch.distributed import distributed_c10d as c10d
-
-    return getattr(getattr(c10d, "_world", None), "default_pg", None)
-
-
 def registered(group: Any) -> dict[str, Any]:
     """Members and backends as ``torch.distributed`` has them, empty for a group unknown to it."""
     from torch.distributed import distributed_c10d as c10d
 
-    world = getattr(c10d, "_world", None)
-    if world is None:
-        return {}
     keys: dict[str, Any] = {}
     try:
-        members = world.pg_group_ranks.get(group)
+        world = c10d._world
+        members = world.pg_group_ranks.get(group)  # ranks in the group by global ones
         if members is not None:
-            ranks = [0] * len(members)
-            for global_rank, group_rank in members.items():
-                ranks[group_rank] = global_rank
-            keys["ranks"] = ranks
+            keys["ranks"] = sorted(members, key=members.__getitem__)
         config = world.pg_backend_config.get(group)
         if config is not None:
             keys["backends"] = _backends(config)

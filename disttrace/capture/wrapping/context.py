@@ -45,6 +45,7 @@ class Capture:
         self.broken: set[str] = set()  # parts taken out of service
         self._undescribed: dict[str, int] = {}  # by part: calls that could not be described
         self.on_stopping: Callable[[], None] = lambda: None  # a launcher stops its workers
+        # This process claims a rank, a world size, a role.
         self.on_identity: Callable[[Mapping[str, Any]], None] = lambda keys: None
         # Whether a process launched here has a journal in the folder, by its pid; the second value
         # where that cannot be told.
@@ -163,14 +164,6 @@ class Capture:
         self.pollers.append(poll)
         atexit.register(at_exit)
         self.engine.on_undo(part, "the poller", stop)
-
-    def identified(self, **keys: Any) -> None:
-        """This process claims a rank, a world size."""
-        self.on_identity({key: value for key, value in keys.items() if value is not None})
-
-    def known(self) -> list[dict[str, Any]]:
-        """Definitions that a forked child's journal must repeat."""
-        return self.groups.definitions()
 
 
 def _at_once(name: str, callback: Callable[[ModuleType], None]) -> None:
