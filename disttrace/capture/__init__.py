@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from disttrace.capture.instrumentation.annotations import Annotated
 from disttrace.capture.wrapping.context import Capture
+from disttrace.patching import dynamo
 
 _current: Capture | None = None
 
@@ -31,7 +32,9 @@ def activate(capture: Capture) -> None:
     _current = capture
     for part in parts():
         capture.guard(part.PART, part.install, capture)
-    _skip_our_frames()
+    # torch.compile must not compile what runs inside a compiled region.
+    ours = [m for name, m in sys.modules.items() if name.startswith("disttrace.") and m is not None]
+    dynamo.skip_module(*ours)
 
 
 def deactivate() -> None:
@@ -55,15 +58,8 @@ def coverage() -> Coverage:
     if not dist.is_available():
         nothing = "this torch was built without torch.distributed: there is nothing to trace"
         return Coverage([], [nothing], [])
-    from disttrace.capture.parts import devices, survey
+    from disttrace.capture.native.flight_recorder import statements
+    from disttrace.capture.parts import survey
 
     parts, missing = survey(_current)
-    return Coverage(parts, missing, devices())
-
-
-def _skip_our_frames() -> None:
-    """Keep torch.compile from compiling what runs inside a compiled region."""
-    from disttrace.patching import dynamo
-
-    ours = [m for name, m in sys.modules.items() if name.startswith("disttrace.") and m is not None]
-    dynamo.skip_module(*ours)
+    return Coverage(parts, missing, list(statements()))

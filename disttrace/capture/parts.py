@@ -22,7 +22,6 @@ from disttrace.capture.launcher import elastic
 from disttrace.capture.native import (
     device_completion,
     dispatcher,
-    flight_recorder,
     functional,
     hooks,
     store_proxy,
@@ -65,8 +64,3 @@ def survey(capture: Capture | None) -> tuple[list[tuple[str, str]], list[str]]:
             state = f"active, {count} patches" if count else "nothing to patch here"
         states.append((part.PART, state))
     return states, missing.sentences()
-
-
-def devices() -> list[tuple[str, str, str]]:
-    """(backend, how the completion of its operations is seen, what to set for it or "")."""
-    return list(flight_recorder.statements())

@@ -116,9 +116,8 @@ class Definitions:
         and once definitions are at their bound, that part goes into each begin record. Keys that
         are None are left out.
         """
-        known = {key: value for key, value in keys.items() if value is not None}
-        varying = {key: known.pop(key) for key in VARYING if key in known}
-        fixed = known
+        fixed = {key: value for key, value in keys.items() if value is not None}
+        varying = {key: fixed.pop(key) for key in VARYING if key in fixed}
         with self.lock:
             for key in ("stack", "group", "store"):
                 if fixed.get(key, 1) < 1:  # unknown, or without a definition of its own

@@ -256,8 +256,12 @@ class Recorder(Definitions):
         number = journal.number + 1
         head = {"seg": number, "format": fmt.FORMAT, "process": self._process(), "t": self.now()}
         first = encode(head) + b"\n"
+
+        def dropped(segment: int) -> None:
+            journal.define({fmt.DEF: "dropped", "t": self.now(), "segment": segment})
+
         copies = [line[:-2] + b',"r":1}\n' for line in self.core.begins_in_flight()]
-        journal.open_segment([first, *copies], lambda n: journal.define(self._dropped(n)))
+        journal.open_segment([first, *copies], dropped)
         self._in_background = 0
         self._publish(journal, last)
 
@@ -281,9 +285,6 @@ class Recorder(Definitions):
         for line in lines:
             journal.append(line)
         self.core.put = journal.put
-
-    def _dropped(self, segment: int) -> dict[str, Any]:
-        return {fmt.DEF: "dropped", "t": self.now(), "segment": segment}
 
     def _fail(self, error: BaseException) -> None:
         if not self.off:

@@ -38,9 +38,15 @@ _STORE_ARGUMENTS: dict[str, tuple[str, ...]] = {
     "FileStore": ("file_name", "world_size"),
     "HashStore": (),
 }
-_BACKENDS = ("ProcessGroupGloo", "ProcessGroupNCCL", "ProcessGroupUCC", "ProcessGroupXCCL")
+BACKENDS = {
+    "gloo": "ProcessGroupGloo",
+    "nccl": "ProcessGroupNCCL",
+    "xccl": "ProcessGroupXCCL",
+    "ucc": "ProcessGroupUCC",
+}
 _GROUP = ("store", "rank", "size")
 _RENAMED = {"host_name": "host", "file_name": "path"}
+_PLACE = {"host": "host", "port": "port", "path": "path", "is_master": "server"}
 
 
 def install(capture: Capture) -> None:
@@ -50,7 +56,7 @@ def install(capture: Capture) -> None:
         owner = getattr(c10d, name, None)
         if owner is not None:
             patch(owner, "__init__", functools.partial(_store, part, owner, arguments))
-    for name in _BACKENDS:
+    for name in BACKENDS.values():
         owner = getattr(c10d, name, None)
         if owner is not None:
             patch(owner, "__init__", functools.partial(_backend, part, owner))
@@ -95,11 +101,7 @@ def _store(part: Part, owner: type, names: tuple[str, ...], original: Function) 
 
     def begin(thread: ThreadState, store: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
         given = arguments_of(names, args, kwargs)
-        where: dict[str, Any] = {
-            key: given[key] for key in ("host", "port", "path") if key in given
-        }
-        if "is_master" in given:
-            where["server"] = given["is_master"]
+        where = {told: given[key] for key, told in _PLACE.items() if key in given}
         entry = stores.constructing(store, type(store).__name__, **where)
         # The name that people know, whatever Python subclass this is.
         op = next(c.__name__ for c in type(store).__mro__ if c.__name__ in _STORE_ARGUMENTS)
@@ -107,11 +109,7 @@ def _store(part: Part, owner: type, names: tuple[str, ...], original: Function) 
 
     def done(thread: ThreadState, operation: Operation, store: Any, args: Any, result: Any) -> None:
         capture.recorder.end(operation)
-        entry = stores.of(store)
-        seen = known_keys(store)
-        if entry.keys.get("server"):
-            seen.pop("address", None)
-        stores.constructed(entry, **seen)
+        stores.constructed(stores.of(store), known_keys(store))
 
     return wrap(part, original, begin, done, owner=owner, name="__init__")
 
@@ -159,12 +157,8 @@ def arguments_of(
 ) -> dict[str, Any]:
     """Arguments by name, those that JSON can hold; time-outs in seconds."""
     named = dict(zip(names, args)) | kwargs
-    result: dict[str, Any] = {}
-    for name, value in named.items():
-        plain = plain_value(value)
-        if plain is not None:
-            result[_RENAMED.get(name, name)] = plain
-    return result
+    told = {_RENAMED.get(name, name): plain_value(value) for name, value in named.items()}
+    return {name: value for name, value in told.items() if value is not None}
 
 
 def plain_value(value: Any) -> Any:

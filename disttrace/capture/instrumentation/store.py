@@ -12,6 +12,7 @@ from typing import Any
 from torch._C._distributed_c10d import Store
 
 from disttrace.capture.hot_path import native, plain
+from disttrace.capture.objects.stores import StoreEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part, after
 from disttrace.journal.format import STORE
@@ -98,22 +99,20 @@ class StorePart(Part):
     def begin(
         self, thread: ThreadState, frame: Any, store: Any, /, *args: Any, **kwargs: Any
     ) -> Operation:
-        capture = self.capture
-        call, extra = capture.recorder.call(
-            f"store.{self._row.method}",
-            synchronous=True,
-            counter=None,
-            kind=STORE,
-            store=capture.stores.of(store).n,
-            stack=capture.sites.stack(frame),
-            origin="python",
-            **{"async": False},
-        )
-        return capture.recorder.begin(thread, call, extra + self._describe(*args, **kwargs))
+        entry, told = self.capture.stores.of(store), self._describe(*args, **kwargs)
+        return begin(self.capture, frame, self._row, entry, "python", told)
 
     def returned(self, thread: ThreadState, operation: Operation, result: Any) -> None:
         extra = b',"n":%d' % size(result) if self._row.returns_value else b""
         self.capture.recorder.end(operation, extra)
+
+
+def begin(
+    capture: Capture, frame: Any, row: Row, store: StoreEntry, origin: str, told: bytes
+) -> Operation:
+    """Begin an operation of ``store``; ``told`` is of ``key_and_size``."""
+    keys = {"kind": STORE, "store": store.n, "origin": origin, "async": False}
+    return capture.begin_alone(frame, f"store.{row.method}", (store.n, origin), keys, told)
 
 
 def key_and_size(keys: KeyTexts, row: Row, /, *args: Any, **kwargs: Any) -> bytes:

@@ -42,10 +42,7 @@ class Asker(Generic[_T]):
     def answer(self, timeout_s: float = 0.0) -> _T | None:
         """What the question gave, None while it is not there; raises what the question raised."""
         try:
-            if timeout_s:
-                found = self._answers.get(timeout=timeout_s)
-            else:
-                found = self._answers.get_nowait()
+            found = self._answers.get(timeout=timeout_s)
         except queue.Empty:
             return None
         self.busy = False

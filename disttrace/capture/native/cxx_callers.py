@@ -81,8 +81,5 @@ def watch(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
 
 def guarded(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
     """Call ``appeared`` where the program is in the middle of something else."""
-    try:
-        with dynamo.unseen():
-            appeared()
-    except BaseException as error:
-        capture.fail(part, error)
+    with dynamo.unseen():
+        capture.guard(part, appeared)

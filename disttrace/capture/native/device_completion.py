@@ -124,7 +124,7 @@ class DeviceOperations(Unwatched):
         self._blocking = _on(_BLOCKING)
         self._clean_up_only = os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") == _CLEAN_UP_ONLY
         self._channels: dict[str, _Channel] = {}
-        self._recorders: dict[int, str | None] = {}  # by group
+        self._recorders: dict[int | None, str | None] = {}  # by group
         self.forget()
 
     def forget(self) -> None:
@@ -240,10 +240,8 @@ class DeviceOperations(Unwatched):
         def put() -> _Found:
             if channel.name not in QUERIED:
                 return channel, ask(question)
-            answers: list[Answer] = []
             self._bind_device()
-            self.captures.query(lambda: answers.append(ask(question)))
-            return channel, answers[0] if answers else None
+            return channel, self.captures.query(lambda: ask(question))
 
         self._asker.ask(put)
 
@@ -436,21 +434,17 @@ class DeviceOperations(Unwatched):
         )
 
     def _recorder_of(self, call: Call) -> str | None:
-        number = call.group
-        if number is None:
-            return None
-        if number not in self._recorders:
-            self._recorders[number] = self._resolve(number)
-        return self._recorders[number]
+        if call.group not in self._recorders:
+            self._recorders[call.group] = self._resolve(call.group)
+        return self._recorders[call.group]
 
-    def _resolve(self, number: int) -> str | None:
+    def _resolve(self, number: int | None) -> str | None:
         entry = self._capture.groups.by_number(number)
         if entry is None:
             return None
-        group = entry.reference() if entry.reference is not None else None
         for device, backend in entry.backends.items():
             if ends_on_device(backend, device):
-                kind = None if group is None else flight_recorder.implementation(group, device)
+                kind = flight_recorder.implementation(entry.reference(), device)
                 name = flight_recorder.recorder_of(backend, kind)
                 known = name is not None and self._channel(name).ask is not None
                 return name if known else None

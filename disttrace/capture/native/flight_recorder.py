@@ -30,19 +30,14 @@ COMPLETED = "completed"
 # Implementations, by what their group's backend is, and the recorder they write to. A hook's
 # recorder says itself when an operation is complete; a native one queries events.
 NATIVE = "nccl"
-_RECORDERS: Mapping[str, str] = {
+_RECORDERS: Mapping[str | None, str] = {
     "ProcessGroupNCCL": NATIVE,
     "ProcessGroupNCCL2": "nccl2",
     "ProcessGroupNCCLLazy": "nccl-lazy",
     "ProcessGroupXCCL": "xccl",
 }
-_BY_NAME: Mapping[str, str] = {
-    "nccl2": "nccl2",
-    "nccl-lazy": "nccl-lazy",
-    "nccl-legacy": NATIVE,
-    "xccl": "xccl",
-}
-QUERIED = frozenset({NATIVE, "xccl"})
+_DUMPS = {NATIVE: "_dump_nccl_trace", "xccl": "_dump_xccl_trace"}
+QUERIED = frozenset(_DUMPS)
 """Recorders that query a device when they are asked."""
 
 _OPENING = b'{"collective_seq_id":'
@@ -119,11 +114,11 @@ def recorder_of(backend: str | None, implemented_by: str | None) -> str | None:
     The class decides: from torch 2.15 on `nccl` may be either of two. Where it is hidden
     (TORCH_DISTRIBUTED_DEBUG=DETAIL wraps backends), the name and torch's own switch must do.
     """
-    if implemented_by is not None and implemented_by in _RECORDERS:
+    if implemented_by in _RECORDERS:
         return _RECORDERS[implemented_by]
-    if backend == "nccl":
-        return "nccl2" if nccl_is_second() else NATIVE
-    return _BY_NAME.get(backend or "")
+    if backend in ("nccl", "nccl-legacy"):
+        return "nccl2" if backend == "nccl" and nccl_is_second() else NATIVE
+    return backend if backend in _RECORDERS.values() else None
 
 
 def nccl_is_second() -> bool:
@@ -138,19 +133,14 @@ def source(recorder: str) -> Ask | None:
     """How to ask a recorder; None where this torch has none of that name."""
     import torch._C._distributed_c10d as c10d
 
-    free: Callable[[bool], bytes] | None
-    if recorder == NATIVE:
-        free, bound = gil_free.nccl_json(), getattr(c10d, "_dump_nccl_trace", None)
-    elif recorder == "xccl":
-        free, bound = None, getattr(c10d, "_dump_xccl_trace", None)
-    else:
-        free, bound = gil_free.named_json(recorder), getattr(c10d, "_dump_fr_trace", None)
-        if bound is not None and "backend" not in (bound.__doc__ or ""):
-            return None
-        if bound is not None:
-            bound = functools.partial(bound, backend=recorder)
+    bound = getattr(c10d, _DUMPS.get(recorder, "_dump_fr_trace"), None)
     if bound is None:
         return None
+    free = gil_free.nccl_json() if recorder == NATIVE else None
+    if recorder not in _DUMPS:
+        if "backend" not in (bound.__doc__ or ""):
+            return None
+        free, bound = gil_free.named_json(recorder), functools.partial(bound, backend=recorder)
     # What stands there in Python is another's: it knows more than C++ does.
     if free is not None and _is_builtin(bound):
         return functools.partial(from_json, free)
@@ -212,12 +202,8 @@ def from_binding(dump: Callable[..., bytes], question: Question) -> Answer:
     asking = functools.partial(
         dump, includeCollectives=True, includeStackTraces=False, onlyActive=question.active
     )
-
-    def entries(text: bytes) -> Sequence[Any]:
-        found: Sequence[Any] = pickle.loads(text).get("entries", [])  # of torch in this process
-        return found
-
-    return _answer(asking, entries, record, question)
+    # It is torch in this process that pickled.
+    return _answer(asking, lambda text: pickle.loads(text).get("entries", []), record, question)
 
 
 def from_json(dump: Callable[[bool], bytes], question: Question) -> Answer:
@@ -231,30 +217,23 @@ def _answer(
     parse: Callable[[_E], Record],
     question: Question,
 ) -> Answer:
-    """Ask, and read the clocks around it."""
+    """Ask, and read the clocks around it; then take the entries that matter, in order, while
+    others threads may go on after every few."""
     offset, _ = unix_offset()
     asked = time.perf_counter_ns()
     text = dump()
     answered = time.perf_counter_ns()
     entries = split(text)
-    records = {each.key: each for each in _newest(entries, parse, question)}
-    return Answer(records, not question.active, asked, answered, offset, not entries)
-
-
-def _newest(
-    entries: Sequence[_E], parse: Callable[[_E], Record], question: Question
-) -> list[Record]:
-    """The entries that matter, in order; others threads may go on after every few."""
-    found: list[Record] = []
+    newest_first: dict[Key, Record] = {}
     for index, entry in enumerate(reversed(entries)):
         each = parse(entry)
         if each.created < question.since and each.number < question.number:
             break
-        found.append(each)
+        newest_first[each.key] = each
         if index % _STEP == _STEP - 1:
             time.sleep(0)
-    found.reverse()
-    return found
+    records = dict(reversed(newest_first.items()))
+    return Answer(records, not question.active, asked, answered, offset, not entries)
 
 
 def _entries(text: bytes) -> list[bytes]:
@@ -304,12 +283,10 @@ def statements() -> Iterator[tuple[str, str, str]]:
         ("nccl-legacy", "ProcessGroupNCCL"),
         ("xccl", "ProcessGroupXCCL"),
     ):
-        if not hasattr(c10d, kind) or (
-            backend == "nccl-legacy" and not hasattr(c10d, "ProcessGroupNCCL2")
-        ):
+        legacy = backend == "nccl-legacy"
+        if not hasattr(c10d, kind) or (legacy and not hasattr(c10d, "ProcessGroupNCCL2")):
             continue
-        recorder = recorder_of(backend, kind)
-        assert recorder is not None
+        recorder = _RECORDERS[kind]
         ask = source(recorder)
         if ask is None:
             yield backend, f"{kind}, which this torch records nowhere", ""

@@ -255,28 +255,22 @@ def _waiting(capture: Capture, original: Function, passes: Callable[[], int]) ->
     """What ``original`` does, called with the operator or its keys and the tensor, recorded unless
     ``passes()``."""
     recorder, works = capture.recorder, capture.works
-    of_result, wait_begins, over, end = (
-        works.of_result,
-        recorder.wait_begins,
-        works.over,
-        recorder.end,
-    )
 
     def begin(
         thread: ThreadState, operator: Any, args: Args, kwargs: Any, frame: Any
     ) -> Operation | None:
         if passes() or not (args and _runs(args[0])):
             return None
-        operation = of_result(args[0])  # None where it is over or was never seen
+        operation = works.of_result(args[0])  # None where it is over or was never seen
         if operation is not None:
-            wait_begins(operation)
+            recorder.wait_begins(operation)
         return operation
 
     def returned(
         thread: ThreadState, operation: Operation, operator: Any, args: Any, result: Any
     ) -> None:
-        over(operation)
+        works.over(operation)
         if not operation.call.device_ends:
-            end(operation)
+            recorder.end(operation)
 
     return wrap(_Waits(capture, PART), original, begin, returned)

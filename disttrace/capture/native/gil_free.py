@@ -62,19 +62,12 @@ def _json(library: str, symbol: str, backend: str | None) -> Json | None:
     except (OSError, AttributeError):  # not loaded, or without that function
         return None
     free.argtypes, free.restype = [ctypes.c_void_p], None
+    named = [] if backend is None else [_borrowed(backend)]
+    dump.argtypes = [ctypes.c_bool, ctypes.c_bool, *(ctypes.c_void_p for _ in named)]
     dump.restype = _String
-    if backend is None:
-        dump.argtypes = [ctypes.c_bool, ctypes.c_bool]
-        named: tuple[object, ...] = ()
-    else:
-        if len(backend) > _INLINE:
-            return None
-        dump.argtypes = [ctypes.c_bool, ctypes.c_bool, ctypes.c_void_p]
-        named = (_borrowed(backend),)
 
     def ask(active: bool) -> bytes:
-        arguments = [ctypes.addressof(each) for each in named]  # type: ignore[arg-type]
-        made = dump(True, active, *arguments)
+        made = dump(True, active, *map(ctypes.addressof, named))
         if made.size <= _INLINE:
             return b""  # no dump is so short
         try:
@@ -86,7 +79,7 @@ def _json(library: str, symbol: str, backend: str | None) -> Json | None:
 
 
 def _borrowed(text: str) -> _String:
-    """A std::string with ``text`` for a parameter: it points into itself."""
+    """A std::string with ``text``, short, for a parameter: it points into itself."""
     made = _String()
     made.size = len(text)
     made.inline = text.encode()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from disttrace.capture.wrapping.context import Capture
+
+_T = TypeVar("_T")
 
 # A query under way is awaited so long before a capture begins: it takes milliseconds, or hangs in
 # the driver, where the capture would hang too.
@@ -39,13 +41,10 @@ class GraphCaptures:
         """Whether this thread captures: what it issues runs when the graph is replayed."""
         return bool(self._by) and threading.get_ident() in self._by.values()
 
-    def query(self, ask: Callable[[], None]) -> bool:
-        """Call ``ask`` unless something is captured; False where it was not called."""
+    def query(self, ask: Callable[[], _T]) -> _T | None:
+        """What ``ask`` says; None where something is captured, and it is not called."""
         with self._asking:
-            if self._by:
-                return False
-            ask()
-            return True
+            return None if self._by else ask()
 
     def watch(self, capture: Capture, part: str, module: Any) -> None:
         """Patch the two ends of ``torch.cuda.graphs.CUDAGraph``'s captures."""

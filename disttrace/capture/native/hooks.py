@@ -25,13 +25,14 @@ from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import MESSAGE
 from disttrace.patching import dynamo
-from disttrace.recording.operation import Operation, ThreadState
+from disttrace.recording.operation import ThreadState
 
 PART = "operations issued by C++"
 
 # The number under which our hooks stand in each group: nobody else's, we hope.
 HOOK_ID = 0x64697374
 _NOBODY = -1
+_ROWS = {row.hook: row for row in NATIVE}
 _ISSUE_FAILED = RuntimeError("the operation raised when it was issued")
 
 
@@ -59,8 +60,6 @@ class Hooks:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._operations = NativeOperations(capture)
-        self._rows = {row.hook: row for row in NATIVE}
-        self._members: dict[Any, Native | None] = {}  # rows by what hooks tell
         self._groups: weakref.WeakSet[Any] = weakref.WeakSet()
         # What a thread has begun and not issued yet: an operation that raises has no post-hook.
         self._issuing = capture.issuing
@@ -110,19 +109,16 @@ class Hooks:
         return hook
 
     def _before(self, reference: Callable[[], Any], entry: GroupEntry) -> Callable[[Any], None]:
-        issuing, operations, row_of = self._issuing, self._operations, self._row_of
-        known = self._members.get
+        issuing, operations = self._issuing, self._operations
+        failed = self._capture.recorder.failed
 
         def before(thread: ThreadState, told: Any) -> None:
-            name = told.name
-            row = known(name, name)
-            if row is name:
-                row = row_of(name)
+            row = _row_of(told.name)
             if row is None:
                 return
             number = threading.get_ident()
             if number in issuing:
-                self._never_issued(issuing.pop(number)[0])
+                failed(issuing.pop(number)[0], _ISSUE_FAILED, on_issue=True)
             sent, received, root = told.input_tensors, told.output_tensors, told.root
             operation = operations.begin(
                 thread,
@@ -153,13 +149,11 @@ class Hooks:
 
         return self._hook(after)
 
-    def _row_of(self, name: Any) -> Native | None:
-        """The row of a kind of operation that was not seen yet: to ask it for its name is slow."""
-        row = self._members[name] = self._rows.get(name.name)
-        return row
 
-    def _never_issued(self, operation: Operation) -> None:
-        self._capture.recorder.failed(operation, _ISSUE_FAILED, on_issue=True)
+@functools.cache
+def _row_of(kind: Any) -> Native | None:
+    """The row of a kind of operation that hooks tell: to ask it for its name is slow."""
+    return _ROWS.get(kind.name)
 
 
 def _signature(row: Native, told: Any, sent: list[Any], received: list[Any]) -> Signature:

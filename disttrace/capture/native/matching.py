@@ -79,10 +79,8 @@ def own(
     if not found and slack > SLACK_NS:
         early = [each for each in mine if _within(each, running.windows, slack)]
         found = [each for each in early if each.key not in taken][-1:]
-    launches: dict[tuple[int, bool, tuple[int, int]], Record] = {}
-    for each in found:
-        launches[each.group_id, each.p2p, each.launch] = each
-    return tuple(each.key for each in launches.values())
+    launches = {(each.group_id, each.p2p, each.launch): each.key for each in found}
+    return tuple(launches.values())
 
 
 def _within(record: Record, windows: Sequence[tuple[int, int]], before: int) -> bool:

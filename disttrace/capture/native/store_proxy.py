@@ -9,26 +9,22 @@ the backend, it pins the store's port.
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch._C._distributed_c10d as c10d
 
+from disttrace.capture.instrumentation import store
+from disttrace.capture.instrumentation.constructors import BACKENDS
 from disttrace.capture.instrumentation.store import ROWS, Row, key_and_size, size
+from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Kwargs, Part, after, wrap
-from disttrace.journal.format import STORE
 from disttrace.recording.operation import Operation, ThreadState
 
 PART = "store traffic from C++"
 
-_BACKENDS = {
-    "gloo": "ProcessGroupGloo",
-    "nccl": "ProcessGroupNCCL",
-    "xccl": "ProcessGroupXCCL",
-    "ucc": "ProcessGroupUCC",
-}
+# Of C++ through and through.
 _STORES = ("PrefixStore", "TCPStore", "FileStore", "HashStore")
 # Passed on without a record: they ask nothing of the server that could hang.
 _PLAIN = ("set_timeout", "has_extended_api", "clone")
@@ -39,14 +35,15 @@ def install(capture: Capture) -> None:
 
     Installed before the other parts: it calls the methods of Store that stand there now.
     """
-    chosen = [name for name in _BACKENDS if name in capture.store_trace]
+    chosen = capture.store_trace
     # Gloo's lazy connections come from threads of its own, at any time: there the real store stays.
     if os.environ.get("TORCH_GLOO_LAZY_INIT", "0") not in ("", "0"):
-        chosen = [name for name in chosen if name != "gloo"]
-    owners = [getattr(c10d, _BACKENDS[name], None) for name in chosen]
-    if any(owners):
+        chosen -= {"gloo"}
+    kinds = [kind for name, kind in BACKENDS.items() if name in chosen and hasattr(c10d, kind)]
+    owners = [getattr(c10d, kind) for kind in kinds]
+    if owners:
         lives = _Lives(capture, _proxy_class(capture))
-        for owner in filter(None, owners):
+        for owner in owners:
             capture.engine.attribute(PART, owner, "__init__", lives.constructor)
         claim = after(capture, PART, lives.claim)
         capture.engine.attribute(PART, c10d.ProcessGroup, "_register_backend", claim)
@@ -58,9 +55,10 @@ class _Lives:
     def __init__(self, capture: Capture, proxy: type) -> None:
         self._capture = capture
         self._proxy = proxy
-        self._kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
+        self._kept: Registry[Any] = Registry()
         self._on = True
-        capture.engine.on_undo(PART, "store proxies to come", self._stop)
+        # No new ones: those in use stay, as their backends do.
+        capture.engine.on_undo(PART, "store proxies to come", lambda: setattr(self, "_on", False))
 
     def constructor(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """``__init__`` of a backend."""
@@ -81,15 +79,17 @@ class _Lives:
         """``_register_backend``: from here on the group keeps the backend, whose Python object
         goes away."""
         backend = kwargs.get("backend", args[2] if len(args) > 2 else None)
-        kept = self._kept.get(id(backend))
-        if kept is not None and kept[0]() is backend:
-            self.keep(group, kept[1])
+        proxy = self._kept.get(id(backend))
+        if proxy is not None:
+            self.keep(group, proxy)
 
     def swap(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A proxy for the store among the arguments, and the arguments with it in its place."""
         store = args[0] if args else kwargs.get("store")
-        if not self._on or not _is_plain(type(store)) or _is_detail():
+        if not self._on or all(type(store) is not getattr(c10d, name, None) for name in _STORES):
             return None  # a Python store is asked by its own methods
+        if c10d.get_debug_level() == c10d.DebugLevel.DETAIL:
+            return None  # backends are wrapped: their Python objects die long before they do
         proxy = self._proxy(store)
         if args:
             return proxy, (proxy, *args[1:]), kwargs
@@ -97,30 +97,8 @@ class _Lives:
 
     def keep(self, owner: Any, proxy: Any) -> None:
         """Hold ``proxy`` while ``owner`` lives."""
-        key, kept = id(owner), self._kept
-
-        def let_go(reference: weakref.ref[Any]) -> None:
-            entry = kept.get(key)
-            if entry is not None and entry[0] is reference:
-                del kept[key]
-
-        held = kept.get(key)
-        several = (held[1], proxy) if held is not None and held[0]() is owner else proxy
-        kept[key] = weakref.ref(owner, let_go), several
-
-    def _stop(self) -> None:
-        """No new ones; those in use stay, as their backends do."""
-        self._on = False
-
-
-def _is_detail() -> bool:
-    """Whether backends are wrapped: their Python objects then die long before they do."""
-    return bool(c10d.get_debug_level() == c10d.DebugLevel.DETAIL)
-
-
-def _is_plain(kind: type) -> bool:
-    """Whether this is one of torch's own stores, of C++ through and through."""
-    return any(kind is getattr(c10d, name, None) for name in _STORES)
+        held = self._kept.get(id(owner))
+        self._kept.add(owner, proxy if held is None else (held, proxy))
 
 
 def _proxy_class(capture: Capture) -> type:
@@ -154,17 +132,14 @@ def _passed_on(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _recorded(capture: Capture, row: Row, original: Callable[..., Any]) -> Callable[..., Any]:
-    op, recorder = f"store.{row.method}", capture.recorder
-
     def begin(thread: ThreadState, proxy: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
-        n, extra = proxy._entry.n, key_and_size(capture.keys, row, *args)
-        keys = {"kind": STORE, "store": n, "origin": "c++", "async": False}
-        return capture.begin_alone(frame, op, (n,), keys, extra)
+        told = key_and_size(capture.keys, row, *args)
+        return store.begin(capture, frame, row, proxy._entry, "c++", told)
 
     def returned(
         thread: ThreadState, operation: Operation, proxy: Any, args: Any, result: Any
     ) -> None:
-        recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")
+        capture.recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")
 
     part = Part(capture, PART, on_issue=False)
     return wrap(part, _passed_on(original), begin, returned, nested=True)

@@ -62,8 +62,10 @@ class Stores:
         """A base store whose constructor is about to run."""
         return self._define(store, kind, _name(kind, keys), None, [], keys)
 
-    def constructed(self, entry: StoreEntry, **keys: Any) -> None:
+    def constructed(self, entry: StoreEntry, keys: dict[str, Any]) -> None:
         """Its constructor returned: port and address are known now."""
+        if entry.keys.get("server"):
+            keys.pop("address", None)
         entry.keys.update({k: v for k, v in keys.items() if v is not None})
         entry.name = _name(entry.keys.get("type", ""), entry.keys)
         self._write(entry)

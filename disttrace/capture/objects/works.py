@@ -58,7 +58,7 @@ class Works:
         self._turn = 0
         # The original methods; the instrumentation of waits sets them before it patches the class.
         self.is_completed: Callable[[Any], bool] = lambda work: bool(work.is_completed())
-        self.wait: Callable[[Any], Any] | None = None
+        self.wait: Callable[[Any], Any] = lambda work: work.wait()
         self.device = Unwatched(recorder)  # who takes operations that a device ends
 
     def add(self, work: Any, operation: Operation, more: Sequence[Operation] = ()) -> None:
@@ -113,8 +113,7 @@ class Works:
         Returns the operations that end with it.
         """
         if operation.reference is None:
-            for number in operation.tensors:
-                take_out(self._results, number, operation)
+            self._forget_results(operation)
             return ()
         self._close(operation)
         self._core.unfollow(operation)
@@ -193,8 +192,6 @@ class Works:
 
     def _error(self, work: Any) -> BaseException | None:
         """What a complete Work of C++ failed with: its wait returns at once and raises it."""
-        if self.wait is None:
-            return None
         try:
             self.wait(work)
         except Exception as error:
