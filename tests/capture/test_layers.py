@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from disttrace.capture.calls.operations import NATIVE
+from disttrace.capture.calls.operations import ROWS
 from support.preloaded import preloaded
 from support.raw import RawJournal, read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"
 WORLD = 2
-NAMES = {row.dispatcher: row.op for row in NATIVE}
+NAMES = {row.operator: row.op for row in ROWS}
 ISSUED = ("collective", "message")
 
 Counts = collections.Counter[str]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.capture.calls.operations import NATIVE
+from disttrace.capture.calls.operations import ROWS
 from support.preloaded import preloaded
 from support.processes import Outcome
 from support.raw import RawJournal, read_journals
 
 PROGRAMS = Path(__file__).parent / "programs"
 WORLD = 2
-NAMES = {row.dispatcher: row.op for row in NATIVE}
+NAMES = {row.operator: row.op for row in ROWS}
 
 
 def run_ranks(folder: Path, mode: str, **variables: str) -> list[Outcome]:

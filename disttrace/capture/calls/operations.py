@@ -34,6 +34,19 @@ class Row:
     kind: str = COLLECTIVE
     lists: bool = False
 
+    @property
+    def operator(self) -> str:
+        """The operator ``c10d::...`` by which C++ issues it, where there is one."""
+        return _OPERATORS.get(self.method, f"{self.method}_")
+
+    @property
+    def hook(self) -> str:
+        """The name that native hooks give it, unless they do not tell it apart from another."""
+        return self.method.strip("_").upper()
+
+
+_OPERATORS = {"barrier": "barrier", "send": "send", "recv_anysource": "recv_any_source_"}
+
 
 ROWS: tuple[Row, ...] = (
     Row("allreduce", "all_reduce", DATA),
@@ -64,43 +77,4 @@ ROWS: tuple[Row, ...] = (
     Row("send", "send", PEER, MESSAGE),
     Row("recv", "recv", PEER, MESSAGE),
     Row("recv_anysource", "recv", ANY_PEER, MESSAGE),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Native:
-    """One operation as C++ issues it: its public name, and the operator ``c10d::...``."""
-
-    op: str
-    dispatcher: str
-    kind: str = COLLECTIVE
-
-    @property
-    def hook(self) -> str:
-        """The name that native hooks give it, unless they do not tell it apart from another."""
-        return self.dispatcher.strip("_").upper()
-
-
-NATIVE: tuple[Native, ...] = (
-    Native("all_reduce", "allreduce_"),
-    Native("all_reduce_coalesced", "allreduce_coalesced_"),
-    Native("broadcast", "broadcast_"),
-    Native("reduce", "reduce_"),
-    Native("all_gather", "allgather_"),
-    Native("all_gather_coalesced", "allgather_coalesced_"),
-    Native("all_gather_into_tensor", "_allgather_base_"),
-    Native("all_gather_into_tensor_coalesced", "allgather_into_tensor_coalesced_"),
-    Native("gather", "gather_"),
-    Native("gather_into_tensor", "gather_into_tensor_"),
-    Native("scatter", "scatter_"),
-    Native("reduce_scatter", "reduce_scatter_"),
-    Native("reduce_scatter_tensor", "_reduce_scatter_base_"),
-    Native("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced_"),
-    Native("all_to_all", "alltoall_"),
-    Native("all_to_all_single", "alltoall_base_"),
-    Native("barrier", "barrier"),
-    Native("monitored_barrier", "monitored_barrier_"),
-    Native("send", "send", MESSAGE),
-    Native("recv", "recv_", MESSAGE),
-    Native("recv", "recv_any_source_", MESSAGE),
 )

@@ -17,7 +17,7 @@ import torch._C._distributed_c10d as c10d
 
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
-from disttrace.capture.calls.operations import NATIVE, Native
+from disttrace.capture.calls.operations import ROWS, Row
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.native import cxx_callers, functional, hooks
 from disttrace.capture.native.kernels import (
@@ -43,39 +43,27 @@ _UNKEYED = frozenset({"process_group", "op", "timeout", "sparse_indices"})
 
 def install(capture: Capture) -> None:
     """Watch for C++ callers."""
-    everywhere = Kernels(capture, PART, _NAMESPACE)
-    within = Kernels(capture, PART, _NAMESPACE, WITHIN)
     operations = NativeOperations(capture)
 
     def place(kernels: Kernels) -> None:
         defined = frozenset(operators(_NAMESPACE))
-        for row in NATIVE:
-            if row.dispatcher in defined:
-                reader = _Reader(capture, operations, row, schema_of(_NAMESPACE, row.dispatcher))
-                kernel = _kernel(
-                    capture, kernels, reader, row.dispatcher, lambda call: issuing.seen(call)
-                )
-                kernels.put(row.dispatcher, kernel)
+        for row in ROWS:
+            if row.operator in defined:
+                reader = _Reader(capture, operations, row)
+                kernel = _kernel(capture, kernels, reader, lambda call: issuing.seen(call))
+                kernels.put(row.operator, kernel)
 
-    def appeared() -> None:
-        everywhere.once(functools.partial(place, everywhere))
-
-    def called() -> None:
-        within.once(functools.partial(place, within))
-
-    issuing = functional.Issuing(capture, PART, called, appeared)
-    before_cxx_issues(capture, PART, appeared)
-    cxx_callers.watch_operators(capture, PART, appeared, _NAMESPACE)
+    everywhere = Kernels(capture, PART, _NAMESPACE, place)
+    within = Kernels(capture, PART, _NAMESPACE, place, WITHIN)
+    issuing = functional.Issuing(capture, PART, within.once, everywhere.once)
+    before_cxx_issues(capture, PART, everywhere.once)
+    cxx_callers.watch_operators(capture, PART, everywhere.once, _NAMESPACE)
 
 
 def _kernel(
-    capture: Capture,
-    kernels: Kernels,
-    reader: _Reader,
-    name: str,
-    seen: Callable[[Call], None],
+    capture: Capture, kernels: Kernels, reader: _Reader, seen: Callable[[Call], None]
 ) -> Callable[..., Any]:
-    redispatch, after = redispatch_of(_NAMESPACE, name), after_key(kernels.key)
+    redispatch, after = redispatch_of(_NAMESPACE, reader.row.operator), after_key(kernels.key)
     unbox_work, issued = c10d.Work.unbox, reader.operations.done
 
     def pass_on(keyset: Any, *args: Any) -> Any:
@@ -106,21 +94,20 @@ class _Reader:
     A barrier's tensor only carries the device.
     """
 
-    def __init__(
-        self, capture: Capture, operations: NativeOperations, row: Native, schema: Any
-    ) -> None:
+    def __init__(self, capture: Capture, operations: NativeOperations, row: Row) -> None:
         self.operations = operations
-        self._row = row
+        self.row = row
         self._capture = capture
         self._unbox = c10d.ProcessGroup.unbox
         self._read_op = reduce_op_reader()
+        given = schema_of(_NAMESPACE, row.operator).arguments
+        names = [argument.name for argument in given]
         self._slots = slots = [
-            "dummy" if argument.name == "tensor" else arguments.slot_of(argument.name)
-            for argument in schema.arguments
+            "dummy" if name == "tensor" else arguments.slot_of(name) for name in names
         ]
         self._defaults = {
             slot: argument.default_value
-            for slot, argument in zip(slots, schema.arguments)
+            for slot, argument in zip(slots, given)
             if argument.has_default_value()
         }
         self._group = slots.index("process_group")
@@ -135,9 +122,9 @@ class _Reader:
         count = len(args)  # without the trailing arguments that have their default value
         parts = tuple(freeze(args[n]) for n in self._keyed if n < count)
         op = self._read_op(args[self._op]) if self._op is not None else None
-        key = (self._row.dispatcher, entry, op, parts)
+        key = (self.row.operator, entry, op, parts)
         read = functools.partial(self._read, group, args)
-        return self.operations.begin(thread, frame, key, self._row, entry, read)
+        return self.operations.begin(thread, frame, key, self.row, entry, read)
 
     def filled(self, args: tuple[Any, ...]) -> list[int]:
         """Storages that hold the result."""

@@ -218,21 +218,18 @@ def _runs(value: Any) -> bool:
 
 def install(capture: Capture) -> None:
     """See the waits of Python's, and once C++ may wait, have a kernel there."""
-    kernels = Kernels(capture, PART, cxx_callers.FUNCTIONAL)
 
-    def place() -> None:
+    def place(kernels: Kernels) -> None:
         kernels.put(_WAIT, _wait_kernel(capture, kernels))
-
-    def appeared() -> None:
-        kernels.once(place)
 
     def wrap(original: Function) -> Function:
         return _waiting(capture, original, torch._C._len_torch_dispatch_stack)
 
-    OperatorCalls(capture, PART, wrap, appeared).watch(
+    kernels = Kernels(capture, PART, cxx_callers.FUNCTIONAL, place)
+    OperatorCalls(capture, PART, wrap, kernels.once).watch(
         cxx_callers.FUNCTIONAL, lambda namespace: ((_WAIT, 0),)
     )
-    before_cxx_issues(capture, PART, appeared)
+    before_cxx_issues(capture, PART, kernels.once)
 
 
 def _wait_kernel(capture: Capture, kernels: Kernels) -> Function:

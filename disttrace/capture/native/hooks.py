@@ -18,7 +18,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
-from disttrace.capture.calls.operations import NATIVE, Native
+from disttrace.capture.calls.operations import ROWS, Row
 from disttrace.capture.native.operations import NativeOperations
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.works import storage
@@ -32,7 +32,7 @@ PART = "operations issued by C++"
 # The number under which our hooks stand in each group: nobody else's, we hope.
 HOOK_ID = 0x64697374
 _NOBODY = -1
-_ROWS = {row.hook: row for row in NATIVE}
+_ROWS = {row.hook: row for row in ROWS}
 _ISSUE_FAILED = RuntimeError("the operation raised when it was issued")
 
 
@@ -151,12 +151,12 @@ class Hooks:
 
 
 @functools.cache
-def _row_of(kind: Any) -> Native | None:
+def _row_of(kind: Any) -> Row | None:
     """The row of a kind of operation that hooks tell: to ask it for its name is slow."""
     return _ROWS.get(kind.name)
 
 
-def _signature(row: Native, told: Any, sent: list[Any], received: list[Any]) -> Signature:
+def _signature(row: Row, told: Any, sent: list[Any], received: list[Any]) -> Signature:
     message = row.kind == MESSAGE
     root = told.root if told.root != _NOBODY else None
     rest = {"output_shapes": [list(t.shape) for t in received]} if sent and received else None

@@ -26,27 +26,36 @@ it comes through the kernels that stand there, and no other thread does."""
 class Kernels:
     """The kernels of one part in one namespace of operators."""
 
-    def __init__(self, capture: Capture, part: str, namespace: str, key: str = KEY) -> None:
+    def __init__(
+        self,
+        capture: Capture,
+        part: str,
+        namespace: str,
+        place: Callable[[Kernels], None],
+        key: str = KEY,
+    ) -> None:
+        """``place`` puts each of them."""
         self.off = False
         self.key = key
         self._capture = capture
         self._part = part
         self._namespace = namespace
+        self._place = place
         self._library: Any = None
         self._asked = False
         self._placing = threading.RLock()  # a signal handler may issue, too
         self._running: list[None] = []  # one entry for each kernel that runs now, on any thread
         capture.on_fork.append(self._forked)
 
-    def once(self, place: Callable[[], None]) -> None:
-        """Have ``place`` called by the first who asks; whoever asks meanwhile waits for it.
+    def once(self) -> None:
+        """Put them in place for the first who asks; whoever asks meanwhile waits for it.
 
         An operation that another thread issues must not pass between half of the kernels.
         """
         with self._placing:
             first, self._asked = not (self._asked or self.off), True
             if first:
-                place()
+                self._place(self)
 
     def put(self, name: str, traced: Callable[..., Any]) -> None:
         """Have ``traced(keyset, *arguments)`` called for the operator ``name``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +25,7 @@ class GroupEntry:
     n: int
     keys: dict[str, Any]
     backends: dict[str, str] = field(default_factory=dict)  # device type -> backend
-    collectives: dict[str | None, Counter] = field(default_factory=dict)
-    streams: dict[tuple[str, int, int | None], Counter] = field(default_factory=dict)
+    counters: dict[Hashable, Counter] = field(default_factory=dict)
     reference: Callable[[], Any] = lambda: None  # a weak one, to the group
     store: StoreEntry | None = None
     new_counter: Callable[[], Counter] = Counter  # the core's own
@@ -47,7 +46,7 @@ class GroupEntry:
 
     def collective_counter(self, backend: str | None) -> Counter:
         """Counts collectives of one backend: two backends may legally order theirs differently."""
-        return self._counter(self.collectives, backend)
+        return self._counter(backend)
 
     def stream_counter(
         self,
@@ -61,11 +60,11 @@ class GroupEntry:
         """Counts messages to or from ``peer`` (group rank); without ``new`` only those of streams
         that were seen before."""
         key = (direction, peer, None if backend in fmt.ON_DEVICE else tag)
-        return self._counter(self.streams, key) if new else self.streams.get(key)
+        return self._counter(key) if new else self.counters.get(key)
 
-    def _counter(self, counters: dict[Any, Counter], key: Any) -> Counter:
-        known = counters.get(key)
-        return known if known is not None else counters.setdefault(key, self.new_counter())
+    def _counter(self, key: Hashable) -> Counter:
+        known = self.counters.get(key)
+        return known if known is not None else self.counters.setdefault(key, self.new_counter())
 
 
 _GONE = 1000
@@ -103,7 +102,7 @@ class Groups:
 
     def group_made(self, group: Any, store: Any, rank: int | None, size: int | None) -> GroupEntry:
         """A ProcessGroup was constructed over ``store``."""
-        return self._add(group, self._new_entry(self._group_keys(group, store, rank, size)))
+        return self._add(group, self._group_keys(group, store, rank, size))
 
     def backend_made(self, backend: Any, store: Any, rank: int | None, size: int | None) -> None:
         """A Backend was constructed: a group by itself if it is used before one claims it."""
@@ -168,10 +167,14 @@ class Groups:
                 self._made[place.name, prefix] = nth
         return keys
 
-    def _add(self, group: Any, entry: GroupEntry) -> GroupEntry:
-        entry.keys.setdefault("t", self._recorder.now())
+    def _add(self, group: Any, keys: dict[str, Any]) -> GroupEntry:
+        n = next(self._beyond if self._recorder.exhausted else self._numbers)
+        store, backends = keys.pop("store", None), dict(keys.get("backends") or {})
+        entry = GroupEntry(n, keys, backends, store=store)
+        entry.new_counter = self._recorder.core.new_counter
         entry.reference = weakref.ref(group)
-        if entry.n > 0:
+        keys.setdefault("t", self._recorder.now())
+        if n > 0:
             self._forget()
             self._definitions[entry.n] = entry
             self._recorder.define("group", n=entry.n, **_said(entry))
@@ -179,11 +182,6 @@ class Groups:
         for tell in self.on_new:
             tell(group, entry)
         return entry
-
-    def _new_entry(self, keys: dict[str, Any]) -> GroupEntry:
-        n = next(self._beyond if self._recorder.exhausted else self._numbers)
-        store = keys.pop("store", None)
-        return GroupEntry(n, keys, store=store, new_counter=self._recorder.core.new_counter)
 
     def _forget(self) -> None:
         """A program may make groups for ever: of those that went away, keep the last."""
@@ -202,9 +200,7 @@ class Groups:
             if entry.reference() is None and keys.get("name") and _same(entry.keys, keys):
                 entry.reference = weakref.ref(group)
                 return self._registry.add(group, entry)
-        entry = self._new_entry(keys)
-        entry.backends.update(keys.get("backends") or {})
-        return self._add(group, entry)
+        return self._add(group, keys)
 
 
 def _said(entry: GroupEntry) -> dict[str, Any]:

@@ -60,7 +60,8 @@ class Stores:
 
     def constructing(self, store: Any, kind: str, **keys: Any) -> StoreEntry:
         """A base store whose constructor is about to run."""
-        return self._define(store, kind, _name(kind, keys), None, [], keys)
+        known = {"type": kind, **keys}
+        return self._add(store, StoreEntry(self._number(), _name(kind, keys), None, [], known))
 
     def constructed(self, entry: StoreEntry, keys: dict[str, Any]) -> None:
         """Its constructor returned: port and address are known now."""
@@ -73,23 +74,18 @@ class Stores:
     def prefixed(self, store: Any, prefix: str | None, underlying: Any) -> StoreEntry:
         """A PrefixStore over ``underlying``."""
         base = self.of(underlying)
-        return self._define(
-            store,
-            "PrefixStore",
-            base.name,
-            base.root,
-            [*base.prefix, prefix],
-            {key: number for key, number in base.keys.items() if key == "connection"},
-        )
+        keys = {"type": "PrefixStore"}
+        if "connection" in base.keys:
+            keys["connection"] = base.keys["connection"]
+        path = [*base.prefix, prefix]
+        return self._add(store, StoreEntry(self._number(), base.name, base.root, path, keys))
 
     def clone(self, store: Any, original: Any) -> StoreEntry:
         """The same place by a connection of its own: no call over it waits for the original's."""
         known = self.of(original)
         n = self._number()
-        keys = {"connection": n}
-        return self._define(
-            store, known.keys["type"], known.name, known.root, list(known.prefix), keys, n
-        )
+        keys = {"type": known.keys["type"], "connection": n}
+        return self._add(store, StoreEntry(n, known.name, known.root, list(known.prefix), keys))
 
     def definitions(self, others: Iterable[StoreEntry]) -> list[dict[str, Any]]:
         """Definitions of the stores alive now and of ``others``, for the journal of a forked
@@ -104,22 +100,9 @@ class Stores:
         underlying = getattr(store, "underlying_store", None)
         if underlying is not None:
             return self.prefixed(store, None, underlying)
-        return self._define(store, kind, "", None, [], known_keys(store))
+        return self.constructing(store, kind, **known_keys(store))
 
-    def _define(
-        self,
-        store: Any,
-        kind: str,
-        name: str,
-        base: StoreEntry | None,
-        prefix: list[str | None],
-        keys: dict[str, Any],
-        n: int | None = None,
-    ) -> StoreEntry:
-        n = self._number() if n is None else n
-        entry = StoreEntry(n, name, base, prefix, {"type": kind, **keys})
-        if not name:
-            entry.name = _name(kind, entry.keys)
+    def _add(self, store: Any, entry: StoreEntry) -> StoreEntry:
         self._registry.add(store, entry)
         self._write(entry)
         return entry

@@ -5,19 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from disttrace.capture.calls.arguments import Signature
-from disttrace.capture.calls.operations import Native, Row
+from disttrace.capture.calls.operations import Row
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import MESSAGE, ON_DEVICE
 from disttrace.recording.interning import Made
 from disttrace.recording.operation import Counter
 
+_AS_READ = ("peer", "tag", "shapes", "dtypes", "bytes", "splits", "root", "args")
 ANYWHERE = "*"  # a backend used directly serves whatever device it is given
 
 
 def define(
     capture: Capture,
-    row: Row | Native,
+    row: Row,
     group: Any,
     entry: GroupEntry,
     signature: Signature,
@@ -39,23 +40,16 @@ def define(
         "backend": backend,
         "device": device if device != ANYWHERE else None,
         "async": asynchronous,
-        "peer": signature.peer,
-        "tag": signature.tag,
         "origin": origin,
-        "shapes": signature.shapes,
-        "dtypes": signature.dtypes,
-        "bytes": signature.bytes,
-        "splits": signature.splits,
         "reduce_op": signature.reduce_op if "reduce" in row.op else None,
-        "root": signature.root,
-        "args": signature.args,
         "stack": stack,
+        **{name: getattr(signature, name) for name in _AS_READ},
     }
     return capture.recorder.call(row.op, synchronous=asynchronous is False, counter=counter, **keys)
 
 
 def _counter(
-    row: Row | Native, entry: GroupEntry, signature: Signature, backend: str | None, new: bool
+    row: Row, entry: GroupEntry, signature: Signature, backend: str | None, new: bool
 ) -> Counter | None:
     if row.kind != MESSAGE:
         return entry.collective_counter(backend)

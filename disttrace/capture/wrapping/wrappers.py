@@ -1,7 +1,7 @@
 """The shapes of a wrapper: around an operation, around one made of several, and beside a call.
 
 Each calls torch's original from its own frame, outside of our guard, with the object as its first
-argument: see ``Elsewhere``.
+argument: see ``_overriding``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def wrap(
     the very class ``alone`` nothing comes back: a call that is made meanwhile is that of a signal
     handler, which runs before the wrapper does anything else, and is an operation of its own.
     """
-    core, elsewhere = part.capture.recorder.core, owner and Elsewhere(original, owner, name)
+    core, overrides = part.capture.recorder.core, owner and _overriding(owner, name)
     threads = core.threads
 
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -94,10 +94,10 @@ def wrap(
             return result
         try:
             thread.inside = inside or type(self) is not alone
-            if not elsewhere or type(self) is owner or not elsewhere.needed(self, frame):
+            if not overrides or type(self) is owner or not overrides(self, frame):
                 result = original(self, *args, **kwargs)
             else:
-                result = elsewhere.call(self, args, kwargs)
+                result = _elsewhere(original, self, args, kwargs)
         except BaseException as error:
             thread.inside = inside
             try:
@@ -168,35 +168,31 @@ def after(capture: Capture, part: str, look: Callable[..., object]) -> Callable[
     return make
 
 
-class Elsewhere:
-    """Where a method of a base class is called with an object whose own class overrides it.
+def _overriding(owner: type, name: str) -> Callable[[Any, Any], bool]:
+    """Whether a method of a base class is called with an object whose own class overrides it.
 
     pybind11 calls the override then, unless the calling frame has the method's name and the object
     as its first argument: it takes that for the override's own call of ``super()``. The wrapper's
     frame has both, which stops the recursion that a wrapper would cause else; so a call that is no
     such call of ``super()`` is made from another frame.
     """
+    known: dict[type, bool] = {}
 
-    def __init__(self, original: Function, owner: type, name: str) -> None:
-        self._original = original
-        self._owner = owner
-        self._name = name
-        self._overriding: dict[type, bool] = {}
-
-    def needed(self, thing: Any, frame: Any) -> bool:
-        """Whether to call by ``call``; ``frame`` is the caller's."""
+    def overrides(thing: Any, frame: Any) -> bool:
         kind = type(thing)
-        overrides = self._overriding.get(kind)
-        if overrides is None:
-            own = getattr(kind, self._name, None) is not getattr(self._owner, self._name, None)
-            overrides = self._overriding[kind] = own
-        if not overrides:
+        own = known.get(kind)
+        if own is None:
+            own = known[kind] = getattr(kind, name, None) is not getattr(owner, name, None)
+        if not own:
             return False
         code = frame.f_code
-        if code.co_name != self._name or not code.co_argcount:
+        if code.co_name != name or not code.co_argcount:
             return True
         return frame.f_locals.get(code.co_varnames[0]) is not thing
 
-    def call(self, thing: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The original, from a frame of another name."""
-        return self._original(thing, *args, **kwargs)
+    return overrides
+
+
+def _elsewhere(original: Function, thing: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The original, from a frame of another name."""
+    return original(thing, *args, **kwargs)
