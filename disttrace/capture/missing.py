@@ -38,11 +38,9 @@ def sentences() -> list[str]:
 
 def backends(c10d: Any) -> dict[str, str | None]:
     """Backends of this torch, with versions where torch tells them."""
-    found: dict[str, str | None] = {}
-    for name in ("gloo", "nccl", "mpi", "ucc", "xccl"):
-        available = getattr(c10d, f"is_{name}_available", None)
-        if available is not None and available():
-            found[name] = None
+    names = ("gloo", "nccl", "mpi", "ucc", "xccl")
+    available = [n for n in names if getattr(c10d, f"is_{n}_available", lambda: False)()]
+    found: dict[str, str | None] = dict.fromkeys(available)
     if "nccl" in found:
         try:
             found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))

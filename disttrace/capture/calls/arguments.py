@@ -64,41 +64,31 @@ def read(row: Row, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signatur
     return of_slots(named, device=device, reduce_op=reduce_op)
 
 
-def of_slots(named: Mapping[str, Any], *, device: str | None, reduce_op: str | None) -> Signature:
-    """The fields of a call whose arguments are told by meaning; ``device`` where no tensor is."""
+def of_slots(
+    named: Mapping[str, Any], *, device: str | None = None, reduce_op: str | None = None
+) -> Signature:
+    """The fields of a call whose arguments are told by meaning; ``device`` where no tensor is.
+
+    Shapes are of tensors passed in, or of those filled where nothing is.
+    """
     whole = "data" in named  # tensors that are input and output
     sent = list(flat(named.get("data" if whole else "inputs")))
     received = [] if whole else list(flat(named.get("outputs")))
-    return signature(
-        sent,
-        received,
-        device=device,
+    told = sent or received
+    sizes = _told(_bytes, told)
+    devices = _told(lambda tensor: str(tensor.device.type), told[:1])
+    return Signature(
+        device=devices[0] if devices else device,
         asynchronous=named.get("asynchronous"),
+        shapes=_told(_shape, told),
+        dtypes=_told(lambda tensor: str(tensor.dtype).removeprefix("torch."), told),
+        bytes=sum(sizes) if sizes else None,
         splits=_splits(named),
         reduce_op=reduce_op,
         root=_integer(named.get("root")),
         peer=_integer(named.get("peer")),
         tag=_integer(named.get("tag")),
         args=_rest(named, sent, received),
-    )
-
-
-def signature(
-    sent: list[Any], received: list[Any], *, device: str | None = None, **further: Any
-) -> Signature:
-    """A signature over tensors passed in, or filled where nothing is; ``device`` where none is.
-
-    ``further`` are its other fields.
-    """
-    told = sent or received
-    sizes = _told(_bytes, told)
-    devices = _told(lambda tensor: str(tensor.device.type), told[:1])
-    return Signature(
-        device=devices[0] if devices else device,
-        shapes=_told(_shape, told),
-        dtypes=_told(lambda tensor: str(tensor.dtype).removeprefix("torch."), told),
-        bytes=sum(sizes) if sizes else None,
-        **further,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import types
 from collections.abc import Callable
 
 from disttrace.capture.wrapping.context import Capture
@@ -32,7 +31,9 @@ class Annotated(contextlib.ContextDecorator):
         self._capture = capture = self._current()
         if capture is None:
             return
-        frame, keys = _user(sys._getframe(1)), {"name": self._name, "async": False}
+        frame, keys = sys._getframe(1), {"name": self._name, "async": False}
+        if frame.f_code.co_filename == contextlib.__file__ and frame.f_back is not None:
+            frame = frame.f_back  # the caller of a decorated function
         begin = capture.begin_composed
         self._operation = capture.guard(PART, begin, frame, "annotate", self._name, keys=keys)
 
@@ -42,10 +43,3 @@ class Annotated(contextlib.ContextDecorator):
         operation, self._operation = self._operation, None
         if self._capture is not None:
             self._capture.leave(PART, operation, error)
-
-
-def _user(frame: types.FrameType) -> types.FrameType:
-    """The frame that entered: behind contextlib's own where a decorated function was called."""
-    behind = frame.f_back
-    is_decorator = frame.f_code.co_filename == contextlib.__file__
-    return behind if is_decorator and behind is not None else frame

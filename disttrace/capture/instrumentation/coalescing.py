@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from collections.abc import Callable
@@ -22,9 +21,9 @@ def install(capture: Capture) -> None:
     """Patch the two ends of coalescing."""
     batches = Batches(capture)
     for owner in (ProcessGroup, Backend):
-        attribute = functools.partial(capture.engine.attribute, PART, owner)
-        attribute("_start_coalescing", after(capture, PART, batches.start))
-        attribute("_end_coalescing", functools.partial(_end, capture, batches))
+        start = after(capture, PART, batches.start)
+        capture.engine.attribute(PART, owner, "_start_coalescing", start)
+        capture.engine.attribute(PART, owner, "_end_coalescing", batches.end)
 
 
 class Batches:
@@ -47,7 +46,19 @@ class Batches:
         operation = self._capture.begin_composed(sys._getframe(2), _OP, group=entry)
         self._around[thread.number, entry.n] = operation
 
-    def end(self, group: Any, work: Any, call: tuple[int, int]) -> None:
+    def end(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The wrapper of the call that issues them together."""
+        guard, ended = self._capture.guard, self._ended
+
+        def _end_coalescing(self: Any, *args: Any, **kwargs: Any) -> Any:
+            begin = time.perf_counter_ns()
+            work = original(self, *args, **kwargs)
+            guard(PART, ended, self, work, (begin, time.perf_counter_ns()))
+            return work
+
+        return _end_coalescing
+
+    def _ended(self, group: Any, work: Any, call: tuple[int, int]) -> None:
         """``work`` ends them all; without one they are over, or the device says when.
 
         ``call`` is the interval of the call that issued them together.
@@ -68,13 +79,3 @@ class Batches:
         else:
             for operation in batch:
                 recorder.end(operation)
-
-
-def _end(capture: Capture, batches: Batches, original: Callable[..., Any]) -> Callable[..., Any]:
-    def _end_coalescing(self: Any, *args: Any, **kwargs: Any) -> Any:
-        begin = time.perf_counter_ns()
-        work = original(self, *args, **kwargs)
-        capture.guard(PART, batches.end, self, work, (begin, time.perf_counter_ns()))
-        return work
-
-    return _end_coalescing

@@ -58,10 +58,8 @@ def install(capture: Capture) -> None:
             works.asked(operation, "Reducer")
 
     def instrument(owner: type) -> None:
-        if issubclass(owner, Work):
-            for name in METHODS:
-                attribute(owner, name, asking(name))
+        for name in METHODS:
+            attribute(owner, name, asking(name))
 
-    capture.instrumenters.append(instrument)
-    instrument(Work)
+    capture.instrument(Work, by=instrument)
     attribute(Reducer, "_set_forward_pass_work_handle", after(capture, PART, handed))

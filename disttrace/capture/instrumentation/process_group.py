@@ -32,16 +32,13 @@ def install(capture: Capture) -> None:
     parts = [(row, GroupPart(capture, row, options_tell=tell)) for row in ROWS]
 
     def instrument(owner: type) -> None:
-        if issubclass(owner, (c10d.ProcessGroup, c10d.Backend)):
-            for row, part in parts:
-                make = functools.partial(part.wrapper, owner)
-                if owner is not c10d.Backend and issubclass(owner, c10d.Backend):
-                    make = functools.partial(_called_back, capture, row, make)
-                capture.engine.attribute(PART, owner, row.method, make)
+        for row, part in parts:
+            make = functools.partial(part.wrapper, owner)
+            if owner is not c10d.Backend and issubclass(owner, c10d.Backend):
+                make = functools.partial(_called_back, capture, row, make)
+            capture.engine.attribute(PART, owner, row.method, make)
 
-    capture.instrumenters.append(instrument)
-    for owner in (c10d.ProcessGroup, c10d.Backend):
-        instrument(owner)
+    capture.instrument(c10d.ProcessGroup, c10d.Backend, by=instrument)
 
 
 class GroupPart(Part):

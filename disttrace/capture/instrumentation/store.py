@@ -60,14 +60,12 @@ def install(capture: Capture) -> None:
         capture.stores.clone(clone, store)
 
     def instrument(owner: type) -> None:
-        if issubclass(owner, Store):
-            for row, part in parts:
-                wrapper = functools.partial(part.wrapper, owner)
-                capture.engine.attribute(PART, owner, row.method, wrapper)
-            capture.engine.attribute(PART, owner, "clone", after(capture, PART, cloned))
+        for row, part in parts:
+            wrapper = functools.partial(part.wrapper, owner)
+            capture.engine.attribute(PART, owner, row.method, wrapper)
+        capture.engine.attribute(PART, owner, "clone", after(capture, PART, cloned))
 
-    capture.instrumenters.append(instrument)
-    instrument(Store)
+    capture.instrument(Store, by=instrument)
 
 
 class StorePart(Part):

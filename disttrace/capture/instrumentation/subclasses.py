@@ -31,8 +31,9 @@ def install(capture: Capture) -> None:
         if owner in seen or owner.__module__.startswith(_OURS):
             return
         seen.add(owner)
-        for each in capture.instrumenters:
-            each(owner)
+        for patched, patch in capture.instrumenters:
+            if issubclass(owner, patched):
+                patch(owner)
 
     def look(group: Any, _: GroupEntry) -> None:
         for owner in type(group).__mro__:

@@ -20,11 +20,9 @@ def install(capture: Capture) -> None:
     part = WaitPart(capture, PART)
 
     def instrument(owner: type) -> None:
-        if issubclass(owner, Work):
-            capture.engine.attribute(PART, owner, "wait", functools.partial(part.wrapper, owner))
+        capture.engine.attribute(PART, owner, "wait", functools.partial(part.wrapper, owner))
 
-    capture.instrumenters.append(instrument)
-    instrument(Work)
+    capture.instrument(Work, by=instrument)
 
 
 class WaitPart(Part):

@@ -188,17 +188,16 @@ class DeviceOperations(Unwatched):
     def poll(self) -> bool:
         """Look for operations that are finished; whether others run."""
         self._ask_works()
-        if not self._open:
-            return bool(self._works)
-        with self._looking:
-            try:
-                self._take(0.0)
-                self._ask_due()
-                self._take(0.0)
-            except BaseException:
-                for each in list(self._open.values()):
-                    self._lost(each)
-                raise
+        if self._open:
+            with self._looking:
+                try:
+                    self._take(0.0)
+                    self._ask_due()
+                    self._take(0.0)
+                except BaseException:
+                    for each in list(self._open.values()):
+                        self._lost(each)
+                    raise
         return bool(self._open or self._works)
 
     def look(self, timeout_s: float) -> None:
@@ -408,10 +407,10 @@ class DeviceOperations(Unwatched):
                 continue
             if not complete:
                 self._works[n] = (operation, work, now)
-                continue
-            del self._works[n]
-            if not operation.ended:
-                self._recorder.completed(operation, gap=max(0, now - seen))
+            else:
+                del self._works[n]
+                if not operation.ended:
+                    self._recorder.completed(operation, gap=max(0, now - seen))
 
     # -- which recorder ----------------------------------------------------------------------
 

@@ -48,12 +48,8 @@ class GraphCaptures:
 
     def watch(self, capture: Capture, part: str, module: Any) -> None:
         """Patch the two ends of ``torch.cuda.graphs.CUDAGraph``'s captures."""
-        for name, begins in (
-            ("capture_begin", True),
-            ("capture_end", False),
-            ("capture_end_post", False),
-        ):
-            wrapper = functools.partial(self._wrapper, begins)
+        for name in ("capture_begin", "capture_end", "capture_end_post"):
+            wrapper = functools.partial(self._wrapper, name == "capture_begin")
             capture.engine.attribute(part, module.CUDAGraph, name, wrapper)
 
     def _wrapper(self, begins: bool, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -157,14 +157,7 @@ def _row_of(kind: Any) -> Row | None:
 
 
 def _signature(row: Row, told: Any, sent: list[Any], received: list[Any]) -> Signature:
-    message = row.kind == MESSAGE
-    root = told.root if told.root != _NOBODY else None
-    rest = {"output_shapes": [list(t.shape) for t in received]} if sent and received else None
-    return arguments.signature(
-        sent,
-        received,
-        asynchronous=told.async_op,
-        root=None if message else root,
-        peer=root if message else None,
-        args=rest,
-    )
+    named = {"inputs": sent, "outputs": received, "asynchronous": told.async_op}
+    if told.root != _NOBODY:
+        named["peer" if row.kind == MESSAGE else "root"] = told.root
+    return arguments.of_slots(named)

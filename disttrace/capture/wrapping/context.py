@@ -57,8 +57,8 @@ class Capture:
         self.issuing: dict[int, tuple[Operation, list[int]]] = {}
         # Runs a callback once a module is imported: torch is half imported at installation.
         self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
-        # Each patches what a Python subclass of torch's classes overrides, if that concerns it.
-        self.instrumenters: list[Callable[[type], None]] = []
+        # What patches torch's classes, and what Python subclasses of theirs override.
+        self.instrumenters: list[tuple[tuple[type, ...], Callable[[type], None]]] = []
         self.on_fork: list[Callable[[], None]] = [self.works.forget, self.sites.forget]
 
     def fail(self, part: str, error: BaseException) -> None:
@@ -149,6 +149,12 @@ class Capture:
             self.recorder.end(operation)
         else:
             self.recorder.failed(operation, error, on_issue=False)
+
+    def instrument(self, *bases: type, by: Callable[[type], None]) -> None:
+        """Have torch's ``bases`` patched now, and their Python subclasses as they come."""
+        self.instrumenters.append((bases, by))
+        for base in bases:
+            by(base)
 
     def poll(self, part: str, poll: Callable[[], bool], last: Callable[[], object]) -> None:
         """Have ``poll`` called by the live thread as long as ``part`` is in service, and ``last``

@@ -31,7 +31,7 @@ class Part:
     def __init__(self, capture: Capture, name: str, *, on_issue: bool = True) -> None:
         """``on_issue``: what the call raises, it raises before anything is under way."""
         self.capture = capture
-        self._name = name
+        self.name = name
         self._on_issue = on_issue
 
     def begin(
@@ -50,7 +50,7 @@ class Part:
 
     def fail(self, error: BaseException) -> None:
         """Something of ours raised ``error``. Raises it again where it is not ours after all."""
-        self.capture.fail(self._name, error)
+        self.capture.fail(self.name, error)
 
 
 def wrap(
@@ -100,10 +100,7 @@ def wrap(
                 result = _elsewhere(original, self, args, kwargs)
         except BaseException as error:
             thread.inside = inside
-            try:
-                part.failed(thread, operation, error)
-            except BaseException as failure:
-                part.fail(failure)
+            part.capture.guard(part.name, part.failed, thread, operation, error)
             raise
         thread.inside = inside
         try:
