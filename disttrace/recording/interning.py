@@ -17,7 +17,7 @@ from typing import Any
 
 from disttrace import redact
 from disttrace.journal import format as fmt
-from disttrace.journal.writer import encode
+from disttrace.journal.writer import Journal, encode
 from disttrace.recording.core import PlainCore
 from disttrace.recording.operation import Call, Counter, json_text
 
@@ -41,6 +41,7 @@ class Definitions:
     """
 
     core: PlainCore
+    _journal: Journal | None = None
 
     def __init__(self) -> None:
         self.lock = threading.RLock()  # a signal handler may record while its thread records
@@ -62,7 +63,7 @@ class Definitions:
     @property
     def is_open(self) -> bool:
         """Whether this process has a journal."""
-        raise NotImplementedError
+        return self._journal is not None
 
     @property
     def full(self) -> bool:

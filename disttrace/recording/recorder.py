@@ -47,7 +47,6 @@ class Recorder(Definitions):
         self._open_journal = open_journal
         self._opening = opening
         self._on_failure = on_failure
-        self._journal: Journal | None = None
         self._making_room = False
         self._late: list[bytes] = []
         self._in_background = 0  # bytes of heartbeats and the like, in the current segment
@@ -169,11 +168,6 @@ class Recorder(Definitions):
             self.write_definition({fmt.DEF: kind, "t": self.now(), **keys})
 
     # -- life --------------------------------------------------------------------------------
-
-    @property
-    def is_open(self) -> bool:
-        """Whether this process has a journal."""
-        return self._journal is not None
 
     def open(self) -> None:
         """Open the journal now instead of at the first record."""

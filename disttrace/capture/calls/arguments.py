@@ -15,7 +15,6 @@ import torch
 from disttrace import errors
 from disttrace.capture.calls.operations import Row
 
-_Tensor = torch.Tensor
 _T = TypeVar("_T")
 
 # Names in the overloads and in the schemas of operators, by what they mean, where that is not it.
@@ -147,7 +146,7 @@ def _slot(slot: str, value: Any) -> str:
 
 def flat(value: Any) -> Iterable[Any]:
     """Every tensor in nested lists."""
-    if isinstance(value, _Tensor):
+    if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
         for item in value:

@@ -75,9 +75,7 @@ def install(capture: Capture) -> None:
         groups.update(groups.of(group), **{key: args[0] if args else None})
 
     def looked_up(backend: Any, group: Any, *args: Any, **kwargs: Any) -> None:
-        """C++ may hand out a new object for a group's backend: used directly, it is that group."""
-        if groups.get(id(backend)) is None:
-            groups.backend_of(group, backend)
+        groups.backend_of(group, backend)
 
     def registered(result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
         named = dict(zip(("device", "backend_type", "backend"), args)) | kwargs
@@ -104,8 +102,7 @@ def _store(part: Part, owner: type, names: tuple[str, ...], original: Function) 
         where = {told: given[key] for key, told in _PLACE.items() if key in given}
         entry = stores.constructing(store, type(store).__name__, **where)
         # The name that people know, whatever Python subclass this is.
-        op = next(c.__name__ for c in type(store).__mro__ if c.__name__ in _STORE_ARGUMENTS)
-        return _begin(capture, frame, op, given, store=entry.n)
+        return _begin(capture, frame, owner.__name__, given, store=entry.n)
 
     def done(thread: ThreadState, operation: Operation, store: Any, args: Any, result: Any) -> None:
         capture.recorder.end(operation)

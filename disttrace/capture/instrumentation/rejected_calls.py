@@ -27,9 +27,7 @@ _REPORT = "_get_msg_dict"
 _FUNCTIONS = {
     row.op: row for row in ROWS if not row.op.endswith(("_coalesced", "monitored_barrier"))
 }
-_FUNCTIONS["all_gather_single"] = _FUNCTIONS["all_gather_into_tensor"]
-_FUNCTIONS["gather_single"] = _FUNCTIONS["gather_into_tensor"]
-_FUNCTIONS["reduce_scatter_single"] = _FUNCTIONS["reduce_scatter_tensor"]
+_FUNCTIONS |= {row.method: row for row in ROWS if row.method.endswith("_single")}
 _RANKS = ("src", "dst", "group_src", "group_dst")
 
 

@@ -40,10 +40,13 @@ def install(capture: Capture) -> None:
 
 
 def _agent(capture: Capture, agent: type) -> None:
+    def nodes(agent: Any) -> dict[str, Any]:
+        return {"nodes": agent._worker_group.group_world_size}
+
     patch = functools.partial(capture.engine.attribute, PART, agent)
     patch("run", before(capture, PART, lambda *_, **__: capture.on_identity({"role": "agent"})))
     patch("_rendezvous", _operation(capture, "rendezvous", _expected, _found))
-    patch("_exit_barrier", _operation(capture, "exit_barrier", _nodes))
+    patch("_exit_barrier", _operation(capture, "exit_barrier", nodes))
 
 
 def _expected(agent: Any, group: Any) -> dict[str, Any]:
@@ -89,14 +92,7 @@ def _found(agent: Any, group: Any) -> dict[str, Any]:
     }
 
 
-def _nodes(agent: Any) -> dict[str, Any]:
-    return {"nodes": agent._worker_group.group_world_size}
-
-
 def _processes(capture: Capture, workers: Workers, context: type) -> None:
-    def waited(result: Any, processes: Any, *args: Any, **kwargs: Any) -> None:
-        workers.look(processes)
-
     def starting(processes: Any) -> dict[str, Any]:
         return {"entrypoint": str(processes.entrypoint), "processes": processes.nprocs}
 
@@ -112,7 +108,7 @@ def _processes(capture: Capture, workers: Workers, context: type) -> None:
 
     patch = functools.partial(capture.engine.attribute, PART, context)
     patch("start", _operation(capture, "start_workers", starting, workers.started))
-    patch("wait", after(capture, PART, waited))
+    patch("wait", after(capture, PART, lambda _, processes, *__, **___: workers.look(processes)))
     patch("close", _operation(capture, "stop_workers", stopping, stopped))
 
 
@@ -129,11 +125,9 @@ def _children(capture: Capture, workers: Workers, popen: type) -> None:
 
         return wrapper
 
-    def told(process: Any, *args: Any, **kwargs: Any) -> None:
-        workers.tell(process.pid)
-
+    tell = before(capture, PART, lambda process, *_, **__: workers.tell(process.pid))
     capture.engine.attribute(PART, popen, "poll", poll)
-    capture.engine.attribute(PART, popen, "_send_signal", before(capture, PART, told))
+    capture.engine.attribute(PART, popen, "_send_signal", tell)
 
 
 def _events(capture: Capture, record: Any) -> None:

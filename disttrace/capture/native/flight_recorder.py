@@ -11,6 +11,7 @@ import functools
 import os
 import pickle
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -136,13 +137,14 @@ def source(recorder: str) -> Ask | None:
     bound = getattr(c10d, _DUMPS.get(recorder, "_dump_fr_trace"), None)
     if bound is None:
         return None
+    # What stands there in Python is another's: it knows more than C++ does.
+    is_torchs = isinstance(bound, types.BuiltinFunctionType)
     free = gil_free.nccl_json() if recorder == NATIVE else None
     if recorder not in _DUMPS:
         if "backend" not in (bound.__doc__ or ""):
             return None
         free, bound = gil_free.named_json(recorder), functools.partial(bound, backend=recorder)
-    # What stands there in Python is another's: it knows more than C++ does.
-    if free is not None and _is_builtin(bound):
+    if free is not None and is_torchs:
         return functools.partial(from_json, free)
     return functools.partial(from_binding, bound)
 
@@ -190,11 +192,6 @@ def unix_offset() -> tuple[int, int]:
         if best[1] < 2_000:
             break
     return best
-
-
-def _is_builtin(dump: Any) -> bool:
-    function = dump.func if isinstance(dump, functools.partial) else dump
-    return type(function).__name__ == "builtin_function_or_method"
 
 
 def from_binding(dump: Callable[..., bytes], question: Question) -> Answer:

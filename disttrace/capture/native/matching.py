@@ -74,10 +74,9 @@ def own(
         and (running.group is None or running.group not in names or each.group == running.group)
     ]
     # torch's hook made it before our begin: the newest one then, of those nobody else has.
-    slack = SLACK_NS if running.recorder in QUERIED else _BEFORE_NS
     found = [each for each in mine if _within(each, running.windows, SLACK_NS)]
-    if not found and slack > SLACK_NS:
-        early = [each for each in mine if _within(each, running.windows, slack)]
+    if not found and running.recorder not in QUERIED:
+        early = [each for each in mine if _within(each, running.windows, _BEFORE_NS)]
         found = [each for each in early if each.key not in taken][-1:]
     launches = {(each.group_id, each.p2p, each.launch): each.key for each in found}
     return tuple(launches.values())

@@ -49,7 +49,7 @@ class NativeOperations:
         call, extra = self._capture.calls.find(frame.f_back or frame, key, new)
         return self._capture.recorder.begin(thread, call, extra)
 
-    def done(self, operation: Operation, work: Any, results: Sequence[int] = ()) -> None:
+    def done(self, operation: Operation, work: Any, results: Sequence[int]) -> None:
         """The call returned: with a Work or without; ``results`` are the storages it fills."""
         recorder = self._capture.recorder
         if operation.call.device_ends:

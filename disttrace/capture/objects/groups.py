@@ -119,8 +119,8 @@ class Groups:
         self.update(entry, backends=dict(entry.backends))
 
     def backend_of(self, group: Any, backend: Any) -> None:
-        """``backend`` is what ``group`` uses for some device."""
-        if backend is not None and backend is not group:
+        """C++ may hand out a new object for a group's backend: used directly, it is that group."""
+        if backend is not None and self.get(id(backend)) is None:
             self._registry.add(backend, self.of(group))
 
     def by_number(self, n: int | None) -> GroupEntry | None:
