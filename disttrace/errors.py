@@ -39,13 +39,19 @@ def is_of_asked(error: BaseException) -> bool:
 
     Then the call at hand cannot be described, and that is no failure of ours.
     """
-    traceback = error.__traceback__
+    traceback = innermost(error)
     if traceback is None:
         return False
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
     file = traceback.tb_frame.f_code.co_filename
     return not (is_our_file(file) or _is_library(file))
+
+
+def innermost(error: BaseException) -> types.TracebackType | None:
+    """Where ``error`` was raised."""
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback
 
 
 def is_program_file(path: str) -> bool:

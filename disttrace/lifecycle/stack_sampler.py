@@ -108,7 +108,7 @@ class Stacks:
         return lines[: _DEPTH // 2] + lines[user : user + _DEPTH // 2]
 
     def _is_torch(self, file: str) -> bool:
-        return self._capture.sites.is_torch_file(file)
+        return self._capture.sites.is_torch(file)
 
 
 def _copies(*, skip: int) -> dict[int, list[Line]]:

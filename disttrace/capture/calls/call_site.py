@@ -74,11 +74,7 @@ class CallSites:
             return None
         return self._recorder.stack(frames(self._skip(frame), self._depth))
 
-    def is_torch(self, frame: types.FrameType) -> bool:
-        """Whether the frame runs torch's own Python code."""
-        return self.is_torch_file(frame.f_code.co_filename)
-
-    def is_torch_file(self, file: str) -> bool:
+    def is_torch(self, file: str) -> bool:
         """Whether a source file is torch's own."""
         return file.startswith(self._torch)
 

@@ -74,9 +74,6 @@ def install(capture: Capture) -> None:
     def label(key: str, result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
         groups.update(groups.of(group), **{key: args[0] if args else None})
 
-    def looked_up(backend: Any, group: Any, *args: Any, **kwargs: Any) -> None:
-        groups.backend_of(group, backend)
-
     def registered(result: Any, group: Any, *args: Any, **kwargs: Any) -> None:
         named = dict(zip(("device", "backend_type", "backend"), args)) | kwargs
         backend = named.get("backend")
@@ -86,7 +83,7 @@ def install(capture: Capture) -> None:
     for owner, name, look in (
         (c10d.PrefixStore, "__init__", prefixed),
         (c10d.ProcessGroup, "__init__", made),
-        (c10d.ProcessGroup, "_get_backend", looked_up),
+        (c10d.ProcessGroup, "_get_backend", lambda found, g, *_, **__: groups.backend_of(g, found)),
         (c10d.ProcessGroup, "_set_group_name", functools.partial(label, "name")),
         (c10d.ProcessGroup, "_set_group_desc", functools.partial(label, "desc")),
         (c10d.ProcessGroup, "_register_backend", registered),

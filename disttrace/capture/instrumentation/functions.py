@@ -87,7 +87,7 @@ def _wrapper(capture: Capture, row: Row, original: types.FunctionType) -> Callab
             return None
         return _begin(capture, row.op or row.function, bound.arguments, frame.f_back)
 
-    def left(operation: Any, result: Any, *args: Any, **kwargs: Any) -> None:
+    def left(*_: Any, **__: Any) -> None:
         if row.joins:
             _joined(capture)
 

@@ -115,11 +115,12 @@ def _called_back(
 
 def _asynchronous(capture: Capture, signature: arguments.Signature, frame: Any) -> bool | None:
     """Whether the public call left the waiting to its caller; None where that cannot be known."""
-    if not capture.sites.is_torch(frame):
-        return frame.f_code.co_name not in ("monitored_barrier",)  # the method itself was called
-    if frame.f_code.co_name in _WAITING:
+    name = frame.f_code.co_name
+    if not capture.sites.is_torch(frame.f_code.co_filename):
+        return bool(name != "monitored_barrier")  # the method itself was called
+    if name in _WAITING:
         return False
-    if frame.f_code.co_name in _LEAVING:
+    if name in _LEAVING:
         return not _sends_and_waits(capture, frame)
     if signature.asynchronous is not None:
         return signature.asynchronous
@@ -131,9 +132,9 @@ def _sends_and_waits(capture: Capture, frame: Any) -> bool:
     caller = frame.f_back
     if caller is not None and caller.f_code.co_name == "wrapper":  # torch's decorator
         caller = caller.f_back
-    return (
-        caller is not None and caller.f_code.co_name in _WAITING and capture.sites.is_torch(caller)
-    )
+    if caller is None or caller.f_code.co_name not in _WAITING:
+        return False
+    return capture.sites.is_torch(caller.f_code.co_filename)
 
 
 def _async_local(frame: Any) -> bool | None:

@@ -5,6 +5,7 @@ Keys and sizes are recorded, never values.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -117,22 +118,15 @@ def key_and_size(keys: KeyTexts, row: Row, /, *args: Any, **kwargs: Any) -> byte
     """Keys of the begin record: which key, and how many bytes go there."""
     extra = b""
     if row.has_key:
-        key = args[0] if args else kwargs.get("key")
+        key: Any = args[0] if args else kwargs.get("key")
         if type(key) is str:
             extra = b',"k":' + (keys.known(key) or keys.make(key))
         else:
-            extra = b',"k":' + keys.make(key) if isinstance(key, list) else _several(keys, key)
+            with contextlib.suppress(TypeError):  # no keys at all: torch will raise
+                extra = b',"k":' + keys.make(key if isinstance(key, list) else list(map(str, key)))
     if row.values is not None and len(args) > row.values:
         extra += b',"n":%d' % size(args[row.values])
     return extra
-
-
-def _several(texts: KeyTexts, keys: Any) -> bytes:
-    """Keys in another container than a list."""
-    try:
-        return b',"k":' + texts.make([str(key) for key in keys])
-    except TypeError:  # no keys at all: torch will raise
-        return b""
 
 
 def size(value: Any) -> int:

@@ -39,10 +39,8 @@ class GroupEntry:
 
     def barrier_device(self) -> str | None:
         """Device type on which a barrier without a device runs, as torch chooses it."""
-        for device in ("cuda", "xpu", "cpu"):
-            if device in self.backends:
-                return device
-        return next(iter(self.backends), None)
+        preferred = ("cuda", "xpu", "cpu", *self.backends)
+        return next((device for device in preferred if device in self.backends), None)
 
     def collective_counter(self, backend: str | None) -> Counter:
         """Counts collectives of one backend: two backends may legally order theirs differently."""

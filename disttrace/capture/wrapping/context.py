@@ -178,9 +178,7 @@ def _at_once(name: str, callback: Callable[[ModuleType], None]) -> None:
 
 
 def _innermost(error: BaseException) -> str:
-    traceback = error.__traceback__
+    traceback = errors.innermost(error)
     if traceback is None:
         return "no traceback"
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
     return f"{os.path.basename(traceback.tb_frame.f_code.co_filename)}:{traceback.tb_lineno}"
