@@ -22,6 +22,7 @@ import torch
 from disttrace import errors
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import freeze
+from disttrace.capture.instrumentation.work import WaitPart
 from disttrace.capture.native import cxx_callers
 from disttrace.capture.native.kernels import (
     WITHIN,
@@ -33,7 +34,7 @@ from disttrace.capture.native.kernels import (
 from disttrace.capture.native.operator_calls import OperatorCalls, before_cxx_issues, issuers
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Args, Function, Part, wrap
+from disttrace.capture.wrapping.wrappers import Args, Function, wrap
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.operation import Call, Operation, ThreadState
 
@@ -242,12 +243,6 @@ def _wait_kernel(capture: Capture, kernels: Kernels) -> Function:
     return wait_tensor
 
 
-class _Waits(Part):
-    def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
-        self.capture.works.over(operation)
-        self.capture.recorder.failed(operation, error, on_issue=False)
-
-
 def _waiting(capture: Capture, original: Function, passes: Callable[[], int]) -> Function:
     """What ``original`` does, called with the operator or its keys and the tensor, recorded unless
     ``passes()``."""
@@ -270,4 +265,4 @@ def _waiting(capture: Capture, original: Function, passes: Callable[[], int]) ->
         if not operation.call.device_ends:
             recorder.end(operation)
 
-    return wrap(_Waits(capture, PART), original, begin, returned)
+    return wrap(WaitPart(capture, PART), original, begin, returned)
