@@ -1,4 +1,4 @@
-"""Reads the fields of a c10d call from its arguments, once for each key (``keys.py``).
+"""Reads the fields of a c10d call from its arguments, once for each key (``call_key.py``).
 
 Nothing here touches a tensor's values or synchronises a device.
 """
