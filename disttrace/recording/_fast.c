@@ -3,19 +3,16 @@
 It finds what is called and from where, writes the records of begin, issue, wait and end into the
 journal's window, and calls torch's original. Whatever is rare (a call not seen before, an
 exception, work of a device, a window that is full) is left to the same Python functions that the
-plain core uses, and what need not be fast is Python's too (core.py's NativeCore makes the objects
-of the types below). The plain core is the reference: both write the same bytes, and a test compares
-them.
+plain core uses, and what need not be fast is Python's too (core.py makes subclasses of the types
+below, with the attributes that C does not look at). The plain core is the reference: both write the
+same bytes, and a test compares them.
 
 Only documented C API is used (PEP 523's for the numbers of code objects, which has a name without
 an underscore since 3.12), and nothing of torch: a tensor's shape is an attribute as any other.
 All of this runs under the GIL. Between two calls into Python no other thread and no signal handler
 can come, which is why there is no lock in this file.
 
-Longer than the other files of this project: its types refer to each other, so it is one object.
-
-Sections: module state, clock, lines, Window, Counter, Call, Thread, Core's fields, Operation,
-threads, places, table, keys of calls, Option, records, Core, Method.  */
+Longer than the other files of this project: its types refer to each other, so it is one object. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -51,107 +48,94 @@ typedef struct Core Core;
 
 /* ---- module state ----------------------------------------------------------------------- */
 
-enum { WINDOW, COUNTER, CALL, THREAD, OPERATION, CORE, OPTION, METHOD, TYPES };
-enum { NUMBER, STATE, NAMES };
+enum { WINDOW, CALL, THREAD, OPERATION, CORE, OPTION, METHOD, TYPES };
 
 typedef struct {
     PyTypeObject *types[TYPES];
-    PyObject *names[NAMES]; /* that are looked up in the hot path */
-    Py_ssize_t numbers;     /* where a code object keeps its number */
-    uintptr_t last_code;    /* the highest number of a code object, an even one */
+    Py_ssize_t numbers;  /* where a code object keeps its number */
+    uintptr_t last_code; /* the highest number of a code object, an even one */
 } State;
 
-/* Objects among the members of a type are those that it holds. */
-static void clear_members(PyObject *self, const PyMemberDef *members) {
-    for (; members->name != NULL; members++)
-        if (members->type == T_OBJECT) Py_CLEAR(*(PyObject **)((char *)self + members->offset));
+/* The one of the types above that `type` is, or that Python has made it from. */
+static PyTypeObject *own_type(PyTypeObject *type) {
+    while (type->tp_base != &PyBaseObject_Type) type = type->tp_base;
+    return type;
 }
 
-static int visit_members(PyObject *self, const PyMemberDef *members, visitproc visit, void *arg) {
-    for (; members->name != NULL; members++)
-        if (members->type == T_OBJECT) Py_VISIT(*(PyObject **)((char *)self + members->offset));
+/* Objects among the members of a type are those that it holds. */
+static int object_traverse(PyObject *self, visitproc visit, void *arg) {
+    const PyMemberDef *member = own_type(Py_TYPE(self))->tp_members;
+    Py_VISIT(Py_TYPE(self));
+    for (; member->name != NULL; member++)
+        if (member->type == T_OBJECT) Py_VISIT(*(PyObject **)((char *)self + member->offset));
     return 0;
 }
 
-static void free_object(PyObject *self, const PyMemberDef *members) {
+/* No type but Core has it as its tp_clear: every cycle passes the core or an object of Python. */
+static int object_clear(PyObject *self) {
+    const PyMemberDef *member = own_type(Py_TYPE(self))->tp_members;
+    for (; member->name != NULL; member++)
+        if (member->type == T_OBJECT) Py_CLEAR(*(PyObject **)((char *)self + member->offset));
+    return 0;
+}
+
+static void object_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
-    clear_members(self, members);
+    if (PyType_IS_GC(type)) PyObject_GC_UnTrack(self);
+    object_clear(self);
     type->tp_free(self);
     Py_DECREF(type);
-}
-
-/* Of every type but Core, which alone has subclasses. No clear: every cycle of theirs passes the
-   core or an object of Python, which break it. */
-static void object_dealloc(PyObject *self) {
-    if (PyType_IS_GC(Py_TYPE(self))) PyObject_GC_UnTrack(self);
-    free_object(self, Py_TYPE(self)->tp_members);
-}
-
-static int object_traverse(PyObject *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    return visit_members(self, Py_TYPE(self)->tp_members, visit, arg);
 }
 
 /* Whether Python has set this to something. */
 static int given(PyObject *value) { return value != NULL && value != Py_None; }
 
-/* ---- clock ------------------------------------------------------------------------------ */
-
-/* What time.perf_counter_ns reads. */
-static int64_t perf_counter(void) {
-    struct timespec now;
-#ifdef __APPLE__
-    clock_gettime(CLOCK_UPTIME_RAW, &now);
-#else
-    clock_gettime(CLOCK_MONOTONIC, &now);
-#endif
-    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
-
 /* ---- lines ------------------------------------------------------------------------------ */
 
-/* A record as journal/format.py gives it: a tuple of bytes. A number follows each but the last, and
-   before that come further keys. */
-typedef PyObject *Template;
+/* The records as journal/format.py gives them are cut into pieces. A number follows each piece but
+   the last of a record, and before that come further keys. */
+enum { BEGIN, BEGIN_UNCOUNTED, ISSUED, WAIT, END, END_SYNCHRONOUS, RECORDS, PIECES = 22 };
+static const int FIRST[RECORDS + 1] = {0, 5, 9, 12, 15, 18, PIECES}; /* piece of each record */
 
-enum { BEGIN, BEGIN_UNCOUNTED, ISSUED, WAIT, END, END_SYNCHRONOUS, TEMPLATES };
+typedef struct {
+    const char *start;
+    Py_ssize_t length;
+} Text;
+
+static const Text NOTHING = {"", 0};
+
+/* Nothing, where these are no bytes. */
+static Text text_of(PyObject *bytes) {
+    if (bytes == NULL || !PyBytes_Check(bytes)) return NOTHING;
+    return (Text){PyBytes_AS_STRING(bytes), PyBytes_GET_SIZE(bytes)};
+}
+
+static char *put_text(char *out, Text text) {
+    memcpy(out, text.start, text.length);
+    return out + text.length;
+}
 
 static char *put_number(char *out, int64_t number) {
-    static const char pairs[] = "00010203040506070809101112131415161718192021222324"
-                                "25262728293031323334353637383940414243444546474849"
-                                "50515253545556575859606162636465666768697071727374"
-                                "75767778798081828384858687888990919293949596979899";
     char digits[20], *end = digits + sizeof digits, *first = end;
     uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
     if (number < 0) *out++ = '-';
-    for (; rest >= 10; rest /= 100) memcpy(first -= 2, pairs + 2 * (rest % 100), 2);
+    for (; rest >= 10; rest /= 100) { /* two at a time, which do not wait for each other */
+        *--first = (char)('0' + rest % 10);
+        *--first = (char)('0' + rest / 10 % 10);
+    }
     if (rest > 0 || first == end) *--first = (char)('0' + rest);
     memcpy(out, first, end - first);
     return out + (end - first);
 }
 
-static char *put_bytes(char *out, PyObject *text) {
-    if (text == NULL) return out;
-    memcpy(out, PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text));
-    return out + PyBytes_GET_SIZE(text);
-}
-
-/* The most bytes that a line with these texts can take. */
-static Py_ssize_t line_bound(PyObject *const texts[2]) {
-    Py_ssize_t bound = 8 * (12 + 20);
-    for (int i = 0; i < 2; i++) bound += texts[i] ? PyBytes_GET_SIZE(texts[i]) : 0;
-    return bound;
-}
-
-/* Write the record; `texts` are bytes objects or NULL. Returns its length. */
-static Py_ssize_t line_from(Template template, char *line, const int64_t *numbers,
-                            PyObject *const texts[2]) {
-    Py_ssize_t last = PyTuple_GET_SIZE(template) - 1;
+/* Write a record with `count` texts of further keys. Returns its length. */
+static Py_ssize_t write_record(const Text *pieces, int kind, char *line, const int64_t *numbers,
+                               const Text *further, int count) {
+    int last = FIRST[kind + 1] - 1;
     char *out = line;
-    for (Py_ssize_t i = 0; i < last; i++)
-        out = put_number(put_bytes(out, PyTuple_GET_ITEM(template, i)), numbers[i]);
-    out = put_bytes(put_bytes(out, texts[0]), texts[1]);
-    return put_bytes(out, PyTuple_GET_ITEM(template, last)) - line;
+    for (int i = FIRST[kind]; i < last; i++) out = put_number(put_text(out, pieces[i]), *numbers++);
+    for (int i = 0; i < count; i++) out = put_text(out, further[i]);
+    return put_text(out, pieces[last]) - line;
 }
 
 /* ---- Window: the reserved part of a segment that lines are copied into -------------------- */
@@ -162,25 +146,17 @@ typedef struct {
     Py_ssize_t position, end;
 } Window;
 
-static PyObject *window_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"mapping", "position", NULL};
-    Py_buffer buffer;
-    Py_ssize_t position;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "w*n", names, &buffer, &position)) return NULL;
-    if (position < 0 || position > buffer.len) {
-        PyBuffer_Release(&buffer);
-        PyErr_SetString(PyExc_ValueError, "the position lies outside of the mapping");
-        return NULL;
-    }
+static PyObject *window_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
     Window *self = (Window *)type->tp_alloc(type, 0);
-    if (self == NULL) {
-        PyBuffer_Release(&buffer);
+    if (self == NULL || !PyArg_ParseTuple(args, "w*n", &self->buffer, &self->position)) {
+        Py_XDECREF(self);
         return NULL;
     }
-    self->buffer = buffer;
-    self->position = position;
-    self->end = buffer.len;
-    return (PyObject *)self;
+    self->end = self->buffer.len;
+    if (self->position >= 0 && self->position <= self->end) return (PyObject *)self;
+    Py_DECREF(self);
+    PyErr_SetString(PyExc_ValueError, "the position lies outside of the mapping");
+    return NULL;
 }
 
 /* Whether there was room. */
@@ -195,11 +171,9 @@ static PyObject *window_put_method(PyObject *self, PyObject *line) {
     char *text;
     Py_ssize_t length;
     if (PyBytes_AsStringAndSize(line, &text, &length) < 0) return NULL;
-    if (!window_put((Window *)self, text, length)) {
-        PyErr_SetString(PyExc_ValueError, "the window is full");
-        return NULL;
-    }
-    Py_RETURN_NONE;
+    if (window_put((Window *)self, text, length)) Py_RETURN_NONE;
+    PyErr_SetString(PyExc_ValueError, "the window is full");
+    return NULL;
 }
 
 static PyObject *window_tell(PyObject *self, PyObject *Py_UNUSED(ignored)) {
@@ -208,21 +182,15 @@ static PyObject *window_tell(PyObject *self, PyObject *Py_UNUSED(ignored)) {
 
 static PyObject *window_seal(PyObject *op, PyObject *Py_UNUSED(ignored)) {
     Window *self = (Window *)op;
-    self->end = self->position;
-    return PyLong_FromSsize_t(self->position);
-}
-
-static PyObject *window_close(PyObject *op, PyObject *Py_UNUSED(ignored)) {
-    Window *self = (Window *)op;
     self->end = self->position; /* nothing is put where the mapping was */
     PyBuffer_Release(&self->buffer);
-    Py_RETURN_NONE;
+    return window_tell(op, NULL);
 }
 
-static void window_dealloc(PyObject *op) {
-    PyTypeObject *type = Py_TYPE(op);
-    PyBuffer_Release(&((Window *)op)->buffer);
-    type->tp_free(op);
+static void window_dealloc(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyBuffer_Release(&((Window *)self)->buffer);
+    type->tp_free(self);
     Py_DECREF(type);
 }
 
@@ -230,37 +198,22 @@ static PyMethodDef window_methods[] = {
     {"put", window_put_method, METH_O, "Append one line. Raises ValueError where it has no room."},
     {"tell", window_tell, METH_NOARGS, "Where the next line goes."},
     {"seal", window_seal, METH_NOARGS, "Let no further line in; where the content ends."},
-    {"close", window_close, METH_NOARGS, "Let go of the mapping."},
+    {"close", window_seal, METH_NOARGS, "Let go of the mapping, as `seal` does already."},
     {NULL},
 };
 
-/* ---- Counter: see core.py's NativeCounter ----------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    int64_t last;
-} Counter;
-
-static PyMemberDef counter_members[] = {
-    {"last", T_LONGLONG, offsetof(Counter, last), 0, NULL},
-    {NULL},
-};
-
-/* ---- Call: as in operation.py --------------------------------------------------------------- */
+/* ---- Call: as in operation.py; a counter is made from it too, which counts in `n` ----------- */
 
 typedef struct {
     PyObject_HEAD
     int64_t n;
-    PyObject *op, *counter, *group, *tag;
+    PyObject *counter; /* None: its operations are counted in no sequence */
     char synchronous, device_ends, whole;
 } Call;
 
 static PyMemberDef call_members[] = {
     {"n", T_LONGLONG, offsetof(Call, n), 0, NULL},
-    {"op", T_OBJECT, offsetof(Call, op), 0, NULL},
     {"counter", T_OBJECT, offsetof(Call, counter), 0, NULL},
-    {"group", T_OBJECT, offsetof(Call, group), 0, NULL},
-    {"tag", T_OBJECT, offsetof(Call, tag), 0, NULL},
     {"synchronous", T_BOOL, offsetof(Call, synchronous), 0, NULL},
     {"device_ends", T_BOOL, offsetof(Call, device_ends), 0, NULL},
     {"whole", T_BOOL, offsetof(Call, whole), 0, NULL},
@@ -271,16 +224,12 @@ static PyMemberDef call_members[] = {
 
 typedef struct {
     PyObject_HEAD
-    int64_t number;
-    PyObject *native, *parents, *batches, *tail;
+    PyObject *batches, *tail;
     PyObject *waited; /* operations whose own call waits for them, innermost last */
     char inside;      /* in a recorded call: what it calls in turn is part of it */
 } Thread;
 
 static PyMemberDef thread_members[] = {
-    {"number", T_LONGLONG, offsetof(Thread, number), 0, NULL},
-    {"native", T_OBJECT, offsetof(Thread, native), 0, NULL},
-    {"parents", T_OBJECT, offsetof(Thread, parents), 0, NULL},
     {"batches", T_OBJECT, offsetof(Thread, batches), 0, NULL},
     {"tail", T_OBJECT, offsetof(Thread, tail), 0, NULL},
     {"waited", T_OBJECT, offsetof(Thread, waited), 0, NULL},
@@ -290,7 +239,9 @@ static PyMemberDef thread_members[] = {
 
 /* ---- Core's fields ------------------------------------------------------------------------ */
 
-typedef struct Operation Operation;
+typedef struct Link {
+    struct Link *older, *newer;
+} Link;
 
 typedef struct {
     uint64_t hash;
@@ -304,20 +255,21 @@ struct Core {
     State *state;
     char off; /* everything passes */
     int64_t t0, last_number;
-    PyObject *all_templates;       /* a tuple: it is checked once, and its items stay */
-    Template templates[TEMPLATES]; /* borrowed from there */
+    PyObject *all_pieces; /* a tuple of bytes, which keeps what is pointed to: */
+    Text pieces[PIECES];
+    Py_ssize_t bound; /* of the bytes of a record without further keys */
     PyObject *put, *recover, *clock, *ambient, *wake, *dropped; /* set by Python */
-    PyObject *is_ours; /* whether an exception is our failure, set by Python */
-    PyObject *works, *open;     /* operations by id() of their Work: all, and those not complete */
-    Operation *oldest, *newest; /* in flight; each holds a reference */
-    PyObject *threads;  /* as in operation.py */
-    uint64_t thread_id; /* of the thread that came last */
+    PyObject *is_ours;      /* whether an exception is our failure, set by Python */
+    PyObject *works, *open; /* operations by id() of their Work: all, and those not complete */
+    Link flight;            /* the ring of operations in flight, each of which has a reference */
+    PyObject *threads;      /* as in operation.py */
+    uint64_t thread_id;     /* of the thread that came last */
     Thread *thread;
     /* Places: frames of a stack, and what says of a code object whether it is the user's. */
     int depth;
     PyObject *is_user;
     uintptr_t first_code; /* lower numbers were given under another `is_user` */
-    Row *rows;           /* calls by key */
+    Row *rows;            /* calls by key */
     int row_count;
     /* How arguments are read: {type: attributes that tell calls apart, each an Option or a name;
        None where the hash does, True where the object never changes, too}. */
@@ -333,13 +285,22 @@ typedef struct {
     PyObject *name, *original;
 } Wrapper;
 
+/* What time.perf_counter_ns reads, or a test's clock. */
 static int64_t now(Core *core) {
-    if (core->clock == NULL) return perf_counter();
-    PyObject *told = PyObject_CallNoArgs(core->clock); /* a test's */
-    int64_t value = told ? PyLong_AsLongLong(told) : 0;
-    Py_XDECREF(told);
-    PyErr_Clear();
-    return value;
+    if (core->clock != NULL) {
+        PyObject *told = PyObject_CallNoArgs(core->clock);
+        int64_t value = told ? PyLong_AsLongLong(told) : 0;
+        Py_XDECREF(told);
+        PyErr_Clear();
+        return value;
+    }
+    struct timespec time;
+#ifdef __APPLE__
+    clock_gettime(CLOCK_UPTIME_RAW, &time);
+#else
+    clock_gettime(CLOCK_MONOTONIC, &time);
+#endif
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
 /* The exception that is set, taken over and with its traceback attached. */
@@ -359,13 +320,18 @@ static void set_error(PyObject *error) {
     PyErr_Restore(Py_NewRef(Py_TYPE(error)), error, traceback);
 }
 
+/* Let go of what a call returned, which was all that was wanted. */
+static int success(PyObject *result) {
+    Py_XDECREF(result);
+    return result ? 0 : -1;
+}
+
 /* Put a line that is complete. -1 with an exception only where `recover` raises one. */
 static int put_line(Core *core, const char *line, Py_ssize_t length) {
     if (core->put == NULL) /* the collector took the core apart */
         return 0;
     /* A window's own method is not called, but passed by. */
-    if (PyCFunction_Check(core->put) &&
-        PyCFunction_GET_FUNCTION(core->put) == window_put_method &&
+    if (PyCFunction_Check(core->put) && PyCFunction_GET_FUNCTION(core->put) == window_put_method &&
         window_put((Window *)PyCFunction_GET_SELF(core->put), line, length))
         return 0;
     PyObject *bytes = PyBytes_FromStringAndSize(line, length);
@@ -380,97 +346,57 @@ static int put_line(Core *core, const char *line, Py_ssize_t length) {
         Py_DECREF(error);
     }
     Py_DECREF(bytes);
-    Py_XDECREF(done);
-    return done ? 0 : -1;
+    return success(done);
 }
 
-static int put_record(Core *core, int kind, const int64_t *numbers, PyObject *first,
-                      PyObject *second) {
-    char space[LINE], *line = space;
-    PyObject *const texts[] = {first, second};
-    Py_ssize_t bound = line_bound(texts);
-    if (core->all_templates == NULL) return 0; /* the collector took the core apart */
-    if (bound > LINE && (line = PyMem_Malloc(bound)) == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    Py_ssize_t length = line_from(core->templates[kind], line, numbers, texts);
-    int done = put_line(core, line, length);
-    if (line != space) PyMem_Free(line);
-    return done;
-}
+/* ---- Operation: what Python alone needs of one is in its dictionary ------------------------- */
 
-/* ---- Operation ---------------------------------------------------------------------------- */
-
-struct Operation {
-    PyObject_HEAD
+typedef struct {
+    PyObject_VAR_HEAD /* as many items as its begin record may have bytes */
     Core *core;
     Call *call;
-    int64_t n, begin, seq, issued, seen;
-    PyObject *tail, *extra;   /* bytes that its begin record has besides; extra may be NULL */
-    Operation *older, *newer; /* in flight */
-    uintptr_t work;           /* address of its Work, while somebody holds that */
-    PyObject *reference;      /* weak, to that Work, while its end is expected from there */
-    PyObject *more, *tensors; /* sequences, as in operation.py */
-    char asked, ended, held;  /* held: we hold its Work, until it is seen complete */
-};
+    int64_t n, begin, seq, issued;
+    Link link;           /* among those in flight */
+    uintptr_t work;      /* address of its Work, while somebody holds that */
+    PyObject *reference; /* weak, to that Work, while its end is expected from there */
+    PyObject *dict;      /* NULL: it is an operation as most of them */
+    char ended;
+    char line[]; /* its begin record, and NUL */
+} Operation;
 
 static PyMemberDef operation_members[] = {
+    {"__dictoffset__", T_PYSSIZET, offsetof(Operation, dict), READONLY, NULL},
+    {"__dict__", T_OBJECT, offsetof(Operation, dict), READONLY, NULL},
     {"core", T_OBJECT, offsetof(Operation, core), READONLY, NULL},
     {"call", T_OBJECT, offsetof(Operation, call), READONLY, NULL},
     {"n", T_LONGLONG, offsetof(Operation, n), READONLY, NULL},
     {"begin", T_LONGLONG, offsetof(Operation, begin), READONLY, NULL},
     {"seq", T_LONGLONG, offsetof(Operation, seq), READONLY, NULL},
     {"issued", T_LONGLONG, offsetof(Operation, issued), 0, NULL},
-    {"seen", T_LONGLONG, offsetof(Operation, seen), 0, NULL},
-    {"tail", T_OBJECT, offsetof(Operation, tail), READONLY, NULL},
-    {"extra", T_OBJECT, offsetof(Operation, extra), READONLY, NULL},
     {"work", T_ULONGLONG, offsetof(Operation, work), 0, NULL},
     {"reference", T_OBJECT, offsetof(Operation, reference), 0, NULL},
-    {"more", T_OBJECT, offsetof(Operation, more), 0, NULL},
-    {"tensors", T_OBJECT, offsetof(Operation, tensors), 0, NULL},
-    {"asked", T_BOOL, offsetof(Operation, asked), 0, NULL},
     {"ended", T_BOOL, offsetof(Operation, ended), READONLY, NULL},
-    {"held", T_BOOL, offsetof(Operation, held), 0, NULL},
+    {"line", T_STRING_INPLACE, offsetof(Operation, line), READONLY, NULL},
     {NULL},
 };
 
-static Operation *operation_new(Core *core, Call *call, PyObject *tail, PyObject *extra) {
-    PyTypeObject *type = core->state->types[OPERATION];
-    Operation *self = (Operation *)type->tp_alloc(type, 0);
-    if (self == NULL) return NULL;
-    self->core = (Core *)Py_NewRef(core);
-    self->call = (Call *)Py_NewRef(call);
-    self->tail = Py_NewRef(tail);
-    self->extra = Py_XNewRef(extra);
-    self->more = PyTuple_New(0); /* the one that there is */
-    self->tensors = PyTuple_New(0);
-    return self;
-}
-
 /* From here on new segments do not repeat its begin. */
 static void operation_over(Operation *self) {
-    Core *core = self->core;
     if (self->ended) return;
     self->ended = 1;
-    if (self->older != NULL)
-        self->older->newer = self->newer;
-    else if (core->oldest == self)
-        core->oldest = self->newer;
-    if (self->newer != NULL)
-        self->newer->older = self->older;
-    else if (core->newest == self)
-        core->newest = self->older;
-    self->older = self->newer = NULL;
+    self->link.older->newer = self->link.newer;
+    self->link.newer->older = self->link.older;
     Py_DECREF(self);
 }
 
-/* Called as the callback of `reference`: nobody holds its Work any more. */
+/* Called as the callback of `reference`: nobody holds its Work any more. The reference goes at
+   once, before the Work's address can be another's. */
 static PyObject *operation_call(PyObject *op, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
     Operation *self = (Operation *)op;
-    if (PyTuple_GET_SIZE(args) != 1 || PyTuple_GET_ITEM(args, 0) != self->reference ||
-        !given(self->core->dropped))
+    if (PyTuple_GET_SIZE(args) != 1 || PyTuple_GET_ITEM(args, 0) != self->reference)
         Py_RETURN_NONE;
+    Py_CLEAR(self->reference);
+    if (!given(self->core->dropped)) Py_RETURN_NONE;
     return PyObject_CallOneArg(self->core->dropped, op);
 }
 
@@ -481,9 +407,9 @@ static Thread *current_thread(Core *core) {
     uint64_t id = PyThreadState_GetID(PyThreadState_Get());
     if (core->thread_id == id) return core->thread;
     PyObject *all = core->threads ? core->threads : Py_None; /* or the collector took it */
-    PyObject *state = PyObject_GetAttr(all, core->state->names[STATE]);
+    PyObject *state = PyObject_GetAttrString(all, "state");
     if (state == NULL) return NULL;
-    if (!Py_IS_TYPE(state, core->state->types[THREAD])) {
+    if (!PyObject_TypeCheck(state, core->state->types[THREAD])) {
         Py_DECREF(state);
         PyErr_SetString(PyExc_TypeError, "not a thread's state");
         return NULL;
@@ -562,9 +488,7 @@ static int push_place(Core *core, Key *key, PyFrameObject *frame) {
         else if (number & 1)
             left = core->depth > 0 ? core->depth : 1;
         if (left == 1) break;
-        PyFrameObject *back = PyFrame_GetBack(frame);
-        Py_DECREF(frame);
-        frame = back;
+        Py_SETREF(frame, PyFrame_GetBack(frame));
     }
     Py_XDECREF(frame);
     return done;
@@ -581,46 +505,39 @@ static uint64_t key_hash(const Key *key) {
     return hash ^ hash >> 32;
 }
 
-/* The row of a key, or the empty one where it would stand; NULL where there is no table. */
-static Row *find_row(Core *core, const Key *key, uint64_t hash) {
-    for (uint64_t i = hash; core->rows != NULL; i++) {
+/* The row of a key, or the empty one where it would stand. */
+static Row *find_row(Core *core, const Key *key) {
+    uint64_t hash = key_hash(key);
+    for (uint64_t i = hash;; i++) {
         Row *row = &core->rows[i & (ROWS - 1)];
-        if (row->words == NULL) return row;
-        if (row->hash == hash && row->count == key->count &&
-            memcmp(row->words, key->words, key->count * sizeof *key->words) == 0)
+        if (row->words == NULL) row->hash = hash;
+        if (row->words == NULL ||
+            (row->hash == hash && row->count == key->count &&
+             memcmp(row->words, key->words, key->count * sizeof *key->words) == 0))
             return row;
     }
-    return NULL;
-}
-
-static Call *find_call(Core *core, const Key *key) {
-    Row *row = find_row(core, key, key_hash(key));
-    return row ? row->call : NULL;
 }
 
 static void forget_calls(Core *core) {
-    Row *rows = core->rows;
-    core->rows = NULL;
-    core->row_count = 0;
-    for (int i = 0; rows != NULL && i < ROWS; i++) {
-        PyMem_Free(rows[i].words);
-        Py_XDECREF((PyObject *)rows[i].call);
-    }
-    PyMem_RawFree(rows);
+    for (int i = 0; core->row_count > 0 && i < ROWS; i++)
+        if (core->rows[i].words != NULL) {
+            core->row_count--;
+            PyMem_Free(core->rows[i].words);
+            core->rows[i].words = NULL;
+            Py_CLEAR(core->rows[i].call);
+        }
 }
 
 /* Remember the call. Without memory nothing is remembered, and nothing is lost by that. */
 static void remember_call(Core *core, const Key *key, Call *call) {
     if (core->row_count >= TABLE) forget_calls(core);
-    /* The system's memory: what is not used of it does not exist. */
-    if (core->rows == NULL) core->rows = PyMem_RawCalloc(ROWS, sizeof(Row));
-    uint64_t hash = key_hash(key);
-    Row *row = find_row(core, key, hash);
-    if (row == NULL || row->words != NULL) return; /* a handler made the same call meanwhile */
-    uint64_t *words = PyMem_Malloc(key->count * sizeof *words);
-    if (words == NULL) return;
-    memcpy(words, key->words, key->count * sizeof *words);
-    *row = (Row){hash, words, key->count, (Call *)Py_NewRef(call)};
+    Row *row = find_row(core, key);
+    if (row->words != NULL) return; /* a handler made the same call meanwhile */
+    row->words = PyMem_Malloc(key->count * sizeof *key->words);
+    if (row->words == NULL) return;
+    memcpy(row->words, key->words, key->count * sizeof *key->words);
+    row->count = key->count;
+    row->call = (Call *)Py_NewRef(call);
     core->row_count++;
 }
 
@@ -635,30 +552,25 @@ static int push_option(Core *core, Key *key, PyObject *options, PyObject *option
 
 /* What descriptor `i` says of a tensor: a search for its name would cost more than that. */
 static PyObject *of_tensor(Core *core, PyObject *tensor, int i) {
-    PyObject *all = core->of_tensors;
-    PyObject *one = given(all) && PyTuple_CheckExact(all) && i < PyTuple_GET_SIZE(all)
-                        ? PyTuple_GET_ITEM(all, i)
-                        : Py_None;
-    descrgetfunc get = Py_TYPE(one)->tp_descr_get;
+    PyObject *one = given(core->of_tensors) ? PyTuple_GetItem(core->of_tensors, i) : NULL;
+    descrgetfunc get = one ? Py_TYPE(one)->tp_descr_get : NULL;
     if (get != NULL) return get(one, tensor, (PyObject *)Py_TYPE(tensor));
-    PyErr_SetString(PyExc_TypeError, "it is not known how tensors are read");
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "it is not known how tensors are read");
     return NULL;
 }
 
 static int push_tensor(Core *core, Key *key, PyObject *tensor) {
-    PyObject *read[3] = {NULL}; /* shape; dtype, one object each for ever; whether on the CPU */
-    for (int i = 0; i < 3; i++)
-        if ((read[i] = of_tensor(core, tensor, i)) == NULL) break;
-    int done = read[2] == NULL ? -1 : push(key, TENSOR) && push_address(key, read[1]);
-    if (done > 0) done = push_value(core, key, read[0], 1);
-    if (done > 0 && read[2] == Py_True)
-        done = push(key, NONE);
-    else if (done > 0) { /* made anew on each reading, so it is asked only where it is not usual */
-        PyObject *device = of_tensor(core, tensor, 3);
-        done = device ? push_value(core, key, device, 1) : -1;
-        Py_XDECREF(device);
+    int done = push(key, TENSOR);
+    for (int i = 0; done > 0 && i < 3; i++) {
+        PyObject *read = of_tensor(core, tensor, i);
+        /* A device is made anew on each reading, so it is asked only where it is not usual. */
+        if (i == 2 && read == Py_False) Py_SETREF(read, of_tensor(core, tensor, 3));
+        if (read == NULL)
+            done = -1;
+        else /* of a dtype there is one object for ever */
+            done = i == 1 ? push_address(key, read) : push_value(core, key, read, 1);
+        Py_XDECREF(read);
     }
-    for (int i = 0; i < 3; i++) Py_XDECREF(read[i]);
     return done;
 }
 
@@ -704,14 +616,11 @@ torch's functions make such an object for each call and set its attributes. To r
 as much as all the rest of a key, for C++ makes an object of it; so what is set is remembered until
 the call that reads it. */
 
-enum { REMEMBERED = 3 }; /* words of a bool, a number, or an object that has a hash */
-
 typedef struct {
     Wrapper of;        /* torch's property */
-    PyObject *options;         /* the object that it was set on last, unless that was read */
-    PyObject *value;           /* what it was set to last, of those that never change: */
-    uint64_t words[REMEMBERED];
-    int count; /* of words; 0: not known */
+    PyObject *options; /* the object that it was set on last, unless that was read */
+    PyObject *value;   /* what it was set to last */
+    Key key;           /* of that value; empty where the same object may change */
 } Option;
 
 static PyMemberDef option_members[] = {
@@ -732,36 +641,33 @@ static int push_option(Core *core, Key *key, PyObject *options, PyObject *entry)
         Py_XDECREF(attribute);
         return done;
     }
-    for (int i = 0; i < self->count; i++) done = done && push(key, self->words[i]);
+    for (int i = 0; i < self->key.count; i++) done = done && push(key, self->key.words[i]);
     Py_CLEAR(self->options);
     return done;
 }
 
-/* The words of a value that is the same whenever it is looked at; without any, `count` is 0. */
-static void remember_value(Option *self, PyObject *value) {
-    Core *core = self->of.core;
-    Key key;
-    key.count = 0;
-    self->count = 0;
-    int fixed = PyBool_Check(value) || PyLong_CheckExact(value) ||
-                (core->kinds != NULL &&
-                 PyDict_GetItemWithError(core->kinds, (PyObject *)Py_TYPE(value)) == Py_True);
-    if (fixed && push_value(core, &key, value, 1) > 0 && key.count <= REMEMBERED) {
-        memcpy(self->words, key.words, key.count * sizeof *key.words);
-        self->count = key.count;
-    }
-    PyErr_Clear(); /* then it is read back */
-    Py_XSETREF(self->value, Py_NewRef(value));
+/* Whether this object says the same whenever it is looked at. */
+static int is_fixed(Core *core, PyObject *value) {
+    if (PyBool_Check(value) || PyLong_CheckExact(value)) return 1;
+    PyObject *type = (PyObject *)Py_TYPE(value);
+    return core->kinds != NULL && PyDict_GetItemWithError(core->kinds, type) == Py_True;
 }
 
 static int option_set(PyObject *op, PyObject *options, PyObject *value) {
     Option *self = (Option *)op;
+    Core *core = self->of.core;
     PyObject *original = self->of.original;
     Py_CLEAR(self->options);
     int failed = Py_TYPE(original)->tp_descr_set(original, options, value);
-    if (failed || value == NULL || self->of.core->off) return failed;
-    if (value != self->value) remember_value(self, value);
-    if (self->count) self->options = Py_NewRef(options);
+    if (failed || value == NULL || core->off) return failed;
+    if (value != self->value) {
+        self->key.count = 0;
+        if (is_fixed(core, value) && push_value(core, &self->key, value, 1) <= 0)
+            self->key.count = 0;
+        PyErr_Clear(); /* then it is read back */
+        Py_XSETREF(self->value, Py_NewRef(value));
+    }
+    if (self->key.count) self->options = Py_NewRef(options);
     return 0;
 }
 
@@ -774,69 +680,54 @@ static PyObject *option_get(PyObject *op, PyObject *options, PyObject *type) {
 
 /* ---- records of operations ------------------------------------------------------------------ */
 
-static Counter *counter_of(Core *core, Call *call) {
-    int counted = given(call->counter) &&
-                  PyObject_TypeCheck(call->counter, core->state->types[COUNTER]);
-    return counted ? (Counter *)call->counter : NULL;
+static Call *counter_of(Core *core, Call *call) {
+    PyObject *counter = call->counter;
+    int counted = given(counter) && PyObject_TypeCheck(counter, core->state->types[CALL]);
+    return counted ? (Call *)counter : NULL;
 }
 
-/* Put the begin of one operation on record; `extra` is bytes or NULL. A new reference. */
-static Operation *core_begin(Core *core, Thread *thread, Call *call, PyObject *extra) {
-    PyObject *joined = Py_XNewRef(extra);
-    if (given(core->ambient)) {
-        PyObject *more = PyObject_CallNoArgs(core->ambient);
-        if (more != NULL && joined != NULL)
-            PyBytes_ConcatAndDel(&joined, more);
-        else
-            Py_XSETREF(joined, more);
-        if (joined == NULL) return NULL;
+/* Put the begin of one operation on record, with further keys in `details`. A new reference. */
+static Operation *core_begin(Core *core, Thread *thread, Call *call, Text details) {
+    PyTypeObject *type = core->state->types[OPERATION];
+    PyObject *ambient = given(core->ambient) ? PyObject_CallNoArgs(core->ambient) : NULL;
+    if (ambient == NULL && PyErr_Occurred()) return NULL;
+    Text further[] = {text_of(thread->tail), details, text_of(ambient)};
+    Py_ssize_t bound = core->bound + further[0].length + further[1].length + further[2].length;
+    Operation *self = (Operation *)type->tp_alloc(type, bound);
+    if (self != NULL) {
+        Call *counter = counter_of(core, call);
+        self->core = (Core *)Py_NewRef(core);
+        self->call = (Call *)Py_NewRef(call);
+        self->n = ++core->last_number;
+        if (counter != NULL) self->seq = ++counter->n;
+        self->begin = now(core);
+        self->link = (Link){core->flight.older, &core->flight};
+        core->flight.older = core->flight.older->newer = &self->link;
+        Py_INCREF(self);
+        int64_t numbers[] = {self->n, self->begin - core->t0, call->n, self->seq};
+        int kind = counter ? BEGIN : BEGIN_UNCOUNTED;
+        Py_ssize_t length = write_record(core->pieces, kind, self->line, numbers, further, 3);
+        if (put_line(core, self->line, length) < 0) Py_CLEAR(self);
     }
-    if (thread->tail == NULL || !PyBytes_CheckExact(thread->tail) ||
-        (joined != NULL && !PyBytes_CheckExact(joined))) {
-        Py_XDECREF(joined);
-        PyErr_SetString(PyExc_TypeError, "what a begin record has besides must be bytes");
-        return NULL;
-    }
-    Operation *self = operation_new(core, call, thread->tail, joined);
-    Py_XDECREF(joined);
-    if (self == NULL) return NULL;
-    Counter *counter = counter_of(core, call);
-    self->n = ++core->last_number;
-    if (counter != NULL) self->seq = ++counter->last;
-    self->begin = now(core);
-    self->older = core->newest;
-    if (core->newest != NULL)
-        core->newest->newer = self;
-    else
-        core->oldest = self;
-    core->newest = (Operation *)Py_NewRef(self);
-    int64_t numbers[] = {self->n, self->begin - core->t0, call->n, self->seq};
-    int kind = counter ? BEGIN : BEGIN_UNCOUNTED;
-    if (put_record(core, kind, numbers, self->tail, self->extra) < 0) Py_CLEAR(self);
+    Py_XDECREF(ambient);
     return self;
 }
 
-static int core_issued(Core *core, Operation *operation) {
-    operation->issued = now(core) - operation->begin;
-    int64_t numbers[] = {operation->n, operation->issued};
-    return put_record(core, ISSUED, numbers, NULL, NULL);
-}
-
-static int core_wait_begins(Core *core, Operation *operation) {
-    int64_t numbers[] = {operation->n, now(core) - operation->begin};
-    return put_record(core, WAIT, numbers, NULL, NULL);
-}
-
-static int core_end(Core *core, Operation *operation, PyObject *extra) {
-    operation_over(operation); /* the caller holds a reference */
-    int64_t numbers[] = {operation->n, now(core) - operation->begin};
-    return put_record(core, END, numbers, extra, NULL);
-}
-
-static int core_end_synchronous(Core *core, Operation *operation) {
-    operation_over(operation);
-    int64_t numbers[] = {operation->n, now(core) - operation->begin, operation->issued};
-    return put_record(core, END_SYNCHRONOUS, numbers, NULL, NULL);
+/* Put a later record of the operation, to which the caller holds a reference. */
+static int put_event(Core *core, int kind, Operation *operation, Text further) {
+    int64_t elapsed = now(core) - operation->begin;
+    int64_t numbers[] = {operation->n, elapsed, operation->issued};
+    char space[LINE], *line = space;
+    if (kind == ISSUED) operation->issued = elapsed;
+    if (kind == END || kind == END_SYNCHRONOUS) operation_over(operation);
+    Py_ssize_t bound = core->bound + further.length;
+    if (bound > LINE && (line = PyMem_Malloc(bound)) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    int done = put_line(core, line, write_record(core->pieces, kind, line, numbers, &further, 1));
+    if (line != space) PyMem_Free(line);
+    return done;
 }
 
 /* `work` ends the operation, and is not seen complete yet. */
@@ -852,9 +743,7 @@ static int follow(Core *core, Operation *operation, PyObject *work) {
     }
     Py_XDECREF(key);
     if (done < 0 || !first || !given(core->wake)) return done;
-    PyObject *woken = PyObject_CallNoArgs(core->wake);
-    Py_XDECREF(woken);
-    return woken ? 0 : -1;
+    return success(PyObject_CallNoArgs(core->wake));
 }
 
 /* The operation that `work` ends (a new reference), if it is not over; NULL without an exception
@@ -866,31 +755,20 @@ static Operation *followed(Core *core, PyObject *work) {
     Py_XDECREF(key);
     if (found == NULL || !Py_IS_TYPE(found, core->state->types[OPERATION])) return NULL;
     Operation *operation = (Operation *)found;
-    if (operation->reference == NULL || !PyWeakref_Check(operation->reference)) return NULL;
-#if PY_VERSION_HEX >= 0x030d0000
-    PyObject *refers;
-    if (PyWeakref_GetRef(operation->reference, &refers) < 0) return NULL;
-    Py_XDECREF(refers); /* only its address is looked at */
-#else
-    PyObject *refers = PyWeakref_GetObject(operation->reference);
-#endif
-    return refers == work ? (Operation *)Py_NewRef(operation) : NULL;
-}
-
-static int take_out(PyObject *dictionary, PyObject *key, Operation *operation) {
-    PyObject *found = PyDict_GetItemWithError(dictionary, key);
-    if (found == (PyObject *)operation) return PyDict_DelItem(dictionary, key);
-    return found == NULL && PyErr_Occurred() ? -1 : 0;
+    int expected = given(operation->reference) && operation->work == (uintptr_t)work;
+    return expected ? (Operation *)Py_NewRef(operation) : NULL;
 }
 
 /* Nothing more is expected of its Work. */
 static int unfollow(Core *core, Operation *operation) {
     PyObject *key = PyLong_FromVoidPtr((void *)operation->work);
-    if (key == NULL) return -1;
+    PyObject *const tables[] = {core->works, core->open};
+    int done = key ? 0 : -1;
     Py_CLEAR(operation->reference);
-    int done = take_out(core->works, key, operation);
-    if (done == 0) done = take_out(core->open, key, operation);
-    Py_DECREF(key);
+    for (int i = 0; done == 0 && i < 2; i++)
+        if (PyDict_GetItemWithError(tables[i], key) == (PyObject *)operation)
+            done = PyDict_DelItem(tables[i], key);
+    Py_XDECREF(key);
     return done;
 }
 
@@ -908,7 +786,6 @@ static PyMemberDef core_members[] = {
     {"ambient", T_OBJECT, offsetof(Core, ambient), 0, NULL},
     {"wake", T_OBJECT, offsetof(Core, wake), 0, NULL},
     {"dropped", T_OBJECT, offsetof(Core, dropped), 0, NULL},
-    {"_templates", T_OBJECT, offsetof(Core, all_templates), READONLY, NULL},
     {"works", T_OBJECT, offsetof(Core, works), READONLY, NULL},
     {"open", T_OBJECT, offsetof(Core, open), READONLY, NULL},
     {"depth", T_INT, offsetof(Core, depth), 0, "Frames of a stack."},
@@ -920,58 +797,48 @@ static PyMemberDef core_members[] = {
     {NULL},
 };
 
-static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"templates", NULL};
-    static const int numbers[TEMPLATES] = {4, 3, 2, 2, 2, 3};
-    PyObject *templates;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!", names, &PyTuple_Type, &templates))
-        return NULL;
-    int wrong = PyTuple_GET_SIZE(templates) != TEMPLATES;
-    for (int i = 0; i < TEMPLATES && !wrong; i++) {
-        PyObject *each = PyTuple_GET_ITEM(templates, i);
-        wrong = !PyTuple_Check(each) || PyTuple_GET_SIZE(each) != numbers[i] + 1;
-        for (int j = 0; !wrong && j <= numbers[i]; j++) {
-            PyObject *piece = PyTuple_GET_ITEM(each, j);
-            wrong = !PyBytes_Check(piece) || PyBytes_GET_SIZE(piece) > 12;
-        }
-    }
-    if (wrong) {
+static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
+    PyObject *pieces;
+    if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &pieces)) return NULL;
+    if (PyTuple_GET_SIZE(pieces) != PIECES) {
         PyErr_SetString(PyExc_ValueError, "these are not the pieces of the six records");
         return NULL;
     }
     Core *self = (Core *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
-    while ((self->state = PyType_GetModuleState(type)) == NULL) { /* a subclass of Python's */
-        PyErr_Clear();
-        type = type->tp_base;
+    self->state = PyType_GetModuleState(own_type(type));
+    self->all_pieces = Py_NewRef(pieces);
+    self->bound = 5 * 20; /* digits of its numbers */
+    for (int i = 0; i < PIECES; i++) {
+        self->pieces[i] = text_of(PyTuple_GET_ITEM(pieces, i));
+        self->bound += self->pieces[i].length;
     }
-    self->all_templates = Py_NewRef(templates);
-    for (int i = 0; i < TEMPLATES; i++) self->templates[i] = PyTuple_GET_ITEM(templates, i);
+    self->flight = (Link){&self->flight, &self->flight};
     self->first_code = self->state->last_code + 2;
     self->works = PyDict_New();
     self->open = PyDict_New();
-    if (!self->works || !self->open) Py_CLEAR(self);
-    return (PyObject *)self;
-}
-
-static int core_traverse(PyObject *self, visitproc visit, void *arg) {
-    Py_VISIT(Py_TYPE(self));
-    return visit_members(self, core_members, visit, arg);
+    /* The system's memory: what is not used of it does not exist. */
+    self->rows = PyMem_RawCalloc(ROWS, sizeof(Row));
+    if (self->works && self->open && self->rows) return (PyObject *)self;
+    Py_DECREF(self);
+    return PyErr_NoMemory();
 }
 
 static int core_clear(PyObject *op) {
     Core *self = (Core *)op;
     self->off = 1;
     self->thread_id = 0;
-    clear_members(op, core_members);
     forget_calls(self);
-    return 0;
+    return object_clear(op);
 }
 
 static void core_dealloc(PyObject *op) {
+    Core *self = (Core *)op;
     PyObject_GC_UnTrack(op);
     core_clear(op);
-    free_object(op, core_members);
+    Py_XDECREF(self->all_pieces);
+    PyMem_RawFree(self->rows);
+    object_dealloc(op);
 }
 
 /* Whether this is an operation, for functions that take one; else an exception is set. */
@@ -991,39 +858,40 @@ static PyObject *core_begin_method(PyObject *op, PyObject *args) {
     PyObject *thread, *call, *extra = NULL;
     if (!PyArg_ParseTuple(args, "O!O!|S", types[THREAD], &thread, types[CALL], &call, &extra))
         return NULL;
-    if (extra != NULL && PyBytes_GET_SIZE(extra) == 0) extra = NULL;
-    return (PyObject *)core_begin((Core *)op, (Thread *)thread, (Call *)call, extra);
+    return (PyObject *)core_begin((Core *)op, (Thread *)thread, (Call *)call, text_of(extra));
 }
 
-static PyObject *core_issued_method(PyObject *op, PyObject *operation) {
-    if (!is_operation((Core *)op, operation)) return NULL;
-    return nothing_unless(core_issued((Core *)op, (Operation *)operation));
-}
-
-static PyObject *core_wait_begins_method(PyObject *op, PyObject *operation) {
-    if (!is_operation((Core *)op, operation)) return NULL;
-    return nothing_unless(core_wait_begins((Core *)op, (Operation *)operation));
-}
-
-static PyObject *core_end_method(PyObject *op, PyObject *args) {
+static PyObject *core_end(PyObject *op, PyObject *args) {
     PyObject *operation, *extra = NULL;
     PyTypeObject *type = ((Core *)op)->state->types[OPERATION];
     if (!PyArg_ParseTuple(args, "O!|S", type, &operation, &extra)) return NULL;
-    return nothing_unless(core_end((Core *)op, (Operation *)operation, extra));
+    return nothing_unless(put_event((Core *)op, END, (Operation *)operation, text_of(extra)));
 }
 
-static PyObject *core_end_synchronous_method(PyObject *op, PyObject *operation) {
+static PyObject *event(PyObject *op, int kind, PyObject *operation) {
     if (!is_operation((Core *)op, operation)) return NULL;
-    return nothing_unless(core_end_synchronous((Core *)op, (Operation *)operation));
+    return nothing_unless(put_event((Core *)op, kind, (Operation *)operation, NOTHING));
 }
 
-static PyObject *core_over_method(PyObject *op, PyObject *operation) {
+static PyObject *core_issued(PyObject *op, PyObject *operation) {
+    return event(op, ISSUED, operation);
+}
+
+static PyObject *core_wait_begins(PyObject *op, PyObject *operation) {
+    return event(op, WAIT, operation);
+}
+
+static PyObject *core_end_synchronous(PyObject *op, PyObject *operation) {
+    return event(op, END_SYNCHRONOUS, operation);
+}
+
+static PyObject *core_over(PyObject *op, PyObject *operation) {
     if (!is_operation((Core *)op, operation)) return NULL;
     operation_over((Operation *)operation);
     Py_RETURN_NONE;
 }
 
-static PyObject *core_record_method(PyObject *op, PyObject *line) {
+static PyObject *core_record(PyObject *op, PyObject *line) {
     char *text;
     Py_ssize_t length;
     if (PyBytes_AsStringAndSize(line, &text, &length) < 0) return NULL;
@@ -1031,9 +899,11 @@ static PyObject *core_record_method(PyObject *op, PyObject *line) {
 }
 
 static PyObject *core_in_flight(PyObject *op, PyObject *Py_UNUSED(ignored)) {
+    Core *self = (Core *)op;
     PyObject *all = PyList_New(0);
-    for (Operation *each = ((Core *)op)->oldest; all != NULL && each != NULL; each = each->newer)
-        if (PyList_Append(all, (PyObject *)each) < 0) Py_CLEAR(all);
+    for (Link *each = self->flight.newer; all != NULL && each != &self->flight; each = each->newer)
+        if (PyList_Append(all, (PyObject *)((char *)each - offsetof(Operation, link))) < 0)
+            Py_CLEAR(all);
     return all;
 }
 
@@ -1053,7 +923,7 @@ static PyObject *core_find(PyObject *op, PyObject *args) {
     if (done > 0) done = push_place(self, &key, (PyFrameObject *)frame);
     if (done < 0) return NULL;
     if (done > 0 && call != NULL) remember_call(self, &key, (Call *)call);
-    PyObject *found = done > 0 ? (PyObject *)find_call(self, &key) : NULL;
+    PyObject *found = done > 0 ? (PyObject *)find_row(self, &key)->call : NULL;
     return Py_NewRef(found ? found : Py_None);
 }
 
@@ -1067,15 +937,15 @@ static PyObject *core_forget_calls(PyObject *op, PyObject *Py_UNUSED(ignored)) {
 
 static PyMethodDef core_methods[] = {
     {"begin", core_begin_method, METH_VARARGS, NULL},
-    {"issued", core_issued_method, METH_O, NULL},
-    {"wait_begins", core_wait_begins_method, METH_O, NULL},
-    {"end", core_end_method, METH_VARARGS, NULL},
-    {"end_synchronous", core_end_synchronous_method, METH_O, NULL},
-    {"over", core_over_method, METH_O, NULL},
-    {"record", core_record_method, METH_O, NULL},
+    {"issued", core_issued, METH_O, NULL},
+    {"wait_begins", core_wait_begins, METH_O, NULL},
+    {"end", core_end, METH_VARARGS, NULL},
+    {"end_synchronous", core_end_synchronous, METH_O, NULL},
+    {"over", core_over, METH_O, NULL},
+    {"record", core_record, METH_O, NULL},
     {"in_flight", core_in_flight, METH_NOARGS, "Operations that are not over, oldest first."},
     {"find", core_find, METH_VARARGS, "A call by name, group, values and frame, or None."},
-    {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and of what is known of code."},
+    {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and what is known of code."},
     {NULL},
 };
 
@@ -1086,8 +956,8 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *doc;
     PyObject *part;         /* what is rare, in Python (see capture/hot_path/plain.py) */
-    PyObject *begin;        /* the part's: of a call that was not seen before */
-    PyObject *entries;      /* {id(object): its entry, which has a number}; None: this is a wait */
+    PyObject *begin;        /* of a call that was not seen before; None: this is a wait */
+    PyObject *numbers;      /* {id(object): number of a group or store} */
     PyObject *asynchronous; /* says of a frame whether its call waits; None: the options say it */
     /* Of stores: what a begin record has besides, and {key: its text}. */
     PyObject *describe, *keys;
@@ -1104,7 +974,7 @@ static PyMemberDef method_members[] = {
     {"__doc__", T_OBJECT, offsetof(Method, doc), READONLY, NULL},
     {"part", T_OBJECT, offsetof(Method, part), 0, NULL},
     {"begin", T_OBJECT, offsetof(Method, begin), 0, NULL},
-    {"entries", T_OBJECT, offsetof(Method, entries), 0, NULL},
+    {"numbers", T_OBJECT, offsetof(Method, numbers), 0, NULL},
     {"asynchronous", T_OBJECT, offsetof(Method, asynchronous), 0, NULL},
     {"describe", T_OBJECT, offsetof(Method, describe), 0, NULL},
     {"keys", T_OBJECT, offsetof(Method, keys), 0, NULL},
@@ -1113,49 +983,42 @@ static PyMemberDef method_members[] = {
     {NULL},
 };
 
-/* Our failure, which is set: said and out of the way. -1 where it is not ours, and stays set. */
+/* Tell the part how a call ended. -1 with an exception. */
+static int tell(Method *self, const char *how, Thread *thread, Operation *operation,
+                PyObject *result) {
+    return success(PyObject_CallMethod(self->part, how, "OOO", thread, operation, result));
+}
+
+/* Say our failure, which is set, and have it out of the way. -1 where it is not ours, and stays. */
 static int fail(Method *self) {
     PyObject *error = take_error();
-    PyObject *done = PyObject_CallMethod(self->part, "fail", "O", error);
+    int done = success(PyObject_CallMethod(self->part, "fail", "O", error));
     Py_DECREF(error);
-    Py_XDECREF(done);
-    return done ? 0 : -1;
+    return done;
 }
 
 /* The exception that is set, taken away if it is ours. NULL: it is not, and one is set. */
 static PyObject *forgive(Method *self) {
     PyObject *error = take_error();
-    PyObject *is_ours = given(self->of.core->is_ours) ? self->of.core->is_ours : Py_None;
-    PyObject *told = PyObject_CallOneArg(is_ours, error);
-    int ours = told ? PyObject_IsTrue(told) : -1;
-    Py_XDECREF(told);
-    if (ours > 0) return error;
-    if (ours == 0)
+    PyObject *ours = PyObject_CallFunctionObjArgs(self->of.core->is_ours, error, NULL);
+    Py_XDECREF(ours);
+    if (ours == Py_True) return error;
+    if (ours != NULL)
         set_error(error);
     else
         Py_DECREF(error);
     return NULL;
 }
 
-/* Number of the entry of a group or store; 0: not known yet, or without a definition. */
-static int64_t entry_number(Method *self, PyObject *owner) {
-    PyObject *key = PyLong_FromVoidPtr(owner);
-    PyObject *entry = key ? PyDict_GetItemWithError(self->entries, key) : NULL;
-    Py_XDECREF(key);
-    if (entry == NULL) return PyErr_Occurred() ? -1 : 0;
-    PyObject *n = PyObject_GetAttr(entry, self->of.core->state->names[NUMBER]);
-    int64_t number = n ? PyLong_AsLongLong(n) : -1;
-    Py_XDECREF(n);
-    return number < 0 && !PyErr_Occurred() ? 0 : number;
-}
-
 /* The key of a call. 1: done; 0: calls of this form have none; -1: an exception. */
 static int push_call(Method *self, Key *key, PyObject *const *args, Py_ssize_t nargs,
                      PyObject *kwnames) {
     Core *core = self->of.core;
-    int64_t number = entry_number(self, args[0]);
-    if (number <= 0) return (int)number;
-    int done = push_address(key, self) && push(key, (uint64_t)number);
+    PyObject *owner = PyLong_FromVoidPtr(args[0]);
+    PyObject *number = owner ? PyDict_GetItemWithError(self->numbers, owner) : NULL;
+    Py_XDECREF(owner);
+    if (number == NULL) return PyErr_Occurred() ? -1 : 0; /* not known yet */
+    int done = push_address(key, self) && push(key, (uint64_t)PyLong_AsLongLong(number));
     if (!given(self->describe)) { /* the arguments of a store's method are no part of its call */
         Py_ssize_t count = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
         done = done && push(key, (uint64_t)nargs);
@@ -1176,65 +1039,44 @@ static int push_call(Method *self, Key *key, PyObject *const *args, Py_ssize_t n
 /* Write the text of a key that nobody could take for a secret, or for more than a word: see
    redact.Masker.plain. NULL: it is another. */
 static char *put_plain(Core *core, char *out, PyObject *key) {
-    if (!given(core->plain) || !PyBytes_CheckExact(core->plain) ||
-        PyBytes_GET_SIZE(core->plain) != 129 || !PyUnicode_IS_COMPACT_ASCII(key) ||
+    Text plain = text_of(core->plain);
+    if (plain.length != 129 || !PyUnicode_IS_COMPACT_ASCII(key) ||
         PyUnicode_GET_LENGTH(key) > LINE / 2)
         return NULL;
-    const unsigned char *plain = (unsigned char *)PyBytes_AS_STRING(core->plain);
     const unsigned char *text = PyUnicode_1BYTE_DATA(key);
     int run = 0;
     *out++ = '"';
     for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(key); i++) {
-        run = plain[text[i]] == 2 ? run + 1 : 0;
-        if (plain[text[i]] == 0 || run > plain[128]) return NULL;
+        run = plain.start[text[i]] == 2 ? run + 1 : 0;
+        if (plain.start[text[i]] == 0 || run > plain.start[128]) return NULL;
         *out++ = (char)text[i];
     }
     *out++ = '"';
     return out;
 }
 
-/* What a begin record of a store operation has besides; NULL without an exception: an unusual
-   form, which Python describes. */
-static PyObject *store_details(Method *self, PyObject *const *args, Py_ssize_t nargs) {
-    char text[2 * LINE], *out = text;
+/* Write what a begin record of a store operation has besides, at most 2 * LINE bytes. Returns its
+   end; NULL where the call has an unusual form, which Python describes. */
+static char *put_details(Method *self, char *out, PyObject *const *args, Py_ssize_t nargs) {
     if (given(self->keys)) {
         if (nargs < 2 || !PyUnicode_CheckExact(args[1])) return NULL;
-        memcpy(out, ",\"k\":", 5);
-        out = put_plain(self->of.core, out + 5, args[1]);
-        if (out == NULL) {
-            PyObject *made = PyDict_GetItemWithError(self->keys, args[1]);
-            if (made == NULL || PyBytes_GET_SIZE(made) > LINE)
-                return NULL; /* Python makes it, its secrets masked */
-            memcpy(text + 5, PyBytes_AS_STRING(made), PyBytes_GET_SIZE(made));
-            out = text + 5 + PyBytes_GET_SIZE(made);
+        out = put_text(out, (Text){",\"k\":", 5});
+        char *end = put_plain(self->of.core, out, args[1]);
+        if (end == NULL) { /* Python makes it once, its secrets masked */
+            Text made = text_of(PyDict_GetItemWithError(self->keys, args[1]));
+            if (made.length == 0 || made.length > LINE) return NULL;
+            end = put_text(out, made);
         }
+        out = end;
     }
     if (self->value) {
-        PyObject *value = nargs > 1 + self->value ? args[1 + self->value] : NULL;
-        int64_t size;
-        if (value != NULL && PyBytes_CheckExact(value))
-            size = PyBytes_GET_SIZE(value);
-        else if (value != NULL && PyUnicode_CheckExact(value) && PyUnicode_IS_COMPACT_ASCII(value))
-            size = PyUnicode_GET_LENGTH(value);
-        else
-            return NULL;
-        memcpy(out, ",\"n\":", 5);
-        out = put_number(out + 5, size);
+        PyObject *value = nargs > 1 + self->value ? args[1 + self->value] : Py_None;
+        int ascii = PyUnicode_CheckExact(value) && PyUnicode_IS_COMPACT_ASCII(value);
+        if (!ascii && !PyBytes_CheckExact(value)) return NULL;
+        int64_t size = ascii ? PyUnicode_GET_LENGTH(value) : PyBytes_GET_SIZE(value);
+        out = put_number(put_text(out, (Text){",\"n\":", 5}), size);
     }
-    return PyBytes_FromStringAndSize(text, out - text);
-}
-
-/* Have `function` called with `count` objects before the arguments of a call. */
-static PyObject *call_with(PyObject *function, PyObject *const *before, Py_ssize_t count,
-                           PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames) {
-    Py_ssize_t further = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
-    PyObject **all = PyMem_New(PyObject *, count + further + 1);
-    if (all == NULL) return PyErr_NoMemory();
-    memcpy(all, before, count * sizeof *all);
-    memcpy(all + count, args, further * sizeof *all);
-    PyObject *result = PyObject_Vectorcall(function, all, count + nargs, kwnames);
-    PyMem_Free(all);
-    return result;
+    return out;
 }
 
 /* Put the begin on record. NULL with an exception. */
@@ -1249,25 +1091,26 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
         if (ours == NULL) return NULL;
         Py_DECREF(ours);
     }
-    Call *call = done > 0 ? (Call *)Py_XNewRef((PyObject *)find_call(core, &key)) : NULL;
+    Call *call = done > 0 ? (Call *)Py_XNewRef((PyObject *)find_row(core, &key)->call) : NULL;
     if (call == NULL) {
-        PyObject *frame = (PyObject *)PyEval_GetFrame();
-        PyObject *before[] = {(PyObject *)thread, frame ? frame : Py_None};
-        PyObject *made = call_with(self->begin, before, 2, args, nargs, kwnames);
+        PyObject *made = PyObject_Vectorcall(self->begin, args, nargs, kwnames);
         if (made == NULL) return NULL;
         if (!is_operation(core, made)) Py_CLEAR(made);
         call = made ? ((Operation *)made)->call : NULL;
         if (done > 0 && call != NULL && call->whole) remember_call(core, &key, call);
         return (Operation *)made;
     }
-    PyObject *details = NULL;
+    char space[2 * LINE], *end = space;
+    PyObject *described = NULL;
     if (given(self->describe)) {
-        if (kwnames == NULL) details = store_details(self, args, nargs);
-        if (details == NULL && !PyErr_Occurred())
-            details = call_with(self->describe, args, 0, args + 1, nargs - 1, kwnames);
+        end = kwnames == NULL ? put_details(self, space, args, nargs) : NULL;
+        if (end == NULL && !PyErr_Occurred())
+            described = PyObject_Vectorcall(self->describe, args + 1, nargs - 1, kwnames);
     }
-    Operation *operation = PyErr_Occurred() ? NULL : core_begin(core, thread, call, details);
-    Py_XDECREF(details);
+    Text details = described ? text_of(described) : (Text){space, end - space};
+    Operation *operation =
+        PyErr_Occurred() ? NULL : core_begin(core, thread, call, details);
+    Py_XDECREF(described);
     Py_DECREF(call);
     return operation;
 }
@@ -1278,26 +1121,17 @@ static Operation *begin_wait(Core *core, Thread *thread, PyObject *work) {
     Operation *operation = waits_for(thread, work);
     if (operation != NULL || PyErr_Occurred()) return operation;
     operation = followed(core, work);
-    if (operation != NULL && core_wait_begins(core, operation) < 0) Py_CLEAR(operation);
+    if (operation != NULL && put_event(core, WAIT, operation, NOTHING) < 0) Py_CLEAR(operation);
     return operation;
 }
 
 /* The user's call raised: its exception is set, and stays. */
 static void failed(Method *self, Thread *thread, Operation *operation) {
     PyObject *error = take_error();
-    PyObject *done = PyObject_CallMethod(self->part, "failed", "OOO", thread, operation, error);
-    if (done == NULL && fail(self) < 0) { /* a handler's came meanwhile: it is the newer one */
-        Py_DECREF(error);
-        return;
-    }
-    Py_XDECREF(done);
-    set_error(error);
-}
-
-static int returned_rarely(Method *self, Thread *thread, Operation *operation, PyObject *result) {
-    PyObject *done = PyObject_CallMethod(self->part, "returned", "OOO", thread, operation, result);
-    Py_XDECREF(done);
-    return done ? 0 : -1;
+    if (tell(self, "failed", thread, operation, error) < 0 && fail(self) < 0)
+        Py_DECREF(error); /* a handler's came meanwhile: it is the newer one */
+    else
+        set_error(error);
 }
 
 /* A collective or a message was issued: its end is in the wait, which its public function does
@@ -1308,7 +1142,7 @@ static int issue_returned(Method *self, Thread *thread, Operation *operation, Py
     if (result != Py_None && call->synchronous) {
         int done = 0;
         if (call->device_ends) /* its wait orders streams, and the device goes on */
-            done = core_issued(core, operation);
+            done = put_event(core, ISSUED, operation, NOTHING);
         else
             operation->issued = now(core) - operation->begin;
         return will_wait(thread, operation, result) < 0 ? -1 : done;
@@ -1316,124 +1150,111 @@ static int issue_returned(Method *self, Thread *thread, Operation *operation, Py
     /* Python says of a Work without weak references that nobody will see it complete. */
     if (result == Py_None || call->device_ends || given(thread->batches) ||
         !PyType_SUPPORTS_WEAKREFS(Py_TYPE(result)))
-        return returned_rarely(self, thread, operation, result);
-    return core_issued(core, operation) < 0 ? -1 : follow(core, operation, result);
+        return tell(self, "returned", thread, operation, result);
+    int done = put_event(core, ISSUED, operation, NOTHING);
+    return done < 0 ? -1 : follow(core, operation, result);
 }
 
 /* A store operation is over when its call returns. */
 static int store_returned(Method *self, Thread *thread, Operation *operation, PyObject *result) {
-    if (!self->returns_value) return core_end(self->of.core, operation, NULL);
-    if (!PyBytes_CheckExact(result)) return returned_rarely(self, thread, operation, result);
-    char text[32] = ",\"n\":";
-    char *end = put_number(text + 5, PyBytes_GET_SIZE(result));
-    PyObject *extra = PyBytes_FromStringAndSize(text, end - text);
-    int done = extra ? core_end(self->of.core, operation, extra) : -1;
-    Py_XDECREF(extra);
-    return done;
+    char size[32], *end = size;
+    if (self->returns_value) {
+        if (!PyBytes_CheckExact(result)) return tell(self, "returned", thread, operation, result);
+        end = put_number(put_text(size, (Text){",\"n\":", 5}), PyBytes_GET_SIZE(result));
+    }
+    return put_event(self->of.core, END, operation, (Text){size, end - size});
 }
 
 static int wait_returned(Method *self, Thread *thread, Operation *operation, PyObject *work) {
     Core *core = self->of.core;
     Call *call = operation->call;
-    if (!counter_of(core, call) || call->device_ends || operation->held ||
-        (operation->more != NULL && PyObject_IsTrue(operation->more)))
-        return returned_rarely(self, thread, operation, work);
-    if (call->synchronous) return core_end_synchronous(core, operation);
+    if (!counter_of(core, call) || call->device_ends || operation->dict != NULL)
+        return tell(self, "returned", thread, operation, work);
+    if (call->synchronous) return put_event(core, END_SYNCHRONOUS, operation, NOTHING);
     int done = unfollow(core, operation);
-    return core_end(core, operation, NULL) < 0 ? -1 : done;
+    return put_event(core, END, operation, NOTHING) < 0 ? -1 : done;
 }
 
-static PyObject *method_run(Method *self, PyObject *const *args, Py_ssize_t nargs,
-                            PyObject *kwnames) {
+static PyObject *method_vectorcall(PyObject *op, PyObject *const *args, size_t nargsf,
+                                   PyObject *kwnames) {
+    Method *self = (Method *)op;
     Core *core = self->of.core;
+    Py_ssize_t nargs = PyVectorcall_NARGS(nargsf);
     if (core->off || nargs < 1) return PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
     Thread *thread = current_thread(core);
     if (thread != NULL && thread->inside)
         return PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
     Operation *operation = NULL;
-    int is_wait = !given(self->entries), done;
+    PyObject *ours = NULL, *result = NULL;
+    int is_wait = !given(self->begin), done = 0;
     Py_XINCREF(thread); /* Python runs from here on */
     if (thread != NULL)
         operation = is_wait ? begin_wait(core, thread, args[0])
                             : begin(self, thread, args, nargs, kwnames);
     if (operation == NULL) {
-        PyObject *ours = NULL, *result = NULL;
         if (!PyErr_Occurred() || (ours = forgive(self)) != NULL)
             result = PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
         if (ours != NULL && result != NULL) { /* what torch refuses, too, is no failure of ours */
-            set_error(ours);
-            if (fail(self) < 0) Py_CLEAR(result);
-        } else
-            Py_XDECREF(ours);
-        Py_XDECREF(thread);
-        return result;
-    }
-    thread->inside = 1;
-    PyObject *result = PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
-    thread->inside = 0;
-    if (result == NULL)
-        failed(self, thread, operation);
-    else {
-        if (is_wait)
+            set_error(Py_NewRef(ours));
+            done = -1;
+        }
+    } else {
+        thread->inside = 1;
+        result = PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
+        thread->inside = 0;
+        if (result == NULL)
+            failed(self, thread, operation);
+        else if (is_wait)
             done = wait_returned(self, thread, operation, args[0]);
         else if (given(self->describe))
             done = store_returned(self, thread, operation, result);
         else
             done = issue_returned(self, thread, operation, result);
-        if (done < 0 && fail(self) < 0) Py_CLEAR(result);
     }
-    Py_DECREF(thread);
-    Py_DECREF(operation);
+    if (done < 0 && fail(self) < 0) Py_CLEAR(result);
+    Py_XDECREF(ours);
+    Py_XDECREF(thread);
+    Py_XDECREF(operation);
     return result;
 }
 
 static PyObject *method_call(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
                              PyObject *kwnames) {
-    return method_run((Method *)op, args, nargs, kwnames);
-}
-
-static PyObject *method_vectorcall(PyObject *op, PyObject *const *args, size_t nargsf,
-                                   PyObject *kwnames) {
-    return method_run((Method *)op, args, PyVectorcall_NARGS(nargsf), kwnames);
+    return method_vectorcall(op, args, (size_t)nargs, kwnames);
 }
 
 /* Of both types: what stands in the place of `original`, an attribute of a class of torch's. */
-static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    static char *names[] = {"core", "name", "original", "part", NULL};
+static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
     PyTypeObject **types = ((State *)PyType_GetModuleState(type))->types;
-    PyObject *core, *name, *original, *part = NULL;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!UO|O", names, types[CORE], &core, &name,
-                                     &original, &part))
+    PyTypeObject *expected = type == types[OPTION] ? &PyProperty_Type : &PyBaseObject_Type;
+    PyObject *core, *name, *original;
+    if (!PyArg_ParseTuple(args, "O!UO!", types[CORE], &core, &name, expected, &original))
         return NULL;
-    if (type == types[METHOD] ? part == NULL : !Py_IS_TYPE(original, &PyProperty_Type)) {
-        PyErr_SetString(PyExc_TypeError, "a method comes with its part, an option is a property");
-        return NULL;
+    Wrapper *self = (Wrapper *)type->tp_alloc(type, 0);
+    if (self == NULL) return NULL;
+    self->core = (Core *)Py_NewRef(core);
+    self->name = Py_NewRef(name);
+    self->original = Py_NewRef(original);
+    if (type == types[METHOD]) {
+        ((Method *)self)->vectorcall = method_vectorcall;
+        ((Method *)self)->doc = PyObject_GetAttrString(original, "__doc__");
+        PyErr_Clear();
     }
-    const char *text = PyUnicode_AsUTF8(name);
-    Wrapper *made = text ? (Wrapper *)type->tp_alloc(type, 0) : NULL;
-    if (made == NULL) return NULL;
-    made->core = (Core *)Py_NewRef(core);
-    made->name = Py_NewRef(name);
-    made->original = Py_NewRef(original);
-    if (type == types[OPTION]) return (PyObject *)made;
-    Method *self = (Method *)made;
-    self->vectorcall = method_vectorcall;
-    self->part = Py_NewRef(part);
-    self->begin = PyObject_GetAttrString(part, "begin");
-    self->doc = PyObject_GetAttrString(original, "__doc__");
-    self->definition.ml_name = text;
-    self->definition.ml_meth = (PyCFunction)(void (*)(void))method_call;
-    self->definition.ml_flags = METH_FASTCALL | METH_KEYWORDS;
-    if (self->doc != NULL && PyUnicode_Check(self->doc))
-        self->definition.ml_doc = PyUnicode_AsUTF8(self->doc);
-    PyErr_Clear(); /* without a begin this is a wait; without a text, or with one that is no UTF-8, there is no documentation */
     return (PyObject *)self;
 }
 
 /* What stands on a class where a builtin stood. pybind11 takes whatever is no builtin for the
    override of a Python subclass, and would call it for ever; its own are made like this. */
 static PyObject *method_builtin(PyObject *op, PyObject *from) {
-    PyObject *function = PyCFunction_NewEx(&((Method *)op)->definition, op, from);
+    Method *self = (Method *)op;
+    PyMethodDef *definition = &self->definition;
+    definition->ml_name = PyUnicode_AsUTF8(self->of.name);
+    definition->ml_meth = (PyCFunction)(void (*)(void))method_call;
+    definition->ml_flags = METH_FASTCALL | METH_KEYWORDS;
+    if (self->doc != NULL && PyUnicode_Check(self->doc))
+        definition->ml_doc = PyUnicode_AsUTF8(self->doc);
+    if (PyErr_Occurred()) return NULL; /* no UTF-8, which torch's texts are */
+    PyObject *function = PyCFunction_NewEx(definition, op, from);
     PyObject *made = function ? PyInstanceMethod_New(function) : NULL;
     Py_XDECREF(function);
     return made;
@@ -1457,11 +1278,6 @@ static PyType_Slot window_slots[] = {
     {Py_tp_methods, window_methods},
     {0, NULL},
 };
-static PyType_Slot counter_slots[] = {
-    {Py_tp_new, PyType_GenericNew},
-    {Py_tp_members, counter_members},
-    {0, NULL},
-};
 static PyType_Slot call_slots[] = {
     {Py_tp_new, PyType_GenericNew},
     {Py_tp_dealloc, object_dealloc},
@@ -1482,7 +1298,7 @@ static PyType_Slot operation_slots[] = {
 };
 static PyType_Slot core_slots[] = {
     {Py_tp_new, core_new},           {Py_tp_dealloc, core_dealloc},
-    {Py_tp_traverse, core_traverse}, {Py_tp_clear, core_clear},
+    {Py_tp_traverse, object_traverse}, {Py_tp_clear, core_clear},
     {Py_tp_methods, core_methods},   {Py_tp_members, core_members},
     {0, NULL},
 };
@@ -1499,32 +1315,29 @@ static PyType_Slot method_slots[] = {
     {Py_tp_members, method_members},   {0, NULL},
 };
 
-#define TYPE(name, struct, flags, slots) \
-    {"disttrace.recording._fast." name, sizeof(struct), 0, Py_TPFLAGS_DEFAULT | (flags), slots}
+#define TYPE(name, struct, items, flags, slots) \
+    {"disttrace.recording._fast." name, sizeof(struct), items, Py_TPFLAGS_DEFAULT | (flags), slots}
 static PyType_Spec specs[TYPES] = {
-    [WINDOW] = TYPE("Window", Window, 0, window_slots),
-    [COUNTER] = TYPE("Counter", Counter, Py_TPFLAGS_BASETYPE, counter_slots),
-    [CALL] = TYPE("Call", Call, 0, call_slots),
-    [THREAD] = TYPE("ThreadState", Thread, 0, thread_slots),
-    [OPERATION] = TYPE("Operation", Operation, Py_TPFLAGS_DISALLOW_INSTANTIATION, operation_slots),
-    [CORE] = TYPE("Core", Core, Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, core_slots),
-    [OPTION] = TYPE("Option", Option, Py_TPFLAGS_HAVE_GC, option_slots),
-    [METHOD] = TYPE("Method", Method,
+    [WINDOW] = TYPE("Window", Window, 0, 0, window_slots),
+    [CALL] = TYPE("Call", Call, 0, Py_TPFLAGS_BASETYPE, call_slots),
+    [THREAD] = TYPE("ThreadState", Thread, 0, Py_TPFLAGS_BASETYPE, thread_slots),
+    [OPERATION] =
+        TYPE("Operation", Operation, 1, Py_TPFLAGS_DISALLOW_INSTANTIATION, operation_slots),
+    [CORE] = TYPE("Core", Core, 0, Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, core_slots),
+    [OPTION] = TYPE("Option", Option, 0, Py_TPFLAGS_HAVE_GC, option_slots),
+    [METHOD] = TYPE("Method", Method, 0,
                     Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
                         Py_TPFLAGS_METHOD_DESCRIPTOR,
                     method_slots),
 };
 
 static int module_exec(PyObject *self) {
-    static const char *const names[] = {"n", "state"};
     State *state = PyModule_GetState(self);
     state->numbers = PyUnstable_Eval_RequestCodeExtraIndex(NULL);
     if (state->numbers < 0) { /* others have them all */
         PyErr_SetString(PyExc_ImportError, "code objects have no room for a number");
         return -1;
     }
-    for (int i = 0; i < NAMES; i++)
-        if ((state->names[i] = PyUnicode_InternFromString(names[i])) == NULL) return -1;
     for (int i = 0; i < TYPES; i++) {
         state->types[i] = (PyTypeObject *)PyType_FromModuleAndSpec(self, &specs[i], NULL);
         if (state->types[i] == NULL || PyModule_AddType(self, state->types[i]) < 0) return -1;
@@ -1541,7 +1354,6 @@ static int module_traverse(PyObject *self, visitproc visit, void *arg) {
 static int module_clear(PyObject *self) {
     State *state = PyModule_GetState(self);
     for (int i = 0; i < TYPES; i++) Py_CLEAR(state->types[i]);
-    for (int i = 0; i < NAMES; i++) Py_CLEAR(state->names[i]);
     return 0;
 }
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -24,7 +23,6 @@ from disttrace.recording.operation import (
     Operation,
     Threads,
     ThreadState,
-    retail,
 )
 
 
@@ -174,6 +172,7 @@ class PlainCore:
 
     def _gone(self, operation: Operation, reference: object) -> None:
         if operation.reference is reference:
+            operation.reference = None
             self.dropped(operation)
 
 
@@ -202,14 +201,13 @@ def make(
     core: PlainCore = _native_core()(PIECES)
     core.put = discard
     core.recover = recover  # type: ignore[attr-defined]
-    new_thread: Any = core.new_thread
-    core.threads = Threads(lambda: new_thread(register()))
+    core.threads = Threads(lambda: core.new_thread(register()))
     return core
 
 
-# The records cut where a number stands; before the last piece come further keys.
+# The records cut where a number stands; before the last piece of each come further keys.
 PIECES = tuple(
-    tuple(template.replace(b"%b", b"").split(b"%d"))
+    piece
     for template in (
         fmt.BEGIN_LINE,
         fmt.BEGIN_UNCOUNTED_LINE,
@@ -218,6 +216,7 @@ PIECES = tuple(
         fmt.END_LINE,
         fmt.END_SYNCHRONOUS_LINE,
     )
+    for piece in template.replace(b"%b", b"").split(b"%d")
 )
 
 
@@ -226,43 +225,48 @@ def _native_core() -> Any:
     """The class of the native core: its types, and in Python what need not be fast."""
     fast = native()
     base: Any = fast.Core
-    counting: Any = fast.Counter
+    numbered: Any = fast.Call
+    of_thread: Any = fast.ThreadState
+    for name in ("asked", "held", "more", "seen", "tensors"):  # unless an operation has its own
+        setattr(fast.Operation, name, getattr(Operation, name))
 
-    def make_call(n: int, op: str, synchronous: bool, counter: Counter | None) -> Call:
-        call: Call = fast.Call()
-        call.n, call.op, call.synchronous, call.counter = n, op, synchronous, counter
-        call.whole = True
-        return call
-
-    def make_thread(number: int) -> ThreadState:
-        thread: ThreadState = fast.ThreadState()
-        thread.number, thread.native = number, threading.get_native_id()
-        thread.parents, thread.waited = [], []
-        retail(thread)
-        return thread
-
-    class NativeCounter(counting):
+    class NativeCounter(numbered):
         """Counts as ``Counter``; C counts by itself."""
 
         __slots__ = ()
 
         def next(self) -> int:
-            self.last += 1
-            return int(self.last)
+            self.n += 1
+            return int(self.n)
 
         def give_back(self, number: int) -> None:
-            if self.last == number:
-                self.last -= 1
+            if self.n == number:
+                self.n -= 1
+
+    class NativeCall(numbered):
+        """A ``Call``, of which C knows what it looks at."""
+
+        __slots__ = ("group", "op", "tag")
+        __init__ = Call.__init__
+
+    class NativeThread(of_thread):
+        """A ``ThreadState``, of which C knows what it looks at."""
+
+        __slots__ = ("native", "number", "parents")
+        __init__ = ThreadState.__init__
 
     class NativeCore(base):
         """Begins and ends of operations, as ``PlainCore``."""
 
         name = NATIVE
         new_window, new_counter, method = fast.Window, NativeCounter, fast.Method
-        option = fast.Option
-        new_call, new_thread = staticmethod(make_call), staticmethod(make_thread)
+        new_call, new_thread, option = NativeCall, NativeThread, fast.Option
         begins_in_flight, unfollow = PlainCore.begins_in_flight, PlainCore.unfollow
-        followed, begin_line = PlainCore.followed, PlainCore.begin_line
+        followed = PlainCore.followed
+
+        def begin_line(self, operation: Any) -> bytes:
+            """The begin record of an operation."""
+            return bytes(operation.line, "utf-8")
 
         def forget(self: Any) -> None:
             self.forget_calls()

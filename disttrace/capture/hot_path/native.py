@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from typing import Any
 
@@ -13,6 +14,7 @@ from disttrace.capture.hot_path.call_key import kinds, of_tensors
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function, Part
 from disttrace.recording.choice import PLAIN
+from disttrace.recording.operation import Operation
 
 
 def read_options(capture: Capture, part: str) -> None:
@@ -36,7 +38,7 @@ def wrapper(part: Part, original: Function, name: str, **further: Any) -> Any:
 
     It is a builtin where a builtin stood, and something else where a Python function did: pybind11
     tells by it what is a Python subclass's override. ``further`` says what it begins and reads:
-    nothing of a wait, else the ``entries`` of groups or stores by id(); of a method that issues
+    nothing of a wait, else the ``numbers`` of groups or stores by id(); of a method that issues
     what is ``asynchronous``: says of the calling frame whether its call waits, where options do
     not; and of one of stores how to ``describe`` a call, the texts of known ``keys`` where the
     first argument is one, the position of the ``value`` that is stored (0: none), and whether it
@@ -50,7 +52,21 @@ def wrapper(part: Part, original: Function, name: str, **further: Any) -> Any:
     inner = getattr(original, "__func__", original)  # pybind11's stand in instance methods
     builtin = isinstance(inner, types.BuiltinFunctionType)
     called = inner if builtin else original
-    method = core.method(core, name, called, part)
+    method = core.method(core, name, called)
+    method.part = part
+    if further:
+        method.begin = _begin(part)
     for key, value in further.items():
         setattr(method, key, value)
     return method.builtin(inner.__module__) if builtin else method
+
+
+def _begin(part: Part) -> Function:
+    """Begins a call that was not seen before, called with its arguments by the native core."""
+    threads = part.capture.recorder.core.threads
+
+    def begin(owner: Any, /, *args: Any, **kwargs: Any) -> Operation:
+        frame = sys._getframe().f_back  # C has none; None where C++ calls without any
+        return part.begin(threads.state, frame, owner, *args, **kwargs)
+
+    return begin

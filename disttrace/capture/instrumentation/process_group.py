@@ -52,8 +52,8 @@ class GroupPart(Part):
 
     def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
-        name, waits, entries = self._row.method, self._async_local, self.capture.groups.entries
-        made = native.wrapper(self, original, name, entries=entries, asynchronous=waits)
+        name, waits, numbers = self._row.method, self._async_local, self.capture.groups.numbers
+        made = native.wrapper(self, original, name, numbers=numbers, asynchronous=waits)
         if made is not None:
             return made
         read_key = self._read_key

@@ -84,7 +84,7 @@ class StorePart(Part):
             self,
             original,
             row.method,
-            entries=self.capture.stores.entries,
+            numbers=self.capture.stores.numbers,
             describe=describe,
             keys=self.capture.keys.made if row.has_key else None,
             value=row.values or 0,

@@ -82,7 +82,7 @@ class Groups:
         self._beyond = itertools.count(-1, -1)
         self._forget_at = 2 * _GONE
         self._made: dict[tuple[str, str], int] = {}  # groups made so far, by meeting place
-        self.get, self.entries = self._registry.get, self._registry.entries
+        self.get, self.numbers = self._registry.get, self._registry.numbers
         # Called with each object that becomes known as a group or as a backend used directly.
         self.on_new: list[Callable[[Any, GroupEntry], None]] = []
 

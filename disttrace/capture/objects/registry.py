@@ -19,19 +19,24 @@ class Registry(Generic[Entry]):
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
+        self.numbers: dict[int, int] = {}  # of what has one in the journal, for the native core
         self._references: dict[int, weakref.ref[Any]] = {}
         self.get: Callable[[int], Entry | None] = self.entries.get
 
     def add(self, thing: Any, entry: Entry) -> Entry:
         """Remember ``entry`` for as long as ``thing`` lives."""
         key = id(thing)
-        entries, references = self.entries, self._references
+        entries, numbers, references = self.entries, self.numbers, self._references
 
         def forget(reference: weakref.ref[Any]) -> None:
             if references.get(key) is reference:
                 del references[key]
                 entries.pop(key, None)
+                numbers.pop(key, None)
 
         references[key] = weakref.ref(thing, forget)
         entries[key] = entry
+        numbers.pop(key, None)
+        if (n := getattr(entry, "n", 0)) > 0:
+            numbers[key] = n
         return entry

@@ -52,6 +52,7 @@ class Stores:
         self._numbers = itertools.count(1)
         self._beyond = itertools.count(-1, -1)
         self.get, self.entries = self._registry.get, self._registry.entries
+        self.numbers = self._registry.numbers
 
     def of(self, store: Any) -> StoreEntry:
         """The entry of ``store``, registered if it was never seen."""

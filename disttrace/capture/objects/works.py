@@ -68,7 +68,8 @@ class Works:
         except TypeError:  # a Python subclass without weak references: it cannot be followed
             self._recorder.lost(operation)
             return
-        operation.more = more
+        if more:
+            operation.more = more
         if operation.call.device_ends:
             self.device.add(operation, None, work)
         else:
