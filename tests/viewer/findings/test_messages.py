@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from disttrace_viewer.findings.rules.deadlock import cycles, ring
 from support.journals import MS
 from support.scenes import S, beat, findings, leave, only, ranks, stand, steps, verdict
@@ -22,6 +24,34 @@ def test_a_ring_of_receives_is_one_deadlock_without_culprit(tmp_path: Path) -> N
     edges = {(rank_of[a], word, rank_of[b]) for a, word, b in finding.cycle or ()}
     assert edges == {(0, "waits for", 2), (2, "waits for", 1), (1, "waits for", 0)}
     assert "recv from rank 2 with tag 7, 4 elements of float32 (train.py:20)" in finding.summary
+
+
+@pytest.mark.parametrize("hanging_on", [0, 2])
+def test_a_cycle_of_which_one_waits_for_another_cycle_too(tmp_path: Path, hanging_on: int) -> None:
+    """Two pairs; a member of one is in a collective of all, which needs the other pair as well."""
+    for journal, group in steps(tmp_path, 4):
+        rank = journal.rank or 0
+        if rank == hanging_on:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            journal.begin(journal.message(group, "recv", rank ^ 1), 200 * MS, q=1)
+        beat(journal, 20)
+    found = findings(tmp_path)
+    assert [one.kind for one in found] == ["deadlock", "deadlock"]
+    told = [ranks(tmp_path, one.waiting) for one in found]
+    assert told == [[hanging_on, hanging_on + 1], [2 - hanging_on, 3 - hanging_on]]
+
+
+def test_a_ring_of_many_is_told_in_a_few_words(tmp_path: Path) -> None:
+    """All of its edges are in the report, the first ones in the sentence."""
+    for journal, group in steps(tmp_path, 12):
+        journal.begin(journal.message(group, "recv", ((journal.rank or 0) - 1) % 12), S, q=1)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert len(found.cycle or ()) == 12
+    assert found.summary.startswith("Ranks 0-11 wait for one another: ")
+    assert found.summary.count(" and waits for ") == 8
+    assert found.summary.endswith(" and 4 more.")
 
 
 def test_a_cycle_is_told_before_the_stall_time(tmp_path: Path) -> None:
@@ -139,6 +169,19 @@ def test_cycles_are_found_apart_from_those_who_lead_into_them() -> None:
     edges = {0: (1,), 1: (2,), 2: (0, 9), 3: (0,), 4: (5,), 5: (4,), 6: ()}
     assert cycles(edges) == [(0, 1, 2), (4, 5)]
     assert ring(edges, (0, 1, 2)) == [0, 1, 2]
+
+
+def test_a_cycle_comes_before_those_that_it_waits_for() -> None:
+    """5 waits for 2 as well, through 7, and 3 for 4."""
+    edges = {1: (2,), 2: (1,), 3: (0, 4), 0: (3,), 4: (5,), 5: (4, 7), 7: (2,)}
+    assert cycles(edges) == [(0, 3), (4, 5), (1, 2)]
+
+
+def test_the_ring_is_a_shortest_one() -> None:
+    """Of a knot of many cycles; the longest one comes first."""
+    edges = {0: (1,), 1: (2,), 2: (3, 1), 3: (0, 4), 4: (5,), 5: (3,)}
+    assert ring(edges, range(6)) == [1, 2]
+    assert ring({0: (1,), 1: (2,), 2: (3,), 3: (0, 4), 4: (5,), 5: (3,)}, range(6)) == [3, 4, 5]
 
 
 def test_a_long_cycle_needs_no_recursion() -> None:

@@ -17,7 +17,7 @@ import difflib
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from disttrace_viewer.analysis.evidence import Evidence
@@ -25,7 +25,6 @@ from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CLEAN, SILENT
 from disttrace_viewer.sample.sample import SETTERS
-from disttrace_viewer.trace.model import Place
 
 Key = tuple[str | None, str]
 """The place, and the key with every prefix."""
@@ -75,6 +74,7 @@ class Setters:
     """The keys of a trace, with those who set them."""
 
     evidence: Evidence
+    _known: dict[str | None, tuple[bool, frozenset[int]]] = field(default_factory=dict)
 
     @cached_property
     def first(self) -> Mapping[Key, int]:
@@ -93,7 +93,7 @@ class Setters:
 
     def set_by(self, key: Key) -> Op | None:
         """The operation that first set a key, or is about to."""
-        return next((op for k, op in self._events if k == key and op.call.op in SETTERS), None)
+        return self._first.get(key)
 
     def absent(self, key: Key) -> bool:
         """Whether a key was never set, or deleted since it was."""
@@ -174,6 +174,10 @@ class Setters:
         return {key: tuple(processes) for key, processes in found.items()}
 
     @cached_property
+    def _first(self) -> Mapping[Key, Op]:
+        return {key: op for key, op in reversed(self._events) if op.call.op in SETTERS}
+
+    @cached_property
     def deleted(self) -> frozenset[Key]:
         """Keys that were deleted after they had been set for the last time."""
         gone: dict[Key, int] = {}
@@ -243,26 +247,26 @@ class Setters:
 
     def _all_wait(self, place: str | None, waiter: int, waiting: Set[int]) -> bool:
         """Whether nobody is left who could set a key in a place."""
-        trace, ends = self.evidence.trace, self.evidence.ends
-        known = trace.place_by_id.get(place or "")
-        if known is None or not self._whole(known):
-            return False
-        return all(
-            client == waiter
-            or client in waiting
-            or ends[client].how == CLEAN
-            or trace.processes[client].role == AGENT
-            for client in known.processes
-        )
+        whole, able = self._clients(place)
+        return whole and able - waiting <= {waiter}
 
-    def _whole(self, place: Place) -> bool:
-        """Whether the journals of all clients are there, and nothing of them was dropped."""
-        clients = [self.evidence.trace.processes[p] for p in place.processes]
-        sizes = [p.world_size for p in clients if p.world_size is not None]
-        here = {p.rank for p in clients}
-        return not any(p.dropped or p.damage for p in clients) and here >= set(
-            range(max(sizes, default=0))
-        )
+    def able(self, place: str | None) -> frozenset[int]:
+        """Who may still set a key in a place: its clients that did not end as if all were well."""
+        return self._clients(place)[1]
+
+    def _clients(self, place: str | None) -> tuple[bool, frozenset[int]]:
+        """Whether the journals of all clients are there, with nothing dropped; and who is able."""
+        if place not in self._known:
+            trace, ends = self.evidence.trace, self.evidence.ends
+            known = trace.place_by_id.get(place or "")
+            clients = [trace.processes[p] for p in (known.processes if known else ())]
+            sizes = [p.world_size for p in clients if p.world_size is not None]
+            whole = not any(p.dropped or p.damage for p in clients) and {
+                p.rank for p in clients
+            } >= set(range(max(sizes, default=0)))
+            able = (p.index for p in clients if ends[p.index].how != CLEAN and p.role != AGENT)
+            self._known[place] = known is not None and whole, frozenset(able)
+        return self._known[place]
 
 
 def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:

@@ -77,7 +77,9 @@ class Wait:
         return not (self.targets or self.absent or self.unknown)
 
 
-def waits(evidence: Evidence, index: RendezvousIndex, agents: Agents) -> tuple[Wait, ...]:
+def waits(
+    evidence: Evidence, index: RendezvousIndex, agents: Agents, setters: Setters
+) -> tuple[Wait, ...]:
     """Every wait of a trace that lasts too long or was ended by its own waiting."""
     composed, side = _of_agents(evidence), _side_threads(evidence)
     chosen = {
@@ -103,10 +105,10 @@ def waits(evidence: Evidence, index: RendezvousIndex, agents: Agents) -> tuple[W
     found += _nodes(evidence, agents)
     waiting = {op.process for op in (*keys, *behind) if op.id not in side}
     waiting |= {wait.process for wait in found}
-    found += [replace(wait, side=wait.op.id in side) for wait in _keys(evidence, keys, waiting)]
-    found += _asked(evidence, waiting)
+    found += [replace(wait, side=wait.op.id in side) for wait in _keys(setters, keys, waiting)]
+    found += _asked(setters, waiting)
     for op, holder in behind.items():
-        (wait,) = _keys(evidence, [holder], waiting)
+        (wait,) = _keys(setters, [holder], waiting)
         found.append(replace(wait, op=op, behind=holder))
     return tuple(sorted(found, key=lambda w: (w.process, w.op.number)))
 
@@ -386,10 +388,8 @@ def _faces(one: Op, two: Op) -> bool:
     )
 
 
-def _keys(evidence: Evidence, chosen: Sequence[Op], waiting: Set[int]) -> Iterator[Wait]:
-    if not chosen:
-        return
-    setters = Setters(evidence)
+def _keys(setters: Setters, chosen: Sequence[Op], waiting: Set[int]) -> Iterator[Wait]:
+    evidence = setters.evidence
     for op in chosen:
         full = evidence.trace.full_key(op.call.index, op.key)
         keys = [full] if isinstance(full, str) else (full or [])
@@ -445,14 +445,12 @@ def _still_server(evidence: Evidence, op: Op) -> int | None:
     return server
 
 
-def _asked(evidence: Evidence, waiting: Set[int]) -> Iterator[Wait]:
+def _asked(setters: Setters, waiting: Set[int]) -> Iterator[Wait]:
     """Waits by polling. Where nobody is known to be the one to act, they hold up nobody: others
     that wait for who asks are told where it is.
     """
+    evidence = setters.evidence
     asked = list(asking(evidence))
-    if not asked:
-        return
-    setters = Setters(evidence)
     everybody = waiting | {op.process for op, _, _ in asked}
     for op, since, turn in asked:
         store = op.call.store

@@ -20,7 +20,7 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
 )
 from disttrace_viewer.analysis.rendezvous import RendezvousIndex
-from disttrace_viewer.analysis.store_keys import ASKED_NS
+from disttrace_viewer.analysis.store_keys import ASKED_NS, Setters
 from disttrace_viewer.analysis.wait_graph import Wait, waits
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.witnesses import Witnesses
@@ -57,7 +57,12 @@ class Case:
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
         """Everybody's waits."""
-        return waits(self.evidence, self.rendezvous, self.agents)
+        return waits(self.evidence, self.rendezvous, self.agents, self.setters)
+
+    @cached_property
+    def setters(self) -> Setters:
+        """Who sets the keys of stores."""
+        return Setters(self.evidence)
 
     @cached_property
     def witnesses(self) -> Witnesses:
@@ -88,6 +93,12 @@ class Case:
     def open(self) -> list[Wait]:
         """Waits that no finding explains yet."""
         return [wait for wait in self.waits if wait not in self.owner]
+
+    def awaiting(self, process: int) -> list[Wait]:
+        """The open waits for a process."""
+        targets = self._near[_WAITED_FOR, process]
+        found = [w for key in targets for w in self._near[key] if w not in self.owner]
+        return sorted(found, key=lambda wait: (wait.process, wait.op.number))
 
     def inside(self, exchange: Hashable) -> list[Wait]:
         """The open waits of one exchange."""

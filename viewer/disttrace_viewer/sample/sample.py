@@ -129,6 +129,16 @@ class Sample:
                 found.setdefault((op.call.op, stream), []).append(op)
         return {key: tuple(sorted(ops, key=lambda op: op.seq or 0)) for key, ops in found.items()}
 
+    @cached_property
+    def tags(
+        self,
+    ) -> Mapping[tuple[str, int | None, int | None, int | None], tuple[int | None, ...]]:
+        """The tags of kept messages by side, group, source and destination."""
+        found: dict[tuple[str, int | None, int | None, int | None], list[int | None]] = {}
+        for side, (group, source, destination, tag) in self.message_streams:
+            found.setdefault((side, group, source, destination), []).append(tag)
+        return {key: tuple(tags) for key, tags in found.items()}
+
     def other_end(self, op: Op) -> Op | None:
         """The other end of a message, or a stand-in that is over; None if it was not begun."""
         stream = message_stream(op)

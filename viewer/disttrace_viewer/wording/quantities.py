@@ -72,11 +72,11 @@ def runs(numbers: Iterable[int]) -> list[str]:
     return words
 
 
-def few(items: Sequence[str], limit: int = 8) -> str:
+def few(items: Sequence[str], limit: int = 8, between: str = ", ") -> str:
     """All items, or the first ones and how many there are more."""
     if len(items) <= limit:
-        return ", ".join(items)
-    return f"{', '.join(items[:limit])} and {len(items) - limit:,} more"
+        return between.join(items)
+    return f"{between.join(items[:limit])} and {len(items) - limit:,} more"
 
 
 def tensors(dtypes: Sequence[str] | None, shapes: Sequence[Sequence[int]] | None) -> str:

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Sequence, Sized
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.operation import frame as frame_of
 from disttrace_viewer.trace.model import Frame, Group, Location, Trace
-from disttrace_viewer.wording.quantities import runs
+from disttrace_viewer.wording.quantities import few, runs
 
 MANY = 8
 """More items than this are counted and not listed."""
 
 
 def listed(items: Sequence[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    if len(items) < 2:
-        return "".join(items)
+    """``a``, ``a and b``, ``a, b and c``; of many the first ones."""
+    if len(items) < 2 or len(items) > MANY:
+        return few(items, MANY)
     return ", ".join(items[:-1]) + " and " + items[-1]
 
 

@@ -19,8 +19,8 @@ def partner(case: Case, wait: Wait) -> Wait | None:
     """
     if not possible(case, wait):
         return None
-    for other in case.open():
-        if wait.process not in other.targets or other.side or other.kind != wait.kind:
+    for other in case.awaiting(wait.process):
+        if other.side or other.kind != wait.kind:
             continue
         if wait.kind == MESSAGE and other.op.call.op != wait.op.call.op:
             return other
@@ -35,10 +35,10 @@ def possible(case: Case, wait: Wait) -> bool:
         return False
     if wait.kind != COLLECTIVE:
         return wait.kind == MESSAGE
+    trace = case.evidence.trace
     return any(
-        group.index != wait.op.call.group and any(m.process == wait.process for m in group.members)
-        for group in case.evidence.trace.groups
-        if (group.size or 2) > 1
+        group != wait.op.call.group and (trace.groups[group].size or 2) > 1
+        for group in trace.groups_by_process.get(wait.process, ())
     )
 
 

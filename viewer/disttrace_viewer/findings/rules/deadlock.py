@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
@@ -14,9 +15,18 @@ from disttrace_viewer.wording.sentences import capital
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """One finding per strongly connected part of the waits that nothing else explains."""
-    for members in cycles(_edges(case)):
-        waits = [w for w in case.open() if w.process in members and set(w.targets) & set(members)]
+    """One finding per strongly connected part of the waits that nothing else explains.
+
+    Those first that wait for others as well: each is a fault by itself, and what follows from one
+    that was told is not told again.
+    """
+    held: dict[int, list[Wait]] = {}
+    for wait in _holding(case):
+        held.setdefault(wait.process, []).append(wait)
+    for part in cycles(_graph(wait for waits in held.values() for wait in waits)):
+        members = tuple(node for node in part if node >= 0)
+        inside = frozenset(members)
+        waits = [w for p in members for w in held[p] if not inside.isdisjoint(w.targets)]
         facing = unmatched.facing(case, waits)
         if facing is not None:
             yield facing
@@ -24,24 +34,43 @@ def find(case: Case) -> Iterator[Finding]:
             yield _finding(case, members, waits)
 
 
-def _edges(case: Case) -> Mapping[int, tuple[int, ...]]:
-    """Processes to those they wait for. Any-source waits count only where all senders are in."""
-    edges: dict[int, tuple[int, ...]] = {}
-    for wait in case.open():
-        if not wait.any_of:
-            edges[wait.process] = edges.get(wait.process, ()) + wait.targets
-    for wait in case.open():
-        if wait.any_of and not wait.absent and all(t in case.of_process for t in wait.targets):
-            edges[wait.process] = edges.get(wait.process, ()) + wait.targets
-    return edges
+def _holding(case: Case) -> list[Wait]:
+    """Open waits that hold up whoever is in them. Those of any source only where all who could send
+    wait as well.
+    """
+    return [
+        wait
+        for wait in case.open()
+        if not wait.any_of
+        or not (wait.absent or any(target not in case.of_process for target in wait.targets))
+    ]
+
+
+def _graph(waits: Iterable[Wait]) -> dict[int, Sequence[int]]:
+    """Processes to what they wait in, which has a number below zero, and from there to those who
+    must act. Members of an exchange share their targets, as one object: thousands of them, with
+    few edges.
+    """
+    edges: dict[int, Sequence[int]] = {}
+    inside: defaultdict[int, list[int]] = defaultdict(list)
+    number: dict[int, int] = {}
+    for wait in waits:
+        through = number.setdefault(id(wait.targets), -1 - len(number))
+        inside[wait.process].append(through)
+        edges[through] = wait.targets
+    return edges | inside
 
 
 def cycles(edges: Mapping[int, Sequence[int]]) -> list[tuple[int, ...]]:
-    """Sets of more than one process that all reach one another (Tarjan), each sorted."""
+    """Sets of more than one process that all reach one another (Tarjan), each sorted; one that
+    reaches another comes before it.
+    """
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     stack: list[int] = []
-    found: list[tuple[int, ...]] = []
+    found: list[tuple[int, tuple[int, ...]]] = []
+    depth: dict[int, int] = {}
+    """Of what is done: how many cycles lie one behind the other from there."""
     for start in sorted(edges):
         if start in index:
             continue
@@ -57,48 +86,83 @@ def cycles(edges: Mapping[int, Sequence[int]]) -> list[tuple[int, ...]]:
                 if target not in index:
                     work += [(node, position + 1), (target, 0)]
                     break
-                if target in stack:
+                if target not in depth:
                     low[node] = min(low[node], index[target])
             else:
                 if low[node] == index[node]:
-                    part = stack[stack.index(node) :]
-                    del stack[stack.index(node) :]
+                    part = []
+                    while stack and index[stack[-1]] >= index[node]:
+                        part.append(stack.pop())
+                    behind = (depth.get(t, 0) for p in part for t in edges.get(p, ()))
+                    deep = max(behind, default=0) + (len(part) > 1)
+                    depth |= dict.fromkeys(part, deep)
                     if len(part) > 1:
-                        found.append(tuple(sorted(part)))
+                        found.append((deep, tuple(sorted(part))))
                 if work:
                     above = work[-1][0]
                     low[above] = min(low[above], low[node])
-    return sorted(found)
+    return [part for _, part in sorted(found, key=lambda one: (-one[0], one[1]))]
 
 
-def ring(edges: Mapping[int, Sequence[int]], members: Sequence[int]) -> list[int]:
-    """A shortest cycle within members, from its smallest process on."""
-    inside = set(members)
+def ring(edges: Mapping[int, Iterable[int]], members: Sequence[int], least: int = 2) -> list[int]:
+    """A shortest cycle within members, from that of its nodes that comes first among them on.
+
+    ``least``: there can be none of fewer nodes.
+    """
+    left = set(members)
+    inner = {p: left.intersection(edges.get(p, ())) for p in members}
+    above: dict[int, list[int]] = {}
+    for process, targets in inner.items():
+        for target in targets:
+            above.setdefault(target, []).append(process)
     best: list[int] = []
     for start in members:
-        paths = [[start]]
-        seen = {start}
-        while paths:
-            path = paths.pop(0)
-            targets = sorted(set(edges.get(path[-1], ())) & inside)
-            if start in targets:
-                if not best or len(path) < len(best):
-                    best = path
-                break
-            for target in targets:
-                if target not in seen:
-                    seen.add(target)
-                    paths.append([*path, target])
+        found = _around(inner, start) if start in left else []
+        if found and (not best or len(found) < len(best)):
+            best = found
+        if len(best) == least:
+            break
+        # No cycle that is left passes here, nor those that wait for nobody then.
+        over = [start] if start in left else []
+        while over:
+            gone = over.pop()
+            left.discard(gone)
+            inner[gone] = set()
+            for process in above.get(gone, ()):
+                inner[process].discard(gone)
+                if process in left and not inner[process]:
+                    over.append(process)
     return best
+
+
+def _around(edges: Mapping[int, Iterable[int]], start: int) -> list[int]:
+    """A shortest way from a process back to it; empty where there is none."""
+    before = {start: start}
+    reached = [start]
+    for process in reached:
+        for target in sorted(edges[process]):
+            if target == start:
+                way = [process]
+                while way[-1] != start:
+                    way.append(before[way[-1]])
+                return way[::-1]
+            if target not in before:
+                before[target] = process
+                reached.append(target)
+    return []
 
 
 def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
-    path = ring(_edges(case), members)
+    mine: dict[int, list[Wait]] = {}
+    for wait in waits:
+        mine.setdefault(wait.process, []).append(wait)
+    graph = _graph(waits)
+    path = [node for node in ring(graph, [*members, *(n for n in graph if n < 0)], 4) if node >= 0]
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
     edges = []
     for process, target in following.items():
-        wait = next(w for w in waits if w.process == process and target in w.targets)
+        wait = next(w for w in mine[process] if target in w.targets)
         edges.append((wait, evidence.within(wait.op), target))
     groups = {w.op.call.group for w in waits if w.kind != KEY}
     keys = [w for w in waits if w.kind == KEY]
@@ -127,22 +191,23 @@ def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
     """Those that are waited for in a group whose calls they make from threads that do not wait:
     what holds them up there is what these do, and may have nothing to do with the cycle.
     """
-    kept = case.evidence.sample.of_process
     held: dict[int, set[int]] = {}
     for wait in waits:
         held.setdefault(wait.process, set()).add(wait.op.thread)
-    found = set()
-    for wait in waits:
-        group = wait.op.call.group
-        for target in held.keys() & set(wait.targets) if group is not None else ():
-            at_work = {
-                op.thread
-                for op in kept.get(target, ())
-                if (op.call.kind, op.call.group) == (wait.op.call.kind, group)
-            }
-            if at_work and not at_work & held[target]:
-                found.add(target)
-    return sorted(found)
+    at_work: dict[tuple[int, str, int | None], set[int]] = {}
+    for process in held:
+        for op in case.evidence.sample.of_process.get(process, ()):
+            at_work.setdefault((process, op.call.kind, op.call.group), set()).add(op.thread)
+    # Members of an exchange share their targets, as one object.
+    asked = {(w.op.call.kind, w.op.call.group, id(w.targets)): w.targets for w in waits}
+    return sorted(
+        {
+            target
+            for (kind, group, _), targets in asked.items()
+            for target in (held.keys() & {*targets} if group is not None else ())
+            if held[target].isdisjoint(at_work.get((target, kind, group), held[target]))
+        }
+    )
 
 
 def _other_threads(case: Case, processes: Sequence[int]) -> str:

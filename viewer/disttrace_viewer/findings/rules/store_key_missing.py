@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Hashable, Iterator, Mapping
 
 from disttrace_viewer.analysis.node_rendezvous import AGENT
-from disttrace_viewer.analysis.store_keys import ALIKE, NUMBER, Key, Setters
+from disttrace_viewer.analysis.store_keys import ALIKE, NUMBER, Key
 from disttrace_viewer.analysis.wait_graph import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
@@ -65,14 +65,8 @@ def _able(case: Case, wait: Wait) -> list[int]:
     """Who might still set the key, once it goes on: those who use the store, do not wait for the
     key themselves, and did not end as if all were well.
     """
-    place = case.evidence.trace.place_by_id.get(str(wait.exchange[1]))  # type: ignore[index]
-    waiting = {w.process for w in case.inside(wait.exchange)}
-    processes = case.evidence.trace.processes
-    return [
-        p
-        for p in (place.processes if place else ())
-        if p not in waiting and processes[p].role != AGENT and not case.clean(p)
-    ]
+    able = case.setters.able(str(wait.exchange[1]))  # type: ignore[index]
+    return sorted(able - {w.process for w in case.inside(wait.exchange)})
 
 
 def _joined(case: Case, wait: Wait) -> bool:
@@ -98,7 +92,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     key = str(unset[0])
     op = wait.behind or wait.op
     behind = [w for w in inside if w.behind is not None]
-    setters = Setters(evidence)
+    setters = case.setters
     lead = "" if op.call.store is None else trace.stores[op.call.store].lead
     near, before = _near(setters.first, place, key, lead), setters.first.get((str(place), key))
     pushed, popped = setters.queues.get((str(place), key), (0, 0))
@@ -108,11 +102,8 @@ def _finding(case: Case, wait: Wait) -> Finding:
     if before is None and not behind:
         apart = _in_another(case, wait.process, place, key, setters.first)
     store = trace.place_by_id.get(str(place))
-    others = [
-        p
-        for p in (store.processes if store else ())
-        if p not in who and case.outside(p) and trace.processes[p].role != AGENT
-    ]
+    out = sorted({*(store.processes if store else ())} - case.of_process.keys() - {*who})
+    others = [p for p in out if trace.processes[p].role != AGENT]
     early = all(case.early(w) for w in inside)
     found = words.Awaited(
         wait=wait,

@@ -47,9 +47,10 @@ def _other_tag(case: Case, wait: Wait) -> Op | None:
     if mine is None or mine[3] is None or not wait.targets:
         return None
     other = "recv" if op.call.op == "send" else "send"
-    for (side, theirs), kept in sample.message_streams.items():
-        if side == other and theirs[:3] == mine[:3] and theirs[3] not in (None, mine[3]):
-            for facing in kept:
+    group, source, destination, tag = mine
+    for theirs in sample.tags.get((other, group, source, destination), ()):
+        if theirs not in (None, tag):
+            for facing in sample.message_streams[other, (group, source, destination, theirs)]:
                 if facing.end_ns is None and sample.other_end(facing) is None:
                     return facing
     return None

@@ -9,6 +9,7 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import one_call
 from disttrace_viewer.wording.findings.one_call import OneCall
+from disttrace_viewer.wording.quantities import few
 
 _WHAT = {
     "op_mismatch": (
@@ -47,7 +48,7 @@ def summary(trace: Trace, found: Difference, within: Mapping[int, str | None]) -
     sides = sentences.together(
         (_value(trace, found, rank, within[rank]), found.members[rank].process) for rank in brought
     )
-    text = ", ".join(f"{sentences.processes(trace, who)} {side}" for side, who in sides.items())
+    text = few([f"{sentences.processes(trace, who)} {side}" for side, who in sides.items()])
     again = f", and {found.times - 1} more times" if found.times > 1 else ""
     return (
         f"The members of {sentences.group(trace.groups[found.group], trace)} joined collective"

@@ -8,6 +8,7 @@ from disttrace_viewer.analysis.wait_graph import KEY, MESSAGE, Wait
 from disttrace_viewer.trace.model import Failure, Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import outside
+from disttrace_viewer.wording.quantities import few
 
 WAITS_FOR = "waits for"
 """The relation of a cycle's edges in ``diagnose --json``."""
@@ -23,12 +24,13 @@ CALLS = "Bring the calls of these ranks into one order."
 def summary(trace: Trace, edges: Sequence[tuple[Wait, str | None, int]]) -> str:
     """``edges``: along the cycle each wait, the operation around its own, and for whom it is."""
     label = {p: trace.processes[p].label for _, _, p in edges}
-    said = "; ".join(
+    told = [
         f"{label[wait.process]} {'asks for' if wait.polled else 'is in'}"
         f" {_detail(trace, wait, within)} ({sentences.line(trace, wait.op)}) and waits for"
         f" {label[target]}{_expected(wait)}"
         for wait, within, target in edges
-    )
+    ]
+    said = few(told, sentences.MANY, "; ")
     who = sentences.processes(trace, [wait.process for wait, _, _ in edges])
     return f"{who.capitalize()} wait for one another: {said}."
 
