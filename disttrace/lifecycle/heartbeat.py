@@ -196,7 +196,7 @@ class Live:
             clock = read_clock()
             recorder.note(
                 "clock",
-                t=clock.mono_ns - recorder.t0,
+                t=clock.mono_ns - recorder.core.t0,
                 unix_ns=clock.unix_ns,
                 error_ns=clock.error_ns,
             )

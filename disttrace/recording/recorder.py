@@ -114,11 +114,6 @@ class Recorder(Definitions):
         segment, size = journal.position()
         return segment, size - self._in_background
 
-    @property
-    def t0(self) -> int:
-        """Zero of the journal's clock, in nanoseconds of ``perf_counter_ns``."""
-        return self.core.t0
-
     def progress_mark(self, *, launcher: bool = False) -> object:
         """Equal at two moments between which the main thread began nothing and ended nothing.
 

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 recorder = session._session.recorder
-ticks = itertools.count(recorder.t0, 1000)
+ticks = itertools.count(recorder.core.t0, 1000)
 recorder.clock = recorder.core.clock = lambda: next(ticks)
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 tensor, wide = torch.ones(4), torch.ones(8)

@@ -55,9 +55,7 @@ def _source(capture: Capture, operation: Operation, work: Any) -> bytes:
         source = int(work._source_rank())
     except Exception:  # the backend does not tell
         return b""
-    entry = capture.groups.by_number(operation.call.group)
-    if entry is None:
-        return b',"y":%d' % source
+    entry, tag = capture.groups.by_number(operation.call.group), operation.call.tag
     new = not capture.recorder.exhausted
-    counter = entry.stream_counter("recv", source, operation.call.tag, None, new=new)
+    counter = entry.stream_counter("recv", source, tag, None, new=new) if entry else None
     return b',"y":%d' % source + (b',"q":%d' % counter.next() if counter is not None else b"")

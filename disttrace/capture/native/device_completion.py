@@ -228,11 +228,9 @@ class DeviceOperations(Unwatched):
 
     def _ask(self, channel: _Channel, *, active: bool) -> None:
         mine = [each for each in self._open.values() if each.recorder == channel.name]
-        question = Question(
-            active,
-            min((each.since for each in mine if not each.entries), default=1 << 62) - 1_000_000,
-            min((each.lowest for each in mine), default=1 << 62),
-        )
+        earliest = min((each.windows[0][0] for each in mine if not each.entries), default=1 << 62)
+        lowest = min((number for each in mine for number, _ in each.entries), default=1 << 62)
+        question = Question(active, earliest - 1_000_000, lowest)
         ask = channel.ask
         assert ask is not None
 

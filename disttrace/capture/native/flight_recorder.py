@@ -205,7 +205,8 @@ def from_binding(dump: Callable[..., bytes], question: Question) -> Answer:
 
 def from_json(dump: Callable[[bool], bytes], question: Question) -> Answer:
     """By C++, without the GIL."""
-    return _answer(functools.partial(dump, question.active), _entries, _parsed, question)
+    asking = functools.partial(dump, question.active)
+    return _answer(asking, _entries, lambda e: record(orjson.loads(_OPENING + e + b"}")), question)
 
 
 def _answer(
@@ -241,10 +242,6 @@ def _entries(text: bytes) -> list[bytes]:
     if begin < 0:
         return []
     return text[begin + len(_FIRST) : text.rfind(b"}],")].split(_SEPARATOR)
-
-
-def _parsed(entry: bytes) -> Record:
-    return record(orjson.loads(_OPENING + entry + b"}"))
 
 
 def record(entry: Mapping[str, Any]) -> Record:

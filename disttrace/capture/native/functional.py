@@ -221,7 +221,9 @@ def install(capture: Capture) -> None:
     """See the waits of Python's, and once C++ may wait, have a kernel there."""
 
     def place(kernels: Kernels) -> None:
-        kernels.put(_WAIT, _wait_kernel(capture, kernels))
+        redispatch, after = redispatch_of(cxx_callers.FUNCTIONAL, _WAIT), after_key()
+        waiting = _waiting(capture, redispatch, lambda: kernels.off)
+        kernels.put(_WAIT, lambda keyset, tensor: waiting(keyset & after, tensor))
 
     def wrap(original: Function) -> Function:
         return _waiting(capture, original, torch._C._len_torch_dispatch_stack)
@@ -231,16 +233,6 @@ def install(capture: Capture) -> None:
         cxx_callers.FUNCTIONAL, lambda namespace: ((_WAIT, 0),)
     )
     before_cxx_issues(capture, PART, kernels.once)
-
-
-def _wait_kernel(capture: Capture, kernels: Kernels) -> Function:
-    redispatch, after = redispatch_of(cxx_callers.FUNCTIONAL, _WAIT), after_key()
-    waiting = _waiting(capture, redispatch, lambda: kernels.off)
-
-    def wait_tensor(keyset: Any, tensor: Any) -> Any:
-        return waiting(keyset & after, tensor)
-
-    return wait_tensor
 
 
 def _waiting(capture: Capture, original: Function, passes: Callable[[], int]) -> Function:

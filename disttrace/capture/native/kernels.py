@@ -116,23 +116,18 @@ def redispatch_of(namespace: str, name: str) -> Callable[..., Any]:
     return redispatch
 
 
-def dispatch_key(name: str) -> Any:
-    """torch's own object for a key; not all of them are attributes of ``DispatchKey``."""
-    return torch._C._parse_dispatch_key(name)
-
-
 def after_key(name: str = KEY) -> Any:
     """The keys to pass an operator on with: ``keyset & after_key()``."""
     from torch._C import _dispatch_keyset_full_after
 
-    return _dispatch_keyset_full_after(dispatch_key(name))
+    return _dispatch_keyset_full_after(torch._C._parse_dispatch_key(name))
 
 
 @contextlib.contextmanager
 def including(name: str) -> Iterator[None]:
     """Have the calling thread come through the kernels of a key, also in what a mode or a tensor
     subclass runs: torch excludes all keys above its own there."""
-    key = dispatch_key(name)
+    key = torch._C._parse_dispatch_key(name)  # not all of them are attributes of DispatchKey
     included = torch._C._dispatch_tls_is_dispatch_key_included(key)
     excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
     torch._C._dispatch_tls_set_dispatch_key_included(key, True)

@@ -46,16 +46,6 @@ class Running:
     misses: int = 0  # answers that held all entries, and none of its own
     stale: bool = False  # its entries were overwritten: nothing more will be heard of it
 
-    @property
-    def since(self) -> int:
-        """Unix time of the earliest entry that may be its own."""
-        return self.windows[0][0]
-
-    @property
-    def lowest(self) -> int:
-        """The lowest number of its entries, if they are known."""
-        return min((number for number, _ in self.entries), default=1 << 62)
-
 
 def own(
     running: Running, records: Collection[Record], *, claimed: Iterable[Key]

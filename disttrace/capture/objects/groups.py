@@ -65,6 +65,7 @@ class GroupEntry:
         return known if known is not None else self.counters.setdefault(key, self.new_counter())
 
 
+_TELLING = ("type", "name", "rank", "size")  # a group from another that went away
 _GONE = 1000
 """Groups that are remembered after their objects went away: C++ may hand out new ones for them."""
 
@@ -195,7 +196,8 @@ class Groups:
         unclaimed = self._unclaimed.get(id(group))
         keys = unclaimed if unclaimed is not None else described(group)
         for entry in self._definitions.values() if unclaimed is None else ():
-            if entry.reference() is None and keys.get("name") and _same(entry.keys, keys):
+            same = all(entry.keys.get(key) == keys.get(key) for key in _TELLING)
+            if same and keys.get("name") and entry.reference() is None:
                 entry.reference = weakref.ref(group)
                 return self._registry.add(group, entry)
         return self._add(group, keys)
@@ -238,18 +240,13 @@ def registered(group: Any) -> dict[str, Any]:
             keys["ranks"] = sorted(members, key=members.__getitem__)
         config = world.pg_backend_config.get(group)
         if config is not None:
-            keys["backends"] = _backends(config)
+            pairs = (item.partition(":") for item in str(config).split(","))  # cpu:gloo,cuda:nccl
+            keys["backends"] = {device: name for device, colon, name in pairs if colon}
         if world.default_pg is group:
             keys["default"] = True
     except Exception:  # the registry has another shape in this torch: the name must do
         return keys
     return keys
-
-
-def _backends(config: str) -> dict[str, str]:
-    """``cpu:gloo,cuda:nccl`` as a mapping."""
-    pairs = (item.partition(":") for item in str(config).split(","))
-    return {device: name for device, colon, name in pairs if colon}
 
 
 def backend_name(group: Any) -> str | None:
@@ -262,7 +259,3 @@ def backend_name(group: Any) -> str | None:
         return str(group.name()).lower()
     except Exception:  # Python subclasses need not define it
         return type(group).__name__.removeprefix("ProcessGroup").lower() or None
-
-
-def _same(known: dict[str, Any], seen: dict[str, Any]) -> bool:
-    return all(known.get(key) == seen.get(key) for key in ("type", "name", "rank", "size"))

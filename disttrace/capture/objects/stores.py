@@ -57,7 +57,12 @@ class Stores:
     def of(self, store: Any) -> StoreEntry:
         """The entry of ``store``, registered if it was never seen."""
         entry = self._registry.get(id(store))
-        return entry if entry is not None else self._register(store)
+        if entry is not None:
+            return entry
+        underlying = getattr(store, "underlying_store", None)
+        if underlying is not None:
+            return self.prefixed(store, None, underlying)
+        return self.constructing(store, type(store).__name__, **known_keys(store))
 
     def constructing(self, store: Any, kind: str, **keys: Any) -> StoreEntry:
         """A base store whose constructor is about to run."""
@@ -95,13 +100,6 @@ class Stores:
         bases = {e.base.n: e.base for e in entries.values() if e.base is not None}
         known = sorted((entries | bases).items())
         return [{fmt.DEF: "store", "n": n, **e.definition()} for n, e in known if n > 0]
-
-    def _register(self, store: Any) -> StoreEntry:
-        kind = type(store).__name__
-        underlying = getattr(store, "underlying_store", None)
-        if underlying is not None:
-            return self.prefixed(store, None, underlying)
-        return self.constructing(store, kind, **known_keys(store))
 
     def _add(self, store: Any, entry: StoreEntry) -> StoreEntry:
         self._registry.add(store, entry)
