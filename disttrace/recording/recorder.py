@@ -103,8 +103,7 @@ class Recorder(Definitions):
 
     def sampled(self, thread_number: int, stack: int) -> None:
         """Say where a thread stands (stack 0: nowhere known)."""
-        now = self.now()
-        self._background(b'{"at":%d,"h":%d,"k":%d}\n' % (now, thread_number, stack))
+        self._background(b'{"at":%d,"h":%d,"k":%d}\n' % (self.now(), thread_number, stack))
 
     def progress(self) -> tuple[int, int]:
         """Changes whenever an operation begins, goes on or ends; heartbeats do not count."""
