@@ -3,9 +3,8 @@
 It finds what is called and from where, writes the records of begin, issue, wait and end into the
 journal's window, and calls torch's original. Whatever is rare (a call not seen before, an
 exception, work of a device, a window that is full) is left to the same Python functions that the
-plain core uses, and what need not be fast is Python's too (core.py makes subclasses of the types
-below, with the attributes that C does not look at). The plain core is the reference: both write the
-same bytes, and a test compares them.
+plain core uses, and what need not be fast is Python's too (core.py adds it to the types below). The
+plain core is the reference: both write the same bytes, and a test compares them.
 
 Only documented C API is used (PEP 523's for the numbers of code objects, which has a name without
 an underscore since 3.12), and nothing of torch: a tensor's shape is an attribute as any other.
@@ -31,20 +30,14 @@ Longer than the other files of this project: its types refer to each other, so i
 #define PyUnstable_Code_SetExtra _PyCode_SetExtra
 #endif
 
-#ifndef DISTTRACE_SOURCE /* the checksum of this file, see choice.py; 0 fits none */
-#define DISTTRACE_SOURCE 0
-#endif
-
 enum {
     WAITED = 16,     /* as in operation.py */
     DEEPEST = 100,   /* frames, as in call_site.py */
     KEY_WORDS = 400, /* what a key may have; longer ones are read in Python each time */
     TABLE = 20000,   /* calls, as in call_table.py */
     ROWS = 1 << 15,  /* of the table: more than calls, a power of two */
-    LINE = 512,      /* bytes of a line that need no memory of their own */
+    LINE = 512,      /* bytes of a line but a begin's, of which half may be further keys */
 };
-
-typedef struct Core Core;
 
 /* ---- module state ----------------------------------------------------------------------- */
 
@@ -94,8 +87,8 @@ static int given(PyObject *value) { return value != NULL && value != Py_None; }
 
 /* The records as journal/format.py gives them are cut into pieces. A number follows each piece but
    the last of a record, and before that come further keys. */
-enum { BEGIN, BEGIN_UNCOUNTED, ISSUED, WAIT, END, END_SYNCHRONOUS, RECORDS, PIECES = 22 };
-static const int FIRST[RECORDS + 1] = {0, 5, 9, 12, 15, 18, PIECES}; /* piece of each record */
+enum { BEGIN, BEGIN_UNCOUNTED, ISSUED, WAIT, END, END_SYNCHRONOUS, OVER, PIECES = 22 };
+static const int FIRST[] = {0, 5, 9, 12, 15, 18, PIECES}; /* piece of each record */
 
 typedef struct {
     const char *start;
@@ -250,7 +243,7 @@ typedef struct {
     Call *call;
 } Row;
 
-struct Core {
+typedef struct {
     PyObject_HEAD
     State *state;
     char off; /* everything passes */
@@ -276,13 +269,13 @@ struct Core {
     PyObject *kinds, *tensor;
     PyObject *of_tensors; /* descriptors of its shape, dtype, is_cpu and device */
     PyObject *plain; /* what characters of a store's key are: 0 look closer, 1 plain, 2 of a run */
-};
+} Core;
 
 /* What stands in the place of an attribute of torch's classes: the head of Option and Method. */
 typedef struct {
     PyObject_HEAD
     Core *core;
-    PyObject *name, *original;
+    PyObject *name, *original, *doc;
 } Wrapper;
 
 /* What time.perf_counter_ns reads, or a test's clock. */
@@ -328,8 +321,7 @@ static int success(PyObject *result) {
 
 /* Put a line that is complete. -1 with an exception only where `recover` raises one. */
 static int put_line(Core *core, const char *line, Py_ssize_t length) {
-    if (core->put == NULL) /* the collector took the core apart */
-        return 0;
+    if (core->put == NULL) return 0; /* the collector took the core apart */
     /* A window's own method is not called, but passed by. */
     if (PyCFunction_Check(core->put) && PyCFunction_GET_FUNCTION(core->put) == window_put_method &&
         window_put((Window *)PyCFunction_GET_SELF(core->put), line, length))
@@ -393,8 +385,7 @@ static void operation_over(Operation *self) {
    once, before the Work's address can be another's. */
 static PyObject *operation_call(PyObject *op, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
     Operation *self = (Operation *)op;
-    if (PyTuple_GET_SIZE(args) != 1 || PyTuple_GET_ITEM(args, 0) != self->reference)
-        Py_RETURN_NONE;
+    if (PyTuple_GET_SIZE(args) != 1 || PyTuple_GET_ITEM(args, 0) != self->reference) Py_RETURN_NONE;
     Py_CLEAR(self->reference);
     if (!given(self->core->dropped)) Py_RETURN_NONE;
     return PyObject_CallOneArg(self->core->dropped, op);
@@ -408,12 +399,11 @@ static Thread *current_thread(Core *core) {
     if (core->thread_id == id) return core->thread;
     PyObject *all = core->threads ? core->threads : Py_None; /* or the collector took it */
     PyObject *state = PyObject_GetAttrString(all, "state");
-    if (state == NULL) return NULL;
-    if (!PyObject_TypeCheck(state, core->state->types[THREAD])) {
-        Py_DECREF(state);
+    if (state != NULL && !PyObject_TypeCheck(state, core->state->types[THREAD])) {
         PyErr_SetString(PyExc_TypeError, "not a thread's state");
-        return NULL;
+        Py_CLEAR(state);
     }
+    if (state == NULL) return NULL;
     core->thread_id = 0; /* while another is let go of, whatever that runs */
     Py_XSETREF(core->thread, (Thread *)state);
     core->thread_id = id;
@@ -546,7 +536,7 @@ static void remember_call(Core *core, const Key *key, Call *call) {
 enum { NONE = 1, BOOL, INT, TEXT, LIST, TENSOR, OPTIONS, HASHED }; /* what follows in a key */
 
 /* Append what tells `value` from another argument. 1: done; 0: it cannot be told, or does not fit;
-   -1: an exception. A kind always comes before its words, so no two arguments look alike. */
+   -1: an exception, as for NULL. A kind always comes before its words, so no two look alike. */
 static int push_value(Core *core, Key *key, PyObject *value, int nested);
 static int push_option(Core *core, Key *key, PyObject *options, PyObject *option);
 
@@ -564,17 +554,16 @@ static int push_tensor(Core *core, Key *key, PyObject *tensor) {
     for (int i = 0; done > 0 && i < 3; i++) {
         PyObject *read = of_tensor(core, tensor, i);
         /* A device is made anew on each reading, so it is asked only where it is not usual. */
-        if (i == 2 && read == Py_False) Py_SETREF(read, of_tensor(core, tensor, 3));
-        if (read == NULL)
-            done = -1;
-        else /* of a dtype there is one object for ever */
-            done = i == 1 ? push_address(key, read) : push_value(core, key, read, 1);
+        if (i == 2 && read && read != Py_True) Py_SETREF(read, of_tensor(core, tensor, 3));
+        /* Of a dtype there is one object for ever. */
+        done = i == 1 && read ? push_address(key, read) : push_value(core, key, read, 1);
         Py_XDECREF(read);
     }
     return done;
 }
 
 static int push_value(Core *core, Key *key, PyObject *value, int nested) {
+    if (value == NULL) return -1;
     if (value == Py_None) return push(key, NONE);
     if (PyBool_Check(value)) return push(key, BOOL) && push(key, value == Py_True);
     if (PyLong_CheckExact(value)) {
@@ -627,6 +616,7 @@ static PyMemberDef option_members[] = {
     {"core", T_OBJECT, offsetof(Option, of.core), READONLY, NULL},
     {"__name__", T_OBJECT, offsetof(Option, of.name), READONLY, NULL},
     {"__wrapped__", T_OBJECT, offsetof(Option, of.original), READONLY, NULL},
+    {"__doc__", T_OBJECT, offsetof(Option, of.doc), READONLY, NULL},
     {"options", T_OBJECT, offsetof(Option, options), READONLY, NULL},
     {"value", T_OBJECT, offsetof(Option, value), READONLY, NULL},
     {NULL},
@@ -637,20 +627,13 @@ static int push_option(Core *core, Key *key, PyObject *options, PyObject *entry)
     int done = 1;
     if (self == NULL || self->options != options) {
         PyObject *attribute = PyObject_GetAttr(options, self ? self->of.name : entry);
-        done = attribute ? push_value(core, key, attribute, 1) : -1;
+        done = push_value(core, key, attribute, 1);
         Py_XDECREF(attribute);
         return done;
     }
     for (int i = 0; i < self->key.count; i++) done = done && push(key, self->key.words[i]);
     Py_CLEAR(self->options);
     return done;
-}
-
-/* Whether this object says the same whenever it is looked at. */
-static int is_fixed(Core *core, PyObject *value) {
-    if (PyBool_Check(value) || PyLong_CheckExact(value)) return 1;
-    PyObject *type = (PyObject *)Py_TYPE(value);
-    return core->kinds != NULL && PyDict_GetItemWithError(core->kinds, type) == Py_True;
 }
 
 static int option_set(PyObject *op, PyObject *options, PyObject *value) {
@@ -661,10 +644,14 @@ static int option_set(PyObject *op, PyObject *options, PyObject *value) {
     int failed = Py_TYPE(original)->tp_descr_set(original, options, value);
     if (failed || value == NULL || core->off) return failed;
     if (value != self->value) {
-        self->key.count = 0;
-        if (is_fixed(core, value) && push_value(core, &self->key, value, 1) <= 0)
-            self->key.count = 0;
+        Key key;
+        PyObject *type = (PyObject *)Py_TYPE(value);
+        int fixed = core->kinds && PyDict_GetItemWithError(core->kinds, type) == Py_True;
+        key.count = 0;
+        if (!fixed || push_value(core, &key, value, 1) <= 0) key.count = 0;
         PyErr_Clear(); /* then it is read back */
+        memcpy(self->key.words, key.words, key.count * sizeof *key.words);
+        self->key.count = key.count;
         Py_XSETREF(self->value, Py_NewRef(value));
     }
     if (self->key.count) self->options = Py_NewRef(options);
@@ -681,9 +668,8 @@ static PyObject *option_get(PyObject *op, PyObject *options, PyObject *type) {
 /* ---- records of operations ------------------------------------------------------------------ */
 
 static Call *counter_of(Core *core, Call *call) {
-    PyObject *counter = call->counter;
-    int counted = given(counter) && PyObject_TypeCheck(counter, core->state->types[CALL]);
-    return counted ? (Call *)counter : NULL;
+    int counted = call->counter && PyObject_TypeCheck(call->counter, core->state->types[CALL]);
+    return counted ? (Call *)call->counter : NULL;
 }
 
 /* Put the begin of one operation on record, with further keys in `details`. A new reference. */
@@ -713,21 +699,16 @@ static Operation *core_begin(Core *core, Thread *thread, Call *call, Text detail
     return self;
 }
 
-/* Put a later record of the operation, to which the caller holds a reference. */
+/* Put a later record of the operation, to which the caller holds a reference. One that is OVER gets
+   none: Python writes another. */
 static int put_event(Core *core, int kind, Operation *operation, Text further) {
+    if (kind >= END) operation_over(operation);
+    if (kind == OVER) return 0;
     int64_t elapsed = now(core) - operation->begin;
     int64_t numbers[] = {operation->n, elapsed, operation->issued};
-    char space[LINE], *line = space;
+    char line[LINE];
     if (kind == ISSUED) operation->issued = elapsed;
-    if (kind == END || kind == END_SYNCHRONOUS) operation_over(operation);
-    Py_ssize_t bound = core->bound + further.length;
-    if (bound > LINE && (line = PyMem_Malloc(bound)) == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    int done = put_line(core, line, write_record(core->pieces, kind, line, numbers, &further, 1));
-    if (line != space) PyMem_Free(line);
-    return done;
+    return put_line(core, line, write_record(core->pieces, kind, line, numbers, &further, 1));
 }
 
 /* `work` ends the operation, and is not seen complete yet. */
@@ -752,11 +733,12 @@ static Operation *followed(Core *core, PyObject *work) {
     if (PyDict_GET_SIZE(core->works) == 0) return NULL;
     PyObject *key = PyLong_FromVoidPtr(work);
     PyObject *found = key ? PyDict_GetItemWithError(core->works, key) : NULL;
-    Py_XDECREF(key);
-    if (found == NULL || !Py_IS_TYPE(found, core->state->types[OPERATION])) return NULL;
     Operation *operation = (Operation *)found;
-    int expected = given(operation->reference) && operation->work == (uintptr_t)work;
-    return expected ? (Operation *)Py_NewRef(operation) : NULL;
+    Py_XDECREF(key);
+    if (found == NULL || !Py_IS_TYPE(found, core->state->types[OPERATION]) ||
+        !given(operation->reference) || operation->work != (uintptr_t)work)
+        return NULL;
+    return (Operation *)Py_NewRef(operation);
 }
 
 /* Nothing more is expected of its Work. */
@@ -800,17 +782,13 @@ static PyMemberDef core_members[] = {
 static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
     PyObject *pieces;
     if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &pieces)) return NULL;
-    if (PyTuple_GET_SIZE(pieces) != PIECES) {
-        PyErr_SetString(PyExc_ValueError, "these are not the pieces of the six records");
-        return NULL;
-    }
     Core *self = (Core *)type->tp_alloc(type, 0);
     if (self == NULL) return NULL;
     self->state = PyType_GetModuleState(own_type(type));
     self->all_pieces = Py_NewRef(pieces);
     self->bound = 5 * 20; /* digits of its numbers */
     for (int i = 0; i < PIECES; i++) {
-        self->pieces[i] = text_of(PyTuple_GET_ITEM(pieces, i));
+        self->pieces[i] = text_of(PyTuple_GetItem(pieces, i)); /* raises if it is not there */
         self->bound += self->pieces[i].length;
     }
     self->flight = (Link){&self->flight, &self->flight};
@@ -819,9 +797,10 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
     self->open = PyDict_New();
     /* The system's memory: what is not used of it does not exist. */
     self->rows = PyMem_RawCalloc(ROWS, sizeof(Row));
-    if (self->works && self->open && self->rows) return (PyObject *)self;
-    Py_DECREF(self);
-    return PyErr_NoMemory();
+    if (self->rows == NULL) PyErr_NoMemory();
+    if (self->bound > LINE / 2) PyErr_SetString(PyExc_ValueError, "these pieces are too long");
+    if (PyErr_Occurred()) Py_CLEAR(self);
+    return (PyObject *)self;
 }
 
 static int core_clear(PyObject *op) {
@@ -841,18 +820,6 @@ static void core_dealloc(PyObject *op) {
     object_dealloc(op);
 }
 
-/* Whether this is an operation, for functions that take one; else an exception is set. */
-static int is_operation(Core *self, PyObject *value) {
-    if (Py_IS_TYPE(value, self->state->types[OPERATION])) return 1;
-    PyErr_SetString(PyExc_TypeError, "not an operation of this core");
-    return 0;
-}
-
-static PyObject *nothing_unless(int failed) {
-    if (failed < 0) return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyObject *core_begin_method(PyObject *op, PyObject *args) {
     PyTypeObject **types = ((Core *)op)->state->types;
     PyObject *thread, *call, *extra = NULL;
@@ -861,41 +828,18 @@ static PyObject *core_begin_method(PyObject *op, PyObject *args) {
     return (PyObject *)core_begin((Core *)op, (Thread *)thread, (Call *)call, text_of(extra));
 }
 
-static PyObject *core_end(PyObject *op, PyObject *args) {
-    PyObject *operation, *extra = NULL;
-    PyTypeObject *type = ((Core *)op)->state->types[OPERATION];
-    if (!PyArg_ParseTuple(args, "O!|S", type, &operation, &extra)) return NULL;
-    return nothing_unless(put_event((Core *)op, END, (Operation *)operation, text_of(extra)));
-}
-
-static PyObject *event(PyObject *op, int kind, PyObject *operation) {
-    if (!is_operation((Core *)op, operation)) return NULL;
-    return nothing_unless(put_event((Core *)op, kind, (Operation *)operation, NOTHING));
-}
-
-static PyObject *core_issued(PyObject *op, PyObject *operation) {
-    return event(op, ISSUED, operation);
-}
-
-static PyObject *core_wait_begins(PyObject *op, PyObject *operation) {
-    return event(op, WAIT, operation);
-}
-
-static PyObject *core_end_synchronous(PyObject *op, PyObject *operation) {
-    return event(op, END_SYNCHRONOUS, operation);
-}
-
-static PyObject *core_over(PyObject *op, PyObject *operation) {
-    if (!is_operation((Core *)op, operation)) return NULL;
-    operation_over((Operation *)operation);
+/* event(kind, operation[, extra]): see core.py's NativeCore, where each kind has a name. */
+static PyObject *core_event(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
+    Core *self = (Core *)op;
+    long kind = nargs > 1 ? PyLong_AsLong(args[0]) : -1;
+    if (kind < ISSUED || kind > OVER || !Py_IS_TYPE(args[1], self->state->types[OPERATION]) ||
+        (nargs > 2 && (!PyBytes_Check(args[2]) || PyBytes_GET_SIZE(args[2]) > LINE / 2))) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "no event of an operation");
+        return NULL;
+    }
+    Text further = text_of(nargs > 2 ? args[2] : NULL);
+    if (put_event(self, (int)kind, (Operation *)args[1], further) < 0) return NULL;
     Py_RETURN_NONE;
-}
-
-static PyObject *core_record(PyObject *op, PyObject *line) {
-    char *text;
-    Py_ssize_t length;
-    if (PyBytes_AsStringAndSize(line, &text, &length) < 0) return NULL;
-    return nothing_unless(put_line((Core *)op, text, length));
 }
 
 static PyObject *core_in_flight(PyObject *op, PyObject *Py_UNUSED(ignored)) {
@@ -937,12 +881,7 @@ static PyObject *core_forget_calls(PyObject *op, PyObject *Py_UNUSED(ignored)) {
 
 static PyMethodDef core_methods[] = {
     {"begin", core_begin_method, METH_VARARGS, NULL},
-    {"issued", core_issued, METH_O, NULL},
-    {"wait_begins", core_wait_begins, METH_O, NULL},
-    {"end", core_end, METH_VARARGS, NULL},
-    {"end_synchronous", core_end_synchronous, METH_O, NULL},
-    {"over", core_over, METH_O, NULL},
-    {"record", core_record, METH_O, NULL},
+    {"event", (PyCFunction)(void (*)(void))core_event, METH_FASTCALL, NULL},
     {"in_flight", core_in_flight, METH_NOARGS, "Operations that are not over, oldest first."},
     {"find", core_find, METH_VARARGS, "A call by name, group, values and frame, or None."},
     {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and what is known of code."},
@@ -954,7 +893,6 @@ static PyMethodDef core_methods[] = {
 typedef struct {
     Wrapper of;
     vectorcallfunc vectorcall;
-    PyObject *doc;
     PyObject *part;         /* what is rare, in Python (see capture/hot_path/plain.py) */
     PyObject *begin;        /* of a call that was not seen before; None: this is a wait */
     PyObject *numbers;      /* {id(object): number of a group or store} */
@@ -971,7 +909,7 @@ static PyMemberDef method_members[] = {
     {"core", T_OBJECT, offsetof(Method, of.core), READONLY, NULL},
     {"__name__", T_OBJECT, offsetof(Method, of.name), READONLY, NULL},
     {"__wrapped__", T_OBJECT, offsetof(Method, of.original), READONLY, NULL},
-    {"__doc__", T_OBJECT, offsetof(Method, doc), READONLY, NULL},
+    {"__doc__", T_OBJECT, offsetof(Method, of.doc), READONLY, NULL},
     {"part", T_OBJECT, offsetof(Method, part), 0, NULL},
     {"begin", T_OBJECT, offsetof(Method, begin), 0, NULL},
     {"numbers", T_OBJECT, offsetof(Method, numbers), 0, NULL},
@@ -989,9 +927,8 @@ static int tell(Method *self, const char *how, Thread *thread, Operation *operat
     return success(PyObject_CallMethod(self->part, how, "OOO", thread, operation, result));
 }
 
-/* Say our failure, which is set, and have it out of the way. -1 where it is not ours, and stays. */
-static int fail(Method *self) {
-    PyObject *error = take_error();
+/* Say our failure, and let go of it. -1 where it is not ours, and set again. */
+static int fail(Method *self, PyObject *error) {
     int done = success(PyObject_CallMethod(self->part, "fail", "O", error));
     Py_DECREF(error);
     return done;
@@ -1022,14 +959,12 @@ static int push_call(Method *self, Key *key, PyObject *const *args, Py_ssize_t n
     if (!given(self->describe)) { /* the arguments of a store's method are no part of its call */
         Py_ssize_t count = nargs + (kwnames ? PyTuple_GET_SIZE(kwnames) : 0);
         done = done && push(key, (uint64_t)nargs);
-        for (Py_ssize_t i = 1; done > 0 && i < count; i++) {
-            if (i >= nargs) done = push_value(core, key, PyTuple_GET_ITEM(kwnames, i - nargs), 0);
-            if (done > 0) done = push_value(core, key, args[i], 0);
-        }
+        if (done > 0 && kwnames != NULL) done = push_value(core, key, kwnames, 0);
+        for (Py_ssize_t i = 1; done > 0 && i < count; i++) done = push_value(core, key, args[i], 0);
         if (done > 0 && given(self->asynchronous)) {
             PyObject *frame = (PyObject *)PyEval_GetFrame();
             PyObject *told = PyObject_CallOneArg(self->asynchronous, frame ? frame : Py_None);
-            done = told ? push_value(core, key, told, 0) : -1;
+            done = push_value(core, key, told, 0);
             Py_XDECREF(told);
         }
     }
@@ -1094,8 +1029,10 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
     Call *call = done > 0 ? (Call *)Py_XNewRef((PyObject *)find_row(core, &key)->call) : NULL;
     if (call == NULL) {
         PyObject *made = PyObject_Vectorcall(self->begin, args, nargs, kwnames);
-        if (made == NULL) return NULL;
-        if (!is_operation(core, made)) Py_CLEAR(made);
+        if (made != NULL && !Py_IS_TYPE(made, core->state->types[OPERATION])) {
+            PyErr_SetString(PyExc_TypeError, "not an operation of this core");
+            Py_CLEAR(made);
+        }
         call = made ? ((Operation *)made)->call : NULL;
         if (done > 0 && call != NULL && call->whole) remember_call(core, &key, call);
         return (Operation *)made;
@@ -1104,12 +1041,11 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
     PyObject *described = NULL;
     if (given(self->describe)) {
         end = kwnames == NULL ? put_details(self, space, args, nargs) : NULL;
-        if (end == NULL && !PyErr_Occurred())
+        if (end == NULL)
             described = PyObject_Vectorcall(self->describe, args + 1, nargs - 1, kwnames);
     }
-    Text details = described ? text_of(described) : (Text){space, end - space};
-    Operation *operation =
-        PyErr_Occurred() ? NULL : core_begin(core, thread, call, details);
+    Text details = end ? (Text){space, end - space} : text_of(described);
+    Operation *operation = PyErr_Occurred() ? NULL : core_begin(core, thread, call, details);
     Py_XDECREF(described);
     Py_DECREF(call);
     return operation;
@@ -1128,17 +1064,34 @@ static Operation *begin_wait(Core *core, Thread *thread, PyObject *work) {
 /* The user's call raised: its exception is set, and stays. */
 static void failed(Method *self, Thread *thread, Operation *operation) {
     PyObject *error = take_error();
-    if (tell(self, "failed", thread, operation, error) < 0 && fail(self) < 0)
+    if (tell(self, "failed", thread, operation, error) < 0 && fail(self, take_error()) < 0)
         Py_DECREF(error); /* a handler's came meanwhile: it is the newer one */
     else
         set_error(error);
 }
 
-/* A collective or a message was issued: its end is in the wait, which its public function does
-   itself if it is synchronous. */
-static int issue_returned(Method *self, Thread *thread, Operation *operation, PyObject *result) {
+/* The original returned: what that means for the operation. -1 with an exception. */
+static int returned(Method *self, Thread *thread, Operation *operation, PyObject *owner,
+                    PyObject *result) {
     Core *core = self->of.core;
     Call *call = operation->call;
+    if (!given(self->begin)) { /* of a wait the owner is the Work */
+        if (!counter_of(core, call) || call->device_ends || operation->dict != NULL)
+            return tell(self, "returned", thread, operation, owner);
+        if (call->synchronous) return put_event(core, END_SYNCHRONOUS, operation, NOTHING);
+        int done = unfollow(core, operation);
+        return put_event(core, END, operation, NOTHING) < 0 ? -1 : done;
+    }
+    if (given(self->describe)) { /* an operation of a store is over */
+        char size[32], *end = size;
+        if (self->returns_value && !PyBytes_CheckExact(result))
+            return tell(self, "returned", thread, operation, result);
+        if (self->returns_value)
+            end = put_number(put_text(size, (Text){",\"n\":", 5}), PyBytes_GET_SIZE(result));
+        return put_event(core, END, operation, (Text){size, end - size});
+    }
+    /* A collective or a message was issued: its end is in the wait, which its public function does
+       itself if it is synchronous. */
     if (result != Py_None && call->synchronous) {
         int done = 0;
         if (call->device_ends) /* its wait orders streams, and the device goes on */
@@ -1155,26 +1108,6 @@ static int issue_returned(Method *self, Thread *thread, Operation *operation, Py
     return done < 0 ? -1 : follow(core, operation, result);
 }
 
-/* A store operation is over when its call returns. */
-static int store_returned(Method *self, Thread *thread, Operation *operation, PyObject *result) {
-    char size[32], *end = size;
-    if (self->returns_value) {
-        if (!PyBytes_CheckExact(result)) return tell(self, "returned", thread, operation, result);
-        end = put_number(put_text(size, (Text){",\"n\":", 5}), PyBytes_GET_SIZE(result));
-    }
-    return put_event(self->of.core, END, operation, (Text){size, end - size});
-}
-
-static int wait_returned(Method *self, Thread *thread, Operation *operation, PyObject *work) {
-    Core *core = self->of.core;
-    Call *call = operation->call;
-    if (!counter_of(core, call) || call->device_ends || operation->dict != NULL)
-        return tell(self, "returned", thread, operation, work);
-    if (call->synchronous) return put_event(core, END_SYNCHRONOUS, operation, NOTHING);
-    int done = unfollow(core, operation);
-    return put_event(core, END, operation, NOTHING) < 0 ? -1 : done;
-}
-
 static PyObject *method_vectorcall(PyObject *op, PyObject *const *args, size_t nargsf,
                                    PyObject *kwnames) {
     Method *self = (Method *)op;
@@ -1186,33 +1119,26 @@ static PyObject *method_vectorcall(PyObject *op, PyObject *const *args, size_t n
         return PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
     Operation *operation = NULL;
     PyObject *ours = NULL, *result = NULL;
-    int is_wait = !given(self->begin), done = 0;
+    int done = 0;
     Py_XINCREF(thread); /* Python runs from here on */
     if (thread != NULL)
-        operation = is_wait ? begin_wait(core, thread, args[0])
-                            : begin(self, thread, args, nargs, kwnames);
+        operation = given(self->begin) ? begin(self, thread, args, nargs, kwnames)
+                                       : begin_wait(core, thread, args[0]);
     if (operation == NULL) {
         if (!PyErr_Occurred() || (ours = forgive(self)) != NULL)
             result = PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
-        if (ours != NULL && result != NULL) { /* what torch refuses, too, is no failure of ours */
-            set_error(Py_NewRef(ours));
-            done = -1;
-        }
+        if (result == NULL) Py_CLEAR(ours); /* what torch refuses, too, is no failure of ours */
     } else {
         thread->inside = 1;
         result = PyObject_Vectorcall(self->of.original, args, nargs, kwnames);
         thread->inside = 0;
         if (result == NULL)
             failed(self, thread, operation);
-        else if (is_wait)
-            done = wait_returned(self, thread, operation, args[0]);
-        else if (given(self->describe))
-            done = store_returned(self, thread, operation, result);
         else
-            done = issue_returned(self, thread, operation, result);
+            done = returned(self, thread, operation, args[0], result);
     }
-    if (done < 0 && fail(self) < 0) Py_CLEAR(result);
-    Py_XDECREF(ours);
+    if (done < 0) ours = take_error();
+    if (ours != NULL && fail(self, ours) < 0) Py_CLEAR(result);
     Py_XDECREF(thread);
     Py_XDECREF(operation);
     return result;
@@ -1235,11 +1161,9 @@ static PyObject *wrapper_new(PyTypeObject *type, PyObject *args, PyObject *Py_UN
     self->core = (Core *)Py_NewRef(core);
     self->name = Py_NewRef(name);
     self->original = Py_NewRef(original);
-    if (type == types[METHOD]) {
-        ((Method *)self)->vectorcall = method_vectorcall;
-        ((Method *)self)->doc = PyObject_GetAttrString(original, "__doc__");
-        PyErr_Clear();
-    }
+    self->doc = PyObject_GetAttrString(original, "__doc__");
+    PyErr_Clear();
+    if (type == types[METHOD]) ((Method *)self)->vectorcall = method_vectorcall;
     return (PyObject *)self;
 }
 
@@ -1251,9 +1175,10 @@ static PyObject *method_builtin(PyObject *op, PyObject *from) {
     definition->ml_name = PyUnicode_AsUTF8(self->of.name);
     definition->ml_meth = (PyCFunction)(void (*)(void))method_call;
     definition->ml_flags = METH_FASTCALL | METH_KEYWORDS;
-    if (self->doc != NULL && PyUnicode_Check(self->doc))
-        definition->ml_doc = PyUnicode_AsUTF8(self->doc);
-    if (PyErr_Occurred()) return NULL; /* no UTF-8, which torch's texts are */
+    if (self->of.doc != NULL && PyUnicode_Check(self->of.doc))
+        definition->ml_doc = PyUnicode_AsUTF8(self->of.doc);
+    if (definition->ml_name == NULL) return NULL;
+    PyErr_Clear(); /* of a text that is no UTF-8: then there is no documentation */
     PyObject *function = PyCFunction_NewEx(definition, op, from);
     PyObject *made = function ? PyInstanceMethod_New(function) : NULL;
     Py_XDECREF(function);
@@ -1297,9 +1222,9 @@ static PyType_Slot operation_slots[] = {
     {0, NULL},
 };
 static PyType_Slot core_slots[] = {
-    {Py_tp_new, core_new},           {Py_tp_dealloc, core_dealloc},
+    {Py_tp_new, core_new},             {Py_tp_dealloc, core_dealloc},
     {Py_tp_traverse, object_traverse}, {Py_tp_clear, core_clear},
-    {Py_tp_methods, core_methods},   {Py_tp_members, core_members},
+    {Py_tp_methods, core_methods},     {Py_tp_members, core_members},
     {0, NULL},
 };
 static PyType_Slot option_slots[] = {
@@ -1326,8 +1251,7 @@ static PyType_Spec specs[TYPES] = {
     [CORE] = TYPE("Core", Core, 0, Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, core_slots),
     [OPTION] = TYPE("Option", Option, 0, Py_TPFLAGS_HAVE_GC, option_slots),
     [METHOD] = TYPE("Method", Method, 0,
-                    Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
-                        Py_TPFLAGS_METHOD_DESCRIPTOR,
+                    Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
                     method_slots),
 };
 
@@ -1342,6 +1266,7 @@ static int module_exec(PyObject *self) {
         state->types[i] = (PyTypeObject *)PyType_FromModuleAndSpec(self, &specs[i], NULL);
         if (state->types[i] == NULL || PyModule_AddType(self, state->types[i]) < 0) return -1;
     }
+    /* Defined by who compiles: the checksum of this file, see choice.py. */
     return PyModule_AddIntConstant(self, "SOURCE", DISTTRACE_SOURCE);
 }
 

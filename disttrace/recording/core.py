@@ -57,7 +57,7 @@ class PlainCore:
         self.dropped: Callable[[Operation], None] = lambda operation: None
         self._in_flight: dict[int, Operation] = {}
         self._next_number = itertools.count(1).__next__
-        self._recover = recover
+        self.recover = recover
         self.threads = Threads(lambda: ThreadState(register()))
 
     def begin(self, thread: ThreadState, call: Call, extra: bytes = b"") -> Operation:
@@ -76,7 +76,7 @@ class PlainCore:
         try:
             self.put(line)
         except (ValueError, OSError) as error:
-            self._recover(error, line)
+            self.recover(error, line)
         return operation
 
     def issued(self, operation: Operation) -> None:
@@ -109,7 +109,7 @@ class PlainCore:
         try:
             self.put(line)
         except (ValueError, OSError) as error:
-            self._recover(error, line)
+            self.recover(error, line)
 
     def begins_in_flight(self) -> list[bytes]:
         """The begin records of all operations that are not over."""
@@ -200,10 +200,13 @@ def make(
         return PlainCore(recover=recover, register=register)
     core: PlainCore = _native_core()(PIECES)
     core.put = discard
-    core.recover = recover  # type: ignore[attr-defined]
+    core.recover = recover
     core.threads = Threads(lambda: core.new_thread(register()))
     return core
 
+
+# What may come after a begin, in the order of C.
+_EVENTS = ("issued", "wait_begins", "end", "end_synchronous", "over")
 
 # The records cut where a number stands; before the last piece of each come further keys.
 PIECES = tuple(
@@ -262,7 +265,11 @@ def _native_core() -> Any:
         new_window, new_counter, method = fast.Window, NativeCounter, fast.Method
         new_call, new_thread, option = NativeCall, NativeThread, fast.Option
         begins_in_flight, unfollow = PlainCore.begins_in_flight, PlainCore.unfollow
-        followed = PlainCore.followed
+        followed, record = PlainCore.followed, PlainCore.record
+
+        def __init__(self, pieces: tuple[bytes, ...]) -> None:
+            for kind, event in enumerate(_EVENTS, start=2):  # after the two kinds of begins
+                setattr(self, event, functools.partial(self.event, kind))
 
         def begin_line(self, operation: Any) -> bytes:
             """The begin record of an operation."""

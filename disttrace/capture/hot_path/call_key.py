@@ -123,7 +123,7 @@ def kinds() -> dict[type, tuple[str, ...] | bool | None]:
         for name, kind in vars(c10d).items()
         if name.endswith("Options") and isinstance(kind, type)
     }
-    fixed = (c10d.ReduceOp.RedOpType, torch.device, torch.dtype, datetime.timedelta)
+    fixed = (bool, int, c10d.ReduceOp.RedOpType, torch.device, torch.dtype, datetime.timedelta)
     return {**fields, **dict.fromkeys(fixed, True), c10d.ReduceOp: None}
 
 
