@@ -50,6 +50,9 @@ for turn in range(3):
     dist.isend(tensor, 1).wait()
     dropped = dist.all_reduce(tensor, async_op=True)
     del dropped
+    asked = dist.all_reduce(tensor, async_op=True)
+    asked.get_future()
+    asked.wait()
     store.set("plain", "v" * turn)
     store.set('q"' + chr(233), b"bytes")
     store.get("plain")
@@ -179,6 +182,24 @@ def test_definitions_stay_within_the_bound(tmp_path: Path, core: str) -> None:
     assert begins[-1]["a"]["shapes"] == [[19_999]]
     (journal,) = read_journals(tmp_path)
     assert {b["s"] for b in begins} <= journal.calls().keys()
+
+
+@pytest.mark.skipif(choice.choose(None)[0] == choice.PLAIN, reason="the core was not built")
+def test_the_native_core_refuses_what_is_no_event_of_an_operation(tmp_path: Path) -> None:
+    """Instead of reading another object's memory as an operation's."""
+    made = recorder(tmp_path, choice.NATIVE, [])
+    core: Any = made.core
+    call, _ = made.call("store.set", synchronous=True, counter=None, kind="store")
+    operation = made.begin(made.threads.state, call)
+    wrong = [(2, call), (1, operation), (7, operation), (4,), (4, operation, "text")]
+    for arguments in (*wrong, (4, operation, bytes(300)), ("4", operation)):
+        with pytest.raises(TypeError):
+            core.event(*arguments)
+    assert core.in_flight() == [operation]
+    with pytest.raises(IndexError):
+        type(core).__base__(())
+    made.end(operation)
+    made.close()
 
 
 class Raced(dict[int, Any]):
