@@ -197,7 +197,7 @@ def test_the_native_core_refuses_what_is_no_event_of_an_operation(tmp_path: Path
             core.event(*arguments)
     assert core.in_flight() == [operation]
     with pytest.raises(IndexError):
-        type(core).__base__(())
+        type(core)(())
     made.end(operation)
     made.close()
 
