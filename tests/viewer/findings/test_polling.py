@@ -64,7 +64,7 @@ def test_who_left_its_count_out_and_waits_for_those_who_ask(tmp_path: Path) -> N
     found = only(findings(tmp_path))
     assert (found.kind, found.certainty, found.culprits) == ("deadlock", "likely", ())
     assert (
-        "rank 1 asks for store.add of 'app/arrived/3' (train.py:61) and waits for rank 2, which has"
+        "rank 0 asks for store.add of 'app/arrived/3' (train.py:61) and waits for rank 2, which has"
         " set all such keys but this" in found.summary
     )
 

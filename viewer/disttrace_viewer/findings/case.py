@@ -258,6 +258,12 @@ class Case:
         since_ns = self.witnesses.awaited_since(process, since_ns or last.begin_ns)
         return last if last.begin_ns - since_ns >= STUCK_NS else None
 
+    def by_rank(self, processes: Iterable[int]) -> list[int]:
+        """Processes in the order of their ranks: their numbers are by chance. Others come last."""
+        known = self.evidence.trace.processes
+        rank = {p: known[p].rank for p in processes}
+        return sorted(rank, key=lambda p: (rank[p] is None, rank[p] or 0, p))
+
     def clean(self, process: int) -> bool:
         """Whether a process ended as if all were well."""
         return self.evidence.ends[process].how == CLEAN

@@ -26,7 +26,9 @@ def find(case: Case) -> Iterator[Finding]:
     for part in cycles(_graph(wait for waits in held.values() for wait in waits)):
         members = tuple(node for node in part if node >= 0)
         inside = frozenset(members)
-        waits = [w for p in members for w in held[p] if not inside.isdisjoint(w.targets)]
+        waits = [
+            w for p in case.by_rank(members) for w in held[p] if not inside.isdisjoint(w.targets)
+        ]
         facing = unmatched.facing(case, waits)
         if facing is not None:
             yield facing
@@ -152,13 +154,25 @@ def _around(edges: Mapping[int, Iterable[int]], start: int) -> list[int]:
     return []
 
 
+def _ring(waits: Iterable[Wait]) -> list[int]:
+    """The processes of a shortest cycle, from the one whose wait comes first on."""
+    graph = _graph(waits)
+    place = {node: number for number, node in enumerate(n for n in graph if n >= 0)}
+    order = [*place, *(node for node in graph if node < 0)]
+    edges = {
+        place.get(node, node): [place.get(t, t) for t in graph[node] if t in graph]
+        for node in order
+    }
+    found = ring(edges, [place.get(node, node) for node in order], least=4)
+    return [order[node] for node in found if node >= 0]
+
+
 def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     mine: dict[int, list[Wait]] = {}
     for wait in waits:
         mine.setdefault(wait.process, []).append(wait)
-    graph = _graph(waits)
-    path = [node for node in ring(graph, [*members, *(n for n in graph if n < 0)], 4) if node >= 0]
+    path = _ring(waits)
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
     edges = []
     for process, target in following.items():
@@ -223,8 +237,7 @@ def _key(wait: Wait) -> str:
 
 def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     trace = case.evidence.trace
-    # By rank: processes are numbered host by host.
-    for wait in sorted(waits, key=lambda w: trace.processes[w.process].rank or 0):
+    for wait in waits:
         other = crossed.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:
             asked = capital(question(trace, wait, other))

@@ -15,7 +15,7 @@ from disttrace_viewer.wording.findings.outside import Doing
 
 def doing(case: Case, processes: Iterable[int], since_ns: int | None = None) -> dict[int, Doing]:
     """What each of them is at, as a value for the words of a rule, while somebody waits."""
-    return {process: _doing(case, process, since_ns) for process in processes}
+    return {process: _doing(case, process, since_ns) for process in case.by_rank(processes)}
 
 
 def _doing(case: Case, process: int, since_ns: int | None) -> Doing:

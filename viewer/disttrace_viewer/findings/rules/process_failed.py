@@ -32,7 +32,8 @@ def find(case: Case) -> Iterator[Finding]:
     Others that fail by themselves later are findings of their own unless they followed from this.
     """
     left = [p for p in case.own_failures() if counts(case, p)]
-    order = sorted(left + _gone(case), key=lambda p: case.evidence.ends[p].t_ns)
+    order = case.by_rank(left + _gone(case))
+    order.sort(key=lambda p: case.evidence.ends[p].t_ns)
     place = {p: number for number, p in enumerate(order)}
     same: defaultdict[object, list[int]] = defaultdict(list)
     for process in order:
@@ -148,8 +149,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     end = evidence.ends[first]
     last = evidence.last.get(first)
-    sure = end.how != SILENT or end.code is not None or case.witnesses.noticed(first, set(alike))
-    sure = (sure or (evidence.alive_here and end.known_dead)) and not end.told_to_end
+    sure = all(_surely_over(case, process, {*alike}) for process in alike)
     odd = _odd_models(case, alike)
     return Finding(
         kind="process_failed",
@@ -166,6 +166,17 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
             roots=frozenset(alike),
             members=_launchers(case, alike) | case.witnesses.broke_after(alike),
         ),
+    )
+
+
+def _surely_over(case: Case, process: int, alike: Set[int]) -> bool:
+    """Whether it is known that a process ended, and not by its launcher."""
+    end = case.evidence.ends[process]
+    return not end.told_to_end and (
+        end.how != SILENT
+        or end.code is not None
+        or (case.evidence.alive_here and end.known_dead)
+        or case.witnesses.noticed(process, alike)
     )
 
 

@@ -1,0 +1,119 @@
+"""Situations drawn at random: each gets a verdict, and the same one whatever processes are called.
+
+The id of a process decides its number in a trace, and nothing else may hang on that.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
+from disttrace_viewer.diagnosis.diagnose import diagnose
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.trace.model import Process
+from support.journals import MS, Journal
+from support.scenes import PEER_GONE, S, beat, fail, leave, stand, steps, store_call
+
+SPAN = re.compile(r"[\d.]+ (h|min|s|ms|us)\b")
+
+
+def live(process: Process) -> Seen:
+    """What a kernel says, where one can be asked: of each rank something else."""
+    return (UNKNOWN, GONE, Seen(True), Seen(False, -9), Seen(False, 3))[(process.rank or 0) % 5]
+
+
+def job(folder: Path, seed: int, host: str) -> None:
+    """Two to eight ranks; each does up to three things, hangs in the last one or not, and ends."""
+    drawn = random.Random(seed)
+    size = drawn.choice([2, 3, 4, 5, 8])
+    halves = [list(range(0, size, 2)), list(range(1, size, 2))]
+    for journal, group in steps(folder, size, drawn.choice([1, 2]), host=host):
+        rank = journal.rank or 0
+        half = halves[rank % 2]
+        groups = [group]
+        if len(half) > 1 and seed % 2:
+            name = f"half{rank % 2}"
+            groups.append(journal.group(name=name, ranks=half, size=len(half), default=False))
+        act(journal, drawn, groups, size)
+
+
+def act(journal: Journal, drawn: random.Random, groups: list[int], size: int) -> None:
+    """What one rank does."""
+    now, done, open_ = S, dict.fromkeys(groups, 2), False
+    for _ in range(drawn.choice([0, 1, 1, 2, 3])):
+        now += drawn.randrange(1, 300) * MS
+        number = begin(journal, drawn, groups, size, now, done)
+        open_ = drawn.random() < 0.5
+        if open_:
+            if drawn.random() < 0.15:
+                journal.end(number, 2 * S, x=journal.string(PEER_GONE), f=1)
+                fail(journal, now + 3 * S, "RuntimeError", PEER_GONE)
+                return
+            break
+        journal.end(number, 50 * MS)
+    how = drawn.choice(["alive"] * 5 + ["fail", "leave", "silent", "stand", "exit"])
+    if how == "fail":
+        fail(journal, now + S, "ValueError", "bad batch", line=drawn.choice([30, 31]))
+    elif how == "leave" and not open_:
+        leave(journal, now + S)
+    elif how == "exit":
+        journal.define("exit", t=now + S, how="exit", code=3)
+    elif how == "stand":
+        stand(journal, now + S, "/src/train.py", 99, "save")
+    beat(journal, {"silent": drawn.choice([4, 8, 14]), "alive": 20, "stand": 20}.get(how, 2))
+
+
+def begin(
+    journal: Journal,
+    drawn: random.Random,
+    groups: list[int],
+    size: int,
+    now: int,
+    done: dict[int, int],
+) -> int:
+    """Begin a collective, a message or a store operation; the operation's number."""
+    kind = drawn.choice(["collective", "collective", "message", "key"])
+    if kind == "collective":
+        group = drawn.choice(groups)
+        done[group] += 1
+        op = drawn.choice(["all_reduce", "all_reduce", "all_gather"])
+        return journal.begin(journal.collective(group, op), now, q=done[group])
+    if kind == "message":
+        others = [p for p in range(size) if p != journal.rank]
+        op, tag = drawn.choice(["send", "recv"]), drawn.choice([0, 0, 7])
+        call = journal.message(groups[0], op, drawn.choice(others), tag=tag)
+        return journal.begin(call, now, q=1)
+    op, line = drawn.choice(["get", "set", "wait", "add"]), drawn.choice([50, 51])
+    key = drawn.choice(["go", f"ready/{drawn.randrange(size)}"])
+    return journal.begin(store_call(journal, op, line), now, k=key)
+
+
+def told(folder: Path, look: Look) -> list[tuple[object, ...]]:
+    """What is said, processes by their ranks, in an order of its own."""
+    case, found = diagnose(load([str(folder)]), look=look)
+    rank = [p.rank or 0 for p in case.evidence.trace.processes]
+    return sorted(
+        (
+            *(finding.kind, finding.severity, finding.certainty),
+            sorted(rank[p] for p in finding.culprits),
+            sorted(rank[p] for p in finding.waiting),
+            SPAN.sub("#", finding.summary),
+            sorted(SPAN.sub("#", text) for text in finding.consequences),
+            finding.hint or "",
+        )
+        for finding in found
+    )
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_drawn_situation(tmp_path: Path, seed: int) -> None:
+    """By journals read on another machine, and by those whose kernels can be asked."""
+    for host in ("a", "b", "c"):
+        job(tmp_path / host, seed, host)
+    for look in (lambda _: UNKNOWN, live):
+        first, *others = (told(tmp_path / host, look) for host in ("a", "b", "c"))
+        assert others == [first, first]
