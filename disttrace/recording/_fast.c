@@ -424,11 +424,10 @@ static Operation *waits_for(Thread *thread, PyObject *work) {
     Py_ssize_t i = thread->waited ? PyList_GET_SIZE(thread->waited) : 0;
     while (i-- > 0) {
         Operation *operation = (Operation *)PyList_GET_ITEM(thread->waited, i);
-        if (operation->work == (uintptr_t)work) {
-            Py_INCREF(operation);
-            if (PyList_SetSlice(thread->waited, i, i + 1, NULL) < 0) Py_CLEAR(operation);
-            return operation;
-        }
+        if (operation->work != (uintptr_t)work) continue;
+        Py_INCREF(operation);
+        if (PyList_SetSlice(thread->waited, i, i + 1, NULL) < 0) Py_CLEAR(operation);
+        return operation;
     }
     return NULL;
 }
@@ -795,8 +794,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
     self->first_code = self->state->last_code + 2;
     self->works = PyDict_New();
     self->open = PyDict_New();
-    /* The system's memory: what is not used of it does not exist. */
-    self->rows = PyMem_RawCalloc(ROWS, sizeof(Row));
+    self->rows = PyMem_RawCalloc(ROWS, sizeof(Row)); /* what is not used of it does not exist */
     if (self->rows == NULL) PyErr_NoMemory();
     if (self->bound > LINE / 2) PyErr_SetString(PyExc_ValueError, "these pieces are too long");
     if (PyErr_Occurred()) Py_CLEAR(self);
@@ -820,12 +818,15 @@ static void core_dealloc(PyObject *op) {
     object_dealloc(op);
 }
 
-static PyObject *core_begin_method(PyObject *op, PyObject *args) {
+static PyObject *core_begin_method(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
     PyTypeObject **types = ((Core *)op)->state->types;
-    PyObject *thread, *call, *extra = NULL;
-    if (!PyArg_ParseTuple(args, "O!O!|S", types[THREAD], &thread, types[CALL], &call, &extra))
+    if (nargs < 2 || !PyObject_TypeCheck(args[0], types[THREAD]) ||
+        !PyObject_TypeCheck(args[1], types[CALL]) || (nargs > 2 && !PyBytes_Check(args[2]))) {
+        PyErr_SetString(PyExc_TypeError, "begin(thread, call[, extra])");
         return NULL;
-    return (PyObject *)core_begin((Core *)op, (Thread *)thread, (Call *)call, text_of(extra));
+    }
+    Text extra = text_of(nargs > 2 ? args[2] : NULL);
+    return (PyObject *)core_begin((Core *)op, (Thread *)args[0], (Call *)args[1], extra);
 }
 
 /* event(kind, operation[, extra]): see core.py's NativeCore, where each kind has a name. */
@@ -853,20 +854,20 @@ static PyObject *core_in_flight(PyObject *op, PyObject *Py_UNUSED(ignored)) {
 
 /* find(name, group, values, frame[, call]): the call of an operator in a group with these values at
    this place, and None where it is not known. With a call, it is that from now on. */
-static PyObject *core_find(PyObject *op, PyObject *args) {
+static PyObject *core_find(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
     Core *self = (Core *)op;
-    PyObject *name, *group, *values, *frame, *call = NULL;
-    if (!PyArg_ParseTuple(args, "OOO!O!|O!", &name, &group, &PyTuple_Type, &values, &PyFrame_Type,
-                          &frame, self->state->types[CALL], &call))
+    PyTypeObject *type = self->state->types[CALL];
+    if (nargs < 4 || !PyFrame_Check(args[3]) || (nargs > 4 && !PyObject_TypeCheck(args[4], type))) {
+        PyErr_SetString(PyExc_TypeError, "find(name, group, values, frame[, call])");
         return NULL;
+    }
     Key key;
     key.count = 0;
-    int done = push_value(self, &key, name, 0);
-    if (done > 0) done = push_value(self, &key, group, 0);
-    if (done > 0) done = push_value(self, &key, values, 0);
-    if (done > 0) done = push_place(self, &key, (PyFrameObject *)frame);
+    int done = 1;
+    for (int i = 0; done > 0 && i < 3; i++) done = push_value(self, &key, args[i], 0);
+    if (done > 0) done = push_place(self, &key, (PyFrameObject *)args[3]);
     if (done < 0) return NULL;
-    if (done > 0 && call != NULL) remember_call(self, &key, (Call *)call);
+    if (done > 0 && nargs > 4) remember_call(self, &key, (Call *)args[4]);
     PyObject *found = done > 0 ? (PyObject *)find_row(self, &key)->call : NULL;
     return Py_NewRef(found ? found : Py_None);
 }
@@ -880,10 +881,10 @@ static PyObject *core_forget_calls(PyObject *op, PyObject *Py_UNUSED(ignored)) {
 }
 
 static PyMethodDef core_methods[] = {
-    {"begin", core_begin_method, METH_VARARGS, NULL},
+    {"begin", (PyCFunction)(void (*)(void))core_begin_method, METH_FASTCALL, NULL},
     {"event", (PyCFunction)(void (*)(void))core_event, METH_FASTCALL, NULL},
+    {"find", (PyCFunction)(void (*)(void))core_find, METH_FASTCALL, NULL},
     {"in_flight", core_in_flight, METH_NOARGS, "Operations that are not over, oldest first."},
-    {"find", core_find, METH_VARARGS, "A call by name, group, values and frame, or None."},
     {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and what is known of code."},
     {NULL},
 };
@@ -1038,15 +1039,14 @@ static Operation *begin(Method *self, Thread *thread, PyObject *const *args, Py_
         return (Operation *)made;
     }
     char space[2 * LINE], *end = space;
-    PyObject *described = NULL;
+    PyObject *told = NULL;
     if (given(self->describe)) {
         end = kwnames == NULL ? put_details(self, space, args, nargs) : NULL;
-        if (end == NULL)
-            described = PyObject_Vectorcall(self->describe, args + 1, nargs - 1, kwnames);
+        if (end == NULL) told = PyObject_Vectorcall(self->describe, args + 1, nargs - 1, kwnames);
     }
-    Text details = end ? (Text){space, end - space} : text_of(described);
+    Text details = end ? (Text){space, end - space} : text_of(told);
     Operation *operation = PyErr_Occurred() ? NULL : core_begin(core, thread, call, details);
-    Py_XDECREF(described);
+    Py_XDECREF(told);
     Py_DECREF(call);
     return operation;
 }
