@@ -112,13 +112,13 @@ static char *put_number(char *out, int64_t number) {
     char digits[20], *end = digits + sizeof digits, *first = end;
     uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
     if (number < 0) *out++ = '-';
-    for (; rest >= 10; rest /= 100) { /* two at a time, which do not wait for each other */
-        *--first = (char)('0' + rest % 10);
-        *--first = (char)('0' + rest / 10 % 10);
+    for (; rest >= 10; rest /= 100) { /* two at a time: a small number is divided faster */
+        unsigned pair = (unsigned)(rest % 100);
+        *--first = (char)('0' + pair % 10);
+        *--first = (char)('0' + pair / 10);
     }
     if (rest > 0 || first == end) *--first = (char)('0' + rest);
-    memcpy(out, first, end - first);
-    return out + (end - first);
+    return put_text(out, (Text){first, end - first});
 }
 
 /* Write a record with `count` texts of further keys. Returns its length. */
