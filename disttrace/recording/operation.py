@@ -81,11 +81,10 @@ class Operation:
 class ThreadState:
     """What the recorder knows of one thread."""
 
-    __slots__ = ("batches", "inside", "native", "number", "parents", "tail", "waited")
+    __slots__ = ("batches", "inside", "number", "parents", "tail", "waited")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.native = threading.get_native_id()
         self.inside = False  # in a recorded call: what it calls in turn is part of it
         self.waited: list[Operation] = []  # those whose own call waits for them, innermost last
         self.parents: list[int] = []  # composed operations around the current point
