@@ -17,7 +17,6 @@ from disttrace.journal import format as fmt
 from disttrace.journal.segment import MakeWindow, PlainWindow
 from disttrace.recording.choice import NATIVE, PLAIN, native
 from disttrace.recording.operation import (
-    WAITED,
     Call,
     Counter,
     Operation,
@@ -56,7 +55,7 @@ class PlainCore:
         # Nobody holds its Work any more.
         self.dropped: Callable[[Operation], None] = lambda operation: None
         self._in_flight: dict[int, Operation] = {}
-        self._next_number = itertools.count(1).__next__
+        self._number = itertools.count(1).__next__
         self.recover = recover
         self.threads = Threads(lambda: ThreadState(register()))
 
@@ -67,14 +66,20 @@ class PlainCore:
         """
         if self.ambient is not None:
             extra += self.ambient()
-        n = self._next_number()
-        counter = call.counter
-        seq = 0 if counter is None else counter.next()
-        operation = Operation(n, self.clock(), call, seq, thread.tail, extra)
-        self._in_flight[n] = operation
-        line = self.begin_line(operation)
+        number, counter, clock, seq = self._number, call.counter, self.clock, 0
+        n = number()
+        if counter is None:
+            begin = clock()
+            said = n, begin - self.t0, call.n, thread.tail, extra
+            line = fmt.BEGIN_UNCOUNTED_LINE % said
+        else:
+            count = counter.next
+            seq, begin = count(), clock()
+            line = fmt.BEGIN_LINE % (n, begin - self.t0, call.n, seq, thread.tail, extra)
+        self._in_flight[n] = operation = Operation(n, begin, call, seq, line)
+        put = self.put
         try:
-            self.put(line)
+            put(line)
         except (ValueError, OSError) as error:
             self.recover(error, line)
         return operation
@@ -90,14 +95,17 @@ class PlainCore:
 
     def end(self, operation: Operation, extra: bytes = b"") -> None:
         """The operation is over for this process."""
-        self.over(operation)
-        self.record(fmt.END_LINE % (operation.n, self.clock() - operation.begin, extra))
+        n, clock = operation.n, self.clock
+        operation.ended = True  # as ``over`` has it; calls cost as much as what they do here
+        self._in_flight.pop(n, None)
+        self.record(fmt.END_LINE % (n, clock() - operation.begin, extra))
 
     def end_synchronous(self, operation: Operation) -> None:
         """The wait that the public call did itself is over."""
-        self.over(operation)
-        times = operation.n, self.clock() - operation.begin, operation.issued
-        self.record(fmt.END_SYNCHRONOUS_LINE % times)
+        n, clock = operation.n, self.clock
+        operation.ended = True
+        self._in_flight.pop(n, None)
+        self.record(fmt.END_SYNCHRONOUS_LINE % (n, clock() - operation.begin, operation.issued))
 
     def over(self, operation: Operation) -> None:
         """From here on new segments do not repeat its begin."""
@@ -113,34 +121,11 @@ class PlainCore:
 
     def begins_in_flight(self) -> list[bytes]:
         """The begin records of all operations that are not over."""
-        return [self.begin_line(operation) for operation in self.in_flight()]
+        return [operation.line for operation in self.in_flight()]
 
     def in_flight(self) -> list[Operation]:
         """Operations that are not over, oldest first."""
         return list(self._in_flight.values())
-
-    def begin_line(self, operation: Operation) -> bytes:
-        """The begin record of an operation."""
-        o, call = operation, operation.call
-        begin, extra = o.begin - self.t0, o.extra or b""
-        if call.counter is None:
-            return fmt.BEGIN_UNCOUNTED_LINE % (o.n, begin, call.n, o.tail, extra)
-        return fmt.BEGIN_LINE % (o.n, begin, call.n, o.seq, o.tail, extra)
-
-    def will_wait(self, thread: ThreadState, operation: Operation, work: Any) -> None:
-        """The call of ``operation`` is about to wait for ``work`` itself."""
-        operation.work = id(work)
-        thread.waited.append(operation)
-        if len(thread.waited) > WAITED:  # a wait that never came: an exception came between
-            del thread.waited[0]
-
-    def waits_for(self, thread: ThreadState, work: Any) -> Operation | None:
-        """Take the operation whose call waits for ``work``, if there is one."""
-        for operation in reversed(thread.waited):
-            if operation.work == id(work):
-                thread.waited.remove(operation)
-                return operation
-        return None
 
     def follow(self, operation: Operation, work: Any) -> None:
         """``work`` ends ``operation``, whoever waits for it. Raises TypeError where it cannot be
@@ -230,8 +215,9 @@ def _native_core() -> Any:
     base: Any = fast.Core
     numbered: Any = fast.Call
     of_thread: Any = fast.ThreadState
-    for name in ("asked", "held", "more", "seen", "tensors"):  # unless an operation has its own
+    for name in ("asked", "seen", "tensors"):  # unless an operation has its own
         setattr(fast.Operation, name, getattr(Operation, name))
+    fast.Operation.more, fast.Operation.held = (), False
 
     class NativeCounter(numbered):
         """Counts as ``Counter``; C counts by itself."""
@@ -264,16 +250,15 @@ def _native_core() -> Any:
         name = NATIVE
         new_window, new_counter, method = fast.Window, NativeCounter, fast.Method
         new_call, new_thread, option = NativeCall, NativeThread, fast.Option
-        begins_in_flight, unfollow = PlainCore.begins_in_flight, PlainCore.unfollow
-        followed, record = PlainCore.followed, PlainCore.record
+        followed, unfollow, record = PlainCore.followed, PlainCore.unfollow, PlainCore.record
 
         def __init__(self, pieces: tuple[bytes, ...]) -> None:
             for kind, event in enumerate(_EVENTS, start=2):  # after the two kinds of begins
                 setattr(self, event, functools.partial(self.event, kind))
 
-        def begin_line(self, operation: Any) -> bytes:
-            """The begin record of an operation."""
-            return bytes(operation.line, "utf-8")
+        def begins_in_flight(self: Any) -> list[bytes]:
+            """The begin records of all operations that are not over."""
+            return [bytes(operation.line, "utf-8") for operation in self.in_flight()]
 
         def forget(self: Any) -> None:
             self.forget_calls()

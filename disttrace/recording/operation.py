@@ -61,21 +61,19 @@ class Operation:
     work = 0  # id() of its Work, while somebody holds that
     # A weak reference to that Work, while its end is expected from there.
     reference: Callable[[], Any] | None = None
-    more: Sequence[Operation] = ()  # the others of a coalesced group
-    held = False  # we hold its Work, until it is seen complete
     asked = False  # the program asked for completion in another form than a wait
     seen = 0  # when its Work was last seen incomplete
     tensors: Sequence[int] = ()  # storages that hold the result, where C++ issued it
 
-    def __init__(
-        self, n: int, begin: int, call: Call, seq: int, tail: bytes = b"", extra: bytes = b""
-    ) -> None:
+    def __init__(self, n: int, begin: int, call: Call, seq: int, line: bytes = b"") -> None:
         self.n = n
         self.begin = begin
         self.call = call
         self.seq = seq
-        self.tail = tail  # what its thread, and what its call, added to the begin record
-        self.extra = extra
+        self.line = line  # its begin record
+        # Asked in every wait, where an attribute of the class takes longer.
+        self.more: Sequence[Operation] = ()  # the others of a coalesced group
+        self.held = False  # we hold its Work, until it is seen complete
 
 
 class ThreadState:
@@ -121,6 +119,20 @@ def json_text(text: Any) -> bytes:
         return orjson.dumps(str(text).encode("utf-8", "replace").decode())
 
 
+def size(value: Any) -> int:
+    """Bytes of a value, or of all of them."""
+    kind = type(value)
+    if kind is bytes or (kind is str and value.isascii()):
+        return len(value)
+    if isinstance(value, (bytes, bytearray)):
+        return len(value)
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "replace"))
+    if isinstance(value, (list, tuple)):
+        return sum(size(item) for item in value)
+    return 0
+
+
 class KeyTexts:
     """Keys of stores as JSON values, secrets masked; those used again are looked up.
 
@@ -133,10 +145,11 @@ class KeyTexts:
 
     def make(self, key: Any) -> bytes:
         """The value of a key, or of a list of them."""
-        if type(key) is str and redact.current.is_plain(key):  # most are, and many never come again
-            return b'"%b"' % key.encode()
-        text = json_text(redact.current.record(key))
-        if type(key) is str and len(key) <= _LONGEST_KEY:
+        if type(key) is not str:
+            return json_text(redact.current.record(key))
+        plain = redact.current.is_plain(key)
+        text = b'"%b"' % key.encode() if plain else json_text(redact.current.record(key))
+        if len(key) <= _LONGEST_KEY:
             if len(self.made) >= _MOST_KEYS:
                 self.made.clear()
             self.made[key] = text

@@ -17,7 +17,7 @@ from disttrace.errors import HOME
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.recorder import Recorder
 
-_DEEPEST = 100
+_REACH = range(100)  # frames from a call to the user's
 _CODES = 8192  # code objects kept alive: programs may make new ones for ever
 _CONTEXTLIB = contextlib.__file__  # between torch's context managers and the user's code
 
@@ -30,7 +30,10 @@ class CallSites:
         self._recorder = recorder
         self._depth = depth
         self._torch = os.sep * 2  # no file stands there: torch is not known yet
-        self._codes: dict[int, tuple[types.CodeType, bool]] = {}  # by id(): and whether the user's
+        self._below = range(depth - 1)
+        self._codes: dict[int, types.CodeType] = {}  # by id(), which nothing else has meanwhile
+        self._users: set[int] = set()  # by the same: those of the user's
+        self._others: set[int] = set()
         self._generation = 0
         self.on_forget: list[Callable[[], None]] = []  # tables of places
         core: Any = recorder.core
@@ -39,29 +42,26 @@ class CallSites:
 
     def place(self, frame: types.FrameType | None) -> Hashable:
         """What tells the place of a call at ``frame`` from others."""
-        codes = self._codes
-        if len(codes) > _CODES:
-            self.forget()
-        parts = [self._generation]
-        left = 0
-        for _ in range(_DEEPEST):
-            if frame is None:
-                break
-            code = frame.f_code
-            key = id(code)
-            parts += (key, frame.f_lasti)
-            if left:
-                left -= 1
-            else:
-                known = codes.get(key)
-                if known is None:
-                    known = codes[key] = code, self._is_users(code)
-                if known[1]:
-                    left = self._depth or 1
-            if left == 1:
-                break
+        if frame is None:
+            return ()
+        users, others = self._users, self._others
+        first, code = frame, id(frame.f_code)
+        place: tuple[Any, ...] = code, frame.f_lasti, self._generation
+        while code in others:
             frame = frame.f_back
-        return tuple(parts)
+            if frame is None:
+                return place
+            code = id(frame.f_code)
+            place = code, frame.f_lasti, place
+        if code not in users:
+            self._learn(frame.f_code)
+            return self.place(first)
+        for _ in self._below:
+            frame = frame.f_back
+            if frame is None:
+                return place
+            place = id(frame.f_code), frame.f_lasti, place
+        return place
 
     def torch_home(self, folder: str) -> None:
         """Where torch's own Python files are."""
@@ -72,7 +72,11 @@ class CallSites:
         """Number of the stack at ``frame``."""
         if not self._depth:
             return None
-        return self._recorder.stack(frames(self._skip(frame), self._depth))
+        first = current = self._skip(frame)
+        for _ in self._below:
+            current = current.f_back or current
+            self._keep(current.f_code)
+        return self._recorder.stack(frames(first, self._depth))
 
     def is_torch(self, file: str) -> bool:
         """Whether a source file is torch's own."""
@@ -82,6 +86,8 @@ class CallSites:
         """Let go of every code object, at the latest after a fork: places made so far equal none
         that is made from now on."""
         self._codes.clear()
+        self._users.clear()
+        self._others.clear()
         self._generation += 1
         for forget in self.on_forget:
             forget()
@@ -89,13 +95,23 @@ class CallSites:
         if core.name != PLAIN:
             core.forget_calls()
 
+    def _learn(self, code: types.CodeType) -> None:
+        """Know of ``code``, which ``place`` has not met yet, whether it is the user's."""
+        self._keep(code)
+        (self._users if self._is_users(code) else self._others).add(id(code))
+
+    def _keep(self, code: types.CodeType) -> None:
+        if len(self._codes) >= _CODES:
+            self.forget()
+        self._codes[id(code)] = code
+
     def _is_users(self, code: types.CodeType) -> bool:
         return not code.co_filename.startswith((self._torch, HOME, _CONTEXTLIB))
 
     def _skip(self, frame: types.FrameType) -> types.FrameType:
         """The first frame that is neither torch's nor ours, else ``frame``."""
         current: types.FrameType | None = frame
-        for _ in range(_DEEPEST):
+        for _ in _REACH:
             if current is None:
                 break
             if self._is_users(current.f_code):

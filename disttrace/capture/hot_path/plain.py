@@ -14,9 +14,7 @@ from disttrace import errors
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import MISFIT, ReadKey
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
-from disttrace.recording.operation import Operation, ThreadState
-
-Describe = Callable[..., bytes]
+from disttrace.recording.operation import WAITED, Operation, ThreadState, size
 
 
 def issuing(
@@ -30,18 +28,18 @@ def issuing(
 ) -> Function:
     """The wrapper of a method that issues a collective or a message."""
     capture = part.capture
-    core, entry_of, place = capture.recorder.core, capture.groups.get, capture.sites.place
+    core, number_of, place = capture.recorder.core, capture.groups.numbers.get, capture.sites.place
     core_begin, calls = core.begin, Calls(capture.sites)
+    known = calls.get
 
     def begin(thread: ThreadState, group: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
         key, call = None, None
         try:
-            entry = entry_of(id(group))
-            if entry is not None:
-                read = read_key(args, kwargs)
+            number = number_of(id(group))
+            if number is not None:
                 told = None if asynchronous is None else asynchronous(frame)
-                key = entry.n, read, place(frame), told
-                call = calls.get(key)
+                key = number, told, read_key(args, kwargs), place(frame)
+                call = known(key)
         except Exception as error:  # another form, or a property of the user's raised
             if not isinstance(error, MISFIT) and not errors.is_ours(error):
                 raise
@@ -61,7 +59,10 @@ def issuing(
                 core.issued(operation)  # its wait orders streams, and the device goes on
             else:
                 operation.issued = core.clock() - operation.begin
-            core.will_wait(thread, operation, result)
+            operation.work = id(result)
+            thread.waited.append(operation)
+            if len(thread.waited) > WAITED:  # a wait that never came: an exception came between
+                del thread.waited[0]
         elif result is None or call.device_ends or thread.batches is not None:
             part.returned(thread, operation, result)
         else:
@@ -72,31 +73,37 @@ def issuing(
 
 
 def storing(
-    part: Part, original: Function, owner: type, name: str, *, describe: Describe, returns: bool
+    part: Part,
+    original: Function,
+    owner: type,
+    name: str,
+    *,
+    told: Callable[[Args, Kwargs], bytes],
+    returns: bool,
 ) -> Function:
-    """The wrapper of a method of stores, whose operation is over when its call returns."""
+    """The wrapper of a method of stores, whose operation is over when its call returns; ``told``
+    is what its begin record has of its arguments."""
     capture = part.capture
-    core, entry_of, place = capture.recorder.core, capture.stores.get, capture.sites.place
-    core_begin, calls = core.begin, Calls(capture.sites)
+    core, number_of, place = capture.recorder.core, capture.stores.numbers.get, capture.sites.place
+    core_begin, core_end, calls = core.begin, core.end, Calls(capture.sites)
+    known = calls.get
 
     def begin(thread: ThreadState, store: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
-        entry = entry_of(id(store))
-        key = None if entry is None else (entry.n, place(frame))
-        call = calls.get(key)
+        number = number_of(id(store))
+        if number is None:
+            return part.begin(thread, frame, store, *args, **kwargs)
+        key = number, place(frame)
+        call = known(key)
         if call is not None:
-            return core_begin(thread, call, describe(*args, **kwargs))
+            return core_begin(thread, call, told(args, kwargs))
         operation = part.begin(thread, frame, store, *args, **kwargs)
-        if key is not None:
-            calls.add(key, operation.call)
+        calls.add(key, operation.call)
         return operation
 
     def returned(
         thread: ThreadState, operation: Operation, store: Any, args: Any, result: Any
     ) -> None:
-        if returns:
-            part.returned(thread, operation, result)
-        else:
-            core.end(operation)
+        core_end(operation, b',"n":%d' % size(result) if returns else b"")
 
     return wrap(part, original, begin, returned, owner=owner, name=name)
 
@@ -105,16 +112,20 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
     """The wrapper of a Work's ``wait``: of a call that waits itself, or later, or of one that
     nobody knows."""
     core, works = part.capture.recorder.core, part.capture.works
+    end, end_synchronous = core.end, core.end_synchronous
 
     def begin(
         thread: ThreadState, work: Any, args: Args, kwargs: Kwargs, frame: Any
     ) -> Operation | None:
-        operation = core.waits_for(thread, work) if thread.waited else None
-        if operation is None:
-            operation = core.followed(work)
-            if operation is not None:
-                core.wait_begins(operation)
-        return operation
+        awaited, waited = id(work), thread.waited
+        for operation in reversed(waited):
+            if operation.work == awaited:
+                waited.remove(operation)
+                return operation
+        followed = core.followed(work)
+        if followed is not None:
+            core.wait_begins(followed)
+        return followed
 
     def returned(
         thread: ThreadState, operation: Operation, work: Any, args: Any, result: Any
@@ -123,10 +134,10 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
         if call.counter is None or call.device_ends or operation.more or operation.held:
             part.returned(thread, operation, work)
         elif call.synchronous:
-            core.end_synchronous(operation)
+            end_synchronous(operation)
         else:
             works.over(operation)
-            core.end(operation)
+            end(operation)
 
     # A wait lasts, and so is what signals interrupt. One in C++ issues nothing itself.
     alone = None if isinstance(original, types.FunctionType) else owner

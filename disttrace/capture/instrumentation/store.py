@@ -15,20 +15,20 @@ from torch._C._distributed_c10d import Store
 from disttrace.capture.hot_path import native, plain
 from disttrace.capture.objects.stores import StoreEntry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Function, Part, after
+from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, after
 from disttrace.journal.format import STORE
-from disttrace.recording.operation import KeyTexts, Operation, ThreadState
+from disttrace.recording.operation import KeyTexts, Operation, ThreadState, size
 
 PART = "store operations"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One method of Store; ``values`` is the position of what it stores, if it stores something."""
+    """One method of Store; ``values`` is the position of what it stores, 0 if it stores nothing."""
 
     method: str
     has_key: bool = True
-    values: int | None = None
+    values: int = 0
     returns_value: bool = False
 
 
@@ -75,31 +75,36 @@ class StorePart(Part):
     def __init__(self, capture: Capture, row: Row) -> None:
         super().__init__(capture, PART)
         self._row = row
-        self._describe = functools.partial(key_and_size, capture.keys, row)
 
     def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
-        row, describe = self._row, self._describe
+        row = self._row
         made = native.wrapper(
             self,
             original,
             row.method,
             numbers=self.capture.stores.numbers,
-            describe=describe,
+            describe=self._describe,
             keys=self.capture.keys.made if row.has_key else None,
-            value=row.values or 0,
+            value=row.values,
             returns_value=row.returns_value,
         )
         if made is not None:
             return made
         returns = row.returns_value
-        return plain.storing(self, original, owner, row.method, describe=describe, returns=returns)
+        return plain.storing(self, original, owner, row.method, told=self._told, returns=returns)
 
     def begin(
         self, thread: ThreadState, frame: Any, store: Any, /, *args: Any, **kwargs: Any
     ) -> Operation:
-        entry, told = self.capture.stores.of(store), self._describe(*args, **kwargs)
+        entry, told = self.capture.stores.of(store), self._told(args, kwargs)
         return begin(self.capture, frame, self._row, entry, "python", told)
+
+    def _told(self, args: Args, kwargs: Kwargs) -> bytes:
+        return key_and_size(self.capture.keys, self._row, args, kwargs)
+
+    def _describe(self, *args: Any, **kwargs: Any) -> bytes:
+        return self._told(args, kwargs)
 
     def returned(self, thread: ThreadState, operation: Operation, result: Any) -> None:
         extra = b',"n":%d' % size(result) if self._row.returns_value else b""
@@ -114,27 +119,17 @@ def begin(
     return capture.begin_alone(frame, f"store.{row.method}", (store.n, origin), keys, told)
 
 
-def key_and_size(keys: KeyTexts, row: Row, /, *args: Any, **kwargs: Any) -> bytes:
+def key_and_size(keys: KeyTexts, row: Row, args: Args, kwargs: Kwargs) -> bytes:
     """Keys of the begin record: which key, and how many bytes go there."""
     extra = b""
     if row.has_key:
         key: Any = args[0] if args else kwargs.get("key")
         if type(key) is str:
-            extra = b',"k":' + (keys.known(key) or keys.make(key))
+            known = keys.known
+            extra = b',"k":' + (known(key) or keys.make(key))
         else:
             with contextlib.suppress(TypeError):  # no keys at all: torch will raise
                 extra = b',"k":' + keys.make(key if isinstance(key, list) else list(map(str, key)))
-    if row.values is not None and len(args) > row.values:
+    if row.values and len(args) > row.values:
         extra += b',"n":%d' % size(args[row.values])
     return extra
-
-
-def size(value: Any) -> int:
-    """Bytes of a value, or of all of them."""
-    if isinstance(value, (bytes, bytearray)):
-        return len(value)
-    if isinstance(value, str):
-        return len(value) if value.isascii() else len(value.encode("utf-8", "replace"))
-    if isinstance(value, (list, tuple)):
-        return sum(size(item) for item in value)
-    return 0

@@ -16,11 +16,11 @@ import torch._C._distributed_c10d as c10d
 
 from disttrace.capture.instrumentation import store
 from disttrace.capture.instrumentation.constructors import BACKENDS
-from disttrace.capture.instrumentation.store import ROWS, Row, key_and_size, size
+from disttrace.capture.instrumentation.store import ROWS, Row, key_and_size
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Kwargs, Part, after, wrap
-from disttrace.recording.operation import Operation, ThreadState
+from disttrace.recording.operation import Operation, ThreadState, size
 
 PART = "store traffic from C++"
 
@@ -133,7 +133,7 @@ def _passed_on(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _recorded(capture: Capture, row: Row, original: Callable[..., Any]) -> Callable[..., Any]:
     def begin(thread: ThreadState, proxy: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
-        told = key_and_size(capture.keys, row, *args)
+        told = key_and_size(capture.keys, row, args, kwargs)
         return store.begin(capture, frame, row, proxy._entry, "c++", told)
 
     def returned(

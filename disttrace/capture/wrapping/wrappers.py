@@ -14,6 +14,8 @@ from disttrace import errors
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.operation import Operation, ThreadState
 
+_frame = sys._getframe
+
 Function = Callable[..., Any]
 Args = tuple[Any, ...]  # positional arguments after the object
 Kwargs = dict[str, Any]
@@ -59,7 +61,7 @@ def wrap(
     begin: Begin,
     returned: Returned,
     *,
-    owner: type | None = None,
+    owner: type = object,
     name: str = "",
     nested: bool = False,
     alone: type | None = None,
@@ -72,15 +74,15 @@ def wrap(
     the very class ``alone`` nothing comes back: a call that is made meanwhile is that of a signal
     handler, which runs before the wrapper does anything else, and is an operation of its own.
     """
-    core, overrides = part.capture.recorder.core, owner and _overriding(owner, name)
-    threads = core.threads
+    core, direct = part.capture.recorder.core, {owner}
+    threads, overrides = core.threads, _overriding(owner, name, direct)
 
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         thread = threads.state
         inside = thread.inside
         if (inside and not nested) or core.off:
             return original(self, *args, **kwargs)
-        operation, ours, frame = None, None, sys._getframe().f_back
+        operation, ours, frame = None, None, _frame(1)
         try:
             operation = begin(thread, self, args, kwargs, frame)
         except BaseException as error:
@@ -94,7 +96,7 @@ def wrap(
             return result
         try:
             thread.inside = inside or type(self) is not alone
-            if not overrides or type(self) is owner or not overrides(self, frame):
+            if type(self) in direct or not overrides(self, frame):
                 result = original(self, *args, **kwargs)
             else:
                 result = _elsewhere(original, self, args, kwargs)
@@ -165,22 +167,19 @@ def after(capture: Capture, part: str, look: Callable[..., object]) -> Callable[
     return make
 
 
-def _overriding(owner: type, name: str) -> Callable[[Any, Any], bool]:
-    """Whether a method of a base class is called with an object whose own class overrides it.
+def _overriding(owner: type, name: str, direct: set[type]) -> Callable[[Any, Any], bool]:
+    """Whether a method of a base class is called with an object whose own class overrides it; the
+    classes that do not are put into ``direct``.
 
     pybind11 calls the override then, unless the calling frame has the method's name and the object
     as its first argument: it takes that for the override's own call of ``super()``. The wrapper's
     frame has both, which stops the recursion that a wrapper would cause else; so a call that is no
     such call of ``super()`` is made from another frame.
     """
-    known: dict[type, bool] = {}
 
     def overrides(thing: Any, frame: Any) -> bool:
-        kind = type(thing)
-        own = known.get(kind)
-        if own is None:
-            own = known[kind] = getattr(kind, name, None) is not getattr(owner, name, None)
-        if not own:
+        if getattr(type(thing), name, None) is getattr(owner, name, None):
+            direct.add(type(thing))
             return False
         code = frame.f_code
         if code.co_name != name or not code.co_argcount:
