@@ -19,13 +19,7 @@ from disttrace.capture.instrumentation import (
     work,
 )
 from disttrace.capture.launcher import elastic
-from disttrace.capture.native import (
-    device_completion,
-    dispatcher,
-    functional,
-    hooks,
-    store_proxy,
-)
+from disttrace.capture.native import device_completion, dispatcher, functional, hooks, store_proxy
 from disttrace.capture.wrapping.context import Capture
 
 

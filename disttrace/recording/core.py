@@ -16,37 +16,27 @@ from typing import Any
 from disttrace.journal import format as fmt
 from disttrace.journal.segment import MakeWindow, PlainWindow
 from disttrace.recording.choice import NATIVE, PLAIN, native
-from disttrace.recording.operation import (
-    Call,
-    Counter,
-    Operation,
-    Threads,
-    ThreadState,
-)
+from disttrace.recording.operation import Call, Counter, Operation, Threads, ThreadState
 
 
 class PlainCore:
     """Begins and ends of operations.
 
-    ``recover(error, line)`` is called where ``put(line)`` raises ValueError or OSError, and
-    ``register`` gives the number of a thread that is seen for the first time.
+    ``recover(error, line)`` is called where ``put(line)`` raises ValueError or OSError.
     """
 
+    recover: Callable[[BaseException, bytes], None]
+    put: Callable[[bytes], object]  # appends a line to the journal
+    threads: Threads
     name = PLAIN
     new_counter = Counter
     new_call = Call
     new_thread = ThreadState
     new_window: MakeWindow = PlainWindow
 
-    def __init__(
-        self,
-        *,
-        recover: Callable[[BaseException, bytes], None],
-        register: Callable[[], int],
-    ) -> None:
+    def __init__(self) -> None:
         self.t0 = 0
         self.clock: Callable[[], int] = time.perf_counter_ns
-        self.put: Callable[[bytes], object] = discard
         self.ambient: Callable[[], bytes] | None = None  # further keys of every begin
         self.off = False  # every call passes as it is
         self.works: dict[int, Operation] = {}  # by id() of the Work that ends them
@@ -56,8 +46,6 @@ class PlainCore:
         self.dropped: Callable[[Operation], None] = lambda operation: None
         self._in_flight: dict[int, Operation] = {}
         self._number = itertools.count(1).__next__
-        self.recover = recover
-        self.threads = Threads(lambda: ThreadState(register()))
 
     def begin(self, thread: ThreadState, call: Call, extra: bytes = b"") -> Operation:
         """Put the begin of one operation of ``call`` on record.
@@ -176,16 +164,14 @@ def discard(line: bytes) -> None:
 
 
 def make(
-    name: str,
-    recover: Callable[[BaseException, bytes], None],
-    register: Callable[[], int],
+    name: str, recover: Callable[[BaseException, bytes], None], register: Callable[[], int]
 ) -> PlainCore:
-    """A core of either kind: the native one has the same attributes, and others besides."""
-    if name == PLAIN:
-        return PlainCore(recover=recover, register=register)
-    core: PlainCore = _native_core()(PIECES)
-    core.put = discard
-    core.recover = recover
+    """A core of either kind: the native one has the same attributes, and others besides.
+
+    ``register`` gives the number of a thread that is seen for the first time.
+    """
+    core: PlainCore = PlainCore() if name == PLAIN else _native_core()(PIECES)
+    core.put, core.recover = discard, recover
     core.threads = Threads(lambda: core.new_thread(register()))
     return core
 

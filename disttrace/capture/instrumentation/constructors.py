@@ -101,7 +101,7 @@ def _store(part: Part, owner: type, names: tuple[str, ...], original: Function) 
         # The name that people know, whatever Python subclass this is.
         return _begin(capture, frame, owner.__name__, given, store=entry.n)
 
-    def done(thread: ThreadState, operation: Operation, store: Any, args: Any, result: Any) -> None:
+    def done(thread: ThreadState, operation: Operation, store: Any, *_: Any) -> None:
         capture.recorder.end(operation)
         stores.constructed(stores.of(store), known_keys(store))
 
@@ -123,9 +123,7 @@ def _backend(part: Part, owner: type, original: Function) -> Function:
         pending[id(backend)] = (store, given.get("rank"), given.get("size"))
         return _begin(capture, frame, type(backend).__name__, given, store=number)
 
-    def done(
-        thread: ThreadState, operation: Operation, backend: Any, args: Any, result: Any
-    ) -> None:
+    def done(thread: ThreadState, operation: Operation, backend: Any, *_: Any) -> None:
         capture.recorder.end(operation)
         groups.backend_made(backend, *pending.pop(id(backend)))
 

@@ -59,9 +59,7 @@ ROWS: tuple[Row, ...] = (
 )
 
 # Arguments that say nothing, or too much, about the operation.
-_LEFT_OUT = frozenset(
-    {"group", "object_list", "p2p_op_list", "object_gather_list", "obj", "object"}
-)
+_LEFT_OUT = {"group", "object_list", "p2p_op_list", "object_gather_list", "obj", "object"}
 
 
 def install(capture: Capture) -> None:

@@ -14,7 +14,7 @@ from disttrace.capture.calls.operations import ROWS, Row
 from disttrace.capture.hot_path import call_key, native, plain
 from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
+from disttrace.capture.wrapping.wrappers import Function, Part, wrap
 from disttrace.patching import dynamo
 from disttrace.recording.operation import Operation, ThreadState
 
@@ -100,11 +100,9 @@ def _called_back(
     recorded, issuing = make(original), capture.issuing
     dynamo.skip_function(recorded)
 
-    def begun(
-        thread: ThreadState, backend: Any, args: Args, kwargs: Kwargs, frame: Any
-    ) -> Operation | None:
+    def begun(thread: ThreadState, backend: Any, *_: Any) -> Operation | None:
         """What a hook has begun on this thread, if it is this method's: a stale one is not."""
-        operation, _ = issuing.get(threading.get_ident(), (None, ()))
+        operation = issuing.get(threading.get_ident(), (None, ()))[0]
         if operation is None or operation.call.op != row.op:
             return None
         entry = capture.groups.get(id(backend))

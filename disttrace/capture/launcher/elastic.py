@@ -21,6 +21,9 @@ _AGENT = "torch.distributed.elastic.agent.server.api"
 _PROCESSES = "torch.distributed.elastic.multiprocessing.api"
 _EVENTS = "torch.distributed.elastic.events"
 
+# What is kept of the rendezvous's events, under which key.
+_TOLD = {"event": "name", "run": "run_id", "rank": "rank", "node": "hostname"}
+
 Arguments = Callable[..., "dict[str, Any] | None"]
 
 
@@ -139,15 +142,8 @@ def _events(capture: Capture, record: Any) -> None:
         state = getattr(event.get("node_state"), "value", "")
         # Keep-alives come every few seconds for as long as the job runs.
         if state != "RUNNING" or not event.get("name", "").endswith("_keep_alive"):
-            capture.recorder.note(
-                "rendezvous",
-                event=event.get("name"),
-                text=str(event.get("message")),
-                state=state,
-                run=event.get("run_id"),
-                rank=event.get("rank"),
-                node=event.get("hostname"),
-            )
+            keys = {key: event.get(name) for key, name in _TOLD.items()}
+            capture.recorder.note("rendezvous", text=str(event.get("message")), state=state, **keys)
 
     capture.engine.function(PART, record, before(capture, PART, told))
 

@@ -24,13 +24,7 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.instrumentation.work import WaitPart
 from disttrace.capture.native import cxx_callers
-from disttrace.capture.native.kernels import (
-    WITHIN,
-    Kernels,
-    after_key,
-    including,
-    redispatch_of,
-)
+from disttrace.capture.native.kernels import WITHIN, Kernels, after_key, including, redispatch_of
 from disttrace.capture.native.operator_calls import OperatorCalls, before_cxx_issues, issuers
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
@@ -50,11 +44,7 @@ class Issuing:
     """Calls of functional operators that communicate."""
 
     def __init__(
-        self,
-        capture: Capture,
-        part: str,
-        called: Callable[[], None],
-        scripted: Callable[[], None],
+        self, capture: Capture, part: str, called: Callable[[], None], scripted: Callable[[], None]
     ) -> None:
         """``called`` puts the kernels of the key WITHIN in place, ``scripted`` those for all."""
         self._capture = capture
@@ -240,9 +230,7 @@ def _waiting(capture: Capture, original: Function, passes: Callable[[], int]) ->
     ``passes()``."""
     recorder, works = capture.recorder, capture.works
 
-    def begin(
-        thread: ThreadState, operator: Any, args: Args, kwargs: Any, frame: Any
-    ) -> Operation | None:
+    def begin(thread: ThreadState, operator: Any, args: Args, *_: Any) -> Operation | None:
         if passes() or not (args and _runs(args[0])):
             return None
         operation = works.of_result(args[0])  # None where it is over or was never seen
@@ -250,9 +238,7 @@ def _waiting(capture: Capture, original: Function, passes: Callable[[], int]) ->
             recorder.wait_begins(operation)
         return operation
 
-    def returned(
-        thread: ThreadState, operation: Operation, operator: Any, args: Any, result: Any
-    ) -> None:
+    def returned(thread: ThreadState, operation: Operation, *_: Any) -> None:
         works.over(operation)
         if not operation.call.device_ends:
             recorder.end(operation)

@@ -39,15 +39,10 @@ def nccl_json() -> Json | None:
 
 
 def named_json(backend: str) -> Json | None:
-    """The recorder that torch's hook keeps for ``backend`` (2.15 and later)."""
-    return _json("libtorch_cpu.so", f"_ZN4c10d18dump_fr_trace_jsonEbb{_STRING}", backend)
-
-
-def gloo_json() -> Json | None:
-    """The recorder of gloo, which has the same code: what benchmarks fill."""
-    return named_json("gloo") or _json(
-        "libtorch_cpu.so", "_ZN4c10d18dump_fr_trace_jsonB5cxx11Ebb", None
-    )
+    """The recorder that torch's hook keeps for ``backend``; before 2.15 there was one, of gloo."""
+    library, name = "libtorch_cpu.so", "_ZN4c10d18dump_fr_trace_json"
+    made = _json(library, f"{name}Ebb{_STRING}", backend)
+    return made or _json(library, f"{name}B5cxx11Ebb", None)
 
 
 def _json(library: str, symbol: str, backend: str | None) -> Json | None:

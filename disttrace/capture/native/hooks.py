@@ -19,6 +19,7 @@ import torch.distributed.distributed_c10d as c10d
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import ROWS, Row
+from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.native.operations import NativeOperations
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.objects.works import storage
@@ -123,14 +124,7 @@ class Hooks:
             operation = operations.begin(
                 thread,
                 sys._getframe(1),
-                (
-                    row.hook,
-                    entry,
-                    root,
-                    *[(t.shape, t.dtype, t.is_cpu or t.device) for t in sent],
-                    None,
-                    *[(t.shape, t.dtype, t.is_cpu or t.device) for t in received],
-                ),
+                (row.hook, entry, root, freeze(sent), freeze(received)),
                 row,
                 entry,
                 lambda: (reference(), _signature(row, told, sent, received)),

@@ -137,7 +137,7 @@ def _recorded(capture: Capture, row: Row, original: Callable[..., Any]) -> Calla
         return store.begin(capture, frame, row, proxy._entry, "c++", told)
 
     def returned(
-        thread: ThreadState, operation: Operation, proxy: Any, args: Any, result: Any
+        thread: ThreadState, operation: Operation, proxy: Any, _: Any, result: Any
     ) -> None:
         capture.recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")
 

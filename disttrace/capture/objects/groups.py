@@ -47,13 +47,7 @@ class GroupEntry:
         return self._counter(backend)
 
     def stream_counter(
-        self,
-        direction: str,
-        peer: int,
-        tag: int | None,
-        backend: str | None,
-        *,
-        new: bool,
+        self, direction: str, peer: int, tag: int | None, backend: str | None, *, new: bool
     ) -> Counter | None:
         """Counts messages to or from ``peer`` (group rank); without ``new`` only those of streams
         that were seen before."""
