@@ -68,6 +68,8 @@ def become(args: "list[str]", env: "dict[str, str]", cwd: str) -> "tuple[types.M
     if args[:2] == ["-W", "ignore"]:
         del args[:2]
         warnings.simplefilter("ignore")
+    if "triton" in sys.modules:
+        gc.unfreeze()  # its nanobind calls leaked what nobody collects at exit, and says so
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     sys.orig_argv = [sys.executable, *args]
