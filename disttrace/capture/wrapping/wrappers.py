@@ -97,7 +97,7 @@ def wrap(
         try:
             thread.inside = inside or type(self) is not alone
             if type(self) in direct or not overrides(self, frame):
-                result = original(self, *args, **kwargs)
+                result = original(self, *args, **kwargs) if kwargs else original(self, *args)
             else:
                 result = _elsewhere(original, self, args, kwargs)
         except BaseException as error:
