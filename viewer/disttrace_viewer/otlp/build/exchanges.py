@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -73,19 +73,22 @@ class Exchanges:
 
     def without(self, journal: JournalReader) -> None:
         """Forget the members of a journal that cannot be used."""
-        for key, exchange in list(self._open.items()):
-            if any(of is journal for of, _ in exchange.begun.values()):
-                exchange.begun = {r: m for r, m in exchange.begun.items() if m[0] is not journal}
-                if not exchange.begun:
-                    del self._open[key]
+        self._forget(lambda of, _: of is journal)
 
     def left(self, op: Operation) -> None:
         """A call raised on issue: it was no part of the exchange that it seemed to begin."""
+        self._forget(lambda _, member: member is op)
+
+    def _forget(self, gone: Callable[[JournalReader, Operation], bool]) -> None:
+        """Forget members, and when they came."""
         for key, exchange in list(self._open.items()):
-            if any(member is op for _, member in exchange.begun.values()):
-                exchange.begun = {r: m for r, m in exchange.begun.items() if m[1] is not op}
-                if not exchange.begun:
-                    del self._open[key]
+            kept = {rank: member for rank, member in exchange.begun.items() if not gone(*member)}
+            if not kept:
+                del self._open[key]
+            elif len(kept) < len(exchange.begun):
+                begins = [self._builder.time.unix(of, op.begin) for of, op in kept.values()]
+                exchange.begun = kept
+                exchange.first, exchange.last_arrival = min(begins), max(begins)
 
     def poll(
         self, journals: Iterable[JournalReader], now: int, *, final: bool = False
