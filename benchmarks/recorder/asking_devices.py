@@ -60,7 +60,7 @@ def measured(rounds: int) -> dict[str, tuple[float, float, float]]:
     """
     fill()
     everything, newest = Question(False, 0, 0), Question(True, 1 << 62, 1 << 62)
-    free = gil_free.named_json("gloo")
+    free = gil_free.named_json("gloo") or gil_free.named_json(None)
     ways: dict[str, Callable[[], object]] = {"nothing": lambda: time.sleep(0.05)}
     if free is not None:
         ask = functools.partial(flight_recorder.from_json, free)

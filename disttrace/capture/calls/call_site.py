@@ -45,17 +45,16 @@ class CallSites:
         if frame is None:
             return ()
         users, others = self._users, self._others
-        first, code = frame, id(frame.f_code)
+        code = id(frame.f_code)
         place: tuple[Any, ...] = code, frame.f_lasti, self._generation
-        while code in others:
+        while code not in users:
+            if code not in others and self._learn(frame.f_code):
+                break
             frame = frame.f_back
             if frame is None:
                 return place
             code = id(frame.f_code)
             place = code, frame.f_lasti, place
-        if code not in users:
-            self._learn(frame.f_code)
-            return self.place(first)
         for _ in self._below:
             frame = frame.f_back
             if frame is None:
@@ -95,10 +94,12 @@ class CallSites:
         if core.name != PLAIN:
             core.forget_calls()
 
-    def _learn(self, code: types.CodeType) -> None:
-        """Know of ``code``, which ``place`` has not met yet, whether it is the user's."""
+    def _learn(self, code: types.CodeType) -> bool:
+        """Whether ``code``, which ``place`` has not met yet, is the user's; known from now on."""
         self._keep(code)
-        (self._users if self._is_users(code) else self._others).add(id(code))
+        user = self._is_users(code)
+        (self._users if user else self._others).add(id(code))
+        return user
 
     def _keep(self, code: types.CodeType) -> None:
         if len(self._codes) >= _CODES:

@@ -38,11 +38,10 @@ def nccl_json() -> Json | None:
     return _json("libtorch_cuda.so", "_ZN4c10d20dump_nccl_trace_jsonB5cxx11Ebb", None)
 
 
-def named_json(backend: str) -> Json | None:
-    """The recorder that torch's hook keeps for ``backend``; before 2.15 there was one, of gloo."""
-    library, name = "libtorch_cpu.so", "_ZN4c10d18dump_fr_trace_json"
-    made = _json(library, f"{name}Ebb{_STRING}", backend)
-    return made or _json(library, f"{name}B5cxx11Ebb", None)
+def named_json(backend: str | None) -> Json | None:
+    """The recorder of torch's hook for ``backend``; None: the only one before 2.15, gloo's."""
+    arguments = "B5cxx11Ebb" if backend is None else f"Ebb{_STRING}"
+    return _json("libtorch_cpu.so", f"_ZN4c10d18dump_fr_trace_json{arguments}", backend)
 
 
 def _json(library: str, symbol: str, backend: str | None) -> Json | None:
