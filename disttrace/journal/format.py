@@ -7,11 +7,12 @@ Long, for it is one file that the two halves share.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 FORMAT = 2
@@ -455,6 +456,22 @@ def open_own(path: str, flags: int, owner: int | None = None) -> int:
         os.close(fd)
         raise
     return fd
+
+
+@contextlib.contextmanager
+def opened_own(path: str, flags: int, owner: int | None = None) -> Iterator[int]:
+    """``open_own`` for a while, where a program runs beside us that may close all descriptors.
+
+    What it opened since may have our number: the descriptor is closed only while it is our file's.
+    """
+    fd = open_own(path, flags, owner)
+    ours = os.fstat(fd)
+    try:
+        yield fd
+    finally:
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(fd), ours):
+                os.close(fd)
 
 
 def is_own(path: str, owner: int | None = None) -> bool:

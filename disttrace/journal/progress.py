@@ -37,12 +37,10 @@ class Progress:
     def position(self) -> tuple[int, int] | None:
         """Segment and byte of its begin; None: it is not among the newest. Raises OSError."""
         self._segment = self._newest_segment()
-        fd = fmt.open_own(fmt.segment_name(self._path, self._segment), os.O_RDONLY)
-        try:
+        segment = fmt.segment_name(self._path, self._segment)
+        with fmt.opened_own(segment, os.O_RDONLY) as fd:
             start = max(0, os.fstat(fd).st_size - _END)
             data = os.pread(fd, _END, start)
-        finally:
-            os.close(fd)
         self._read_definitions()
         end = data.rfind(b"\n") + 1  # behind it are zeros: to strip them would hold the GIL
         for _ in range(_MOST_LINES):
@@ -69,11 +67,8 @@ class Progress:
 
     def _read_definitions(self) -> None:
         """What was defined since: a call is before any of its operations is on record."""
-        fd = fmt.open_own(fmt.definitions_name(self._path), os.O_RDONLY)
-        try:
+        with fmt.opened_own(fmt.definitions_name(self._path), os.O_RDONLY) as fd:
             data = os.pread(fd, max(0, os.fstat(fd).st_size - self._defined), self._defined)
-        finally:
-            os.close(fd)
         whole = data[: data.rfind(b"\n") + 1]
         self._defined += len(whole)
         self._store_calls.update(_STORE_CALL.findall(whole))

@@ -15,12 +15,13 @@ write: see ``open_own``.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import fcntl
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from disttrace.config import Config
@@ -31,7 +32,7 @@ from disttrace.journal.format import (
     EXPORTER_LINE,
     definitions_name,
     job_trace_id,
-    open_own,
+    opened_own,
     process_span_id,
 )
 from disttrace.recording.recorder import Recorder
@@ -91,15 +92,13 @@ class Companion:
             # As the file system sees us: on a network it may map users.
             journal = definitions_name(os.path.join(self._config.dir, base))
             self._owner = os.lstat(journal).st_uid
-            descriptor = _register(path, f"{os.getpid()} {_start_time()} {base}\n", self._owner)
-            if descriptor is None:  # one runs already, or one begins
-                self._held = path
-                atexit.register(self._tell)
-                return
-            try:
-                self._spawn(path, descriptor, identity.job, quiet_since)
-            finally:
-                os.close(descriptor)
+            line = f"{os.getpid()} {_start_time()} {base}\n"
+            with _registered(path, line, self._owner) as descriptor:
+                if descriptor is not None:
+                    self._spawn(path, descriptor, identity.job, quiet_since)
+                else:  # one runs already, or one begins
+                    self._held = path
+                    atexit.register(self._tell)
         except (OSError, ValueError, RuntimeError) as error:
             self._say("companion", f"{self._lost}: {error}; the program goes on")
 
@@ -158,29 +157,28 @@ class Companion:
             "quiet_since": quiet_since,
         }
         command.append(json.dumps(order))
-        logged = open_own(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, self._owner)
         # The shell ends at once and leaves the exporter to init. SIGCHLD is held back until it is
         # reaped: a handler of the program then finds no child that it does not know.
         held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
         try:
-            pid = os.posix_spawn(
-                _SHELL,
-                [_SHELL, "-c", 'exec "$@" &', _SHELL, *command],
-                environment(os.environ),
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, descriptor, 1),
-                    (os.POSIX_SPAWN_DUP2, logged, 2),
-                ],
-                setsid=True,
-                setsigmask=[],
-            )
+            with opened_own(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, self._owner) as logged:
+                pid = os.posix_spawn(
+                    _SHELL,
+                    [_SHELL, "-c", 'exec "$@" &', _SHELL, *command],
+                    environment(os.environ),
+                    file_actions=[
+                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                        (os.POSIX_SPAWN_DUP2, descriptor, 1),
+                        (os.POSIX_SPAWN_DUP2, logged, 2),
+                    ],
+                    setsid=True,
+                    setsigmask=[],
+                )
             try:
                 os.waitpid(pid, 0)
             except ChildProcessError:
                 pass  # another thread of the program waits for any child, and got it
         finally:
-            os.close(logged)
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
         self._log = log
         atexit.register(self._tell)
@@ -196,9 +194,8 @@ class Companion:
         if self._log is None:
             return
         try:
-            descriptor = open_own(self._log, os.O_RDONLY, self._owner)
-            with open(descriptor, encoding="utf-8", errors="replace") as file:
-                said = file.read(_LONGEST_WORDS).splitlines()
+            with opened_own(self._log, os.O_RDONLY, self._owner) as descriptor:
+                said = os.pread(descriptor, _LONGEST_WORDS, 0).decode(errors="replace").splitlines()
         except OSError:
             return  # it had nothing to say
         for sentence in said[:3]:
@@ -274,43 +271,39 @@ def _group_of(identity: Identity) -> str:
     return "-".join(file_part(part) for part in parts)
 
 
-def _register(path: str, line: str, owner: int) -> int | None:
-    """Append our line and take the lock; None: an exporter holds it and will read the line."""
+@contextlib.contextmanager
+def _registered(path: str, line: str, owner: int) -> Iterator[int | None]:
+    """Append our line and hold the lock; None: an exporter holds it and will read the line."""
     for _ in range(_TRIES):
-        descriptor = open_own(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, owner)
-        try:
+        with opened_own(path, os.O_CREAT | os.O_RDWR | os.O_APPEND, owner) as descriptor:
             os.write(descriptor, line.encode())
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _lock(descriptor, fcntl.LOCK_EX):
+                yield None
+                return
             os.write(descriptor, EXPORTER_LINE)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except BaseException:
-            os.close(descriptor)
-            raise
-        if os.fstat(descriptor).st_nlink:
-            return descriptor
-        os.close(descriptor)  # an exporter that ends removed it meanwhile
+            if os.fstat(descriptor).st_nlink:  # else an exporter that ends removed it meanwhile
+                yield descriptor
+                return
     raise RuntimeError(f"the lock {path} cannot be taken")
 
 
 def _is_held_by_another(path: str, owner: int) -> bool:
     """Whether somebody locks the file who is no exporter: those say in it that they come."""
     try:
-        descriptor = open_own(path, os.O_RDONLY, owner)
+        with opened_own(path, os.O_RDONLY, owner) as descriptor:
+            said = os.pread(descriptor, 1 << 20, 0)
+            return EXPORTER_LINE not in said and not _lock(descriptor, fcntl.LOCK_SH)
     except OSError:
         return False  # its exporter has ended, and removed it
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    """False where another process holds it. Raises OSError."""
     try:
-        if EXPORTER_LINE in os.pread(descriptor, 1 << 20, 0):
-            return False
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    except OSError:
         return False
-    finally:
-        os.close(descriptor)
-    return False
+    return True
 
 
 def _start_time() -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.identity import AGENT, Identity
-from disttrace.journal.format import is_own, open_own
+from disttrace.journal.format import is_own, opened_own
 from disttrace.journal.progress import Progress
 from disttrace.lifecycle.companion import Companion
 
@@ -83,11 +83,8 @@ class Voice:
         if self._identity is None:
             return
         new = not os.path.exists(self._path)
-        fd = open_own(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-        try:
+        with opened_own(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as fd:
             os.write(fd, b'{"stacks": 1}\n')
-        finally:
-            os.close(fd)
         if new:
             self._made = self._path
             atexit.register(self._remove)
@@ -153,19 +150,17 @@ class Voice:
             return
         if size <= self._position:
             return
-        fd = open_own(self._path, os.O_RDWR | os.O_APPEND)
-        try:
+        with opened_own(self._path, os.O_RDWR | os.O_APPEND) as fd:
             data = os.pread(fd, _LONGEST, self._position)
             end = data.rfind(b"\n") + 1
             self._position += end
             records = [_record(line) for line in data[:end].splitlines()]
             said = {record.get("said") for record in records}
-            for record in records:
-                if record.get("voice") == self._me and record.get("n") not in said:
-                    os.write(fd, b'{"said": %d}\n' % int(record.get("n", 0)))
-                    _print(record.get("lines"))
-        finally:
-            os.close(fd)
+            ours = [r for r in records if r.get("voice") == self._me and r.get("n") not in said]
+            for record in ours:
+                os.write(fd, b'{"said": %d}\n' % int(record.get("n", 0)))
+        for record in ours:  # stderr may be slow, and the descriptor another's meanwhile
+            _print(record.get("lines"))
         if any("stacks" in record for record in records):
             self.sample()
         code = next((r["abort"] for r in records if isinstance(r.get("abort"), int)), None)
