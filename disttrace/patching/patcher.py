@@ -47,7 +47,7 @@ class Engine:
         wrapper = make(original)
         function: Any = wrapper.__func__ if isinstance(wrapper, staticmethod) else wrapper
         if isinstance(function, types.FunctionType):
-            _rename(function, name, owner)
+            rename(function, name, owner)
             _document(function, original)
             dynamo.skip(function.__code__)
         setattr(owner, name, wrapper)
@@ -134,7 +134,7 @@ def subclasses(owner: type) -> Iterator[type]:
         yield from subclasses(child)
 
 
-def _rename(function: types.FunctionType, name: str, owner: type) -> None:
+def rename(function: Any, name: str, owner: type) -> None:
     """Give the wrapper's code the method's name.
 
     pybind11 takes a Python function on the class for an override when C++ asks a trampoline class,

@@ -58,13 +58,18 @@ class PlainCore:
         n = number()
         if counter is None:
             begin = clock()
-            said = n, begin - self.t0, call.n, thread.tail, extra
-            line = fmt.BEGIN_UNCOUNTED_LINE % said
+            line = call.begin_line % (n, begin - self.t0, thread.tail, extra)
         else:
             count = counter.next
             seq, begin = count(), clock()
-            line = fmt.BEGIN_LINE % (n, begin - self.t0, call.n, seq, thread.tail, extra)
-        self._in_flight[n] = operation = Operation(n, begin, call, seq, line)
+            line = call.begin_line % (n, begin - self.t0, seq, thread.tail, extra)
+        operation = Operation()
+        operation.n = n
+        operation.begin = begin
+        operation.call = call
+        operation.seq = seq
+        operation.line = line
+        self._in_flight[n] = operation
         put = self.put
         try:
             put(line)
@@ -84,16 +89,24 @@ class PlainCore:
     def end(self, operation: Operation, extra: bytes = b"") -> None:
         """The operation is over for this process."""
         n, clock = operation.n, self.clock
-        operation.ended = True  # as ``over`` has it; calls cost as much as what they do here
+        operation.ended = True  # as ``over`` and ``record``: calls cost as much as what they do
         self._in_flight.pop(n, None)
-        self.record(fmt.END_LINE % (n, clock() - operation.begin, extra))
+        line = fmt.END_LINE % (n, clock() - operation.begin, extra)
+        try:
+            self.put(line)
+        except (ValueError, OSError) as error:
+            self.recover(error, line)
 
     def end_synchronous(self, operation: Operation) -> None:
         """The wait that the public call did itself is over."""
         n, clock = operation.n, self.clock
         operation.ended = True
         self._in_flight.pop(n, None)
-        self.record(fmt.END_SYNCHRONOUS_LINE % (n, clock() - operation.begin, operation.issued))
+        line = fmt.END_SYNCHRONOUS_LINE % (n, clock() - operation.begin, operation.issued)
+        try:
+            self.put(line)
+        except (ValueError, OSError) as error:
+            self.recover(error, line)
 
     def over(self, operation: Operation) -> None:
         """From here on new segments do not repeat its begin."""
@@ -221,7 +234,7 @@ def _native_core() -> Any:
     class NativeCall(numbered):
         """A ``Call``, of which C knows what it looks at."""
 
-        __slots__ = ("group", "op", "tag")
+        __slots__ = ("begin_line", "group", "op", "tag")
         __init__ = Call.__init__
 
     class NativeThread(of_thread):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from disttrace import redact
+from disttrace.journal import format as fmt
 from disttrace.journal.extension_modules import orjson
 
 # Calls of one thread that wait themselves and are under way at once: more than one only where a
@@ -39,9 +40,14 @@ class Counter:
 class Call:
     """One call site with one signature: what its operations share, defined once."""
 
-    __slots__ = ("counter", "device_ends", "group", "n", "op", "synchronous", "tag", "whole")
+    __slots__ = (
+        *("begin_line", "counter", "device_ends", "group", "n", "op", "synchronous", "tag"),
+        "whole",
+    )
 
     def __init__(self, n: int, op: str, synchronous: bool, counter: Counter | None) -> None:
+        line = fmt.BEGIN_UNCOUNTED_LINE if counter is None else fmt.BEGIN_LINE
+        self.begin_line = line.replace(b'"s":%d', b'"s":%d' % n)
         self.n = n
         self.op = op
         self.synchronous = synchronous  # the public call waits itself: one end record says it all
@@ -55,6 +61,12 @@ class Call:
 class Operation:
     """One operation between its begin and its end."""
 
+    n: int
+    begin: int
+    call: Call
+    seq: int
+    line: bytes  # its begin record
+
     # Not slots: what most operations never need costs nothing as an attribute of the class.
     issued = 0  # ns after begin, once the call has returned
     ended = False  # its end is on record, or it was seen complete or lost
@@ -64,16 +76,8 @@ class Operation:
     asked = False  # the program asked for completion in another form than a wait
     seen = 0  # when its Work was last seen incomplete
     tensors: Sequence[int] = ()  # storages that hold the result, where C++ issued it
-
-    def __init__(self, n: int, begin: int, call: Call, seq: int, line: bytes = b"") -> None:
-        self.n = n
-        self.begin = begin
-        self.call = call
-        self.seq = seq
-        self.line = line  # its begin record
-        # Asked in every wait, where an attribute of the class takes longer.
-        self.more: Sequence[Operation] = ()  # the others of a coalesced group
-        self.held = False  # we hold its Work, until it is seen complete
+    more: Sequence[Operation] = ()  # the others of a coalesced group
+    held = False  # we hold its Work, until it is seen complete
 
 
 class ThreadState:

@@ -18,6 +18,7 @@ from disttrace.recording.choice import PLAIN
 from disttrace.recording.recorder import Recorder
 
 _REACH = range(100)  # frames from a call to the user's
+_LEAST = 4  # frames that a place is made of from the user's on, if there are so many
 _CODES = 8192  # code objects kept alive: programs may make new ones for ever
 _CONTEXTLIB = contextlib.__file__  # between torch's context managers and the user's code
 
@@ -30,10 +31,10 @@ class CallSites:
         self._recorder = recorder
         self._depth = depth
         self._torch = os.sep * 2  # no file stands there: torch is not known yet
-        self._below = range(depth - 1)
+        self._below = range(max(depth, _LEAST) - 1)
+        self._further = range(depth - _LEAST)
         self._codes: dict[int, types.CodeType] = {}  # by id(), which nothing else has meanwhile
-        self._users: set[int] = set()  # by the same: those of the user's
-        self._others: set[int] = set()
+        self._users: dict[int, bool] = {}  # by the same: whether it is the user's
         self._generation = 0
         self.on_forget: list[Callable[[], None]] = []  # tables of places
         core: Any = recorder.core
@@ -44,22 +45,38 @@ class CallSites:
         """What tells the place of a call at ``frame`` from others."""
         if frame is None:
             return ()
-        users, others = self._users, self._others
+        users = self._users
         code = id(frame.f_code)
-        place: tuple[Any, ...] = code, frame.f_lasti, self._generation
-        while code not in users:
-            if code not in others and self._learn(frame.f_code):
-                break
+        place: Hashable = self._generation
+        while True:
+            try:
+                if users[code]:
+                    break
+            except KeyError:
+                if self._learn(frame.f_code):
+                    break
+            place = code, frame.f_lasti, place
             frame = frame.f_back
             if frame is None:
                 return place
             code = id(frame.f_code)
-            place = code, frame.f_lasti, place
-        for _ in self._below:
-            frame = frame.f_back
-            if frame is None:
-                return place
-            place = id(frame.f_code), frame.f_lasti, place
+        # One by one, and few tuples: a loop over all of them would take half as long again.
+        two = frame.f_back
+        if two is None:
+            return place, code, frame.f_lasti
+        place = place, code, frame.f_lasti, id(two.f_code), two.f_lasti
+        three = two.f_back
+        if three is None:
+            return place
+        four = three.f_back
+        if four is None:
+            return place, id(three.f_code), three.f_lasti
+        place = place, id(three.f_code), three.f_lasti, id(four.f_code), four.f_lasti
+        for _ in self._further:
+            four = four.f_back
+            if four is None:
+                break
+            place = place, id(four.f_code), four.f_lasti
         return place
 
     def torch_home(self, folder: str) -> None:
@@ -69,13 +86,11 @@ class CallSites:
 
     def stack(self, frame: types.FrameType) -> int | None:
         """Number of the stack at ``frame``."""
-        if not self._depth:
-            return None
         first = current = self._skip(frame)
         for _ in self._below:
             current = current.f_back or current
             self._keep(current.f_code)
-        return self._recorder.stack(frames(first, self._depth))
+        return self._recorder.stack(frames(first, self._depth)) if self._depth else None
 
     def is_torch(self, file: str) -> bool:
         """Whether a source file is torch's own."""
@@ -86,7 +101,6 @@ class CallSites:
         that is made from now on."""
         self._codes.clear()
         self._users.clear()
-        self._others.clear()
         self._generation += 1
         for forget in self.on_forget:
             forget()
@@ -97,8 +111,7 @@ class CallSites:
     def _learn(self, code: types.CodeType) -> bool:
         """Whether ``code``, which ``place`` has not met yet, is the user's; known from now on."""
         self._keep(code)
-        user = self._is_users(code)
-        (self._users if user else self._others).add(id(code))
+        user = self._users[id(code)] = self._is_users(code)
         return user
 
     def _keep(self, code: types.CodeType) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 from disttrace import errors
 from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import MISFIT, ReadKey
-from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, Part, wrap
+from disttrace.capture.wrapping.wrappers import Args, Begin, Function, Kwargs, Part, wrap
+from disttrace.patching.patcher import rename
 from disttrace.recording.operation import WAITED, Operation, ThreadState, size
 
 
@@ -27,32 +28,9 @@ def issuing(
     asynchronous: Callable[[Any], bool | None] | None,
 ) -> Function:
     """The wrapper of a method that issues a collective or a message."""
-    capture = part.capture
-    core, number_of, place = capture.recorder.core, capture.groups.numbers.get, capture.sites.place
-    core_begin, calls = core.begin, Calls(capture.sites)
-    known = calls.get
+    core, works = part.capture.recorder.core, part.capture.works
 
-    def begin(thread: ThreadState, group: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
-        key, call = None, None
-        try:
-            number = number_of(id(group))
-            if number is not None:
-                told = None if asynchronous is None else asynchronous(frame)
-                key = number, told, read_key(args, kwargs), place(frame)
-                call = known(key)
-        except Exception as error:  # another form, or a property of the user's raised
-            if not isinstance(error, MISFIT) and not errors.is_ours(error):
-                raise
-        if call is not None:
-            return core_begin(thread, call)
-        operation = part.begin(thread, frame, group, *args, **kwargs)
-        if key is not None:
-            calls.add(key, operation.call)
-        return operation
-
-    def returned(
-        thread: ThreadState, operation: Operation, group: Any, args: Any, result: Any
-    ) -> None:
+    def returned(thread: ThreadState, operation: Operation, _: Any, __: Any, result: Any) -> None:
         call = operation.call
         if result is not None and call.synchronous:
             if call.device_ends:
@@ -67,8 +45,9 @@ def issuing(
             part.returned(thread, operation, result)
         else:
             core.issued(operation)
-            capture.works.add(result, operation)
+            works.add(result, operation)
 
+    begin = _beginning(part, part.capture.groups.numbers.get, read_key, asynchronous, None)
     return wrap(part, original, begin, returned, owner=owner, name=name)
 
 
@@ -83,40 +62,55 @@ def storing(
 ) -> Function:
     """The wrapper of a method of stores, whose operation is over when its call returns; ``told``
     is what its begin record has of its arguments."""
-    capture = part.capture
-    core, number_of, place = capture.recorder.core, capture.stores.numbers.get, capture.sites.place
-    core_begin, core_end, calls = core.begin, core.end, Calls(capture.sites)
+    end = part.capture.recorder.core.end
+
+    def returned(thread: ThreadState, operation: Operation, _: Any, __: Any, result: Any) -> None:
+        end(operation, b',"n":%d' % size(result) if returns else b"")
+
+    begin = _beginning(part, part.capture.stores.numbers.get, None, None, told)
+    return wrap(part, original, begin, returned, owner=owner, name=name)
+
+
+def _beginning(
+    part: Part,
+    number_of: Callable[[int], int | None],
+    read_key: ReadKey | None,
+    asynchronous: Callable[[Any], bool | None] | None,
+    told: Callable[[Args, Kwargs], bytes] | None,
+) -> Begin:
+    """Looks the call up by its object's number and place, and what else tells calls apart."""
+    sites, core_begin = part.capture.sites, part.capture.recorder.core.begin
+    place, calls = sites.place, Calls(sites)
     known = calls.get
 
-    def begin(thread: ThreadState, store: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
-        number = number_of(id(store))
-        if number is None:
-            return part.begin(thread, frame, store, *args, **kwargs)
-        key = number, place(frame)
-        call = known(key)
+    def begin(thread: ThreadState, owner: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
+        key, call = None, None
+        try:
+            number = number_of(id(owner))
+            if number is not None:
+                read = read_key and read_key(args, kwargs)
+                key = number, place(frame), read, asynchronous and asynchronous(frame)
+                call = known(key)
+        except Exception as error:  # another form, or a property of the user's raised
+            if not isinstance(error, MISFIT) and not errors.is_ours(error):
+                raise
         if call is not None:
-            return core_begin(thread, call, told(args, kwargs))
-        operation = part.begin(thread, frame, store, *args, **kwargs)
-        calls.add(key, operation.call)
+            return core_begin(thread, call, told(args, kwargs) if told else b"")
+        operation = part.begin(thread, frame, owner, *args, **kwargs)
+        if key is not None:
+            calls.add(key, operation.call)
         return operation
 
-    def returned(
-        thread: ThreadState, operation: Operation, store: Any, args: Any, result: Any
-    ) -> None:
-        core_end(operation, b',"n":%d' % size(result) if returns else b"")
-
-    return wrap(part, original, begin, returned, owner=owner, name=name)
+    return begin
 
 
 def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
     """The wrapper of a Work's ``wait``: of a call that waits itself, or later, or of one that
     nobody knows."""
     core, works = part.capture.recorder.core, part.capture.works
-    end, end_synchronous = core.end, core.end_synchronous
+    threads, end, end_synchronous = core.threads, core.end, core.end_synchronous
 
-    def begin(
-        thread: ThreadState, work: Any, args: Args, kwargs: Kwargs, frame: Any
-    ) -> Operation | None:
+    def begin(thread: ThreadState, work: Any, *_: Any) -> Operation | None:
         awaited, waited = id(work), thread.waited
         for operation in reversed(waited):
             if operation.work == awaited:
@@ -127,9 +121,7 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
             core.wait_begins(followed)
         return followed
 
-    def returned(
-        thread: ThreadState, operation: Operation, work: Any, args: Any, result: Any
-    ) -> None:
+    def returned(thread: ThreadState, operation: Operation, work: Any, *_: Any) -> None:
         call = operation.call
         if call.counter is None or call.device_ends or operation.more or operation.held:
             part.returned(thread, operation, work)
@@ -141,4 +133,28 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
 
     # A wait lasts, and so is what signals interrupt. One in C++ issues nothing itself.
     alone = None if isinstance(original, types.FunctionType) else owner
-    return wrap(part, original, begin, returned, owner=owner, name=name, alone=alone)
+    any_wait = wrap(part, original, begin, returned, owner=owner, name=name, alone=alone, above=1)
+    rename(any_wait, name, owner)
+
+    def wait(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        thread = threads.state
+        waited = thread.waited
+        usual = waited and waited[-1].work == id(self) and type(self) is alone
+        if not usual or args or kwargs or thread.inside or core.off:
+            return any_wait(self, *args, **kwargs)
+        operation = waited.pop()  # the public call that issued it waits for it
+        try:
+            result = original(self)
+        except BaseException as error:
+            part.capture.guard(part.name, part.failed, thread, operation, error)
+            raise
+        try:
+            if operation.call.counter is None or operation.call.device_ends:
+                part.returned(thread, operation, self)
+            else:
+                end_synchronous(operation)
+        except BaseException as error:
+            part.fail(error)
+        return result
+
+    return wait

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch._C._distributed_c10d as c10d
@@ -23,20 +23,11 @@ from disttrace.recording.operation import Operation, ThreadState
 PART = "constructors"
 
 # Positional names of the arguments worth keeping.
-_STORE_ARGUMENTS: dict[str, tuple[str, ...]] = {
-    "TCPStore": (
-        "host_name",
-        "port",
-        "world_size",
-        "is_master",
-        "timeout",
-        "wait_for_workers",
-        "multi_tenant",
-        "master_listen_fd",
-        "use_libuv",
-    ),
-    "FileStore": ("file_name", "world_size"),
-    "HashStore": (),
+_STORE_ARGUMENTS = {
+    "TCPStore": "host_name port world_size is_master timeout wait_for_workers multi_tenant "
+    "master_listen_fd use_libuv",
+    "FileStore": "file_name world_size",
+    "HashStore": "",
 }
 BACKENDS = {
     "gloo": "ProcessGroupGloo",
@@ -55,7 +46,7 @@ def install(capture: Capture) -> None:
     for name, arguments in _STORE_ARGUMENTS.items():
         owner = getattr(c10d, name, None)
         if owner is not None:
-            patch(owner, "__init__", functools.partial(_store, part, owner, arguments))
+            patch(owner, "__init__", functools.partial(_store, part, owner, arguments.split()))
     for name in BACKENDS.values():
         owner = getattr(c10d, name, None)
         if owner is not None:
@@ -91,7 +82,7 @@ def install(capture: Capture) -> None:
         patch(owner, name, after(capture, PART, look))
 
 
-def _store(part: Part, owner: type, names: tuple[str, ...], original: Function) -> Function:
+def _store(part: Part, owner: type, names: Sequence[str], original: Function) -> Function:
     capture, stores = part.capture, part.capture.stores
 
     def begin(thread: ThreadState, store: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
@@ -113,15 +104,13 @@ def _backend(part: Part, owner: type, original: Function) -> Function:
     # Until its constructor has returned, an object of C++ must not be asked anything: it crashes.
     pending: dict[int, tuple[Any, Any, Any]] = {}
 
-    def begin(
-        thread: ThreadState, backend: Any, args: Args, kwargs: Kwargs, frame: Any
-    ) -> Operation:
+    def begin(thread: ThreadState, made: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
         named = dict(zip(_GROUP, args)) | kwargs
         given = arguments_of((*_GROUP, "timeout"), args, kwargs)
         store = named.get("store")
         number = stores.of(store).n if store is not None else None
-        pending[id(backend)] = (store, given.get("rank"), given.get("size"))
-        return _begin(capture, frame, type(backend).__name__, given, store=number)
+        pending[id(made)] = (store, given.get("rank"), given.get("size"))
+        return _begin(capture, frame, type(made).__name__, given, store=number)
 
     def done(thread: ThreadState, operation: Operation, backend: Any, *_: Any) -> None:
         capture.recorder.end(operation)
@@ -144,9 +133,7 @@ def _backend_label(backend_type: Any, backend: Any) -> str:
     return (name in ("custom", "undefined") and backend_name(backend)) or name
 
 
-def arguments_of(
-    names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
+def arguments_of(names: Sequence[str], args: Args, kwargs: Kwargs) -> dict[str, Any]:
     """Arguments by name, those that JSON can hold; time-outs in seconds."""
     named = dict(zip(names, args)) | kwargs
     told = {_RENAMED.get(name, name): plain_value(value) for name, value in named.items()}

@@ -19,7 +19,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from disttrace.capture.instrumentation.constructors import plain_value
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import compose
+from disttrace.capture.wrapping.wrappers import Args, Kwargs, compose
 from disttrace.recording.operation import Operation
 
 PART = "composed operations"
@@ -74,9 +74,7 @@ def install(capture: Capture) -> None:
 def _wrapper(capture: Capture, row: Row, original: types.FunctionType) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
-    def enter(
-        first: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: Any
-    ) -> Operation | None:
+    def enter(first: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation | None:
         if capture.recorder.threads.state.inside:
             return None
         try:

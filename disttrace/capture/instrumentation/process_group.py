@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import torch._C._distributed_c10d as c10d
@@ -92,9 +91,7 @@ class _CalledBack(Part):
         super().failed(thread, operation, error)
 
 
-def _called_back(
-    capture: Capture, row: Row, make: Callable[[Function], Any], original: Function
-) -> Function:
+def _called_back(capture: Capture, row: Row, make: Function, original: Function) -> Function:
     """The wrapper of a Python backend's method: ``make(original)``, unless C++ calls it for an
     operation that the group's pre-hook has put on record."""
     recorded, issuing = make(original), capture.issuing

@@ -24,9 +24,8 @@ _REPORT = "_get_msg_dict"
 
 # Public functions whose operations have a record of their own once a method is called, by the row
 # that says its name: aliases are told by the name that is recorded.
-_FUNCTIONS = {
-    row.op: row for row in ROWS if not row.op.endswith(("_coalesced", "monitored_barrier"))
-}
+_UNNAMED = ("_coalesced", "monitored_barrier")
+_FUNCTIONS = {row.op: row for row in ROWS if not row.op.endswith(_UNNAMED)}
 _FUNCTIONS |= {row.method: row for row in ROWS if row.method.endswith("_single")}
 _RANKS = ("src", "dst", "group_src", "group_dst")
 

@@ -75,6 +75,7 @@ class StorePart(Part):
     def __init__(self, capture: Capture, row: Row) -> None:
         super().__init__(capture, PART)
         self._row = row
+        self._told = functools.partial(key_and_size, capture.keys, row)
 
     def wrapper(self, owner: type, original: Function) -> Any:
         """What stands in the place of ``original`` on ``owner``."""
@@ -99,9 +100,6 @@ class StorePart(Part):
     ) -> Operation:
         entry, told = self.capture.stores.of(store), self._told(args, kwargs)
         return begin(self.capture, frame, self._row, entry, "python", told)
-
-    def _told(self, args: Args, kwargs: Kwargs) -> bytes:
-        return key_and_size(self.capture.keys, self._row, args, kwargs)
 
     def _describe(self, *args: Any, **kwargs: Any) -> bytes:
         return self._told(args, kwargs)

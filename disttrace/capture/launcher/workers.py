@@ -12,6 +12,8 @@ from disttrace.recording.recorder import Recorder
 _ERROR_LIMIT = 2_000  # characters of an error file's traceback that are kept
 _MOST = 100_000
 
+Keys = dict[str, Any]
+
 
 class Workers:
     """Writes ``worker`` records: started, exited, failed by itself, killed by its launcher."""
@@ -72,9 +74,7 @@ class Workers:
             return "killed"
         return "failed" if code else "exited"
 
-    def _note(
-        self, context: Any, local_rank: int, pid: int, event: str, keys: dict[str, Any]
-    ) -> None:
+    def _note(self, context: Any, local_rank: int, pid: int, event: str, keys: Keys) -> None:
         env = context.envs.get(local_rank, {})
         for key, variable in (("rank", "RANK"), ("attempt", "TORCHELASTIC_RESTART_COUNT")):
             if str(env.get(variable, "")).isdecimal():

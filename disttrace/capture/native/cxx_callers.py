@@ -21,10 +21,10 @@ from disttrace.patching import dynamo
 FUNCTIONAL = "_c10d_functional"
 _FUNCTIONS = ("_broadcast_coalesced", "_verify_params_across_processes")
 
+Appeared = Callable[[], None]
 
-def watch_operators(
-    capture: Capture, part: str, appeared: Callable[[], None], namespace: str
-) -> None:
+
+def watch_operators(capture: Capture, part: str, appeared: Appeared, namespace: str) -> None:
     """Call ``appeared`` when ``namespace`` of torch.ops is first looked up; now if it was.
 
     torch.ops makes a namespace at its first use and keeps it, so this costs nothing later.
@@ -43,7 +43,7 @@ def watch_operators(
     capture.when_imported("torch._ops", watch)
 
 
-def watch(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
+def watch(capture: Capture, part: str, appeared: Appeared) -> None:
     """Call ``appeared`` before DDP's reducer is made, or its constructor talks to the others, and
     before a model is loaded that was compiled to a library, or a graph of inductor's whose wrapper
     is C++: those call collectives by entry points of C, which pass no operator of functional
@@ -79,7 +79,7 @@ def watch(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
     capture.when_imported("torch._inductor.codecache", imported)
 
 
-def guarded(capture: Capture, part: str, appeared: Callable[[], None]) -> None:
+def guarded(capture: Capture, part: str, appeared: Appeared) -> None:
     """Call ``appeared`` where the program is in the middle of something else."""
     with dynamo.unseen():
         capture.guard(part, appeared)

@@ -72,9 +72,8 @@ def install(capture: Capture) -> None:
     capture.engine.on_undo(PART, "devices", lambda: setattr(capture.works, "device", unwatched))
     capture.on_fork.append(device.forget)
     capture.poll(PART, device.poll, functools.partial(device.look, _LAST_LOOK_S))
-    capture.when_imported(
-        "torch.cuda.graphs", functools.partial(device.captures.watch, capture, PART)
-    )
+    watch_captures = functools.partial(device.captures.watch, capture, PART)
+    capture.when_imported("torch.cuda.graphs", watch_captures)
 
     def aborting(group: Any, *args: Any, **kwargs: Any) -> None:
         """It makes every operation look complete: what had not been before has failed."""
@@ -152,9 +151,8 @@ class DeviceOperations(Unwatched):
             if work is None:
                 self._unknown(operation)  # its wait would have been the end, and nobody can wait
             else:
-                self._waiting[operation.n] = weakref.ref(
-                    work, functools.partial(self._dropped, operation)
-                )
+                dropped = functools.partial(self._dropped, operation)
+                self._waiting[operation.n] = weakref.ref(work, dropped)
         elif (channel := self._channel(name)).off:
             self._unknown(operation)
         else:

@@ -69,18 +69,14 @@ def _kernel(
     def pass_on(keyset: Any, *args: Any) -> Any:
         return redispatch(keyset & after, *args)
 
-    def begin(
-        thread: ThreadState, keyset: Any, args: Args, kwargs: Any, frame: Any
-    ) -> Operation | None:
+    def begin(thread: ThreadState, _: Any, args: Args, __: Any, frame: Any) -> Operation | None:
         if kernels.off:
             return None
         operation = reader.begin(thread, args, frame)
         seen(operation.call)
         return operation
 
-    def returned(
-        thread: ThreadState, operation: Operation, keyset: Any, args: Any, result: Any
-    ) -> None:
+    def returned(thread: ThreadState, operation: Operation, _: Any, args: Any, result: Any) -> None:
         last = result[-1] if type(result) is tuple and result else result
         work = None if last is None or type(last) is tuple else unbox_work(last)
         issued(operation, work, reader.filled(args))
@@ -102,9 +98,8 @@ class _Reader:
         self._read_op = reduce_op_reader()
         given = schema_of(_NAMESPACE, row.operator).arguments
         names = [argument.name for argument in given]
-        self._slots = slots = [
-            "dummy" if name == "tensor" else arguments.slot_of(name) for name in names
-        ]
+        slots = ["dummy" if name == "tensor" else arguments.slot_of(name) for name in names]
+        self._slots = slots
         self._defaults = {
             slot: argument.default_value
             for slot, argument in zip(slots, given)

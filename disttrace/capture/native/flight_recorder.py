@@ -196,9 +196,8 @@ def unix_offset() -> tuple[int, int]:
 
 def from_binding(dump: Callable[..., bytes], question: Question) -> Answer:
     """By the Python binding, which keeps the GIL."""
-    asking = functools.partial(
-        dump, includeCollectives=True, includeStackTraces=False, onlyActive=question.active
-    )
+    which = {"includeCollectives": True, "includeStackTraces": False}
+    asking = functools.partial(dump, **which, onlyActive=question.active)
     # It is torch in this process that pickled.
     return _answer(asking, lambda text: pickle.loads(text).get("entries", []), record, question)
 
@@ -259,10 +258,8 @@ def record(entry: Mapping[str, Any]) -> Record:
         launch=(int(entry.get("collective_seq_id", 0)), int(entry.get("p2p_seq_id", 0))),
         state=str(entry.get("state", "")),
         retired=bool(entry.get("retired")),
-        discovered=int(entry["time_discovered_completed_ns"])
-        if entry.get("time_discovered_completed_ns")
-        else None,
-        timeout_ms=int(entry["timeout_ms"]) if entry.get("timeout_ms") else None,
+        discovered=int(entry.get("time_discovered_completed_ns") or 0) or None,
+        timeout_ms=int(entry.get("timeout_ms") or 0) or None,
         duration_ms=None if duration is None else float(duration),
     )
 

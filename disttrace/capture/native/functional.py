@@ -28,7 +28,7 @@ from disttrace.capture.native.kernels import WITHIN, Kernels, after_key, includi
 from disttrace.capture.native.operator_calls import OperatorCalls, before_cxx_issues, issuers
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.capture.wrapping.wrappers import Args, Function, wrap
+from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, wrap
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.operation import Call, Operation, ThreadState
 
@@ -116,12 +116,7 @@ class Issuing:
         return __call__
 
     def _within(
-        self,
-        key: Any,
-        original: Function,
-        operator: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, key: Any, original: Function, operator: Any, args: Args, kwargs: Kwargs
     ) -> Any:
         """Have the operator issued where the kernels on ``c10d`` see it, and learn of them."""
         cxx_callers.guarded(self._capture, self._part, self._called)
@@ -150,12 +145,7 @@ class Issuing:
             self._find(*key, call)
 
     def _find_plainly(
-        self,
-        name: str,
-        group: int,
-        values: tuple[Any, ...],
-        frame: types.FrameType,
-        call: Call | None = None,
+        self, name: str, group: int, values: Args, frame: types.FrameType, call: Call | None = None
     ) -> Call | None:
         """The call of an operator with these arguments at this place; ``call`` from now on."""
         place = self._capture.sites.place(frame)

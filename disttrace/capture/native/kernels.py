@@ -87,9 +87,8 @@ class Kernels:
             self._library = None
 
     def _undoable(self) -> None:
-        self._capture.engine.on_undo(
-            self._part, f"{self._namespace} kernels of {self.key}", self.remove
-        )
+        what = f"{self._namespace} kernels of {self.key}"
+        self._capture.engine.on_undo(self._part, what, self.remove)
 
     def _forked(self) -> None:
         """In a forked child: the thread that held it does not exist here."""

@@ -40,16 +40,14 @@ class Running:
     group: str | None
     stream: tuple[int, bool] | None
     seen: int  # when it was last known to run, on the clock of begins
-    entries: tuple[Key, ...] = ()
+    entries: Sequence[Key] = ()
     confirmed: bool = False  # the entries are from an answer that held all
     gone: int = 0  # when it was first absent from those that are not complete; 0: it is not
     misses: int = 0  # answers that held all entries, and none of its own
     stale: bool = False  # its entries were overwritten: nothing more will be heard of it
 
 
-def own(
-    running: Running, records: Collection[Record], *, claimed: Iterable[Key]
-) -> tuple[Key, ...]:
+def own(running: Running, records: Collection[Record], *, claimed: Iterable[Key]) -> Sequence[Key]:
     """The entries of ``running``, the newest of those that were coalesced into one launch.
 
     Entries of one launch (an uneven all_gather, a batch) have no events except for the last one,

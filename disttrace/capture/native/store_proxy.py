@@ -136,9 +136,7 @@ def _recorded(capture: Capture, row: Row, original: Callable[..., Any]) -> Calla
         told = key_and_size(capture.keys, row, args, kwargs)
         return store.begin(capture, frame, row, proxy._entry, "c++", told)
 
-    def returned(
-        thread: ThreadState, operation: Operation, proxy: Any, _: Any, result: Any
-    ) -> None:
+    def returned(thread: ThreadState, operation: Operation, _: Any, __: Any, result: Any) -> None:
         capture.recorder.end(operation, b',"n":%d' % size(result) if row.returns_value else b"")
 
     part = Part(capture, PART, on_issue=False)

@@ -6,6 +6,7 @@ argument: see ``_overriding``.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +66,7 @@ def wrap(
     name: str = "",
     nested: bool = False,
     alone: type | None = None,
+    above: int = 0,
 ) -> Function:
     """The wrapper of an operation, or of ``owner.name``: ``begin`` puts the begin on record, None:
     there is none.
@@ -73,16 +75,19 @@ def wrap(
     wrappers) is the same operation and passes, unless it is recorded ``nested``. From an object of
     the very class ``alone`` nothing comes back: a call that is made meanwhile is that of a signal
     handler, which runs before the wrapper does anything else, and is an operation of its own.
+    ``above``: frames of ours between the wrapper and the call.
     """
     core, direct = part.capture.recorder.core, {owner}
     threads, overrides = core.threads, _overriding(owner, name, direct)
+    elsewhere = functools.partial(_elsewhere, original)
 
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        thread = threads.state
+        thread, frame = threads.state, _frame(1 + above)
         inside = thread.inside
+        call = original if type(self) in direct or not overrides(self, frame) else elsewhere
         if (inside and not nested) or core.off:
-            return original(self, *args, **kwargs)
-        operation, ours, frame = None, None, _frame(1)
+            return call(self, *args, **kwargs)
+        operation = ours = None
         try:
             operation = begin(thread, self, args, kwargs, frame)
         except BaseException as error:
@@ -90,16 +95,13 @@ def wrap(
                 raise
             ours = error
         if operation is None:
-            result = original(self, *args, **kwargs)
+            result = call(self, *args, **kwargs)
             if ours is not None:  # what torch refuses, too, is no failure of ours
                 part.fail(ours)
             return result
         try:
             thread.inside = inside or type(self) is not alone
-            if type(self) in direct or not overrides(self, frame):
-                result = original(self, *args, **kwargs) if kwargs else original(self, *args)
-            else:
-                result = _elsewhere(original, self, args, kwargs)
+            result = call(self, *args, **kwargs) if kwargs else call(self, *args)
         except BaseException as error:
             thread.inside = inside
             part.capture.guard(part.name, part.failed, thread, operation, error)
@@ -189,6 +191,6 @@ def _overriding(owner: type, name: str, direct: set[type]) -> Callable[[Any, Any
     return overrides
 
 
-def _elsewhere(original: Function, thing: Any, args: Args, kwargs: Kwargs) -> Any:
+def _elsewhere(original: Function, thing: Any, /, *args: Any, **kwargs: Any) -> Any:
     """The original, from a frame of another name."""
     return original(thing, *args, **kwargs)
