@@ -19,6 +19,16 @@ from disttrace.recording.choice import NATIVE, PLAIN, native
 from disttrace.recording.operation import Call, Counter, Operation, Threads, ThreadState
 
 
+def take_out(table: dict[int, Operation], key: int, operation: Operation) -> bool:
+    """Whether ``operation`` stood there; of two threads that take it out, one finds it."""
+    if table.get(key) is not operation:
+        return False
+    taken = table.pop(key, None)
+    if taken is not None and taken is not operation:  # another came to that address meanwhile
+        table[key] = taken
+    return taken is operation
+
+
 class PlainCore:
     """Begins and ends of operations.
 
@@ -142,8 +152,8 @@ class PlainCore:
             return None
         return operation
 
-    def unfollow(self, operation: Operation) -> None:
-        """Nothing more is expected of its Work."""
+    def unfollow(self, operation: Operation, *, take_out: Callable[..., bool] = take_out) -> None:
+        """Nothing more is expected of its Work: also when globals are gone as the program ends."""
         operation.reference = None
         take_out(self.works, operation.work, operation)
         take_out(self.open, operation.work, operation)
@@ -160,16 +170,6 @@ class PlainCore:
         if operation.reference is reference:
             operation.reference = None
             self.dropped(operation)
-
-
-def take_out(table: dict[int, Operation], key: int, operation: Operation) -> bool:
-    """Whether ``operation`` stood there; of two threads that take it out, one finds it."""
-    if table.get(key) is not operation:
-        return False
-    taken = table.pop(key, None)
-    if taken is not None and taken is not operation:  # another came to that address meanwhile
-        table[key] = taken
-    return taken is operation
 
 
 def discard(line: bytes) -> None:

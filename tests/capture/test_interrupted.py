@@ -13,7 +13,7 @@ CALLS = 3000
 PROGRAM = """
 import signal, sys
 import disttrace
-disttrace.install(dir=sys.argv[1])
+disttrace.install(dir=sys.argv[1], core=sys.argv[3])
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -38,13 +38,14 @@ print(handled)
 """
 
 
-def test_every_operation_ends_once(tmp_path: Path) -> None:
+@EACH_CORE
+def test_every_operation_ends_once(tmp_path: Path, core: str) -> None:
     """What the handler issues takes nothing from the call that it interrupts.
 
     Inside the C++ part of a call that issues, a handler's operation passes as part of that call, so
     of those an unknown number is on record.
     """
-    outcome = preloaded("-c", PROGRAM, str(tmp_path), str(CALLS)).check()
+    outcome = preloaded("-c", PROGRAM, str(tmp_path), str(CALLS), core).check()
     assert outcome.stderr == ""
     handled = int(outcome.stdout)
     assert handled > 20

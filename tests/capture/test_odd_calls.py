@@ -235,3 +235,106 @@ def test_work_that_ddp_hands_to_its_reducer_is_not_forgotten(tmp_path: Path, cor
     (journal,) = read_journals(tmp_path)
     asked = [record.get("k") for record in journal.records if "o" in record and "l" not in record]
     assert asked == ["Reducer"] * 3
+
+
+FRAMELESS = """
+import sys, _thread
+from functools import partial
+from operator import methodcaller
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+group, tensor, store = dist.group.WORLD, torch.ones(2), dist.HashStore()
+work = group.allreduce([tensor], dist.AllreduceOptions())
+functional = torch.ops._c10d_functional
+for call, *args in (
+    (store.set, "key", "value"),
+    (store.set, "key", "value"),
+    (group.allreduce, [tensor], dist.AllreduceOptions()),
+    (group.allreduce, [tensor], dist.AllreduceOptions()),
+    (group.send, [tensor], 1, 0),
+    (work.wait,),
+    (dist.HashStore.__init__, dist.HashStore.__new__(dist.HashStore)),
+    (functional.all_reduce, tensor, "sum", group.group_name),
+    (functional.all_reduce, tensor, "sum", group.group_name),
+    (group._start_coalescing, tensor.device),
+):
+    over = _thread.allocate_lock()
+    over.acquire()
+    called = map(methodcaller("__call__"), (partial(call, *args), over.release))
+    _thread.start_new_thread(list, (called,))  # no Python code runs in that thread
+    over.acquire()
+print(store.get("key").decode())
+"""
+
+
+@EACH_CORE
+def test_calls_without_a_caller_in_python(tmp_path: Path, core: str) -> None:
+    """A new thread, or C++, calls the method itself: there is no stack, and that is all."""
+    program = ("-W", "ignore", "-c", FRAMELESS, str(tmp_path), core)
+    outcome = preloaded(*program).check()
+    assert outcome.stdout == "value\n"
+    assert "disttrace" not in outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    (journal,) = read_journals(tmp_path)
+    assert [op for op, _, _ in journal.operations()] == [
+        *("init_process_group", "HashStore", "all_reduce", "store.set", "store.set"),
+        *("all_reduce", "all_reduce", "send", "HashStore", "all_reduce", "all_reduce"),
+        *("coalescing_manager", "store.get"),
+    ]
+    calls = [call for call in journal.calls().values() if call.get("stack") is None]
+    assert {call["op"] for call in calls} == {
+        *("store.set", "all_reduce", "send", "HashStore", "coalescing_manager")
+    }
+
+
+OVERRIDDEN = """
+import datetime, sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+from torch._C._distributed_c10d import Work
+
+class Own(Work):
+    def wait(self, timeout=datetime.timedelta(0)):
+        print("own")
+        try:
+            return super().wait(datetime.timedelta(milliseconds=10))
+        except RuntimeError:
+            return timeout
+
+print(Own().wait(), Work.wait(Own(), datetime.timedelta(1)))
+"""
+
+
+@EACH_CORE
+def test_a_method_that_a_subclass_overrides(tmp_path: Path, core: str) -> None:
+    """Of an object that nobody knows, too: torch calls the override, and that the base class."""
+    outcome = preloaded("-c", OVERRIDDEN, str(tmp_path), core).check()
+    assert outcome.stdout == "own\nown\n0:00:00 True\n"
+
+
+UNCAUGHT = """
+import sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+work = dist.all_reduce(torch.ones(2), async_op=True)
+raise ValueError("the program's own")
+"""
+
+
+@EACH_CORE
+def test_a_work_that_dies_with_the_interpreter(tmp_path: Path, core: str) -> None:
+    """It goes after our globals have gone; what is shown is the program's exception."""
+    outcome = preloaded("-W", "ignore", "-c", UNCAUGHT, str(tmp_path), core)
+    assert outcome.code == 1
+    assert outcome.stderr.endswith("ValueError: the program's own\n")

@@ -84,8 +84,10 @@ class CallSites:
         self._torch = folder.rstrip(os.sep) + os.sep
         self.forget()
 
-    def stack(self, frame: types.FrameType) -> int | None:
+    def stack(self, frame: types.FrameType | None) -> int | None:
         """Number of the stack at ``frame``."""
+        if frame is None:
+            return None
         first = current = self._skip(frame)
         for _ in self._below:
             current = current.f_back or current

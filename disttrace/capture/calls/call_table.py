@@ -23,7 +23,7 @@ class Calls:
 
     def find(
         self,
-        frame: types.FrameType,
+        frame: types.FrameType | None,
         signature: tuple[Hashable, ...],
         define: Callable[[int | None], Made],
     ) -> Made:

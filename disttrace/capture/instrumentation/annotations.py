@@ -31,15 +31,13 @@ class Annotated(contextlib.ContextDecorator):
         self._capture = capture = self._current()
         if capture is None:
             return
-        frame, keys = sys._getframe(1), {"name": self._name, "async": False}
-        if frame.f_code.co_filename == contextlib.__file__ and frame.f_back is not None:
+        frame, keys = sys._getframe().f_back, {"name": self._name, "async": False}
+        if frame is not None and frame.f_code.co_filename == contextlib.__file__:
             frame = frame.f_back  # the caller of a decorated function
         begin = capture.begin_composed
         self._operation = capture.guard(PART, begin, frame, "annotate", self._name, keys=keys)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         operation, self._operation = self._operation, None
         if self._capture is not None:
             self._capture.leave(PART, operation, error)

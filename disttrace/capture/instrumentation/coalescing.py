@@ -43,7 +43,7 @@ class Batches:
         if thread.batches is None:
             thread.batches = {}
         thread.batches[entry.n] = []
-        operation = self._capture.begin_composed(sys._getframe(2), _OP, group=entry)
+        operation = self._capture.begin_composed(sys._getframe(1).f_back, _OP, group=entry)
         self._around[thread.number, entry.n] = operation
 
     def end(self, original: Callable[..., Any]) -> Callable[..., Any]:

@@ -119,9 +119,7 @@ def _backend(part: Part, owner: type, original: Function) -> Function:
     return wrap(part, original, begin, done, owner=owner, name="__init__")
 
 
-def _begin(
-    capture: Capture, frame: Any, op: str, given: dict[str, Any], *, store: int | None
-) -> Operation:
+def _begin(capture: Capture, frame: Any, op: str, given: Kwargs, *, store: int | None) -> Operation:
     keys = {"kind": CONSTRUCTOR, "store": store, "args": given or None, "async": False}
     key = (store, tuple(sorted(map(str, given.items()))))
     return capture.begin_alone(frame, op, key, keys)

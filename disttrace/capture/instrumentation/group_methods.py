@@ -31,7 +31,7 @@ def install(capture: Capture) -> None:
 
 def _wrapper(capture: Capture, op: str, original: Function) -> Function:
     def enter(group: Any, args: Any, kwargs: Any, frame: Any) -> Operation | None:
-        torchs = capture.sites.is_torch(frame.f_code.co_filename)
+        torchs = frame is not None and capture.sites.is_torch(frame.f_code.co_filename)
         if torchs or capture.recorder.threads.state.inside:
             return None
         return capture.begin_composed(frame, op, group=capture.groups.of(group))

@@ -110,8 +110,8 @@ def _called_back(capture: Capture, row: Row, make: Function, original: Function)
 
 def _asynchronous(capture: Capture, signature: arguments.Signature, frame: Any) -> bool | None:
     """Whether the public call left the waiting to its caller; None where that cannot be known."""
-    name = frame.f_code.co_name
-    if not capture.sites.is_torch(frame.f_code.co_filename):
+    name = frame.f_code.co_name if frame is not None else ""
+    if not (name and capture.sites.is_torch(frame.f_code.co_filename)):
         return bool(name != "monitored_barrier")  # the method itself was called
     if name in _WAITING:
         return False
@@ -134,5 +134,5 @@ def _sends_and_waits(capture: Capture, frame: Any) -> bool:
 
 def _async_local(frame: Any) -> bool | None:
     """The ``async_op`` argument of the calling torch function, where options do not carry it."""
-    value = frame.f_locals.get("async_op")
+    value = frame.f_locals.get("async_op") if frame is not None else None
     return value if isinstance(value, bool) else None

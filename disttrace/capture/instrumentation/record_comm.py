@@ -27,8 +27,8 @@ def install(capture: Capture) -> None:
     around: dict[int, Operation] = {}
     capture.on_fork.append(around.clear)
 
-    def named(frame: types.FrameType, name: str) -> None:
-        if frame.f_code.co_name != _OP:
+    def named(frame: types.FrameType | None, name: str) -> None:
+        if frame is None or frame.f_code.co_name != _OP:
             return
         if id(frame) in around:
             capture.leave(PART, around.pop(id(frame)))
@@ -37,6 +37,6 @@ def install(capture: Capture) -> None:
 
     def set_name(name: str) -> None:
         original(name)
-        capture.guard(PART, named, sys._getframe(1), str(name))
+        capture.guard(PART, named, sys._getframe().f_back, str(name))
 
     capture.engine.value(PART, c10d, _SETTER, set_name)

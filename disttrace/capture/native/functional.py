@@ -24,6 +24,7 @@ from disttrace.capture.calls.call_table import Calls
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.instrumentation.work import WaitPart
 from disttrace.capture.native import cxx_callers
+from disttrace.capture.native.cxx_callers import Appeared
 from disttrace.capture.native.kernels import WITHIN, Kernels, after_key, including, redispatch_of
 from disttrace.capture.native.operator_calls import OperatorCalls, before_cxx_issues, issuers
 from disttrace.capture.objects.groups import GroupEntry
@@ -43,9 +44,7 @@ _NO_TRAFFIC = {"fake"}
 class Issuing:
     """Calls of functional operators that communicate."""
 
-    def __init__(
-        self, capture: Capture, part: str, called: Callable[[], None], scripted: Callable[[], None]
-    ) -> None:
+    def __init__(self, capture: Capture, part: str, called: Appeared, scripted: Appeared) -> None:
         """``called`` puts the kernels of the key WITHIN in place, ``scripted`` those for all."""
         self._capture = capture
         self._part = part
@@ -84,8 +83,8 @@ class Issuing:
             try:
                 name, at = known[id(operator)]
                 group = None if kwargs else group_of(args[at])
-                if group is not None and group.n > 0:
-                    frame = frame_at(1)
+                frame = frame_at().f_back
+                if frame is not None and group is not None and group.n > 0:
                     call = find(name, group.n, args, frame)
                     if call is None:
                         key = name, group.n, args, frame

@@ -95,7 +95,7 @@ class Capture:
 
     def begin_alone(
         self,
-        frame: FrameType,
+        frame: FrameType | None,
         op: str,
         key: tuple[Hashable, ...],
         keys: Mapping[str, Any],
@@ -116,7 +116,7 @@ class Capture:
 
     def begin_composed(
         self,
-        frame: FrameType,
+        frame: FrameType | None,
         op: str,
         key: Hashable = None,
         *,

@@ -20,7 +20,7 @@ _frame = sys._getframe
 Function = Callable[..., Any]
 Args = tuple[Any, ...]  # positional arguments after the object
 Kwargs = dict[str, Any]
-# (object, positional arguments, keywords, the calling frame)
+# (object, positional arguments, keywords, the calling frame: None where C++ calls, or a new thread)
 Enter = Callable[[Any, Args, Kwargs, Any], "Operation | None"]
 # The same, after the thread that calls.
 Begin = Callable[[ThreadState, Any, Args, Kwargs, Any], "Operation | None"]
@@ -82,8 +82,12 @@ def wrap(
     elsewhere = functools.partial(_elsewhere, original)
 
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        thread, frame = threads.state, _frame(1 + above)
+        thread = threads.state
         inside = thread.inside
+        try:
+            frame = _frame(1 + above)
+        except ValueError:
+            frame = None
         call = original if type(self) in direct or not overrides(self, frame) else elsewhere
         if (inside and not nested) or core.off:
             return call(self, *args, **kwargs)
@@ -123,7 +127,7 @@ def compose(
     begins; ``left(operation, result, *arguments)`` is called once it is over."""
 
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        operation = capture.guard(part, enter, self, args, kwargs, sys._getframe(1))
+        operation = capture.guard(part, enter, self, args, kwargs, sys._getframe().f_back)
         try:
             result = original(self, *args, **kwargs)
         except BaseException as error:
@@ -183,10 +187,9 @@ def _overriding(owner: type, name: str, direct: set[type]) -> Callable[[Any, Any
         if getattr(type(thing), name, None) is getattr(owner, name, None):
             direct.add(type(thing))
             return False
-        code = frame.f_code
-        if code.co_name != name or not code.co_argcount:
+        if frame is None or frame.f_code.co_name != name or not frame.f_code.co_argcount:
             return True
-        return frame.f_locals.get(code.co_varnames[0]) is not thing
+        return frame.f_locals.get(frame.f_code.co_varnames[0]) is not thing
 
     return overrides
 
