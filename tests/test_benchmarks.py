@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.recorder import (
+    beside_version,
     child,
     ddp_step,
     journal_bytes,
@@ -256,6 +257,14 @@ def test_a_child_that_fails_is_reported_with_what_it_said() -> None:
     """The text holds the traceback, not only a code."""
     with pytest.raises(child.MeasurementFailed, match=r"AttributeError[^\n]*no_such_function"):
         child.measure("benchmarks.recorder.cases", "no_such_function", {}, timeout=120)
+
+
+def test_beside_another_version() -> None:
+    """Both of them record what they are called for; here the other one is this one."""
+    added = beside_version.compare("HEAD", turns=1, calls=50)
+    assert "send" in added
+    told = beside_version.text("HEAD", 1, {"send": {"that": 2000.0, "this": 3000.0}})
+    assert re.search(r"\| 1\.50 \(1\.50 to 1\.50\) +\| \*\*not met\*\* \|", told)
 
 
 # -- the command line ------------------------------------------------------------------------------

@@ -79,9 +79,8 @@ def _beginning(
     told: Callable[[Args, Kwargs], bytes] | None,
 ) -> Begin:
     """Looks the call up by its object's number and place, and what else tells calls apart."""
-    sites, core_begin = part.capture.sites, part.capture.recorder.core.begin
-    place, calls = sites.place, Calls(sites)
-    known = calls.get
+    capture, calls = part.capture, Calls(part.capture.sites)
+    place, known, core_begin = capture.sites.place, calls.get, capture.recorder.core.begin
 
     def begin(thread: ThreadState, owner: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
         key, call = None, None
@@ -138,11 +137,12 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
 
     def wait(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         thread = threads.state
-        waited = thread.waited
-        usual = waited and waited[-1].work == id(self) and type(self) is alone
-        if not usual or args or kwargs or thread.inside or core.off:
+        operation = thread.waited[-1] if thread.waited else None
+        if operation is None or operation.work != id(self) or type(self) is not alone or args:
             return any_wait(self, *args, **kwargs)
-        operation = waited.pop()  # the public call that issued it waits for it
+        if kwargs or thread.inside or core.off:
+            return any_wait(self, *args, **kwargs)
+        thread.waited.remove(operation)  # the public call that issued it waits for it
         try:
             result = original(self)
         except BaseException as error:
