@@ -252,6 +252,7 @@ dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 group, tensor, store = dist.group.WORLD, torch.ones(2), dist.HashStore()
 work = group.allreduce([tensor], dist.AllreduceOptions())
 functional = torch.ops._c10d_functional
+coalesces = hasattr(dist.AllreduceOptions, "asyncOp")  # fake does not on torch 2.5
 for call, *args in (
     (store.set, "key", "value"),
     (store.set, "key", "value"),
@@ -262,14 +263,14 @@ for call, *args in (
     (dist.HashStore.__init__, dist.HashStore.__new__(dist.HashStore)),
     (functional.all_reduce, tensor, "sum", group.group_name),
     (functional.all_reduce, tensor, "sum", group.group_name),
-    (group._start_coalescing, tensor.device),
+    *([(group._start_coalescing, tensor.device)] * coalesces),
 ):
     over = _thread.allocate_lock()
     over.acquire()
     called = map(methodcaller("__call__"), (partial(call, *args), over.release))
     _thread.start_new_thread(list, (called,))  # no Python code runs in that thread
     over.acquire()
-print(store.get("key").decode())
+print(store.get("key").decode(), coalesces)
 """
 
 
@@ -278,18 +279,19 @@ def test_calls_without_a_caller_in_python(tmp_path: Path, core: str) -> None:
     """A new thread, or C++, calls the method itself: there is no stack, and that is all."""
     program = ("-W", "ignore", "-c", FRAMELESS, str(tmp_path), core)
     outcome = preloaded(*program).check()
-    assert outcome.stdout == "value\n"
+    assert outcome.stdout.startswith("value ")
+    batches = ["coalescing_manager"] * (outcome.stdout == "value True\n")
     assert "disttrace" not in outcome.stderr
     assert "Traceback" not in outcome.stderr
     (journal,) = read_journals(tmp_path)
     assert [op for op, _, _ in journal.operations()] == [
         *("init_process_group", "HashStore", "all_reduce", "store.set", "store.set"),
         *("all_reduce", "all_reduce", "send", "HashStore", "all_reduce", "all_reduce"),
-        *("coalescing_manager", "store.get"),
+        *(*batches, "store.get"),
     ]
     calls = [call for call in journal.calls().values() if call.get("stack") is None]
     assert {call["op"] for call in calls} == {
-        *("store.set", "all_reduce", "send", "HashStore", "coalescing_manager")
+        *("store.set", "all_reduce", "send", "HashStore", *batches)
     }
 
 
