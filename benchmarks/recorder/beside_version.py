@@ -1,13 +1,14 @@
 """What the plain core adds beside another version of disttrace, process by process in turns.
 
 python benchmarks/recorder/beside_version.py               beside 995f57d, whose wrappers were text
-                                                           that was compiled (five minutes)
+                                                           that was compiled (two minutes)
 python benchmarks/recorder/beside_version.py --version REVISION --turns 5
 python benchmarks/recorder/beside_version.py --write       and put it into docs/benchmarks.md
 
 Two versions cannot be in one process, so the untraced program, that version and this one take
 turns. Of each process the fastest of some rounds counts, of the turns the median: the figure is
-what a version adds to the untraced program of the same turn.
+what a version adds to the untraced program of the same turn. The operations stand here once more:
+``cases.py`` and ``child.py`` bring this tree's modules with them, and its disttrace.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import json
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,7 @@ def in_child(calls: int) -> dict[str, float]:
     if sys.argv[2]:
         import disttrace
 
+        assert Path(disttrace.__file__).parents[1] == Path(sys.argv[4]), "that is another version"
         disttrace.install(dir=sys.argv[2])
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     store, tensor, gathered = dist.HashStore(), torch.ones(64), torch.ones(256)
@@ -88,6 +90,7 @@ def child(tree: Path | None, calls: int) -> dict[str, float]:
             PYTHONPATH=path, OMP_NUM_THREADS="1", DISTTRACE_CORE="python", DISTTRACE_HEARTBEAT="0"
         )
         command = [sys.executable, __file__, "--child", folder if tree else "", str(calls)]
+        command.append(str(tree))
         found: dict[str, float] = json.loads(run_program(command, environ, 300.0).check().stdout)
         return found
 
@@ -95,12 +98,12 @@ def child(tree: Path | None, calls: int) -> dict[str, float]:
 def unpacked(revision: str, folder: Path) -> Path:
     """The files of ``revision`` of this repository."""
     archive = subprocess.run(
-        ["git", "archive", revision, "disttrace", "viewer"],
+        ["git", "archive", "--format=zip", revision, "disttrace", "viewer"],
         cwd=ROOT,
         capture_output=True,
         check=True,
     )
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+    with zipfile.ZipFile(io.BytesIO(archive.stdout)) as files:
         files.extractall(folder)
     return folder
 
