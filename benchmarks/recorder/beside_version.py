@@ -7,8 +7,7 @@ python benchmarks/recorder/beside_version.py --write       and put it into docs/
 
 Two versions cannot be in one process, so the untraced program, that version and this one take
 turns. Of each process the fastest of some rounds counts, of the turns the median: the figure is
-what a version adds to the untraced program of the same turn. The operations stand here once more:
-``cases.py`` and ``child.py`` bring this tree's modules with them, and its disttrace.
+what a version adds to the untraced program of the same turn.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,9 +36,11 @@ def in_child(calls: int) -> dict[str, float]:
     """Nanoseconds of CPU time per operation in this process, traced by whatever it imports."""
     import gc
 
-    import torch
     import torch.distributed as dist
     from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    sys.path.append(str(ROOT))  # behind the tree, of which disttrace is
+    from benchmarks.recorder import cases
 
     if sys.argv[2]:
         import disttrace
@@ -47,34 +48,21 @@ def in_child(calls: int) -> dict[str, float]:
         assert Path(disttrace.__file__).parents[1] == Path(sys.argv[4]), "that is another version"
         disttrace.install(dir=sys.argv[2])
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
-    store, tensor, gathered = dist.HashStore(), torch.ones(64), torch.ones(256)
-    # Newer torches warn at each call of the old name, which costs more than the call.
-    all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-    operations: dict[str, Callable[[], object]] = {
-        "all_reduce": lambda: dist.all_reduce(tensor),
-        "all_reduce, async and wait": lambda: dist.all_reduce(tensor, async_op=True).wait(),
-        "broadcast": lambda: dist.broadcast(tensor, 0),
-        "all_gather_into_tensor": lambda: all_gather(gathered, tensor),
-        "barrier": lambda: dist.barrier(),
-        "send": lambda: dist.send(tensor, 1),
-        "recv": lambda: dist.recv(tensor, 1),
-        "isend and wait": lambda: dist.isend(tensor, 1).wait(),
-        "HashStore set": lambda: store.set("step/17", "ready"),
-        "HashStore get": lambda: store.get("step/17"),
-    }
-    operations["HashStore set"]()
+    store = dist.HashStore()
+    measured = [*cases.python_issued(dist.group.WORLD), *cases.messages(1)]
+    measured += cases.store_operations(store, store)[:2]
+    store.set("step/17", "ready")
     gc.disable()
     taken: dict[str, float] = {}
     for number in range(ROUNDS + 1):  # the first one fills caches
-        for name, operation in operations.items():
+        for case in measured:
             begun = time.thread_time_ns()
-            for _ in range(calls):
-                operation()
+            case.loop(calls)
             each = (time.thread_time_ns() - begun) / calls
             if number:
-                taken[name] = min(taken.get(name, each), each)
+                taken[case.name] = min(taken.get(case.name, each), each)
     if sys.argv[2]:
-        begun_in_all = (ROUNDS + 1) * calls * len(operations)
+        begun_in_all = (ROUNDS + 1) * calls * len(measured)
         recorded = sum(path.read_bytes().count(b'\n{"b":') for path in Path(sys.argv[2]).iterdir())
         assert recorded >= begun_in_all, f"{recorded} of {begun_in_all} begins: it is not fast"
     return taken
