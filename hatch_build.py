@@ -1,8 +1,8 @@
-"""Compiles the native core where a wheel is built, or an editable install made.
+"""Compiles what is C where a wheel is built, or an editable install made.
 
 Without a C compiler, or with one that fails, the wheel is the pure one: the plain core records
 then, and `disttrace info` says so. `DISTTRACE_COMPILED=0` asks for that wheel. As a program it
-compiles the core in place: `python hatch_build.py`.
+compiles in place: `python hatch_build.py`. Each `disttrace/**/_NAME.c` is one module.
 """
 
 from __future__ import annotations
@@ -22,53 +22,64 @@ if __name__ == "__main__":  # where nobody builds a wheel, hatchling need not be
 else:
     from hatchling.builders.hooks.plugin.interface import BuildHookInterface as Interface
 
-SOURCE = Path("disttrace", "recording", "_fast.c")
 _OFF = frozenset({"0", "off", "false", "no"})
 _SECONDS = 300
 
 
 class CustomBuildHook(Interface):
-    """Adds the compiled core to the wheel, which then bears this interpreter's tag."""
+    """Adds what was compiled to the wheel, which then bears this interpreter's tag."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called by hatchling before the wheel is put together."""
         if self.target_name != "wheel":
             return
         made, why = compiled(Path(self.root))
-        if made is None:
-            self.app.display_info(f"disttrace: without the native core, {why}")
+        if not made:
+            self.app.display_info(f"disttrace: without its compiled parts, {why}")
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["artifacts"].append(f"/{made.relative_to(self.root).as_posix()}")
+        build_data["artifacts"] += [f"/{m.relative_to(self.root).as_posix()}" for m in made]
 
 
-def compiled(root: Path) -> tuple[Path | None, str]:
-    """The compiled core below ``root``, or None and the reason."""
-    made = root / SOURCE.with_name("_fast" + (sysconfig.get_config_var("EXT_SUFFIX") or ".so"))
-    made.unlink(missing_ok=True)  # one of another source, or another compiler
+def compiled(root: Path) -> tuple[list[Path], str]:
+    """All that was compiled below ``root``, or nothing and the reason."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
+    sources = sorted(root.glob("disttrace/**/_*.c"))
+    made = [source.with_name(source.stem + suffix) for source in sources]
     reason = _refused()
-    if reason is not None:
-        return None, reason
+    for source, target in zip(sources, made, strict=True):
+        target.unlink(missing_ok=True)  # one of another source, or another compiler
+        reason = reason or _fails(source, target)
+    if reason is None:
+        return made, "built"
+    for target in made:  # all or nothing: the parts were tried together
+        target.unlink(missing_ok=True)
+    return [], reason
+
+
+def _fails(source: Path, target: Path) -> str | None:
+    """Compile one module; why it fails."""
     command = [
         *shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"),
+        *shlex.split(sysconfig.get_config_var("CFLAGS") or ""),  # as the interpreter was
         *("-O3", "-fPIC", "-fwrapv", "-DNDEBUG", "-Wall", "-Wextra", "-shared"),
         *("-Wno-missing-field-initializers", "-Wno-cast-function-type"),
         *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()),
         f"-I{sysconfig.get_path('include')}",
-        f"-DDISTTRACE_SOURCE={zlib.crc32((root / SOURCE).read_bytes()) & 0x7FFFFFFF}",
+        f"-DDISTTRACE_SOURCE={zlib.crc32(source.read_bytes()) & 0x7FFFFFFF}",
         *shlex.split(os.environ.get("CFLAGS", "")),
-        str(root / SOURCE),
-        *("-o", str(made)),
+        str(source),
+        *("-o", str(target)),
+        *shlex.split(os.environ.get("LDFLAGS", "")),
     ]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
-        return None, f"there is no C compiler ({type(error).__name__}: {error})"
+        return f"there is no C compiler ({type(error).__name__}: {error})"
     if done.returncode != 0:
-        made.unlink(missing_ok=True)
-        return None, f"{command[0]} fails: {done.stderr.strip()[-400:]}"
-    return made, "built"
+        return f"{command[0]} fails: {done.stderr.strip()[-400:]}"
+    return None
 
 
 def _refused() -> str | None:
@@ -86,5 +97,6 @@ def _refused() -> str | None:
 
 if __name__ == "__main__":
     found, said = compiled(Path(__file__).resolve().parent)
-    print(f"{found} is built" if found else f"no native core: {said}")  # noqa: T201 - a program
-    raise SystemExit(found is None)
+    said = "\n".join(f"{one} is built" for one in found) or f"nothing is compiled: {said}"
+    print(said)  # noqa: T201 - a program
+    raise SystemExit(not found)

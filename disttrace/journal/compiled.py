@@ -1,0 +1,34 @@
+"""Loads the parts that are compiled, each beside its source; needs only the standard library.
+
+Any of them may be absent: nothing was compiled, or not for this interpreter. Whoever loads one says
+what there is not without it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import zlib
+from typing import Any
+
+_ROOT = os.path.dirname(os.path.dirname(__file__))
+
+
+def load(name: str) -> Any:
+    """The compiled module ``disttrace.NAME``. Raises ImportError where it was not built, or not for
+    this interpreter, or from another source."""
+    module: Any = importlib.import_module(f"disttrace.{name}")
+    source = checksum(name)
+    if source is not None and getattr(module, "SOURCE", None) != source:
+        raise ImportError("it was built from another source: python hatch_build.py builds it")
+    return module
+
+
+def checksum(name: str) -> int | None:
+    """The checksum of the source beside us: an editable install may keep what was compiled from
+    an older one. The build hook works it out alike."""
+    try:
+        with open(os.path.join(_ROOT, *name.split(".")) + ".c", "rb") as source:
+            return zlib.crc32(source.read()) & 0x7FFFFFFF
+    except OSError:
+        return None  # somebody installed the module without its source
