@@ -26,7 +26,7 @@ CHECKED = disttrace viewer tests examples benchmarks hatch_build.py
 ON_CORES = tests/recording tests/capture tests/robustness/test_uninstall.py tests/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz stress memory test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench bench-viewer docs clean sanitize test-cores native
+.PHONY: help setup demo test fuzz stress red-team memory test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench bench-viewer docs clean sanitize test-cores native
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -124,6 +124,9 @@ sanitize: $(STAMP) ## recorder's tests and a stress program on a core with ASan 
 	PYTHONPATH=. $(SANITIZED) $(BIN)/python -W ignore tests/reliability/stress.py build/stress c 20
 	$(BIN)/python hatch_build.py
 	@if [ -e build/.failed ]; then rm build/.failed; exit 1; fi
+
+red-team: $(STAMP) ## programs that look for us, untraced and traced, compared
+	$(BIN)/python tests/reliability/red_team.py
 
 torch-suite: $(STAMP) ## all of PyTorch's own distributed tests, plain and traced, compared
 	cd tests && PYTHONPATH=. ../$(BIN)/python -m torch_suite.compare

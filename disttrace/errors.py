@@ -8,6 +8,7 @@ signal handler or Ctrl-C may strike while our code runs, and those go on to the 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import types
@@ -17,6 +18,8 @@ from disttrace import redact
 
 HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 """Where our own files are: frames and exceptions of these are ours, and never the user's."""
+
+_PATIENCE_MS = 200  # for whoever reads stderr and has much to do
 
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
@@ -112,9 +115,41 @@ class Reporter:
         if part in self._said:
             return False
         self._said.add(part)
-        try:
-            sys.stderr.write(f"disttrace: {redact.current.text(sentence)}\n")
-            sys.stderr.flush()
-        except (OSError, ValueError, AttributeError):
-            pass  # stderr is closed or was taken away: there is nobody left to tell
+        tell(f"disttrace: {redact.current.text(sentence)}\n")
         return True
+
+
+def tell(lines: str) -> None:
+    """Write whole lines to stderr where somebody takes them at once; else they are lost.
+
+    Nobody may read a pipe that is full, and a terminal may stop whoever writes to it from the
+    background: neither may hold up a program that itself says nothing.
+    """
+    stream: Any = sys.stderr
+    try:
+        genuine = stream is getattr(sys, "__stderr__", None)
+        fd = stream.fileno() if genuine else -1
+        if fd >= 0:
+            stream.flush()
+            _write(fd, lines.encode(stream.encoding or "utf-8", "backslashreplace"))
+        else:  # the program put something of its own there
+            stream.write(lines)
+            stream.flush()
+    except (OSError, ValueError, AttributeError):
+        pass  # stderr is closed or was taken away: there is nobody left to tell
+
+
+def _write(fd: int, data: bytes) -> None:
+    # Of a pipe that can be written to at all, so much is free.
+    pieces = [data[at : at + select.PIPE_BUF] for at in range(0, len(data), select.PIPE_BUF)]
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+        for piece in pieces:
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            if not poll.poll(_PATIENCE_MS):
+                return
+            os.write(fd, piece)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)

@@ -16,6 +16,7 @@ from disttrace.journal.format import HEARTBEAT_NS
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.stack_sampler import Stacks
 from disttrace.lifecycle.voice import Voice
+from disttrace.recording import background
 
 PART = "heartbeats and stacks"
 NAME = "disttrace-live"
@@ -62,7 +63,7 @@ class Live:
         self._stopping = False
         thread = threading.Thread(target=self._run, name=NAME, daemon=True)
         try:
-            thread.start()
+            background.start(thread)
         except RuntimeError:  # no more threads, or the interpreter is about to finalize
             return
         self._thread = thread

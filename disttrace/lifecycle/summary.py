@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from collections.abc import Callable
 
+from disttrace import errors
 from disttrace.config import Config
 from disttrace.identity import AGENT, Identity, file_part
 from disttrace.journal.format import DEFS_SUFFIX
@@ -49,12 +49,12 @@ class Summary:
             shown = os.path.relpath(folder)
             shown = folder if shown.startswith("..") else shown
             noun = "journal" if count == 1 else "journals"
-            sys.stderr.write(
+            errors.tell(
                 f"disttrace: {count} {noun} in {shown}; what happened: disttrace view {shown}; "
                 f"what is wrong: disttrace diagnose {shown}\n"
             )
-        except (OSError, ValueError, AttributeError):
-            pass  # the folder is gone, or nobody listens
+        except (OSError, ValueError):
+            pass  # the folder is gone
 
     def _launched(self, identity: Identity) -> bool:
         """Whether this process is where the job began, as far as it can know by itself: torchrun's

@@ -10,11 +10,11 @@ import atexit
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from disttrace import errors
 from disttrace.identity import AGENT, Identity
 from disttrace.journal.format import is_own, opened_own
 from disttrace.journal.progress import Progress
@@ -195,8 +195,4 @@ def _print(lines: object) -> None:
     """In one write, so that lines of other processes do not come between."""
     if not isinstance(lines, list):
         return
-    text = "".join(f"disttrace: {line}\n" for line in lines)
-    try:
-        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode("utf-8", "replace"))
-    except (OSError, ValueError):
-        pass  # stderr is closed: there is nobody to tell
+    errors.tell("".join(f"disttrace: {line}\n" for line in lines))

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from disttrace.recording import background
+
 _T = TypeVar("_T")
 _LIFE_S = 5.0  # without a question
 _NAME = "disttrace-device"
@@ -35,7 +37,7 @@ class Asker(Generic[_T]):
                 return
             self._running = True
         try:
-            threading.Thread(target=self._run, name=_NAME, daemon=True).start()
+            background.start(threading.Thread(target=self._run, name=_NAME, daemon=True))
         except RuntimeError:  # no more threads, or the interpreter is about to finalize
             self._running = False
 

@@ -1,0 +1,67 @@
+"""What the programs share: a group of one, a stall, and a child that is a program of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+STALL_S = float(os.environ.get("ATTACK_STALL", "2"))
+
+
+def group(*, backend: str = "gloo") -> Any:
+    """A default group of one, after a first collective: torch.distributed."""
+    import torch.distributed as dist
+
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    reduce(dist)
+    return dist
+
+
+def reduce(dist: Any, times: int = 1) -> float:
+    """So many all_reduces; the last one's result."""
+    import torch
+
+    tensor = torch.ones(4)
+    for _ in range(times):
+        dist.all_reduce(tensor)
+    return float(tensor.sum())
+
+
+def stall(limits: float = 2.0) -> None:
+    """Stand still for so many times the limit, without an interrupted sleep being shorter."""
+    until = time.monotonic() + limits * STALL_S
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(left)
+
+
+def say(**facts: object) -> None:
+    """Print facts that must be equal with and without tracing."""
+    for name, value in facts.items():
+        sys.stdout.write(f"{name} {value}\n")
+    sys.stdout.flush()
+
+
+def command(attack: str) -> list[str]:
+    """The command of another function of a theme."""
+    return [sys.executable, "-m", "reliability.attacks", attack]
+
+
+def child(attack: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run another function of a theme as a program of its own, to its end or for a minute."""
+    options = {"timeout": 60, "text": True, **options}
+    return subprocess.run(command(attack), check=False, **options)
+
+
+def descriptors() -> dict[int, str]:
+    """What each open descriptor is."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = str(Path("/proc/self/fd", name).readlink())
+        except OSError:
+            continue  # the one that lists
+    return found

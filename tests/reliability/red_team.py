@@ -1,0 +1,139 @@
+"""Runs programs that look for us, untraced and traced, and compares what came of them.
+
+python tests/reliability/red_team.py                     all of them, on both cores
+python tests/reliability/red_team.py --match children    those of a theme, or one
+python tests/reliability/red_team.py --core python --show
+
+Each program (tests/reliability/attacks/) says in its docstring what it may count on. It runs
+without disttrace until it did the same twice, so that what differs by itself is not compared, and
+then traced, with a limit so short that its stalls are told. What it prints, its exit code and the
+files in its folder have to be the same; what disttrace says on stderr is shown with ``--show``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+
+from support.processes import clean_environ, companions, run_program  # noqa: E402
+
+ATTACKS = Path(__file__).with_name("attacks")
+LONGEST_S = 150.0
+LEFT_S = 20.0
+CORES = ("c", "python")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of a program: facts by name, and what disttrace said."""
+
+    facts: dict[str, str]
+    said: tuple[str, ...]
+
+
+def attacks() -> Iterator[str]:
+    """``theme.name`` of each."""
+    for path in sorted(ATTACKS.glob("[!_]*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if (
+                path.stem != "ground"
+                and isinstance(node, ast.FunctionDef)
+                and not node.name.startswith("_")
+            ):
+                yield f"{path.stem}.{node.name}"
+
+
+def run(attack: str, stall_s: float, **variables: str) -> Run:
+    """One run in a folder of its own; what is left of us afterwards is a fact, too."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "work").mkdir()
+        env = clean_environ(OMP_NUM_THREADS="1", ATTACK_STALL=str(stall_s), **variables)
+        env["PYTHONPATH"] = os.pathsep.join((env["PYTHONPATH"], str(TESTS)))
+        env["DISTTRACE_STALL"] = str(stall_s)
+        env["DISTTRACE_DIR"] = str(folder / "journals")
+        env.pop("PYTHONFAULTHANDLER", None)
+        line = [sys.executable, "-m", "reliability.attacks", attack]
+        done = run_program(line, env, LONGEST_S, cwd=folder / "work")
+        facts = {f"line {n}": text for n, text in enumerate(done.stdout.splitlines())}
+        errors = done.stderr.splitlines()
+        facts["exit code"] = "it hung" if done.hung else str(done.code)
+        facts["errors"] = " / ".join(x for x in errors if _is_error(x))
+        facts["files"] = " ".join(
+            sorted(p.name for p in (folder / "work").iterdir() if p.name != "disttrace-out")
+        )
+        until = time.monotonic() + LEFT_S
+        while companions(folder) and time.monotonic() < until:
+            time.sleep(0.2)
+        facts["processes left"] = str(len(companions(folder)))
+        return Run(facts, tuple(x for x in errors if x.startswith("disttrace")))
+
+
+def _is_error(line: str) -> bool:
+    """A last line of a traceback, or the interpreter's own."""
+    head = line.split(":")[0]
+    return line.startswith("Fatal Python") or (head.isidentifier() and head.endswith("Error"))
+
+
+def judged(attack: str, stall_s: float, cores: tuple[str, ...]) -> dict[str, list[str]]:
+    """By core: what differs from the runs without us, and what was said."""
+    first, second = (run(attack, stall_s, DISTTRACE="0") for _ in range(2))
+    steady = {k: v for k, v in first.facts.items() if second.facts.get(k) == v}
+    odd = set(first.facts) ^ set(second.facts) | {
+        k for k in first.facts if second.facts.get(k) != first.facts[k]
+    }
+    found: dict[str, list[str]] = {"": [f"differs by itself: {k}" for k in sorted(odd)]}
+    for core in cores:
+        traced = run(attack, stall_s, DISTTRACE="1", DISTTRACE_CORE=core)
+        names = (steady.keys() | traced.facts.keys()) - odd
+        found[core] = [
+            f"{name}: {steady.get(name)} -> {traced.facts.get(name)}"
+            for name in sorted(names)
+            if steady.get(name) != traced.facts.get(name)
+        ]
+        found[""] += [f"{core}: {line}" for line in traced.said]
+    return found
+
+
+def main() -> int:
+    """The exit code: 1 where tracing changed a program."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--match", default="", help="only attacks whose name has this in it")
+    parser.add_argument("--core", choices=CORES, help="this core only")
+    parser.add_argument("--stall", type=float, default=2.0, help="the limit, in seconds")
+    parser.add_argument("--jobs", type=int, default=2, help="so many at a time")
+    parser.add_argument("--show", action="store_true", help="also what disttrace said")
+    args = parser.parse_args()
+    cores = (args.core,) if args.core else CORES
+    names = [name for name in attacks() if args.match in name]
+    wrong = 0
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for name, found in zip(
+            names, pool.map(lambda one: judged(one, args.stall, cores), names), strict=True
+        ):
+            bad = {core: what for core, what in found.items() if core and what}
+            wrong += bool(bad)
+            print(f"{'CHANGED' if bad else 'same':8} {name}", flush=True)
+            for core, what in bad.items():
+                for line in what:
+                    print(f"         {core}: {line}"[:400], flush=True)
+            if args.show:
+                for line in found[""]:
+                    print(f"         ({line})"[:300], flush=True)
+    print(f"{len(names)} attacks, {wrong} changed a program")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""Some of the programs that look for us, and a silent one that nobody listens to."""
+
+from __future__ import annotations
+
+import pytest
+
+from reliability.red_team import attacks, run
+
+SLICE = (
+    "signals.waited_for_by_main",
+    "files.errors_into_a_full_pipe",
+    "files.background_of_a_terminal",
+    "torch_state.function_modes",
+)
+
+
+@pytest.mark.parametrize("attack", SLICE)
+def test_a_program_is_what_it_was(attack: str) -> None:
+    """Its output, its exit code, its files and its processes are those of an untraced run."""
+    assert attack in set(attacks())
+    bare = run(attack, 0.5, DISTTRACE="0")
+    traced = run(attack, 0.5, DISTTRACE="1")
+    assert "line 0" in bare.facts
+    assert traced.facts == bare.facts
+
+
+def test_there_are_enough_of_them() -> None:
+    """Each has a docstring's promise, and one name."""
+    found = list(attacks())
+    assert len(found) == len(set(found)) > 60
