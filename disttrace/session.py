@@ -26,6 +26,7 @@ from disttrace.identity import (
     process_record,
 )
 from disttrace.journal.format import DEF, FORMAT
+from disttrace.journal.own_file import OfParent
 from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.writer import Journal
@@ -66,6 +67,7 @@ class Session:
             open_journal=self._open_journal,
             opening=self._opening,
             on_failure=self._journal_failed,
+            on_loss=self._segment_lost,
             core=choice.choose(config.core)[0],
         )
         self.capture = Capture(self.recorder, reporter, stack_depth=config.stack_depth)
@@ -232,6 +234,8 @@ class Session:
 
     def _journal_failed(self, error: BaseException) -> None:
         """Writing is over: say so once and get out of the program's way."""
+        if isinstance(error, OfParent):
+            return  # nothing is known of such a copy's locks: stderr's may be held for ever
         journal = f"its journal in {self.config.dir}"
         if isinstance(error, SlowWrites):
             self._leave_word()
@@ -242,6 +246,13 @@ class Session:
             "journal", f"tracing is off in process {os.getpid()}: {why}; the program goes on"
         )
         self.capture.engine.undo()
+
+    def _segment_lost(self, why: str) -> None:
+        self._reporter.say(
+            "segments",
+            f"a file of the journal of process {os.getpid()} in {self.config.dir} is lost ({why}); "
+            "it goes on in the next one",
+        )
 
     def _leave_word(self) -> None:
         """One more write to a slow journal: without it the process would look as if it had died."""

@@ -18,7 +18,12 @@ from disttrace.journal.slow_writes import WriteBudget
 PRIVATE = 0o600
 """Permissions of files unless DISTTRACE_FILE_MODE says otherwise: nobody else reads them."""
 
-_lseek, _clock = os.lseek, time.perf_counter_ns
+_lseek, _getpid, _clock = os.lseek, os.getpid, time.perf_counter_ns
+
+
+class OfParent(OSError):  # noqa: N818 - what it is, in one word
+    """This process is a copy that a library forked, without Python's hooks: its files are those of
+    the process that it was copied from."""
 
 
 class OwnFile:
@@ -33,6 +38,7 @@ class OwnFile:
         self._end = 0  # where the descriptor stands: after all that was written
         self._path, self._flags = path, flags
         self._fd = _create(path, flags, mode)
+        self._process = _getpid()
         self._identity = _identity(os.fstat(self._fd))
 
     def is_ours(self) -> bool:
@@ -44,6 +50,8 @@ class OwnFile:
 
     def checked(self) -> int:
         """The descriptor. Raises OSError where it is not ours and the file cannot be had again."""
+        if _getpid() != self._process:
+            raise OfParent(errno.EBADF, os.strerror(errno.EBADF))
         if not self.is_ours():
             self._fd = -1
             fd = os.open(self._path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -61,6 +69,8 @@ class OwnFile:
         ours still: a file that the program opened does not stand just there (but at the beginning,
         where every one stands, we look), a socket nowhere.
         """
+        if _getpid() != self._process:
+            self.checked()
         fd = self._fd
         try:
             stands = _lseek(fd, 0, os.SEEK_CUR)
@@ -77,9 +87,10 @@ class OwnFile:
         if budget is not None:
             budget.wrote(begun)
 
-    def is_deleted(self) -> bool:
-        """Whether it has no name any more: what is written now reaches nobody. Raises OSError."""
-        return os.fstat(self.checked()).st_nlink == 0
+    def size(self) -> int | None:
+        """In bytes; None: it has no name any more. Raises OSError."""
+        status = os.fstat(self.checked())
+        return status.st_size if status.st_nlink else None
 
     def close(self) -> None:
         """Let go of it; nothing where it is not ours any more. Raises OSError."""

@@ -1,10 +1,11 @@
 """One segment file: lines of bytes that are with the kernel when ``put`` returns.
 
 Two mechanisms with one face. A *mapped* segment stores into a shared mapping whose blocks were
-reserved: a third of the price of a system call per line. Storing into a mapping whose blocks are
-missing kills the process with SIGBUS, so it is used only on file systems known to honour
-``posix_fallocate``; everywhere else (network and FUSE file systems, btrfs, unknown ones) a segment
-is *written*, one system call per line.
+reserved: a third of the price of a system call per line. A store where blocks are missing is
+SIGBUS, so it is used only on file systems known to honour ``posix_fallocate``, and only where what
+survives a SIGBUS was compiled (``windows.py``): anybody may shorten a file. Everywhere else
+(network and FUSE file systems, btrfs, unknown ones) a segment is *written*, one system call per
+line.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Protocol
 
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.slow_writes import WriteBudget
+from disttrace.journal.windows import Guard, MakeWindow, PlainWindow, Window, guarded, uncompiled
 
 # Local file systems on which reserved blocks stay reserved. btrfs and zfs copy on write, network
 # file systems may lose the server: there a store into a mapping can still end in SIGBUS.
@@ -27,6 +29,8 @@ _PAGE = mmap.ALLOCATIONGRANULARITY
 _FIRST_WINDOW = 64 * 1024  # most processes write little: the first reservations are small
 _LARGEST_WINDOW = 256 * 1024
 _PATIENCE = 1.0  # seconds that the end of a segment waits for a thread that writes into it
+
+_SHORTENED = "somebody shortened or deleted it"
 
 _LEFT: list[mmap.mmap] = []  # mappings that cannot be let go of
 
@@ -41,6 +45,10 @@ class SegmentFull(ValueError):  # noqa: N818 - a signal to open the next one, no
     """The line does not fit: the segment has reached its limit."""
 
 
+class SegmentLost(SegmentFull):
+    """What is put there reaches nobody; the text says why."""
+
+
 class Segment(Protocol):
     """What the journal needs of a segment.
 
@@ -53,7 +61,10 @@ class Segment(Protocol):
     put: Callable[[bytes], object]
 
     def extend(self, need: int) -> None:
-        """Make room for ``need`` bytes. Raises SegmentFull at the limit, OSError."""
+        """Make room for ``need`` bytes. Raises SegmentFull at the limit, SegmentLost, OSError."""
+
+    def check(self) -> None:
+        """Raises SegmentLost where somebody shortened or deleted the file, OSError."""
 
     def stretch(self, need: int) -> None:
         """Let the limit be where ``need`` bytes more have room."""
@@ -66,49 +77,6 @@ class Segment(Protocol):
 
     def abandon(self) -> None:
         """Let go of the file without changing it: it belongs to the parent after a fork."""
-
-
-class Window(Protocol):
-    """The part of a mapped segment that lines are put into."""
-
-    put: Callable[[bytes], object]  # raises ValueError where the line does not fit
-
-    def tell(self) -> int:
-        """Where the next line goes, from the window's start."""
-
-    def seal(self) -> int:
-        """Let no further line in; returns where the content ends."""
-
-    def close(self) -> None:
-        """Let go of the mapping."""
-
-
-class PlainWindow:
-    """A window over the mapping's own ``write``: it claims its place and copies the line in one
-    call of C, so threads and signal handlers cannot come between, and no lock is needed.
-    """
-
-    def __init__(self, mapping: mmap.mmap, position: int) -> None:
-        self._mapping = mapping
-        mapping.seek(position)
-        self.put: Callable[[bytes], object] = mapping.write
-
-    def tell(self) -> int:
-        return self._mapping.tell()
-
-    def seal(self) -> int:
-        position = self._mapping.tell()
-        self._mapping.seek(0, os.SEEK_END)
-        # Another thread may have put a line between the two calls above. What follows the last
-        # line is NUL, for the window was reserved and never used before.
-        return max(position, self._mapping.rfind(b"\n", position) + 1)
-
-    def close(self) -> None:
-        """The mapping is closed by who made it."""
-
-
-# Makes the window over a mapping whose next line goes to a position.
-MakeWindow = Callable[[mmap.mmap, int], Window]
 
 
 class MappedSegment:
@@ -133,17 +101,28 @@ class MappedSegment:
         self._file = OwnFile(path, os.O_RDWR, mode)
         try:
             self._open_window(0, 0)
-        except BaseException:
+        except BaseException as error:
             self._file.close()
+            if isinstance(error, SegmentLost):
+                raise OSError(str(error)) from error
             raise
 
     def extend(self, need: int) -> None:
         size = self._seal()
+        self.check()
         if size and size + need > self._limit:
             raise SegmentFull
         window, mapping, mapped_from = self._window, self._map, self._mapped_from
+        guard = self._guard
         self._open_window(size, need)
-        self._unmap(window, mapping, mapped_from)
+        self._unmap(window, mapping, mapped_from, guard)
+
+    def check(self) -> None:
+        if self._guard.is_lost():
+            raise SegmentLost(_SHORTENED)
+        _check(self._file, self._start + len(self._map))
+        if (reason := guarded()) is not None:
+            raise SegmentLost(reason)
 
     def stretch(self, need: int) -> None:
         self._limit = max(self._limit, self._seal() + need)
@@ -153,20 +132,23 @@ class MappedSegment:
 
     def close(self) -> None:
         size = self._seal()
-        self._unmap(self._window, self._map, self._mapped_from)
+        self._unmap(self._window, self._map, self._mapped_from, self._guard)
         try:
-            os.ftruncate(self._file.checked(), size)
+            fd = self._file.checked()
+            if os.fstat(fd).st_size > size:  # somebody may have shortened it
+                os.ftruncate(fd, size)
         finally:
             self._file.close()
 
     def abandon(self) -> None:
-        self._unmap(self._window, self._map, self._mapped_from)
+        self._unmap(self._window, self._map, self._mapped_from, self._guard)
         self._file.close()
 
-    def _unmap(self, window: Window, mapping: mmap.mmap, mapped_from: int) -> None:
+    def _unmap(self, window: Window, mapping: mmap.mmap, mapped_from: int, guard: Guard) -> None:
         """A mapping closes a descriptor of its own. Where the program took the file's it took that
         too, and may have given its number to something else: then the mapping stays."""
         window.close()
+        guard.release()
         if self._file.is_ours() and self._file.times_opened == mapped_from:
             mapping.close()
         else:
@@ -189,7 +171,12 @@ class MappedSegment:
         os.posix_fallocate(fd, start, length)
         fresh = -(-size // _PAGE) * _PAGE  # not the page that holds lines already
         os.pwrite(fd, _ZEROS[: start + length - fresh], fresh)
-        self._map = mmap.mmap(fd, length, mmap.MAP_SHARED, offset=start)
+        try:
+            mapping = mmap.mmap(fd, length, mmap.MAP_SHARED, offset=start)
+        except ValueError as error:
+            raise SegmentLost(_SHORTENED) from error  # just now
+        self._guard = Guard(mapping)
+        self._map = mapping
         with contextlib.suppress(OSError):  # an older kernel
             self._map.madvise(_POPULATE_WRITE)
         self._window = self._make_window(self._map, size - start)
@@ -232,6 +219,9 @@ class WrittenSegment:
         if self._size and self._size + need > self._limit:
             raise SegmentFull
 
+    def check(self) -> None:
+        _check(self._file, self._size)
+
     def stretch(self, need: int) -> None:
         self._limit = max(self._limit, self._size + need)
 
@@ -251,12 +241,19 @@ class WrittenSegment:
         self._file.close()  # of the threads only this one is left
 
 
+def _check(file: OwnFile, size: int) -> None:
+    status = os.fstat(file.checked())
+    if status.st_size < size or not status.st_nlink:
+        raise SegmentLost(_SHORTENED)
+
+
 def mechanism(path: str) -> tuple[str, str]:
     """How segments under ``path`` will be kept: ``("mapped" | "written", reason)``."""
     kind = filesystem(path)
-    if kind in MAPPABLE:
-        return "mapped", f"{kind} honours reserved blocks"
-    return "written", f"{kind} may not honour reserved blocks"
+    if kind not in MAPPABLE:
+        return "written", f"{kind} may not honour reserved blocks"
+    reason = uncompiled()
+    return ("mapped", f"{kind} honours reserved blocks") if reason is None else ("written", reason)
 
 
 def filesystem(path: str) -> str:
@@ -278,7 +275,8 @@ def filesystem(path: str) -> str:
 
 def write_budget(path: str, slow_write: float) -> WriteBudget | None:
     """What segments under ``path`` are opened with: nothing where they are mapped."""
-    return None if mechanism(path)[0] == "mapped" else WriteBudget(slow_write)
+    mapped = mechanism(path)[0] == "mapped" and guarded() is None
+    return None if mapped else WriteBudget(slow_write)
 
 
 def open_segment(
@@ -289,7 +287,8 @@ def open_segment(
     mode: int = PRIVATE,
     window: MakeWindow = PlainWindow,
 ) -> Segment:
-    """A new segment at ``path``, written where ``budget`` is given and mapped without."""
-    if budget is None:
+    """A new segment at ``path``: written where ``budget`` is given, or a mapping would not be safe
+    any more; else mapped."""
+    if budget is None and guarded() is None:
         return MappedSegment(path, limit=limit, mode=mode, window=window)
     return WrittenSegment(path, limit=limit, budget=budget, mode=mode)

@@ -16,14 +16,8 @@ from disttrace import redact
 from disttrace.journal import format as fmt
 from disttrace.journal.extension_modules import orjson
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
-from disttrace.journal.segment import (
-    MakeWindow,
-    PlainWindow,
-    Segment,
-    SegmentFull,
-    open_segment,
-    write_budget,
-)
+from disttrace.journal.segment import Segment, SegmentFull, open_segment, write_budget
+from disttrace.journal.windows import MakeWindow, PlainWindow
 
 # Eight segments fill the bound, so at most an eighth of the history is lost when the oldest goes.
 _SEGMENTS = 8
@@ -120,6 +114,7 @@ class Journal:
         does: a process that is killed between the two must not leave a hole that nothing explains.
         Raises OSError; the segment before stays in use then.
         """
+        self._defs.checked()  # in a copy of the process that nobody told us of, no file is ours
         path = fmt.segment_name(self._path, self._number + 1)
         segment = open_segment(
             path,
@@ -153,10 +148,22 @@ class Journal:
         os.unlink(fmt.segment_name(self._path, number))
 
     def extend(self, need: int) -> None:
-        """Make room in the current segment. Raises SegmentFull at its limit, OSError."""
+        """Make room in the current segment. Raises SegmentFull at its limit, SegmentLost,
+        OSError."""
         assert self._segment is not None
         self._segment.extend(need)
         self.put = self._segment.put
+
+    def check(self) -> None:
+        """Raises SegmentLost where what is put now reaches nobody, and another segment would be
+        read; OSError where none would, for the definitions were shortened or deleted."""
+        size = self._defs.size()
+        if size is None:
+            raise FileNotFoundError("its journal was deleted")
+        if size < self._defined:
+            raise OSError("somebody shortened its definitions")
+        if self._segment is not None:
+            self._segment.check()
 
     def position(self) -> tuple[int, int]:
         """(number of the segment, bytes in it): changes with every line."""
@@ -176,10 +183,6 @@ class Journal:
     def number(self) -> int:
         """Number of the current segment, from 1."""
         return self._number
-
-    def vanished(self) -> bool:
-        """Whether the definitions file was deleted: what is written now reaches nobody."""
-        return self._defs.is_deleted()
 
     def close(self) -> None:
         """Cut the last segment to its size and close both files. Raises OSError."""

@@ -145,6 +145,7 @@ class Live:
         now = _clock()
         if self._beats and now >= self._look_due:
             self._look_due = now + LOOK_NS
+            self._capture.recorder.check()
             self._stacks.look(now)
             if self._without_gil is not None:
                 self._look_without_gil(now)
@@ -190,7 +191,6 @@ class Live:
 
     def _beat(self, now: int) -> None:
         recorder = self._capture.recorder
-        recorder.check()
         recorder.heartbeat()
         if now >= self._anchor_due:
             self._anchor_due = now + _ANCHOR_NS

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.journal import format as fmt
-from disttrace.journal.segment import MakeWindow, PlainWindow
+from disttrace.journal.windows import MakeWindow, PlainWindow
 from disttrace.recording.choice import NATIVE, PLAIN, native
 from disttrace.recording.operation import Call, Counter, Operation, Threads, ThreadState
 

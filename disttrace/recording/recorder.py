@@ -15,12 +15,15 @@ from typing import Any
 
 from disttrace import errors
 from disttrace.journal import format as fmt
-from disttrace.journal.segment import SegmentFull
+from disttrace.journal.segment import SegmentFull, SegmentLost
 from disttrace.journal.writer import Journal, encode
 from disttrace.recording import core as cores
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.interning import Definitions
 from disttrace.recording.operation import Operation, json_text
+
+_LOSSES = 8
+"""Segments that may be lost: whoever takes one after another does not want them."""
 
 
 class Recorder(Definitions):
@@ -28,7 +31,8 @@ class Recorder(Definitions):
 
     ``process`` is the id of this process, which a fork changes. ``open_journal`` makes the journal
     when the first record comes; ``opening`` gives the records that it starts with. When writing
-    fails, ``on_failure`` is called once and the recorder is off. ``core`` is ``c`` or ``python``.
+    fails, ``on_failure`` is called once and the recorder is off; where only a segment is lost,
+    ``on_loss`` is told why and it goes on in the next. ``core`` is ``c`` or ``python``.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class Recorder(Definitions):
         open_journal: Callable[[], Journal],
         opening: Callable[[], Sequence[Mapping[str, Any]]],
         on_failure: Callable[[BaseException], None],
+        on_loss: Callable[[str], None] = lambda why: None,
         core: str = PLAIN,
     ) -> None:
         super().__init__()
@@ -47,6 +52,8 @@ class Recorder(Definitions):
         self._open_journal = open_journal
         self._opening = opening
         self._on_failure = on_failure
+        self._on_loss = on_loss
+        self._losses = 0
         self._making_room = False
         self._late: list[bytes] = []
         self._in_background = 0  # bytes of heartbeats and the like, in the current segment
@@ -173,11 +180,13 @@ class Recorder(Definitions):
                     self._fail(error)
 
     def check(self) -> None:
-        """Notice a folder that was deleted under the journal."""
+        """Notice files that were deleted or shortened under the journal."""
         with self.lock:
             try:
-                if self._journal is not None and self._journal.vanished():
-                    self._fail(FileNotFoundError("its journal was deleted"))
+                if self._journal is not None:
+                    self._journal.check()
+            except SegmentLost as lost:
+                self.recover(lost, b"")
             except OSError as error:
                 self._fail(error)
 
@@ -258,14 +267,28 @@ class Recorder(Definitions):
         if isinstance(error, OSError) or journal is None:
             raise error
         try:
+            if isinstance(error, SegmentLost):
+                raise error
             self.core.put(line)  # another thread may have made room meanwhile
+        except SegmentLost as lost:
+            self._lose(journal, lost, line)
         except ValueError:
             try:
                 journal.extend(len(line))
+            except SegmentLost as lost:
+                self._lose(journal, lost, line)
             except SegmentFull:
                 self._roll(journal, line)
             else:
                 self._publish(journal, (line,))
+
+    def _lose(self, journal: Journal, lost: SegmentLost, line: bytes) -> None:
+        """Go on in the next segment: what is put into this one reaches nobody."""
+        self._losses += 1
+        if self._losses > _LOSSES:
+            raise OSError(str(lost))
+        self._roll(journal, line)
+        self._on_loss(str(lost))
 
     def _publish(self, journal: Journal, lines: Sequence[bytes]) -> None:
         """Let everybody put where there is room now. What made it necessary comes first: other
