@@ -25,6 +25,7 @@ from disttrace.identity import (
     launch,
     process_record,
 )
+from disttrace.journal import proc
 from disttrace.journal.format import DEF, FORMAT
 from disttrace.journal.own_file import OfParent
 from disttrace.journal.segment import filesystem
@@ -180,6 +181,7 @@ class Session:
             DEF: "process",
             "format": FORMAT,
             **header,
+            **proc.own(),
             "role": self.role,
             "disttrace": __version__,
             "settings": chosen(self.config),

@@ -26,6 +26,7 @@ from typing import Any
 
 from disttrace.config import Config
 from disttrace.identity import AGENT, PARENT_VARIABLE, Identity, file_part
+from disttrace.journal import proc
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
     DEFS_SUFFIX,
@@ -47,6 +48,7 @@ _START = (
     "from disttrace_viewer.companion.__main__ import main; main(sys.argv[1:])"
 )
 _LONGEST_WORDS = 4000
+_LONGEST_HEAD = 1 << 16
 _TRIES = 5
 
 spans_wanted = False
@@ -92,7 +94,7 @@ class Companion:
             # As the file system sees us: on a network it may map users.
             journal = definitions_name(os.path.join(self._config.dir, base))
             self._owner = os.lstat(journal).st_uid
-            line = f"{os.getpid()} {_start_time()} {base}\n"
+            line = f"{os.getpid()} {proc.mark(proc.stat('self'))} {base}\n"
             with _registered(path, line, self._owner) as descriptor:
                 if descriptor is not None:
                     self._spawn(path, descriptor, identity.job, quiet_since)
@@ -110,7 +112,8 @@ class Companion:
             return on_host == 1
         for name in self._definitions():
             _, host, pid, _ = ["", "", "", "", *name.rsplit("-", 3)][-4:]
-            if host == file_part(identity.host) and _lives_beside(pid):
+            here = host == file_part(identity.host) and pid != str(os.getpid())
+            if here and _lives_beside(os.path.join(self._config.dir, name)):
                 return False
         return True
 
@@ -251,8 +254,14 @@ def hand_down(identity: Identity, environ: MutableMapping[str, str]) -> dict[str
     return {} if handed is None else {TRACEPARENT: handed}
 
 
-def _lives_beside(pid: str) -> bool:
-    return pid != str(os.getpid()) and os.path.exists(f"/proc/{pid}")
+def _lives_beside(path: str) -> bool:
+    """Whether the process that wrote a journal runs, where this one could see it run."""
+    try:
+        with opened_own(path, os.O_RDONLY) as descriptor:
+            record = json.loads(os.pread(descriptor, _LONGEST_HEAD, 0).partition(b"\n")[0])
+        return proc.find(proc.who(record))[0] is True
+    except (OSError, ValueError, TypeError, AttributeError):
+        return False  # it was taken away meanwhile, or is no journal
 
 
 def _number(variable: str) -> int:
@@ -304,9 +313,3 @@ def _lock(descriptor: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _start_time() -> str:
-    """When this process started, in clock ticks since boot: with the pid, it names the process."""
-    with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
-        return file.read().rpartition(")")[2].split()[19]

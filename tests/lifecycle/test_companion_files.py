@@ -5,7 +5,9 @@ The folder may be one in which other users write.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 from disttrace.config import resolve
 from disttrace.identity import file_part, identify
+from disttrace.journal import proc
 from disttrace.journal.format import EXPORTER_LINE, definitions_name
 from disttrace.lifecycle import companion
 from disttrace.lifecycle.companion import Companion
@@ -188,5 +191,10 @@ def test_who_is_alone_on_its_host(
         "elsewhere": f"k-other-{os.getppid()}-0123456789ab",
     }
     if beside is not None:
-        Path(definitions_name(str(bench.folder / names[beside]))).touch()
+        pid = int(names[beside].split("-")[2])
+        record = {"pid": pid, "boot_id": proc.boot_id(), **proc.own()}
+        with contextlib.suppress(OSError):
+            record["ticks"] = proc.stat(pid).ticks
+        journal = Path(definitions_name(str(bench.folder / names[beside])))
+        journal.write_text(json.dumps(record) + "\n")
     assert bench.exporter.is_alone(bench.identity) == alone

@@ -5,10 +5,12 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from disttrace.journal import proc
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.registry import Entry, Registry
 from disttrace_viewer.load import ids
@@ -247,10 +249,10 @@ def test_the_log_keeps_the_secrets_of_the_environment(
 
 def test_a_process_is_its_pid_and_its_start() -> None:
     """A later process with the same pid is another one."""
-    with open("/proc/self/stat") as file:
-        start = file.read().rpartition(")")[2].split()[19]
-    assert Entry(os.getpid(), start, "base").alive()
-    assert not Entry(os.getpid(), str(int(start) + 1), "base").alive()
+    stat = proc.stat("self")
+    assert Entry(os.getpid(), proc.mark(stat), "base").alive()
+    assert not Entry(os.getpid(), proc.mark(replace(stat, ticks=stat.ticks + 1)), "base").alive()
+    assert not Entry(os.getpid(), f"{stat.ticks}@an earlier boot", "base").alive()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pty
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 import termios
@@ -19,6 +18,7 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 
+from disttrace.journal import proc
 from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
@@ -203,7 +203,7 @@ def test_a_running_process_has_rates_and_a_place(tmp_path: Path) -> None:
         world_size=1,
         boot_id=boot,
         offset_ns=t0 - 10**12,
-        host=socket.gethostname(),
+        keys=proc.own(),
     )
     call = journal.collective(journal.world())
     for step in range(1, 11):
@@ -221,9 +221,9 @@ def test_a_running_process_has_rates_and_a_place(tmp_path: Path) -> None:
 
 
 def test_a_pid_that_was_given_again_is_not_the_process(tmp_path: Path) -> None:
-    """A process that began after the journal's one is another process."""
+    """A process that began at another tick is another process."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    Journal(tmp_path, pid=os.getpid(), boot_id=boot)
+    Journal(tmp_path, pid=os.getpid(), boot_id=boot, keys={**proc.own(), "ticks": 1})
     assert not in_flight.alive(load([str(tmp_path)]).processes[0])
 
 

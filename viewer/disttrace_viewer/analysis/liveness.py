@@ -1,18 +1,27 @@
-"""What the kernel of this host says about a process: it lives, is a zombie, or is gone."""
+"""Whether a process runs, has ended, or is not known to: by its identity, as its kernel has it.
+
+The answer is one of three, and the first two are never a guess:
+
+* it **runs** (``alive`` is True): this kernel, in this namespace of pids, has a process of its
+  number that was started at its tick;
+* it **has ended** (False): there is none of its number, or one that was started at another tick, or
+  it is a zombie or writes its memory to a disk;
+* **unknown** (None): it is of another boot or namespace, or wrote a journal that does not say of
+  which. Another boot is not an earlier one of this host: neither a host's name nor its machine id
+  tells two containers apart, and folders are copied.
+
+Two programs that followed one another in one process (``exec``) have one identity, and run both:
+that the earlier one is over is told by their journals (``merge/processes.py``).
+"""
 
 from __future__ import annotations
 
-import os
 import signal
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from disttrace.journal.proc import ROOT, Here, Who, find
 from disttrace_viewer.trace.model import Process
-
-_STATE, _START, _CODE = 0, 19, 49
-"""Fields of ``/proc/PID/stat`` counted from the state, which follows the name in brackets."""
-_SLACK_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,60 +44,35 @@ Look = Callable[[Process], Seen]
 
 
 def look(process: Process) -> Seen:
-    """Ask ``/proc``; only for processes of this host and boot."""
-    if process.pid is None or process.boot_id is None or process.boot_id != _boot_id():
+    """Ask this kernel for the process that wrote a journal."""
+    alive, found = find(who(process))
+    if alive is None:
         return UNKNOWN
-    if process.host.split(".")[0] != socket.gethostname().split(".")[0]:
-        return UNKNOWN  # the same kernel, but perhaps another namespace of pids
-    try:
-        with open(f"/proc/{process.pid}/stat", encoding="utf-8", errors="replace") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return GONE  # also of one that ended between the opening and the reading
-    except OSError:
-        return UNKNOWN
-    if _started_s(fields) > process.start_ns / 1e9 + _SLACK_S:
-        return GONE  # the number was given to another process
-    if fields[_STATE] in ("Z", "X"):
-        return Seen(False, _code(fields))
+    if not alive:
+        return GONE if found is None else Seen(False, _code(found.status))
     if _dumps_core(process.pid):
         return GONE  # it crashed; to write its memory to a disk may take minutes
-    return Seen(True, state=fields[_STATE])
+    return Seen(True, state=None if found is None else found.state)
 
 
-def _dumps_core(pid: int) -> bool:
+def who(process: Process) -> Who:
+    """The identity of a process for its kernel."""
+    place = Here(process.boot_id, process.pid_ns, process.time_ns)
+    return Who(place, process.pid, process.ticks)
+
+
+def _dumps_core(pid: int | None) -> bool:
     try:
-        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        with open(f"{ROOT}/{pid}/status", encoding="utf-8", errors="replace") as file:
             return any(line.split() == ["CoreDumping:", "1"] for line in file)
     except OSError:
         return False  # it has ended meanwhile, or is none of ours
 
 
-def _code(fields: list[str]) -> int | None:
-    if len(fields) <= _CODE:
+def _code(status: int | None) -> int | None:
+    if status is None:
         return None
-    status = int(fields[_CODE])
     return -(status & 0x7F) if status & 0x7F else status >> 8
-
-
-def _started_s(fields: list[str]) -> float:
-    return _boot_s() + int(fields[_START]) / os.sysconf("SC_CLK_TCK")
-
-
-def _boot_s() -> float:
-    with open("/proc/stat", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("btime "):
-                return float(line.split()[1])
-    return 0.0
-
-
-def _boot_id() -> str | None:
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return None
 
 
 def signal_name(code: int) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import disttrace.journal.format as fmt
+from disttrace.journal.proc import stat
 
 OF_LIMIT, SHORTEST_S = 0.7, 2.5
 """For so long nothing has come from a process that is asked: of the limit, and at least."""
@@ -127,13 +128,12 @@ def _threads(pid: int) -> dict[int, _Thread]:
             folder = f"/proc/{pid}/task/{name}"
             with open(f"{folder}/status", "rb") as file:
                 status = dict(line.split(b":", 1) for line in file if b":" in line)
-            with open(f"{folder}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            seen = stat(f"{pid}/task/{name}")
             caught = int(status[b"SigCgt"], 16)
             found[int(name)] = _Thread(
-                fields[0].decode(),
+                seen.state,
                 int(status[b"voluntary_ctxt_switches"]),
-                int(fields[11]) + int(fields[12]),
+                seen.cpu_ticks,
                 int(status[b"SigBlk"], 16) | int(status[b"SigIgn"], 16) | ~caught,
             )
     except (OSError, KeyError, ValueError, IndexError):

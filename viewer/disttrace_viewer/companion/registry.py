@@ -1,8 +1,8 @@
 """The traced processes of a job on this host, as they registered, and which of them live.
 
-The file holds one line ``PID START BASE`` per journal and is the lock of its exporter: a process
-appends its line first and tries the lock then, the exporter lets go of the lock first and looks
-for new lines then. So one of the two sees the other, always.
+The file holds one line ``PID START BASE`` per journal (START is ``proc.mark``) and is the lock of
+its exporter: a process appends its line first and tries the lock then, the exporter lets go of the
+lock first and looks for new lines then. So one of the two sees the other, always.
 
 It lies in a folder where others may write: see ``open_own``. What it names is a journal in the
 same folder that belongs to the same user, or is not read.
@@ -15,6 +15,7 @@ import os
 from dataclasses import dataclass
 
 import disttrace.journal.format as fmt
+from disttrace.journal.proc import mark, stat
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,10 @@ class Entry:
     def alive(self) -> bool:
         """Whether it still runs; a zombie does not."""
         try:
-            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
+            found = stat(self.pid)
+        except (OSError, ValueError):
             return False
-        return fields[0] not in ("Z", "X") and fields[19] == self.start
+        return not found.has_ended and mark(found) == self.start
 
 
 class Registry:

@@ -221,6 +221,9 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         paths=journal.files.paths,
         clock=clock,
         t0=t0,
+        pid_ns=record.get("pid_ns"),
+        time_ns=record.get("time_ns"),
+        ticks=record.get("ticks"),
     )
 
 

@@ -190,6 +190,7 @@ _PROCESS = frozenset(
     (
         *("process", "parent", "job", "job_source", "run", "attempt", "host", "boot_id", "pid"),
         *("start_ns", "role", "env", "argv", "cwd", "t0", "unix_ns", "error_ns"),
+        *("pid_ns", "time_ns", "ticks"),
     )
 )
 _VERSIONS = frozenset(("torch", "not_captured"))

@@ -186,6 +186,13 @@ class Process:
     """Index into ``Trace.clocks``."""
     t0: int
     """Absolute monotonic reading from which the journal's ``t`` counts."""
+    pid_ns: int | None = None
+    """Inode of its namespace of pids."""
+    time_ns: int | None = None
+    """Inode of its namespace of time."""
+    ticks: int | None = None
+    """Clock ticks from boot to its start; with ``boot_id``, ``pid_ns`` and ``pid`` it is one
+    process only of all that ever were."""
 
     @property
     def failure(self) -> Failure | None:

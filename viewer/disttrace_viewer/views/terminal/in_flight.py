@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
-from disttrace_viewer.analysis.liveness import signal_name
+from disttrace_viewer.analysis.liveness import look, signal_name
 from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Frame, Process, Stack, Trace
@@ -34,35 +32,8 @@ class Ending:
 
 
 def alive(process: Process) -> bool:
-    """Whether the process runs now: only for this host and this boot, else False."""
-    if process.exit is not None or process.pid is None or process.boot_id != _this_boot():
-        return False
-    try:
-        with open(f"/proc/{process.pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return False
-    # The number may have been given to another process since.
-    began = _boot_ns() + int(fields[19]) * 10**9 // os.sysconf("SC_CLK_TCK")
-    return fields[0] not in (b"Z", b"X") and began <= process.start_ns + 2 * SAME_NS
-
-
-@functools.cache
-def _this_boot() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-@functools.cache
-def _boot_ns() -> int:
-    try:
-        with open("/proc/stat") as file:
-            return next(int(x.split()[1]) for x in file if x.startswith("btime")) * 10**9
-    except (OSError, StopIteration):
-        return 0
+    """Whether the process is known to run now."""
+    return process.exit is None and look(process).alive is True
 
 
 def state(process: Process) -> str:

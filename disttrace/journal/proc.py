@@ -1,0 +1,194 @@
+"""Which process is meant, by what its kernel says of it: the one reader of ``/proc/PID/stat``.
+
+The number of a process says little by itself: it is given out again, and each namespace of pids has
+its own. One process only, of all that ever were, has these together: the kernel's boot id, the
+inode of its namespace of pids, its number there, and the clock ticks from boot to its start. A
+process writes them down itself, and readers compare them for equality alone, with no host's name
+and no wall clock: containers share the one, and the other may be set. The inode of the namespace of
+time stands beside them, for ticks are counted differently in each.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+ROOT = "/proc"
+
+_STATE, _USER, _KERNEL, _THREADS, _TICKS, _STATUS = 0, 11, 12, 17, 19, 49
+"""Fields of ``stat`` counted from the state, which follows the name in brackets."""
+_DEAD = ("Z", "X")
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What ``/proc/PID/stat`` says of a process, or ``/proc/PID/task/TID/stat`` of a thread."""
+
+    state: str
+    """The kernel's letter: ``R`` runs, ``S`` sleeps, ``D`` waits for a disk, ``T`` is stopped."""
+    ticks: int
+    """Clock ticks from boot to its start."""
+    cpu_ticks: int
+    """Clock ticks that it has used, in user and in kernel mode."""
+    threads: int
+    status: int | None
+    """Of one that has ended, as ``waitpid`` gives it."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is a zombie, or less than that; its first thread may end before others."""
+        return self.state in _DEAD and self.threads < 2
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """A kernel and namespaces of it: a process sees only what is in its own."""
+
+    boot_id: str | None
+    pid_ns: int | None
+    time_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """One process of all that ever were; what is None was not written down."""
+
+    place: Here
+    pid: int | None
+    ticks: int | None
+
+
+def who(record: Mapping[str, Any]) -> Who:
+    """Who wrote a journal, by its record of the process."""
+    place = Here(record.get("boot_id"), record.get("pid_ns"), record.get("time_ns"))
+    return Who(place, record.get("pid"), record.get("ticks"))
+
+
+def find(process: Who) -> tuple[bool | None, Stat | None]:
+    """Whether a process runs (True), has ended (False), or cannot be known of from here (None);
+    and what the kernel says of one that is there, if only as a zombie.
+    """
+    place, pid = process.place, process.pid
+    if pid is None or pid <= 0 or process.ticks is None or None in (place.boot_id, place.pid_ns):
+        return None, None
+    if place != here() or not _shows_own_pids():
+        return None, None
+    try:
+        found = stat(pid)
+    except (FileNotFoundError, ProcessLookupError):  # it may end between the opening and the read
+        return (None if _exists(pid) else False), None
+    except (OSError, ValueError):
+        return None, None
+    if found.ticks != process.ticks:
+        return False, None  # the number was given to another process
+    return not found.has_ended, found
+
+
+def send(process: Who, number: int) -> bool:
+    """Send a signal to a process, if it is certain that it is that one and runs; whether it went.
+
+    Where the kernel has descriptors of processes nobody else can get it: they stand for the process
+    that had the number when they were opened, and who that is, is looked at after that.
+    """
+    pid = process.pid
+    if find(process)[0] is not True or pid is None:
+        return False
+    try:
+        opened = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        opened = -1  # an old kernel, or not Linux
+    try:
+        if find(process)[0] is not True:
+            return False
+        if opened >= 0:
+            signal.pidfd_send_signal(opened, number)
+        else:
+            os.kill(pid, number)
+    except OSError:
+        return False
+    finally:
+        if opened >= 0:
+            os.close(opened)
+    return True
+
+
+def stat(task: int | str) -> Stat:
+    """What the kernel says of a process, or of ``PID/task/TID``.
+
+    Raises OSError where there is none, and ValueError where that is no ``stat``.
+    """
+    with open(f"{ROOT}/{task}/stat", encoding="utf-8", errors="replace") as file:
+        fields = file.read().rpartition(")")[2].split()
+    if len(fields) <= _TICKS:
+        raise ValueError(f"{ROOT}/{task}/stat has {len(fields)} fields")
+    status = int(fields[_STATUS]) if len(fields) > _STATUS else None
+    return Stat(
+        state=fields[_STATE],
+        ticks=int(fields[_TICKS]),
+        cpu_ticks=int(fields[_USER]) + int(fields[_KERNEL]),
+        threads=int(fields[_THREADS]),
+        status=status,
+    )
+
+
+def here() -> Here:
+    """The kernel and the namespaces of this process."""
+    return Here(boot_id(), _namespace("pid"), _namespace("time"))
+
+
+def own() -> dict[str, object]:
+    """Keys of the record of a process that tell it from all others; those that are known."""
+    place = here()
+    try:
+        ticks: int | None = stat("self").ticks
+    except (OSError, ValueError):
+        ticks = None
+    found = {"pid_ns": place.pid_ns, "time_ns": place.time_ns, "ticks": ticks}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def mark(task: Stat) -> str:
+    """What tells a process from an earlier or later one of its number, in a word."""
+    return f"{task.ticks}@{boot_id()}"
+
+
+def boot_id() -> str | None:
+    """What the kernel drew when it started; None where it draws nothing."""
+    try:
+        with open(f"{ROOT}/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def _shows_own_pids() -> bool:
+    """Whether ``/proc`` is that of this process's own namespace of pids: it may be another's."""
+    try:
+        with open(f"{ROOT}/self/status", encoding="utf-8", errors="replace") as file:
+            numbers = next((line.split()[1:] for line in file if line.startswith("NSpid:")), None)
+        # From the namespace that is shown down to that of the process.
+        return len(numbers) == 1 if numbers else os.readlink(f"{ROOT}/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process of that number, also where ``/proc`` hides it from us."""
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return error.errno != errno.ESRCH
+    except OverflowError:
+        return False
+    return True
+
+
+def _namespace(kind: str) -> int | None:
+    try:
+        return os.stat(f"{ROOT}/self/ns/{kind}").st_ino
+    except OSError:
+        return None
