@@ -141,6 +141,9 @@ class Session:
         self._summary.remove()
         for forget in self.capture.on_fork:
             forget()
+        self.capture.groups.in_child()
+        if self._versions is not None:
+            self._versions["t"] = self.recorder.now()
         self._ending.forked()
         os.environ[PARENT_VARIABLE] = handed_down(self.identity, self.role)
 

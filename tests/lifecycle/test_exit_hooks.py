@@ -176,6 +176,15 @@ def test_parent_and_forked_child_end_apart(tmp_path: Path) -> None:
     assert found == {"main": [("normal", None)], "child": [("os._exit", 3)]}
 
 
+def test_what_a_forked_child_repeats_bears_its_own_times(tmp_path: Path) -> None:
+    """Its clock begins with the fork: nothing that it writes is later than its end."""
+    preloaded(PROGRAM, "main", "forks_late", DISTTRACE="1", DISTTRACE_DIR=str(tmp_path)).check()
+    (child,) = (j for j in read_journals(tmp_path) if j.only("process")["role"] == "child")
+    assert child.of("group")
+    assert child.of("versions")
+    assert max(one.get("t", 0) for one in child.definitions) == child.only("exit")["t"]
+
+
 def test_pool(tmp_path: Path) -> None:
     """A pool's workers are traced, and its results come."""
     outcome = traced(tmp_path, "fork", "pool").check()

@@ -129,6 +129,15 @@ def forks() -> None:
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
+def forks_late() -> None:
+    time.sleep(0.5)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    if (child := os.fork()) == 0:
+        use()
+        os._exit(3)
+    os.waitpid(child, 0)
+
+
 def own_hook() -> None:
     sys.excepthook = lambda kind, error, trace: print("mine", kind.__name__)
     raises()

@@ -139,6 +139,12 @@ class Groups:
         stores = self._stores.definitions(e.store for e in entries if e.store is not None)
         return stores + [{fmt.DEF: "group", "n": e.n, **_said(e)} for e in entries]
 
+    def in_child(self) -> None:
+        """After a fork: the child has its parent's groups since then, by its own clock."""
+        for entry in self._definitions.values():
+            if "t" in entry.keys:
+                entry.keys["t"] = self._recorder.now()
+
     def refresh(self, group: Any, entry: GroupEntry) -> None:
         """Ask torch again for what it registers only after a group's construction."""
         keys = described(group)

@@ -77,6 +77,15 @@ def test_the_newest_sign_of_life_is_that_of_any_record(tmp_path: Path) -> None:
     assert trace.end_ns == trace.jobs[0].last_ns == UNIX_NS + 31 * MS
 
 
+def test_a_parents_times_are_no_sign_of_a_childs_life(tmp_path: Path) -> None:
+    """A forked child repeats groups, and older recorders left the parent's times in them."""
+    (journal,) = workers(tmp_path, 1)
+    journal.define("versions", t=20_000 * MS, torch="2.5")
+    journal.run(journal.collective(journal.group(t=30_000 * MS)), 20 * MS, 4 * MS, q=1)
+    trace = load([str(tmp_path)])
+    assert trace.end_ns == trace.processes[0].last_ns == UNIX_NS + 24 * MS
+
+
 def test_how_a_process_ended_is_in_its_definitions(tmp_path: Path) -> None:
     """An exception with type, text and place; notes and threads beside it."""
     (journal,) = workers(tmp_path, 1)

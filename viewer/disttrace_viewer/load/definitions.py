@@ -23,6 +23,10 @@ NUMBERED = ("string", "stack", "thread", "store", "group", "call")
 LISTED = ("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous")
 MOST_OF_A_KIND = 1 << 18
 """Definitions of one kind in one journal: each costs up to a hundred times its line in memory."""
+_REPEATED = ("group", "versions")
+"""What a forked child repeats, by older recorders with its parent's times: that is no sign of its
+life. What a process makes itself it makes by operations.
+"""
 NONE: Record = {}
 _OF_DUMPS = 1 << 40
 """From here strings and stacks are numbered that the process did not number itself."""
@@ -81,7 +85,8 @@ class Definitions:
 
     def admit(self, kind: str, found: Record) -> None:
         """Take a record whose fields are as the format has them; it may be others' as well."""
-        self.last_t = max(self.last_t, found.get("t") or 0)
+        if kind not in _REPEATED:
+            self.last_t = max(self.last_t, found.get("t") or 0)
         table = self.numbered[kind] if kind in NUMBERED else self.listed.get(kind, ())
         if len(table) >= MOST_OF_A_KIND and found.get("n") not in table:
             self.checker.limited(f"more than {MOST_OF_A_KIND:,} {kind} records")
