@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-# Handed to children: id, role and job of the traced process that started them.
+# Handed to children: id, role and job of the traced process that started them; and where that is no
+# launcher itself, the id of the one above it (``ID,ROLE@LAUNCHER,JOB``).
 PARENT_VARIABLE = "DISTTRACE_PARENT"
 JOB_VARIABLE = "DISTTRACE_JOB"
 
@@ -75,6 +76,7 @@ class Identity:
         "host",
         "job",
         "job_source",
+        "launcher",
         "parent",
         "parent_role",
         "pid",
@@ -91,6 +93,7 @@ class Identity:
         process: str,
         parent: str | None,
         parent_role: str | None,
+        launcher: str | None,
         job: str,
         job_source: str,
         run: str | None,
@@ -102,6 +105,7 @@ class Identity:
         self.process = process
         self.parent = parent
         self.parent_role = parent_role
+        self.launcher = launcher
         self.job = job
         self.job_source = job_source
         self.run = run
@@ -154,9 +158,10 @@ def identify(
     """
     process = os.urandom(16).hex()
     if forked_from is None:
-        parent, parent_role, parent_job = _parent(environ)
+        parent, parent_role, launcher, parent_job = _parent(environ)
     else:
         parent, parent_role, parent_job = forked_from.process, forked_from.role, forked_from.job
+        launcher = forked_from.launcher
     role, rank = _role(environ, parent_role)
     # An agent is a launch of its own, whoever started it.
     job_id, source = _job(environ, job, None if role == AGENT else parent_job, process)
@@ -165,6 +170,7 @@ def identify(
         process=process,
         parent=parent,
         parent_role=parent_role,
+        launcher=launcher,
         job=job_id,
         job_source=source,
         run=run,
@@ -217,13 +223,19 @@ def command_line() -> list[str]:
 
 def handed_down(identity: Identity, role: str) -> str:
     """Value of ``PARENT_VARIABLE`` for the children of ``identity``."""
-    return f"{identity.process},{role},{identity.job}"
+    above = f"@{identity.launcher}" if identity.launcher and role != AGENT else ""
+    return f"{identity.process},{role}{above},{identity.job}"
 
 
-def _parent(environ: "Mapping[str, str]") -> tuple[str | None, str | None, str | None]:
+def _parent(
+    environ: "Mapping[str, str]",
+) -> tuple[str | None, str | None, str | None, str | None]:
+    """Id and role of the parent, id of the launcher, and the job."""
     parent, _, rest = environ.get(PARENT_VARIABLE, "").partition(",")
     role, _, job = rest.partition(",")
-    return (parent or None, role or None, job or None)
+    role, _, launcher = role.partition("@")
+    above = parent if role == AGENT else launcher
+    return (parent or None, role or None, above or None, job or None)
 
 
 def _job(

@@ -50,6 +50,8 @@ _START = (
 _LONGEST_WORDS = 4000
 _LONGEST_HEAD = 1 << 16
 _TRIES = 5
+ABORT = "abort"
+"""The value of DISTTRACE_ON_STALL that is no command."""
 
 spans_wanted = False
 """Whether begins name the user's span although nothing is exported by a process of its own."""
@@ -72,6 +74,11 @@ class Companion:
     def exports(self) -> bool:
         """Whether it is needed from the first record on."""
         return "otlp" in self._config.export
+
+    @property
+    def may_abort(self) -> bool:
+        """Whether this process itself asked to be ended by a stall."""
+        return self._config.on_stall == ABORT
 
     @property
     def _lost(self) -> str:

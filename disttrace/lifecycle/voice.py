@@ -2,6 +2,14 @@
 
 The companion holds none of the program's pipes, so it asks one process of the job at a time, by a
 file. The background thread looks at it; a look is one ``stat``.
+
+The file's name says no more than job and host, and it outlives a companion that is killed: what
+lies in it may be meant for others. So each line names the processes that it is for by their ids,
+which are drawn anew for each, and whoever begins starts to read behind what lies there already:
+
+* ``{"n": N, "voice": ID, "lines": [...]}``: print this, and say so (``{"said": N}``);
+* ``{"abort": CODE, "for": [ID, ...]}``: end with that code, where DISTTRACE_ON_STALL says so here;
+* ``{"stacks": 1, "under": ID}``: note where every thread is, if that launcher started this process.
 """
 
 from __future__ import annotations
@@ -55,6 +63,7 @@ class Voice:
         self._made: str | None = None
         self._identity: Identity | None = None
         self._path = ""
+        self._file: tuple[int, int] | None = None
         self._position = 0
         self._seen: object = None
         self._progress: Progress | None = None
@@ -69,7 +78,8 @@ class Voice:
         """There is a journal from now on."""
         self._identity = identity
         self._path = self._companion.announcements(identity)
-        self._position = self._asked = self._ask_at = 0
+        self._asked = self._ask_at = 0
+        self._look_at_file(skip=True)
         self._seen = self._stood = None
         journal = os.path.join(os.path.dirname(self._path), identity.base_name())
         self._progress = None if identity.role == AGENT else Progress(journal, main=False)
@@ -84,7 +94,7 @@ class Voice:
             return
         new = not os.path.exists(self._path)
         with opened_own(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as fd:
-            os.write(fd, b'{"stacks": 1}\n')
+            os.write(fd, b'{"stacks": 1, "under": "%s"}\n' % self._identity.process.encode())
         if new:
             self._made = self._path
             atexit.register(self._remove)
@@ -143,12 +153,7 @@ class Voice:
         return (1 + _hears_of_children()) * self._start_after
 
     def _read(self) -> None:
-        try:
-            size = os.stat(self._path).st_size
-        except OSError:
-            self._position = 0
-            return
-        if size <= self._position:
+        if not self._look_at_file():
             return
         with opened_own(self._path, os.O_RDWR | os.O_APPEND) as fd:
             data = os.pread(fd, _LONGEST, self._position)
@@ -161,12 +166,39 @@ class Voice:
                 os.write(fd, b'{"said": %d}\n' % int(record.get("n", 0)))
         for record in ours:  # stderr may be slow, and the descriptor another's meanwhile
             _print(record.get("lines"))
-        if any("stacks" in record for record in records):
+        if any("stacks" in record and self._is_under(record.get("under")) for record in records):
             self.sample()
-        code = next((r["abort"] for r in records if isinstance(r.get("abort"), int)), None)
+        code = next((r["abort"] for r in records if self._is_to_end(r)), None)
         if code is not None:
             _print(["ended by DISTTRACE_ON_STALL=abort: it was stalled for twice the limit"])
             self._end(code)
+
+    def _look_at_file(self, *, skip: bool = False) -> bool:
+        """Whether there is anything new in the file; ``skip``: what is there now was for others."""
+        try:
+            found = os.stat(self._path)
+        except OSError:
+            self._file, self._position = None, 0
+            return False
+        if (found.st_dev, found.st_ino) != self._file or found.st_size < self._position:
+            self._file, self._position = (found.st_dev, found.st_ino), 0
+        if skip:
+            self._position = found.st_size
+        return found.st_size > self._position
+
+    def _is_under(self, launcher: object) -> bool:
+        who = self._identity
+        return who is not None and launcher is not None and launcher in (who.parent, who.launcher)
+
+    def _is_to_end(self, record: dict[str, Any]) -> bool:
+        """Whether an order to end is for this process, and one that it asked for itself."""
+        named = record.get("for")
+        return (
+            isinstance(record.get("abort"), int)
+            and self._companion.may_abort
+            and isinstance(named, list)
+            and self._me in named
+        )
 
     @property
     def _me(self) -> str | None:

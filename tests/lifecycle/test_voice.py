@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,3 +54,98 @@ def test_polling_is_standing_still(
             begun[0] += 1
         voice.look()
     assert len(starts) == started
+
+
+class Ears:
+    """A process that is asked by the file of its job and host, and what it does then."""
+
+    def __init__(self, folder: Path, *, on_stall: str | None = "abort") -> None:
+        self.identity = identify({"DISTTRACE_PARENT": "a" * 32 + ",worker@" + "b" * 32 + ",j"})
+        self.ended: list[int] = []
+        self.noted = 0
+        config, _ = resolve({"dir": folder, "on_stall": on_stall}, {})
+        companion = Companion(config, lambda part, sentence: True)
+        self.file = Path(companion.announcements(self.identity))
+        self.voice = Voice(companion, LIMIT_S, lambda: 0, self.ended.append)
+        self.voice.sample = self.note
+
+    def note(self) -> None:
+        self.noted += 1
+
+    def write(self, **record: Any) -> None:
+        with self.file.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def hear(self) -> tuple[list[int], int]:
+        """Exit codes with which it was ended, and how often it noted where its threads are."""
+        self.voice.look()
+        return self.ended, self.noted
+
+
+def order(ears: Ears) -> None:
+    """One that this process obeys, in each form."""
+    ears.write(abort=75, **{"for": ["0" * 32, ears.identity.process]})
+    ears.write(stacks=1, under="b" * 32)
+
+
+def test_orders_are_obeyed_by_those_that_they_name(tmp_path: Path) -> None:
+    """Each once; the launcher may be the parent's parent."""
+    ears = Ears(tmp_path)
+    ears.voice.start(ears.identity)
+    order(ears)
+    assert ears.hear() == ([75], 1)
+    assert ears.hear() == ([75], 1)
+    ears.write(stacks=1, under="a" * 32)
+    assert ears.hear() == ([75], 2)
+
+
+@pytest.mark.parametrize("named", [None, [], ["0" * 32], "0" * 32, 7, {"0": 1}])
+def test_orders_for_others_are_not(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], named: object
+) -> None:
+    """Nor are those that name nobody, as older companions wrote them."""
+    ears = Ears(tmp_path)
+    ears.voice.start(ears.identity)
+    ears.write(**{"abort": 75, "for": named})
+    ears.write(stacks=1, under=named)
+    ears.write(abort=75)
+    ears.write(stacks=1)
+    ears.write(n=1, voice="0" * 32, lines=["for somebody else"])
+    assert ears.hear() == ([], 0)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("on_stall", [None, "cat > report"])
+def test_who_did_not_ask_to_be_ended_is_not(tmp_path: Path, on_stall: str | None) -> None:
+    """Only a process of whom DISTTRACE_ON_STALL=abort was asked itself."""
+    ears = Ears(tmp_path, on_stall=on_stall)
+    ears.voice.start(ears.identity)
+    order(ears)
+    assert ears.hear() == ([], 1)
+
+
+def test_what_lies_there_before_a_process_is_not_for_it(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A companion that was killed with its job leaves its file behind, even with our id in it."""
+    ears = Ears(tmp_path)
+    order(ears)
+    ears.write(n=1, voice=ears.identity.process, lines=["of yesterday"])
+    ears.voice.start(ears.identity)
+    assert ears.hear() == ([], 0)
+    ears.write(n=2, voice=ears.identity.process, lines=["of today"])
+    ears.hear()
+    assert capfd.readouterr().err == "disttrace: of today\n"
+
+
+def test_a_file_in_the_place_of_another_is_read_from_its_start(tmp_path: Path) -> None:
+    """The next companion makes one anew, which may be longer by the time somebody looks."""
+    ears = Ears(tmp_path)
+    ears.write(stacks=1)
+    ears.voice.start(ears.identity)
+    assert ears.hear() == ([], 0)
+    other = ears.file.with_suffix(".new")
+    other.touch()
+    os.replace(other, ears.file)
+    order(ears)
+    assert ears.hear() == ([75], 1)

@@ -47,7 +47,8 @@ class Told(Watch):
         self.now = at
         found: dict[str, Any] = {
             "signature": [["missing_participant", [*missing], "g", 3, None]] if missing else [],
-            "lines": [f"stalled: {missing}"], "voices": ["me"], "text": "", "ops": [], "pids": [],
+            "lines": [f"stalled: {missing}"], "voices": ["me"], "text": "", "ops": [],
+            "aborting": [],
             "waiting": waiting, "over": over, "next_s": 5.0, "going_on": "all",
         }  # fmt: skip
         self._judge(found)

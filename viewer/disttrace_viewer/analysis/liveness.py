@@ -19,6 +19,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from disttrace.journal.proc import ROOT, Here, Who, find
 from disttrace_viewer.trace.model import Process
@@ -53,6 +54,12 @@ def look(process: Process) -> Seen:
     if _dumps_core(process.pid):
         return GONE  # it crashed; to write its memory to a disk may take minutes
     return Seen(True, state=None if found is None else found.state)
+
+
+def identity(process: Process) -> dict[str, Any]:
+    """What names a process, and its journal, as in the record of the process."""
+    names = ("boot_id", "pid_ns", "time_ns", "pid", "ticks")
+    return {"process": process.id, **{name: getattr(process, name) for name in names}}
 
 
 def who(process: Process) -> Who:

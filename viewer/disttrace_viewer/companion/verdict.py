@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
-from disttrace_viewer.analysis.liveness import look
+from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, definitions_name, is_own
+from disttrace_viewer.analysis.liveness import identity, look
 from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
@@ -59,6 +59,7 @@ READY, MUTE, FAREWELL = b"ready", b"mute", b"farewell"
 SOONEST_S = 0.3
 JOIN_S = 1.0
 PATIENCE_S, OF_PATIENCE = 3.0, 0.3
+ABORT = "abort"
 """So long beyond the limit, at most (and for that part of it), one waits for answers before telling
 what is known.
 """
@@ -118,9 +119,9 @@ class Judge:
         ``signature`` tells one picture from another and is empty where nothing is stalled;
         ``lines`` are for stderr, ``text`` is the whole report; ``voices`` are ids of processes of
         this host that may speak, best first, and none where another host has the word; ``waiting``
-        says that somebody waits, ``over`` that nobody does any more of whom was told; ``pids`` are
-        the processes of this host, ``next_s`` says when the longest of these waits reaches the
-        limit; ``ops`` are the waits of the stalled, as [process, number].
+        says that somebody waits, ``over`` that nobody does any more of whom was told; ``aborting``
+        are identities of the processes that asked to be ended, ``next_s`` says when the longest of
+        these waits reaches the limit; ``ops`` are the waits of the stalled, as [process, number].
         """
         local = self._heard()
         joined = self._join(local)
@@ -234,10 +235,13 @@ class Judge:
             " of the job communicate again.",
             "text": "\n".join(judgement.lines()) + "\n",
             "voices": voices(case, elsewhere, anywhere=bool(unknown) or joined),
-            "pids": [
-                p.pid
+            "aborting": [
+                identity(p)
                 for p in trace.processes
-                if p.pid and p.id not in elsewhere and case.evidence.look(p).alive
+                if p.id not in elsewhere
+                and all(is_own(definitions_name(base)) for base in p.paths)
+                and p.settings.get("on_stall") == ABORT
+                and case.evidence.look(p).alive is not False
             ],
             "waiting": bool(ages),
             "over": not self._stalled & open_now,
@@ -278,7 +282,7 @@ _LISTENS = {
     "going_on": "",
     "text": "",
     "voices": [],
-    "pids": [],
+    "aborting": [],
     "waiting": True,
     "over": False,
     "next_s": 1.0,

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import disttrace.journal.format as fmt
+from disttrace.journal.proc import send, who
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.pulse import Pulse
 from disttrace_viewer.companion.service import Order
@@ -39,6 +40,8 @@ _ANSWER_S = 2.0
 """So long a process has to print what it was asked to; then the next one is asked."""
 _WITHIN_S = 120.0
 _LEAVE_S = 5.0
+_AT_ONCE = 500
+"""So many processes one line names: readers take 64 kB of it."""
 _FEWER = 2
 """Times the limit for which a picture in which only fewer are missing is not told anew."""
 _VERDICTS = (
@@ -67,7 +70,7 @@ class Watch:
         self._tail: Tail | None = None
         self._verdicts: subprocess.Popen[bytes] | None = None
         self._answer = b""
-        self._aborted = False
+        self._aborted: set[str] = set()
         self._asked_at = self._quiet_s = 0.0
         self._pause = _SOON_S
         self._pulses: dict[str, Pulse] = {}
@@ -77,7 +80,8 @@ class Watch:
         self._signature: list[Any] | None = None
         self._stalled_since = 0.0
         self._saying: _Announcement | None = None
-        self._number = 0
+        self._number = time.monotonic_ns()
+        """Rises from here, and is no number of an earlier companion whose file is left over."""
         self._held_back = False
         self._fewer_since: float | None = None
         self._gone: set[str] = set()
@@ -221,7 +225,7 @@ class Watch:
         self._due = now + min(self._pause, soon)
         abort = self._on_stall == "abort" and bool(signature)
         if abort and now - self._stalled_since >= self._order.stall_s:
-            self._abort(verdict["pids"])
+            self._abort(verdict["aborting"])
 
     def _is_fewer(self, signature: list[Any], now: float) -> bool:
         """Whether it is for now the picture that was told, but that some of the missing have come:
@@ -238,16 +242,15 @@ class Watch:
             self._fewer_since = now
         return now - self._fewer_since < _FEWER * self._order.stall_s
 
-    def _abort(self, pids: list[int]) -> None:
+    def _abort(self, processes: list[dict[str, Any]]) -> None:
         """Each process ends itself; one that cannot (it holds the GIL) is killed a little later."""
-        if self._aborted:
-            for pid in pids:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    continue
-        self._aborted = True
-        self._write({"abort": ABORTED})
+        for process in processes:
+            if process["process"] in self._aborted:
+                send(who(process), signal.SIGKILL)
+        named = [process["process"] for process in processes]
+        self._aborted.update(named)
+        for first in range(0, len(named), _AT_ONCE):
+            self._write({"abort": ABORTED, "for": named[first : first + _AT_ONCE]})
         self._due = time.monotonic() + _ANSWER_S
 
     def _tell_command(self, text: str) -> None:

@@ -148,7 +148,7 @@ def _state(
         "segment": max(journal.files.segments, default=0),
         "read": read,
         "size": size,
-        "process": {k: v for k, v in definitions.process.items() if k in _PROCESS},
+        "process": _of_process(definitions.process),
         "identity": definitions.identity,
         "versions": {k: v for k, v in definitions.versions.items() if k in _VERSIONS},
         "listed": {kind: found for kind, found in definitions.listed.items() if found},
@@ -193,6 +193,17 @@ _PROCESS = frozenset(
         *("pid_ns", "time_ns", "ticks"),
     )
 )
+
+
+def _of_process(record: Record) -> Record:
+    kept = {k: v for k, v in record.items() if k in _PROCESS}
+    settings = record.get("settings") or {}
+    # A command may be anything; that a process asked to be ended is for others to know.
+    if settings.get("on_stall") == "abort":
+        kept["settings"] = {"on_stall": "abort"}
+    return kept
+
+
 _VERSIONS = frozenset(("torch", "not_captured"))
 
 
