@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrace.journal.proc import Who, here, stat
 from disttrace_viewer.api import load
 from disttrace_viewer.companion.gil_holders import GilHolders, Silent, _Thread, holder
 from support.processes import clean_environ, wait_until
@@ -101,7 +102,8 @@ def where(tmp_path: Path) -> list[str]:
 def silent(tmp_path: Path, process: subprocess.Popen[bytes]) -> Silent:
     """The process as its journal shows it once its background thread waits for the GIL."""
     (path,) = tmp_path.glob("out/*.defs.jsonl")
-    return Silent(process.pid, str(path)[: -len(".defs.jsonl")], 0)
+    who = Who(here(), process.pid, stat(process.pid).ticks)
+    return Silent(who, str(path)[: -len(".defs.jsonl")], 0)
 
 
 def told(tmp_path: Path) -> bool:

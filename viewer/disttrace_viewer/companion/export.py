@@ -49,6 +49,11 @@ class Export:
         """Read the journal of a process that registered."""
         self.pipeline.follow(self._order.directory, base, owner=self._owner)
 
+    def inherit(self, base: str) -> None:
+        """Send what was not sent of a journal."""
+        self.follow(base)
+        self.ended(base)
+
     def turn(self) -> None:
         """Send what is new."""
         self.pipeline.poll()

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import disttrace.journal.format as fmt
-from disttrace.journal.proc import stat
+from disttrace.journal.proc import Who, find, stat
 
 OF_LIMIT, SHORTEST_S = 0.7, 2.5
 """For so long nothing has come from a process that is asked: of the limit, and at least."""
@@ -42,11 +42,16 @@ RUNS, SLEEPS = "R", "S"
 class Silent:
     """A process of this host that has given no sign of life for a while."""
 
-    pid: int
+    who: Who
     base: str
     """Path of its journal."""
     last_ns: int
     """When it gave the last one."""
+
+    @property
+    def pid(self) -> int:
+        """Its number; 0 where that is not known."""
+        return self.who.pid or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,8 @@ class GilHolders:
             if thread is None or not _has_open(one.pid, answers.fd, path):
                 continue
             size = _size(path)
-            if self._send(one.pid, thread, answers.signal):
+            # Last of all: within microseconds no number of a process is given to another one.
+            if find(one.who)[0] is True and self._send(one.pid, thread, answers.signal):
                 self._asked[one.base] = one.last_ns
                 asked[path] = size
         return _grown(asked)

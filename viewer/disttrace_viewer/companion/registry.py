@@ -41,6 +41,9 @@ class Registry:
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self.entries: list[Entry] = []
+        self.inherited: list[str] = []
+        """Journals of processes that had ended when this companion began, in the file of one that
+        was killed before it."""
         self.refused: list[str] = []
         """Names in the file that are not those of our journals, and not read."""
         self.owner = os.fstat(descriptor).st_uid
@@ -51,6 +54,8 @@ class Registry:
         """Processes that registered since the last time, and whose journals are ours."""
         data = os.pread(self._fd, 1 << 20, self._position)
         end = data.rfind(b"\n") + 1
+        # Each companion writes its line when it has the lock: of several all but one were killed.
+        is_left_over = not self._position and data.count(fmt.EXPORTER_LINE) > 1
         self._position += end
         new = []
         for line in data[:end].decode("utf-8", "replace").splitlines():
@@ -58,10 +63,13 @@ class Registry:
             start, _, base = rest.partition(" ")
             if not (pid.isascii() and pid.isdigit() and len(pid) < 10):
                 continue
-            if self._is_ours(base):
-                new.append(Entry(int(pid), start, base))
-            else:
+            entry = Entry(int(pid), start, base)
+            if not self._is_ours(base):
                 self.refused.append(base)
+            elif is_left_over and not entry.alive():
+                self.inherited.append(base)
+            else:
+                new.append(entry)
         self.entries += new
         return new
 

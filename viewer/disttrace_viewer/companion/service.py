@@ -40,6 +40,9 @@ class Duty(Protocol):
     def follow(self, base: str) -> None:
         """A process registered its journal."""
 
+    def inherit(self, base: str) -> None:
+        """An earlier companion was killed and left the journal of a process that has ended."""
+
     def turn(self) -> None:
         """Four times a second."""
 
@@ -66,6 +69,9 @@ def serve(duties: Sequence[Duty], registry: Registry, log: Log) -> None:
     while working:
         for entry in registry.poll():
             each(lambda duty, base=entry.base: duty.follow(base))  # type: ignore[misc]
+        for base in registry.inherited:
+            each(lambda duty, base=base: duty.inherit(base))  # type: ignore[misc]
+        registry.inherited.clear()
         for name in registry.refused:
             log.say(f"{name[:80]!r} is no journal of this user here; it is not read")
         gone = [entry for entry in registry.entries if not entry.alive()]

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, definitions_name, is_own
-from disttrace_viewer.analysis.liveness import identity, look
+from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
@@ -257,7 +257,7 @@ class Judge:
         local = self._local()
         before_ns = time.time_ns() - round(max(SHORTEST_S, OF_LIMIT * self._stall_s) * 1e9)
         silent = [
-            Silent(process.pid, local.states[process.id]["base"], process.last_ns)
+            Silent(who(process), local.states[process.id]["base"], process.last_ns)
             for process in trace_of(local)[0].processes
             if process.pid and process.last_ns < before_ns and look(process).alive
         ]

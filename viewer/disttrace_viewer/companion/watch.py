@@ -92,6 +92,9 @@ class Watch:
             self._pulses[base] = Pulse(self._order.directory, base, self._since)
             self._since = time.monotonic()  # only of the first it is known since when it is quiet
 
+    def inherit(self, base: str) -> None:
+        """Who ended before this job began has nothing to do with it."""
+
     def ended(self, base: str) -> None:
         """Who is gone cannot be quiet."""
         self._pulses.pop(base, None)
