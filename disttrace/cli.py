@@ -62,23 +62,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
-    except BrokenPipeError:
-        # The reader (`| head`) has enough, which is no error. The interpreter would flush once
-        # more and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (`| head`) has enough, which is no error
+        _drop_output()
         return 0
     except KeyboardInterrupt:
         return INTERRUPTED
     except ModuleNotFoundError as error:
         package = BROUGHT_BY.get((error.name or "").partition(".")[0])
         if package is None:
-            raise
+            return _failed(error)
         return _fail(f"{error.name} is not installed; get it by pip install '{package}'", 2)
-    except Exception as error:
+    except SystemExit:  # --help, and SIGTERM while a file is written
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception
         told = getattr(error, "exit_code", None)
-        if not isinstance(told, int):
-            raise
-        return _fail(str(error), told)
+        return _fail(str(error), told) if isinstance(told, int) else _failed(error)
     return code
 
 
@@ -156,6 +154,22 @@ def _near(word: str, known: Sequence[str]) -> str | None:
     import difflib  # only for a mistake
 
     return next(iter(difflib.get_close_matches(word, known, n=1)), None)
+
+
+def _failed(error: BaseException) -> int:
+    """A failure of ours is no verdict on a job, and has a code of its own."""
+    from disttrace.commands import failure
+
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):  # a full disk
+        _drop_output()
+    return _fail(failure.sentence(error), failure.EXIT_CODE)
+
+
+def _drop_output() -> None:
+    """Have the interpreter's last flush succeed, which would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> int:

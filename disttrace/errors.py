@@ -104,6 +104,14 @@ def first_line(error: BaseException, *, limit: int = 300) -> str:
     return f"{name}: {text}"[:limit] if text else name
 
 
+def plain(text: str) -> str:
+    r"""``text`` on one line that no terminal obeys: ``\x1b`` for what cannot be seen."""
+    if text.isprintable():
+        return text
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(shown)
+
+
 class Reporter:
     """Says each failure of a part once, in one sentence on stderr."""
 
@@ -115,28 +123,28 @@ class Reporter:
         if part in self._said:
             return False
         self._said.add(part)
-        tell(f"disttrace: {redact.current.text(sentence)}\n")
+        tell(f"disttrace: {plain(redact.current.text(sentence))}\n", sys.stderr)
         return True
 
 
-def tell(lines: str) -> None:
+def tell(lines: str, stream: Any) -> None:
     """Write whole lines to stderr where somebody takes them at once; else they are lost.
 
     Nobody may read a pipe that is full, and a terminal may stop whoever writes to it from the
-    background: neither may hold up a program that itself says nothing.
+    background: neither may hold up a program that itself says nothing. ``stream`` is `sys.stderr`,
+    or the interpreter's own from a thread of ours, where no code of the program's shall run.
     """
-    stream: Any = sys.stderr
     try:
-        genuine = stream is getattr(sys, "__stderr__", None)
-        fd = stream.fileno() if genuine else -1
-        if fd >= 0:
+        if stream is sys.__stderr__ and stream is not None:
             stream.flush()
-            _write(fd, lines.encode(stream.encoding or "utf-8", "backslashreplace"))
-        else:  # the program put something of its own there
+            _write(stream.fileno(), lines.encode(stream.encoding, "backslashreplace"))
+        elif stream is not None:  # the program put something of its own there
             stream.write(lines)
             stream.flush()
-    except (OSError, ValueError, AttributeError):
-        pass  # stderr is closed or was taken away: there is nobody left to tell
+    except Exception as error:
+        if not is_ours(error):
+            raise
+        # Else it is closed, or was taken away: there is nobody left to tell.
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -52,6 +52,8 @@ def _failed(error: BaseException) -> None:
 
 
 def _say(sentence: str) -> None:
+    if not sentence.isprintable():  # the name of a folder can be anything
+        sentence = ascii(sentence)[1:-1]
     try:
         sys.stderr.write(f"disttrace: {sentence}\n")
     except (OSError, ValueError, AttributeError):

@@ -149,17 +149,6 @@ def test_an_exception_with_a_code_is_a_sentence(
     assert capsys.readouterr().err == "disttrace: no view\n"
 
 
-def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only mistakes and circumstances become sentences; a bug is not hidden."""
-
-    def fail(argv: list[str]) -> int:
-        raise KeyError(argv[0])
-
-    monkeypatch.setattr(cli, "_dispatch", fail)
-    with pytest.raises(KeyError):
-        cli.main(["view"])
-
-
 def test_a_closed_pipe_is_silent() -> None:
     """`disttrace info | true` ends without a traceback."""
     with subprocess.Popen(

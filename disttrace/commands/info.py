@@ -9,12 +9,13 @@ import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import disttrace
 from disttrace._version import __version__
+from disttrace.commands.failure import bounds, installed, too_old
 from disttrace.config import SETTINGS, Config, resolve, to_text
+from disttrace.errors import plain
 from disttrace.platforms import refusal
 from disttrace.switch import SWITCH, is_on
 
@@ -65,13 +66,20 @@ def collect() -> dict[str, Any]:
         complaints.insert(0, str(error))
     kind, reason = mechanism(config.dir)
     name, why = choice.choose(config.core)
+    least, old = bounds(), {row[0] for row in too_old()}
     capture = _capture()
     return {
         "disttrace": {"version": __version__, "folder": os.path.dirname(disttrace.__file__)},
         "python": {"version": platform.python_version(), "executable": sys.executable},
         "system": {"name": platform.system(), "release": platform.release()},
         "packages": [
-            {"name": name, "version": _version(name), "extra": extra or None}
+            {
+                "name": name,
+                "version": installed(name),
+                "least": least.get(name),
+                "too_old": name in old,
+                "extra": extra or None,
+            }
             for name, extra in PACKAGES
         ],
         "enabled": enabled,
@@ -112,7 +120,7 @@ def _capture() -> Capture:
     refused = refusal()
     if refused is not None:
         return Capture([], [], [], refused)
-    if _version("torch") is None:
+    if installed("torch") is None:
         return Capture([], [], [], "torch is not installed here; nothing can be traced.")
     try:
         from disttrace.capture import coverage
@@ -121,13 +129,6 @@ def _capture() -> Capture:
     except Exception as error:  # a broken torch is what this command is asked about
         return Capture([], [], [], f"torch cannot be examined: {type(error).__name__}: {error}")
     return Capture(list(seen.parts), list(seen.not_captured), list(seen.devices), None)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _lines(report: dict[str, Any]) -> Iterator[str]:
@@ -145,16 +146,19 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield f"settings (tracing is {'on' if report['enabled'] else 'off'}: {SWITCH})"
     yield from _table(
-        [(row["variable"], row["value"] or "none", row["source"]) for row in report["settings"]]
+        [
+            (row["variable"], plain(row["value"] or "none"), row["source"])
+            for row in report["settings"]
+        ]
     )
-    yield from (f"  ! {sentence}" for sentence in report["complaints"])
+    yield from (f"  ! {plain(sentence)}" for sentence in report["complaints"])
     yield ""
     yield "journals"
     journal, core = report["journal"], report["core"]
-    yield f"  {journal['dir']}"
+    yield f"  {plain(journal['dir'])}"
     native = "native (c)" if core["name"] == "c" else "plain (python)"
     yield f"  the {native} core writes them: {core['reason']}"
-    yield f"  records are {journal['mechanism']}: {journal['reason']}"
+    yield f"  records are {journal['mechanism']}: {plain(journal['reason'])}"
     yield ""
     yield "capture"
     capture = report["capture"]
@@ -168,6 +172,8 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _how_to_get(row: dict[str, Any]) -> str:
+    if row["too_old"]:
+        return f"too old: pip install -U '{row['name']}>={row['least']}'"
     if row["version"] is not None:
         return ""
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 from collections.abc import Callable
 
 from disttrace import errors
@@ -47,11 +48,12 @@ class Summary:
             names = os.listdir(folder)
             count = sum(n.startswith(beginning) and n.endswith(DEFS_SUFFIX) for n in names)
             shown = os.path.relpath(folder)
-            shown = folder if shown.startswith("..") else shown
+            shown = errors.plain(folder if shown.startswith("..") else shown)
             noun = "journal" if count == 1 else "journals"
             errors.tell(
                 f"disttrace: {count} {noun} in {shown}; what happened: disttrace view {shown}; "
-                f"what is wrong: disttrace diagnose {shown}\n"
+                f"what is wrong: disttrace diagnose {shown}\n",
+                sys.stderr,
             )
         except (OSError, ValueError):
             pass  # the folder is gone

@@ -18,6 +18,7 @@ import atexit
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -227,4 +228,5 @@ def _print(lines: object) -> None:
     """In one write, so that lines of other processes do not come between."""
     if not isinstance(lines, list):
         return
-    errors.tell("".join(f"disttrace: {line}\n" for line in lines))
+    text = "".join(f"disttrace: {errors.plain(str(line))}\n" for line in lines)
+    errors.tell(text, sys.__stderr__)

@@ -1,0 +1,121 @@
+"""A failure of disttrace itself: one sentence and code 70, which is no verdict on a job."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from disttrace import cli
+from disttrace.commands import failure
+from support.processes import python
+
+FAILS = """
+import importlib, sys
+from disttrace import cli
+row = next(row for row in cli.COMMANDS if row.name == sys.argv[1])
+def fail(arguments):
+    sys.stdout.write("half of a report\\n")
+    raise {error}
+importlib.import_module(row.module).execute = fail
+sys.exit(cli.main(sys.argv[1:]))
+"""
+NEEDED = {"completion": ["bash"], "reduce": ["-o", "states"]}
+
+
+@pytest.mark.parametrize("row", cli.COMMANDS, ids=lambda row: row.name)
+def test_every_command_fails_by_one_sentence(row: cli.Command) -> None:
+    """In a process of its own: no traceback, and a code that is neither healthy nor a fault."""
+    program = FAILS.format(error="TypeError('not \\x1b[31m so\\nsecond line')")
+    done = python("-c", program, row.name, *NEEDED.get(row.name, []), timeout=60)
+    assert done.code == 70
+    assert done.stdout == "half of a report\n"
+    assert re.fullmatch(
+        r"disttrace: failed here: TypeError: not \\x1b\[31m so \(disttrace/cli\.py:\d+\); please"
+        r" report it, with the command and the output of `disttrace info`\n",
+        done.stderr,
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [("SystemExit(143)", 143), ("KeyboardInterrupt", 130), ("MemoryError", 70)]
+)
+def test_what_ends_a_command_is_told_apart(error: str, code: int) -> None:
+    """Ctrl-C and a signal are no failure of ours; running out of memory is."""
+    done = python("-c", FAILS.format(error=error), "jobs", timeout=60)
+    assert done.code == code
+    assert "Traceback" not in done.stderr
+
+
+def test_a_panic_of_a_library_is_a_failure_of_ours() -> None:
+    """What pyo3 makes of one derives from no Exception."""
+    program = FAILS.format(error="type('PanicException', (BaseException,), {{}})('index 5')")
+    done = python("-c", program.replace("{{}}", "{}"), "jobs", timeout=60)
+    assert done.code == 70
+    assert "failed here: PanicException: index 5" in done.stderr
+
+
+def test_a_full_disk_is_no_verdict() -> None:
+    """Nor does the interpreter complain about what it could not flush at its end."""
+    done = python(
+        "-c",
+        "import os, sys; os.dup2(os.open('/dev/full', os.O_WRONLY), 1)\n"
+        "from disttrace import cli; sys.exit(cli.main(['completion', 'bash']))",
+    )
+    assert done.code == 70
+    assert done.stderr.startswith("disttrace: failed here: OSError: [Errno 28]")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_dependency_that_is_too_old_is_named(tmp_path: Path) -> None:
+    """What the package's own metadata asks for is compared with what is installed."""
+    least = failure.bounds()["polars"]
+    old = tmp_path / "polars-0.1.0.dist-info"
+    old.mkdir()
+    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: polars\nVersion: 0.1.0\n")
+    lead = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    remedy = f"pip install -U 'polars>={least}'"
+    done = python("-c", lead + FAILS.format(error="TypeError('x')"), "view", timeout=60)
+    assert done.code == 70
+    assert done.stderr.endswith(f"; polars 0.1.0 is too old: {remedy}\n")
+
+
+def test_info_names_what_is_too_old(tmp_path: Path) -> None:
+    """Beside the version, with what to do; nothing else is installed here."""
+    needs = "Requires-Dist: polars>=1.42; extra == 'viewer'\n"
+    for name, version, more in (("polars", "1.5.0", ""), ("disttrace", "1", needs)):
+        folder = tmp_path / f"{name}-{version}.dist-info"
+        folder.mkdir()
+        head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        (folder / "METADATA").write_text(head + more)
+    lead = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    done = python("-S", "-c", lead + "from disttrace.cli import main; main(['info'])").check()
+    assert re.search(r"polars +1\.5\.0 +too old: pip install -U 'polars>=1\.42'\n", done.stdout)
+
+
+def test_every_dependency_has_a_bound() -> None:
+    """Of what a user installs; without one pip leaves a version that is too old in place."""
+    assert set(failure.bounds()) >= {
+        "orjson", "torch", "polars", "rich", "opentelemetry-sdk", "opentelemetry-exporter-otlp",
+        "distributed", "fsspec",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("have", "least", "old"),
+    [
+        ("1.41.2", "1.42.0", True),
+        ("1.42", "1.42.0", False),
+        ("1.42.0+cpu", "1.42", False),
+        ("2.0.0rc1", "1.42", False),
+        ("10.0", "9.9", False),
+        ("", "1", True),
+    ],
+)
+def test_versions_are_compared_by_their_numbers(
+    have: str, least: str, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failure, "bounds", lambda: {"x": least})
+    monkeypatch.setattr(failure, "installed", lambda name: have)
+    assert bool(failure.too_old()) is old
