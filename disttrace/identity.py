@@ -174,7 +174,7 @@ def identify(
         job=job_id,
         job_source=source,
         run=run,
-        attempt=_integer(environ.get("TORCHELASTIC_RESTART_COUNT")),
+        attempt=integer(environ.get("TORCHELASTIC_RESTART_COUNT")),
         role=role,
         rank=rank,
         env={name: environ[name] for name in RANK_VARIABLES if name in environ},
@@ -185,7 +185,7 @@ def launch(identity: Identity, environ: "Mapping[str, str]") -> "dict[str, Any]"
     """Run and attempt, where a launcher wrote them into ``environ`` after the process started."""
     found: dict[str, Any] = {}
     if identity.attempt is None:
-        found["attempt"] = _integer(environ.get("TORCHELASTIC_RESTART_COUNT"))
+        found["attempt"] = integer(environ.get("TORCHELASTIC_RESTART_COUNT"))
     if identity.run is None:
         found["run"] = environ.get("TORCHELASTIC_RUN_ID")
     return {key: value for key, value in found.items() if value is not None}
@@ -259,7 +259,7 @@ def _role(environ: "Mapping[str, str]", parent_role: str | None) -> tuple[str, i
     """Role at start; RANK counts only where a launcher set it for this very process."""
     if _is_agent():
         return AGENT, None
-    rank = _integer(environ.get("RANK"))
+    rank = integer(environ.get("RANK"))
     if rank is not None and "WORLD_SIZE" in environ and parent_role in (None, AGENT):
         return WORKER, rank
     return (MAIN if parent_role is None else CHILD), None
@@ -288,11 +288,13 @@ def _option(argv: list[str], name: str) -> str | None:
     return None
 
 
-def _integer(text: str | None) -> int | None:
+def integer(text: str | None) -> int | None:
+    """The number that a variable holds; None for a text that is none, and for a huge one."""
     try:
-        return int(text) if text is not None else None
+        number = int(text) if text is not None else None
     except ValueError:
         return None
+    return number if number is None or abs(number) < 1 << 31 else None
 
 
 def _boot_id() -> str:

@@ -274,7 +274,7 @@ def _lives_beside(path: str) -> bool:
 def _number(variable: str) -> int:
     """What a launcher says in the environment; 0 where it does not."""
     text = os.environ.get(variable, "")
-    return int(text) if text.isdecimal() else 0
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def _group_of(identity: Identity) -> str:

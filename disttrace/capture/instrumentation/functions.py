@@ -5,7 +5,6 @@ Functions get other code (see patcher.py), so names imported before tracing star
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import os
@@ -20,6 +19,7 @@ import torch.distributed.distributed_c10d as c10d
 from disttrace.capture.instrumentation.constructors import plain_value
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Kwargs, compose
+from disttrace.identity import integer
 from disttrace.recording.operation import Operation
 
 PART = "composed operations"
@@ -125,12 +125,9 @@ def _claim(capture: Capture, given: dict[str, Any]) -> None:
         if value is None or value == -1:
             value = os.environ.get(variable)
         if value is not None:
-            with contextlib.suppress(ValueError):  # torch will say what is wrong with it
-                claims[name] = int(value)
-    local = os.environ.get("LOCAL_RANK", "")
-    if local.isdecimal():
-        claims["local_rank"] = int(local)
-    capture.on_identity(claims)
+            claims[name] = integer(str(value))  # torch will say what is wrong with it
+    claims["local_rank"] = integer(os.environ.get("LOCAL_RANK"))
+    capture.on_identity({key: number for key, number in claims.items() if number is not None})
 
 
 def _joined(capture: Capture) -> None:

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from disttrace.identity import integer
 from disttrace.recording.recorder import Recorder
 
 _ERROR_LIMIT = 2_000  # characters of an error file's traceback that are kept
@@ -77,8 +78,9 @@ class Workers:
     def _note(self, context: Any, local_rank: int, pid: int, event: str, keys: Keys) -> None:
         env = context.envs.get(local_rank, {})
         for key, variable in (("rank", "RANK"), ("attempt", "TORCHELASTIC_RESTART_COUNT")):
-            if str(env.get(variable, "")).isdecimal():
-                keys[key] = int(env[variable])
+            value = integer(str(env.get(variable)))
+            if value is not None:
+                keys[key] = value
         self._recorder.note("worker", pid=pid, local_rank=local_rank, event=event, **keys)
 
 

@@ -253,7 +253,9 @@ def record(entry: Mapping[str, Any]) -> Record:
         created=int(entry["time_created_ns"]),
         group_id=int(entry.get("pg_id", 0)),
         group=str(group[0]),
-        thread=int(thread) if isinstance(thread, str) and thread.isdecimal() else None,
+        thread=int(thread)
+        if isinstance(thread, str) and thread.isdecimal() and len(thread) < 20
+        else None,
         p2p=bool(entry.get("is_p2p")),
         launch=(int(entry.get("collective_seq_id", 0)), int(entry.get("p2p_seq_id", 0))),
         state=str(entry.get("state", "")),

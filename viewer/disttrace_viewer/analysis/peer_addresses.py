@@ -15,6 +15,7 @@ from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import End, is_connection_error
 from disttrace_viewer.merge.store_servers import is_loopback
+from disttrace_viewer.trace.numbers import whole
 
 _ADDRESS = re.compile(
     r"\[(?P<a>[^\]\s]+)\]:(?P<a_port>\d+)"
@@ -39,8 +40,8 @@ def translated(evidence: Evidence, process: int, text: str) -> str:
 
     def told(found: re.Match[str]) -> str:
         host = found["a"] or found["b"] or found["c"]
-        port = int(found["a_port"] or found["b_port"] or found["c_port"])
-        server = _server(evidence, process, host, port)
+        port = whole(found["a_port"] or found["b_port"] or found["c_port"])
+        server = None if port is None else _server(evidence, process, host, port)
         if server is not None:
             return f"{found[0]} (the store of {server})"
         if peer is not None and found["a"]:

@@ -37,7 +37,7 @@ _READING = ("store.get", "store.wait", "store.multi_get", "store.check")
 
 ALIKE = 0.6
 """From this ratio of ``difflib`` on two keys look alike."""
-NUMBER = re.compile(r"\d+")
+NUMBER = re.compile(r"[0-9]{1,18}")
 """What keys of one series differ in."""
 ASKED_NS = 3_000_000_000
 """Who polls asks at least so often."""

@@ -98,16 +98,23 @@ def color(args: argparse.Namespace) -> bool | None:
 
 def columns(text: str) -> int:
     """A width in which something can be shown."""
-    if not text.isdigit() or int(text) < NARROWEST:
+    found = _whole(text)
+    if found < NARROWEST:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of columns from {NARROWEST} on")
-    return int(text)
+    return found
 
 
 def count(text: str) -> int:
     """A positive whole number."""
-    if not text.isdigit() or int(text) < 1:
+    found = _whole(text)
+    if found < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return int(text)
+    return found
+
+
+def _whole(text: str) -> int:
+    """0 for what is none, and for what nobody means."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def seconds(text: str) -> float:

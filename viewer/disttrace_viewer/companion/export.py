@@ -14,6 +14,7 @@ from disttrace_viewer.otlp.send.backends import span_exporter, target
 from disttrace_viewer.otlp.send.delivery import Delivery
 from disttrace_viewer.otlp.send.log import Errors
 from disttrace_viewer.otlp.send.metrics import SentMetrics
+from disttrace_viewer.trace.numbers import whole
 
 if TYPE_CHECKING:
     from disttrace_viewer.otlp.send.logs import StallLogs
@@ -113,8 +114,8 @@ class Export:
 
 def _elsewhere(environ: Mapping[str, str]) -> bool:
     """Whether a launcher said that the job has more ranks than this host."""
-    world, local = environ.get("WORLD_SIZE", ""), environ.get("LOCAL_WORLD_SIZE", "")
-    return world.isdigit() and local.isdigit() and int(world) > int(local)
+    world, local = (whole(environ.get(f"{one}WORLD_SIZE", "")) for one in ("", "LOCAL_"))
+    return world is not None and local is not None and world > local
 
 
 def _discard(span: object) -> None:

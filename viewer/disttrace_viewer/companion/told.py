@@ -19,11 +19,13 @@ import orjson
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, is_own
 from disttrace_viewer.analysis.liveness import Look, Seen, look
 from disttrace_viewer.companion.exchange import Address
+from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.merged import Merged, trace_of
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State, checked, inflated
 from disttrace_viewer.trace.model import Process, Trace
+from disttrace_viewer.trace.numbers import whole
 
 MOST_STATE = 8 << 10
 """Bytes of a packed state; of a longer one half of the operations are told, and so on."""
@@ -102,8 +104,8 @@ def _worlds(processes: Sequence[Process], trace: Trace) -> Iterable[int]:
     for process in processes:
         if process.world_size is not None:
             yield process.world_size
-        elif (text := process.env.get("WORLD_SIZE", "")).isdigit() and process.role != "agent":
-            yield int(text)
+        elif process.role != "agent":
+            yield number_in(process.env.get("WORLD_SIZE"), "size") or 0
     for group in trace.groups:
         if group.default and group.size is not None:
             yield group.size
@@ -128,9 +130,9 @@ def addresses(merged: Merged, processes: Sequence[Process]) -> list[Address]:
         groups = state["numbered"].get("group", {}).values()
         _offer(found, [_base(stores, g.get("store")) for g in groups if g.get("default")])
     for process in processes:
-        host, text = process.env.get("MASTER_ADDR"), process.env.get("MASTER_PORT", "")
-        if host and text.isdigit() and process.role != "agent":
-            found.setdefault((host, int(text)))
+        host, port = process.env.get("MASTER_ADDR"), whole(process.env.get("MASTER_PORT", ""))
+        if host and port is not None and process.role != "agent":
+            found.setdefault((host, port))
     for stores in tables:
         _offer(found, stores.values())
     return list(found)[:4]

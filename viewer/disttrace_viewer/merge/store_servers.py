@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from disttrace_viewer.trace.model import Place, Process, Store
+from disttrace_viewer.trace.numbers import whole
 
 LOOPBACK = ("localhost", "127.", "::1", "0.0.0.0", "[::1]", "::ffff:127.")
 SLACK_NS = 5_000_000_000
@@ -164,9 +165,8 @@ def _server(
         return client
     if _kind(client) != "tcp":
         return None
-    port = client.port
-    if client.address and client.address.rpartition(":")[2].isdigit():
-        port = int(client.address.rpartition(":")[2])
+    told = whole((client.address or "").rpartition(":")[2])
+    port = client.port if told is None else told
     rated = [
         (_likeness(client, server, processes), server.index, server)
         for server in (servers.get(port, ()) if port is not None else ())

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from disttrace_viewer.trace.numbers import whole
+
 
 class GroupLike(Protocol):
     """What is asked of a group: `disttrace_viewer.trace.model.Group` has it."""
@@ -130,9 +132,9 @@ def _serves(group: GroupLike, device: str | None, backend: str) -> bool:
 
 
 def _rank(group_rank: str, group: GroupLike) -> str:
-    number = int(group_rank)
-    if group.ranks is None or number >= len(group.ranks):
-        return f"group rank {number}"
+    number = whole(group_rank)
+    if number is None or group.ranks is None or number >= len(group.ranks):
+        return f"group rank {group_rank}"
     return f"rank {group.ranks[number]}"
 
 

@@ -10,6 +10,7 @@ from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.trace.model import Group
+from disttrace_viewer.trace.numbers import whole
 from disttrace_viewer.wording.findings import not_in_group as words
 
 _WRAPPERS = ("wrapper", "inner", "_fn")
@@ -38,7 +39,8 @@ def _named(case: Case, process: int, text: str) -> int | None:
     """The rank that an error says is wrong; None for other errors."""
     match = _TEXT.search(text)
     if match:
-        return int(match[1])
+        number = whole(match[1].removeprefix("-"))
+        return number if number is None or match[1][0] != "-" else -number
     return case.evidence.trace.processes[process].rank if _ITSELF.search(text) else None
 
 

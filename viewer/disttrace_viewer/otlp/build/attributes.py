@@ -14,6 +14,7 @@ import orjson
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.otlp.follow.journal import Operation
+from disttrace_viewer.trace.numbers import whole
 
 Value = str | int | float | bool | list[str] | list[int]
 Attributes = dict[str, Value]
@@ -171,7 +172,7 @@ def _description(known: Mapping[str, Any]) -> str | None:
     text = known.get("desc")
     if not text or text == "undefined":
         return None
-    return str(text) if not str(text).rpartition(":")[2].isdigit() else None
+    return str(text) if whole(str(text).rpartition(":")[2]) is None else None
 
 
 def _given(found: Mapping[str, Any]) -> Attributes:

@@ -6,7 +6,9 @@ import datetime
 import re
 from dataclasses import dataclass
 
+from disttrace.journal.format import MOST_MEMBERS
 from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.trace.numbers import whole
 
 _UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "": 10**9}
 _OFFSET = re.compile(r"([+-]\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|min)?")
@@ -39,7 +41,9 @@ def parse_ranks(text: str) -> frozenset[int]:
         matched = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if matched is None:
             raise ViewerError(f"--rank {text!r} is no list of ranks; write --rank 0,3-5")
-        low, high = int(matched[1]), int(matched[2] or matched[1])
+        low, high = whole(matched[1]), whole(matched[2] or matched[1])
+        if low is None or high is None or high >= MOST_MEMBERS:
+            raise ViewerError(f"--rank {text[:60]!r}: ranks are numbers below {MOST_MEMBERS:,}")
         found.update(range(low, high + 1))
     return frozenset(found)
 

@@ -1,0 +1,91 @@
+"""Texts that look like numbers: signs that `int` refuses, other scripts, thousands of digits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrace import cli
+from disttrace.identity import identify
+from disttrace_viewer.companion.export import _elsewhere
+from disttrace_viewer.companion.told import unknown_ranks
+from disttrace_viewer.merge.reader import load
+from disttrace_viewer.trace.numbers import whole
+from support.journals import MS, Journal
+
+ODD = ["\u00b2", "\u0664\u0662", "9" * 25, "9" * 900, "", "-1", "1e3", "\u2468"]
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_an_odd_text_is_no_number(text: str) -> None:
+    assert whole(text) is None
+
+
+def test_a_number_is_one() -> None:
+    assert [whole(text) for text in ("0", "007", "9" * 18)] == [0, 7, 10**18 - 1]
+
+
+def odd_job(folder: Path, digits: str) -> None:
+    """Two ranks; every address, variable, key and error holds the digits where a number stands."""
+    for rank in range(2):
+        env = {"RANK": str(rank), "WORLD_SIZE": digits, "MASTER_PORT": digits, "MASTER_ADDR": "h"}
+        journal = Journal(folder, pid=10 + rank, rank=rank, world_size=2, keys={"env": env})
+        address = f"127.0.0.1:{digits}"
+        base = journal.tcp_store(29500, server=rank == 0, address=address)
+        store = journal.prefix_store(base, "default_pg", "0/")
+        group = journal.group(store, desc=f"mesh:{digits}")
+        journal.run(journal.collective(group), 20 * MS, MS, q=1)
+        stack = journal.stack(("train.py", 30, "main"))
+        get = journal.call("store.get", kind="store", store=store, stack=stack)
+        names = [f"cpu//{digits}", f"cuda//{digits}:{digits}", f"step/{digits}/rank/1"]
+        for place, key in enumerate((*names, *(f"step/{n}/rank/1" for n in range(3)))):
+            journal.run(get, (30 + 2 * place) * MS, MS, k=f"default_pg/0//{key}")
+        journal.begin(get, 60 * MS, k=f"default_pg/0//{names[0]}")
+        text = f"Global rank {digits} is not part of group, peer [127.0.0.1]:{digits} is gone"
+        journal.define("failure", t=70 * MS, type="ValueError", text=text, stack=stack)
+        journal.define("exit", t=80 * MS, code=1)
+
+
+@pytest.mark.parametrize("digits", ODD)
+def test_odd_digits_break_no_command(
+    digits: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything is shown of such journals, by every command."""
+    odd_job(tmp_path / "in", digits)
+    where = str(tmp_path / "in")
+    for words in (
+        ["view", where],
+        ["view", where, "--phase", "init"],
+        ["diagnose", where, "--json"],
+        ["stats", where],
+        ["export", where, "-o", str(tmp_path / "out.json")],
+        ["export", where, "-o", str(tmp_path / "out.html")],
+        ["export", where, "-o", str(tmp_path / "out.jsonl")],
+        ["reduce", where, "-o", str(tmp_path / "states")],
+        ["diagnose", str(tmp_path / "states")],
+    ):
+        code = cli.main(words)
+        told = capsys.readouterr()
+        assert code in (0, 1, 2), (words, told.err)
+        assert "has no option" not in told.err
+    trace = load([where])
+    assert len(unknown_ranks(trace)) == 0
+    assert not _elsewhere({"WORLD_SIZE": digits, "LOCAL_WORLD_SIZE": "1"})
+
+
+@pytest.mark.parametrize("digits", [*ODD, "9" * 5000])
+def test_odd_digits_of_an_option_are_a_sentence(
+    digits: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd_job(tmp_path, "7")
+    for option in ("--width", "--last", "--rank"):
+        assert cli.main(["view", str(tmp_path), f"{option}={digits}"]) == 2
+        assert capsys.readouterr().err.startswith("disttrace: ")
+
+
+@pytest.mark.parametrize("digits", [*ODD[:4], "9" * 5000])
+def test_odd_digits_of_a_launcher_are_no_rank(digits: str) -> None:
+    """What goes into the journal fits its format."""
+    known = identify({"RANK": digits, "WORLD_SIZE": "2"}, job="job")
+    assert known.rank in (None, 42)
