@@ -16,6 +16,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from disttrace.redact.short_options import ShortOptions
+
 MASK = "***"
 
 _LONGEST = 64 * 1024
@@ -104,7 +106,7 @@ _PRIVATE_KEY = re.compile(r"-----BEGIN[A-Z ]* PRIVATE KEY-----.*?(?:-----END[A-Z
 
 # -- places ----------------------------------------------------------------------------------
 
-_USERINFO = re.compile(r"(://)([^\s/?#\"'<>]+)@")
+_USERINFO = re.compile(r"(\b(?:[A-Za-z][A-Za-z0-9+.\-]*)?://)([^\s/?#\"'<>]+)@")
 _USER_AT_HOST = re.compile(
     r"(?<![\w/.:@%-])(?!mailto:|ssh:|git:)([\w.+-]+:[^\s:/@\"']{3,})@(?!sha256:)"
 )
@@ -113,6 +115,8 @@ _HEADER = re.compile(
 )
 _SCHEME = re.compile(r"\b(bearer)\s+(?=\S*[\d._])[\w.~+/=-]{6,}|\b(basic)\s+[\w+/]{8,}={1,2}", re.I)
 _LONGEST_NAMED_USER = 15  # `git@`, but not a token in the place of a user
+# Over HTTP a lone user is a token (`https://TOKEN@host`), but for these.
+_NAMED_USERS = frozenset({"git", "user", "username", "anonymous", "oauth2", "x-access-token"})
 
 # -- names -----------------------------------------------------------------------------------
 
@@ -165,6 +169,16 @@ _NO_TOKEN = _set(
     "prefix prev prompt query register role sentinel sep separator silence sos source speaker "
     "special start stop sub suffix system target task think tool trigger unk video word"
 )
+# What stands behind the name of a secret without changing what it names: `api_key_value`.
+_VALUE = _set("value val string plain plaintext literal raw")
+# Of a secret, and itself none: `--secret.path`, `--password.length`.
+_ABOUT = _set(
+    "age algorithm algo backend cache char chars class count dir directory enabled env expires "
+    "expiry file folder format hasher id kind len length level lifetime limit manager max method "
+    "min mode module num optional path policy prompt provider py required retries rotation scheme "
+    "scope size source store timeout ttl type url uri version"
+)
+_PARTS = re.compile(r"[./:]|__")
 _FLAG = _set("no enable disable ask prompt require without has use with skip")
 
 # What is no secret under any name; and under the names that are not secret always.
@@ -182,6 +196,8 @@ _PLAIN = re.compile(
 _NUMBER = re.compile(r"\d")
 _PASSWORD = re.compile(r"pass(?:word|wd|phrase|code)|pwd|secret", re.I)
 _OPTION = re.compile(r"-{0,2}[+~]{0,2}[A-Za-z_][\w.\-/@:]*")
+_TAKES_HEADER = frozenset({"-H", "--header"})
+_HEADER_LINE = re.compile(r"(([\w-]+):\s*).+")
 _SHORT_P = re.compile(r"-p(?=.{5})(?=.*[A-Z0-9])(?![a-z][a-z_-]*(?:=|$)|\d+$).+")
 
 ALWAYS, MAYBE, NEVER = 2, 1, 0
@@ -226,7 +242,14 @@ class Masker:
         """A command line: an option may tell of the words that follow it."""
         result: list[str] = []
         level = NEVER  # of the option whose values these words may be
-        for argument in argv:
+        short = ShortOptions()
+        for before, argument in zip(["", *argv], argv):
+            argument = short.read(argument, MASK)
+            if short.takes_command(before):
+                result.append(self._words(argument))
+                continue
+            if before in _TAKES_HEADER:
+                argument = _HEADER_LINE.sub(_without_header, argument)
             if level and not _is_option(argument) and not is_harmless(argument, level):
                 result.append(MASK)
                 continue
@@ -235,7 +258,7 @@ class Masker:
                 argument = f"-p{MASK}"
             name, equals, value = argument.partition("=")
             is_name = _OPTION.fullmatch(name) and (equals or name.startswith("-"))
-            known = level_of(name) if is_name else NEVER
+            known = (level_of(name) or level_within(name)) if is_name else NEVER
             if known and equals:
                 if not is_harmless(value, known) and (name != "key" or _is_mixed(value)):
                     argument = f"{name}={MASK}"
@@ -243,6 +266,12 @@ class Masker:
                 level = known
             result.append(self.text(argument))
         return result
+
+    def _words(self, command: str) -> str:
+        """A command line in one word, as a shell gets it."""
+        words = re.split(r"(\s+)", command)
+        words[::2] = self.argv(words[::2])
+        return self.text("".join(words))
 
     def record(self, value: Any) -> Any:
         """``value`` with every text in its lists and dictionaries masked, names of keys aside."""
@@ -279,6 +308,8 @@ def level_of(name: str) -> int:
     words = [word.lower() for word in _WORD.findall(name)]
     while len(words) > 1 and words[-1].isdecimal():
         words.pop()
+    while len(words) > 1 and words[-1] in _VALUE and words != ["key", "value"]:
+        words.pop()
     if not words:
         return NEVER
     last, before = words[-1], words[-2] if len(words) > 1 else None
@@ -293,6 +324,21 @@ def level_of(name: str) -> int:
     return MAYBE if before in _AFTER.get(last, ()) else NEVER
 
 
+@functools.lru_cache(maxsize=1024)
+def level_within(name: str) -> int:
+    """The level of a name of several parts of which one before the last tells:
+    ``db.password.x``.
+
+    One word of language models or attention (``token``, ``key``) tells nothing there.
+    """
+    *parts, last = _PARTS.split(name)
+    if set(map(str.lower, _WORD.findall(last))) & _ABOUT:
+        return NEVER
+    levels = (level_of(part) for part in parts)
+    known = (n for part, n in zip(parts, levels) if n == ALWAYS or len(_WORD.findall(part)) > 1)
+    return max(known, default=NEVER)
+
+
 def is_harmless(value: str, level: int) -> bool:
     """Whether ``value`` is no secret under a name of this level."""
     if _HARMLESS.fullmatch(value):
@@ -302,8 +348,13 @@ def is_harmless(value: str, level: int) -> bool:
 
 def _without_user(found: re.Match[str]) -> str:
     user = found[2]
-    secret = ":" in user or len(user) > _LONGEST_NAMED_USER or user == MASK
+    over_http = found[1].lower().endswith(("http://", "https://")) and user not in _NAMED_USERS
+    secret = over_http or ":" in user or len(user) > _LONGEST_NAMED_USER or user == MASK
     return f"{found[1]}{MASK}@" if secret else found[0]
+
+
+def _without_header(found: re.Match[str]) -> str:
+    return f"{found[1]}{MASK}" if level_of(found[2]) else found[0]
 
 
 def _without_named(text: str) -> str:
@@ -314,6 +365,8 @@ def _without_named(text: str) -> str:
         group = "quoted" if found["quoted"] is not None else "bare"
         value = found[group]
         level = level_of(found["name"])
+        if not level and found["sep"] == "=":
+            level = level_within(found["name"])
         if level and _is_given(found, level, value) and not is_harmless(value, level):
             parts += [text[position : found.start(group)], MASK]
             position = found.end(group)
