@@ -70,7 +70,12 @@ VIEWER_ROOMS = (
     "commands",
 )
 KNOWS_TORCH = ("capture", "session", "patching")
-SHARED = ("disttrace.journal.format", "disttrace.journal.proc", "disttrace.journal.progress")
+SHARED = (
+    "disttrace.journal.descriptors",
+    "disttrace.journal.format",
+    "disttrace.journal.proc",
+    "disttrace.journal.progress",
+)
 PEERS = frozenset(
     {"findings/rules", "wording/findings", "commands"}
 )  # folders of equals may hold any number of files

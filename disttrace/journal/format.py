@@ -15,6 +15,8 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from disttrace.journal.descriptors import aside
+
 FORMAT = 2
 """2: a list of ranks may hold ranges. Readers of 2 read 1, in which it is numbers only."""
 
@@ -449,7 +451,7 @@ def open_own(path: str, flags: int, owner: int | None = None) -> int:
         OSError: when it cannot be opened.
     """
     try:
-        fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        fd = aside(os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600))
     except OSError:
         _refuse_foreign(path, os.lstat(path), owner)
         raise

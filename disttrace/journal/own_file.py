@@ -12,6 +12,7 @@ import os
 import sys
 import time
 
+from disttrace.journal.descriptors import aside
 from disttrace.journal.extension_modules import resource
 from disttrace.journal.slow_writes import WriteBudget
 
@@ -54,7 +55,8 @@ class OwnFile:
             raise OfParent(errno.EBADF, os.strerror(errno.EBADF))
         if not self.is_ours():
             self._fd = -1
-            fd = os.open(self._path, self._flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            flags = self._flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = aside(os.open(self._path, flags))
             if _identity(os.fstat(fd)) != self._identity:
                 os.close(fd)
                 raise OSError(errno.EBADF, "the program closed it, and another has its name")
@@ -108,7 +110,7 @@ def _create(path: str, flags: int, mode: int) -> int:
 
     O_EXCL follows no link and opens nothing that somebody else put there.
     """
-    fd = os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    fd = aside(os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
     with contextlib.suppress(OSError):  # a file system without permissions
         os.fchmod(fd, mode)
     return fd

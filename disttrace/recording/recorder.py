@@ -142,11 +142,13 @@ class Recorder(Definitions):
 
     def recover(self, error: BaseException, line: bytes) -> None:
         """``put(line)`` raised ``error``: make room or open the next segment; give up where that
-        fails.
+        fails. A signal handler's exception goes on to the user: a time-out is an OSError, too.
 
         A signal handler that records while its thread makes room leaves its lines in ``_late``: a
         window or a segment half opened is not to be opened by another from within.
         """
+        if not errors.is_ours(error):
+            raise error
         with self.lock:
             if self._making_room:
                 self._late.append(line)
@@ -298,6 +300,8 @@ class Recorder(Definitions):
         self.core.put = journal.put
 
     def _fail(self, error: BaseException) -> None:
+        if not errors.is_ours(error):
+            raise error
         if not self.off:
             self._switch_off()
             self._on_failure(error)

@@ -1,0 +1,52 @@
+"""Numbers for our descriptors that no program counts on.
+
+The kernel gives out the lowest number that is free. A program that closed its standard streams, or
+was started without them, would print into our files; one that closes a descriptor to have the next
+file get its number would find another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+if sys.platform != "win32":  # where the viewer runs, and nothing is traced
+    import fcntl
+
+_FIRST = 400  # below the limit that most have, and above what a program has open
+_STREAMS = 3
+
+
+def aside(fd: int) -> int:
+    """The same open file under a number that is out of the way; ``fd`` is closed.
+
+    Raises OSError where even a number beyond the standard streams cannot be had.
+    """
+    try:
+        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST)
+    except OSError:  # few descriptors are allowed here, or left
+        if fd >= _STREAMS:
+            return fd
+        try:
+            moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STREAMS)
+        except OSError:
+            os.close(fd)
+            raise
+    os.close(fd)
+    return moved
+
+
+@contextlib.contextmanager
+def streams_kept_free() -> Iterator[None]:
+    """While this lasts nothing gets the number of a standard stream that the program has closed."""
+    fillers = []
+    try:
+        while (fd := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)) < _STREAMS:
+            fillers.append(fd)
+        os.close(fd)
+        yield
+    finally:
+        for filler in fillers:
+            os.close(filler)
