@@ -68,8 +68,11 @@ DEFINITIONS = (
 DUMPED = "dumped"
 """Stacks that ``faulthandler`` wrote before this are history: the process goes on."""
 ANSWERS = "answers"
-"""By which ``signal`` a thread may be asked for its stack, which goes into the descriptor ``fd``;
-``native`` is the background thread, which waits for the GIL while somebody keeps it."""
+"""The thread ``asked`` gets ``signal`` with the value ASK and a thread's number, and has that one
+write its stack into the descriptor ``fd``; ``native`` is the background thread, which waits for the
+GIL while somebody keeps it."""
+ASK = 0x61736B21
+"""In the upper 32 bits of the value; the recorder's ``_answers.c`` acts on nothing else."""
 HELD_NS = 1_500_000_000
 """For so long, at least, nothing has run in a process that is asked so, nor its background thread
 looked."""

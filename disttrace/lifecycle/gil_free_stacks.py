@@ -3,11 +3,15 @@
 ``faulthandler`` of the standard library writes them in C, without the GIL, as text into the
 definitions, and always of the thread that runs the handler: its own frames cannot move meanwhile,
 those of others could, and end the program by SIGSEGV. (Its watchdog, which reads those of others,
-is therefore not used.) Two signals have such a handler:
+is therefore not used.) It is called by handlers of our own (``_answers.c``), which look first that
+the descriptor is the journal's, for two signals:
 
 * a SIGTERM that nobody handles, after which the process ends as it would have;
-* a real-time signal that nobody uses, by which the companion asks a thread that has kept the
-  interpreter from running (``companion/gil_holders.py`` of the viewer). Definitions say which.
+* a real-time signal that nobody uses, by which a thread is asked that has kept the interpreter from
+  running. It has a handler only while it is asked, and is sent by a thread of ours without Python,
+  which the companion asks to (``companion/gil_holders.py`` of the viewer). Definitions say which.
+
+Where nothing was compiled there is none of this.
 """
 
 from __future__ import annotations
@@ -19,42 +23,57 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
+from disttrace.journal import compiled
 from disttrace.journal.format import ANSWERS, DUMPED, HELD_NS
 
 PART = "stacks without the GIL"
 _FROM_TOP, _MOST = 7, 5
 """Of SIGRTMAX downwards: the first ones are taken by debuggers and valgrind."""
+_INIT = 1
+"""The kernel keeps from this process what it does not handle, and with a handler would not."""
 
 
 class GilFreeStacks:
-    """The two handlers; ``look`` is called by the background thread."""
+    """Handlers and the thread that asks; ``look`` is called by the background thread."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
+        self._native: Any = None
         self._register: Callable[..., None] | None = None
+        self._unregister: Callable[[int], Any] | None = None
         self._file = -1
         self._stat = os.stat_result((0,) * 10)
         self._looked_at = 0
-        self._handles = False  # SIGTERM
-        self._signal = 0  # by which it may be asked; 0: by none
-        self._told = False
+        self._signal = 0  # what faulthandler knows, and threads are asked by; 0: nothing
+        self._told: tuple[int, int] | None = None
 
     def install(self) -> None:
         """Once, when tracing begins: what the program registers from now on is seen."""
+        try:
+            self._native = compiled.load("lifecycle._answers")
+        except ImportError:
+            return
         import faulthandler
 
         engine = self._capture.engine
-        self._register = faulthandler.register
+        self._register, self._unregister = faulthandler.register, faulthandler.unregister
         engine.value(PART, faulthandler, "register", self._registers(self._register))
+        engine.value(PART, faulthandler, "unregister", self._unregisters(self._unregister))
         engine.on_undo(PART, "handlers", self.stop)
 
     def start(self, definitions: int) -> None:
         """Write into this file from now on."""
         self.stop()
+        number = _unused()
+        if self._register is None or number is None:
+            return
         self._file = os.dup(definitions)
         self._stat = os.fstat(self._file)
+        self._register(number, file=self._file, all_threads=False, chain=False)
+        self._signal = number
+        self._native.take(number, self._file)
         self._handle()
-        self._listen()
+        self._native.start()
 
     def look(self, now: int) -> None:
         """We run: whoever kept us from it has let go. ``now``: nanoseconds of a steady clock."""
@@ -69,51 +88,50 @@ class GilFreeStacks:
             recorder.note(DUMPED)  # what was written meanwhile is history
         self._looked_at = now
         self._handle()
-        if self._signal and signal.getsignal(self._signal) is not signal.SIG_DFL:
-            self._signal, self._told = 0, False  # it is the program's now
-        if not self._told:
-            self._told = True
+        if not self._is_free(self._signal):
+            self._native.stop()  # it is the program's now
+        asked = self._native.runs()
+        told = (self._signal if asked else 0, asked)
+        if told != self._told:
+            self._told = told
             native = threading.get_native_id()
-            recorder.note(ANSWERS, signal=self._signal, fd=self._file, native=native)
+            recorder.note(ANSWERS, signal=told[0], fd=self._file, native=native, asked=asked)
+
+    def sync(self, segment: int) -> None:
+        """Have a segment and the definitions written to the disk, while everything goes on."""
+        if self._file >= 0:
+            self._native.sync(segment, self._file)
 
     def pause(self) -> None:
-        """Before a fork: what ends the child must not be told as ours."""
-        if self._handles and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            import faulthandler
+        """Before a fork: Python counts threads, and warns of them."""
+        if self._native is not None:
+            self._native.stop()
 
-            faulthandler.unregister(signal.SIGTERM)
-        self._handles = False
+    def resume(self) -> None:
+        """After it, in the parent."""
+        if self._file >= 0 and self._is_free(self._signal):
+            self._native.start()
 
     def stop(self) -> None:
         """Nothing is written any more; handlers that the program has set since stay."""
-        self.pause()
-        if self._signal and signal.getsignal(self._signal) is signal.SIG_DFL:
-            import faulthandler
-
-            faulthandler.unregister(self._signal)
-        self._signal, self._looked_at, self._told = 0, 0, False
+        if self._native is None:
+            return
+        self._native.stop()
+        self._native.leave()
+        if self._signal and self._unregister is not None and self._is_free(self._signal):
+            self._unregister(self._signal)
+        self._signal, self._looked_at, self._told = 0, 0, None
         if self._file >= 0 and self._is_ours():
             os.close(self._file)
         self._file = -1
 
     def _handle(self) -> None:
-        if self._handles or self._register is None:
-            return
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._register(signal.SIGTERM, file=self._file, all_threads=False, chain=True)
-            self._handles = True
+        if os.getpid() != _INIT and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self._native.handle_term()
 
-    def _listen(self) -> None:
-        """Take a signal that has no handler, be it Python's or C's."""
-        taken = _taken()
-        if self._register is None or taken is None:
-            return
-        first = signal.SIGRTMAX - _FROM_TOP
-        for number in range(first, first - _MOST, -1):
-            if not taken >> (number - 1) & 1 and signal.getsignal(number) is signal.SIG_DFL:
-                self._register(number, file=self._file, all_threads=False, chain=False)
-                self._signal = number
-                return
+    def _is_free(self, number: int) -> bool:
+        """Whether neither Python nor the kernel knows of a handler of the program's."""
+        return signal.getsignal(number) is signal.SIG_DFL and bool(self._native.is_free(number))
 
     def _is_ours(self) -> bool:
         try:
@@ -123,14 +141,31 @@ class GilFreeStacks:
 
     def _registers(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def register(signum: int, *args: Any, **kwargs: Any) -> Any:
-            done = original(signum, *args, **kwargs)
-            if signum == signal.SIGTERM:
-                self._handles, self._register = False, None  # it is the program's now
-            elif signum == self._signal:
-                self._signal, self._told = 0, False
-            return done
+            if self._signal and signum == self._signal:
+                self.stop()  # it is the program's now, and was never ours as far as it can see
+            return original(signum, *args, **kwargs)
 
         return register
+
+    def _unregisters(self, original: Callable[[int], Any]) -> Callable[[int], Any]:
+        def unregister(signum: int, /) -> Any:
+            if self._signal and signum == self._signal:
+                return False
+            return original(signum)
+
+        return unregister
+
+
+def _unused() -> int | None:
+    """A signal that has no handler, be it Python's or C's, and is not ignored."""
+    taken = _taken()
+    if taken is None:
+        return None
+    first = signal.SIGRTMAX - _FROM_TOP
+    for number in range(first, first - _MOST, -1):
+        if not taken >> (number - 1) & 1 and signal.getsignal(number) is signal.SIG_DFL:
+            return number
+    return None
 
 
 def _taken() -> int | None:

@@ -6,6 +6,7 @@ finalizes: a thread that lets go of a frame or a process group after that aborts
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -50,6 +51,7 @@ class Live:
         self._voice = voice
         self._beats = beats
         self._thread: threading.Thread | None = None
+        self._process = 0
         self._paused = False
         self._idle = True
         self._fresh()
@@ -66,13 +68,13 @@ class Live:
             background.start(thread)
         except RuntimeError:  # no more threads, or the interpreter is about to finalize
             return
-        self._thread = thread
+        self._thread, self._process = thread, os.getpid()
 
     def stop(self) -> None:
         """End the thread and wait for it."""
         thread, self._thread = self._thread, None
-        if thread is None:
-            return
+        if thread is None or os.getpid() != self._process:
+            return  # in a child that a library forked there is no such thread to wait for
         self._stopping = True
         self._wake.put(None)
         if thread is not threading.current_thread():
@@ -99,6 +101,8 @@ class Live:
             self._paused = False
             self._wake = queue.SimpleQueue()
             self.start()
+        if self._without_gil is not None:
+            self._without_gil.resume()
 
     def in_child(self) -> None:
         """In a forked child: the thread stayed behind; one of its own comes with the journal."""

@@ -57,7 +57,7 @@ signal.signal(signal.SIGTERM, handler)
 THEIRS = """
 number = session._session._without_gil._signal
 signal.signal(number, lambda *_: print("theirs", flush=True))
-while session._session._without_gil._signal:
+while session._session._without_gil._told[0]:
     time.sleep(0.05)
 """
 FORKS = """
@@ -158,7 +158,7 @@ THREAD = _Thread("R", 7, 0, 0)
     [
         (THREAD, 60, 5),
         (replace(THREAD, sleeps=8), 60, None),  # Python ran in it
-        (replace(THREAD, masked=1 << 56), 60, None),  # it blocks the signal, or has no handler
+        (replace(THREAD, masked=1 << 56), 60, None),  # it blocks the signal, or there is a handler
         (THREAD, 3, None),  # the background thread does not wait for the GIL
     ],
 )

@@ -2,14 +2,15 @@
 
 No Python runs in such a process, so none of its stacks are on record. A thread writes its own, in
 the C handler of a signal (the recorder's ``gil_free_stacks``), and the program must not notice. So
-it is asked only where the kernel shows, over ``BETWEEN_S``, that
+the signal is sent to another thread, one of the recorder's own that waits for it and sends it on if
+nobody handles it; and only where the kernel shows, over ``BETWEEN_S``, that
 
 * the background thread waits for the GIL: it wakes again and again to ask for it;
 * the thread itself has not slept: had it been in Python it would have had to let the GIL go. It is
   in C, its frames do not move, and no system call is under way that a signal could cut short. Or
   it has slept all the time in a wait for a lock without a time limit, which the kernel resumes;
-* the process is the one that wrote the journal (it has it open), does not block the signal and has
-  a handler for it: without one the signal would end it.
+* the process is the one that wrote the journal (it has it open), and neither the thread nor the
+  process blocks, ignores or handles the signal.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import ctypes
 import json
 import os
 import platform
+import struct
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -36,6 +38,10 @@ _FUTEX = {"x86_64": 202, "aarch64": 98}
 _WAITS = (0, 9)  # FUTEX_WAIT and FUTEX_WAIT_BITSET
 _COMMAND = 0x7F
 RUNS, SLEEPS = "R", "S"
+_QUEUE = {"x86_64": 297, "aarch64": 240}  # rt_tgsigqueueinfo
+_INFO = struct.Struct("=iii4xiIQ")
+_SI_QUEUE = -1
+_ASKED = b"disttrace-ask\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ class _Answers:
     signal: int
     fd: int
     native: int
+    asked: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class _Thread:
     """How often it has gone to sleep by itself."""
     ticks: int
     masked: int
-    """Signals it blocks, those that the process ignores, and those without a handler."""
+    """Signals it blocks, and those that the process ignores or handles."""
 
 
 class GilHolders:
@@ -98,7 +105,8 @@ class GilHolders:
                 continue
             size = _size(path)
             # Last of all: within microseconds no number of a process is given to another one.
-            if find(one.who)[0] is True and self._send(one.pid, thread, answers.signal):
+            known = find(one.who)[0] is True
+            if known and self._send(one.pid, answers.asked, answers.signal, thread):
                 self._asked[one.base] = one.last_ns
                 asked[path] = size
         return _grown(asked)
@@ -135,12 +143,11 @@ def _threads(pid: int) -> dict[int, _Thread]:
             with open(f"{folder}/status", "rb") as file:
                 status = dict(line.split(b":", 1) for line in file if b":" in line)
             seen = stat(f"{pid}/task/{name}")
-            caught = int(status[b"SigCgt"], 16)
             found[int(name)] = _Thread(
                 seen.state,
                 int(status[b"voluntary_ctxt_switches"]),
                 seen.cpu_ticks,
-                int(status[b"SigBlk"], 16) | int(status[b"SigIgn"], 16) | ~caught,
+                _masked(status),
             )
     except (OSError, KeyError, ValueError, IndexError):
         return {}  # one has ended meanwhile: so not all of them stand still
@@ -175,7 +182,7 @@ def _answers(base: str) -> _Answers | None:
             data = file.read()
         start = data.rindex(b"\n" + _LINE) + 1
         record = json.loads(data[start : data.index(b"\n", start)])
-        found = _Answers(record["signal"], record["fd"], record["native"])
+        found = _Answers(record["signal"], record["fd"], record["native"], record["asked"])
     except (OSError, ValueError, KeyError):
         return None
     return found if found.signal > 0 else None
@@ -199,10 +206,27 @@ def _size(path: str) -> int:
         return 0  # the folder was deleted under us
 
 
-def _sender() -> Callable[[int, int, int], bool] | None:
-    """Sends a signal to one thread of a process; None where the C library has no way to."""
+def _masked(status: dict[bytes, bytes]) -> int:
+    return int(status[b"SigBlk"], 16) | int(status[b"SigIgn"], 16) | int(status[b"SigCgt"], 16)
+
+
+def _sender() -> Callable[[int, int, int, int], bool] | None:
+    """Asks a thread of the recorder's to ask another; None where the kernel is none we know."""
+    queue = _QUEUE.get(platform.machine())
     try:
-        tgkill = ctypes.CDLL(None).tgkill
+        call = ctypes.CDLL(None).syscall
     except (OSError, AttributeError):
         return None
-    return lambda pid, thread, number: tgkill(pid, thread, number) == 0
+
+    def send(pid: int, asked: int, number: int, thread: int) -> bool:
+        try:
+            with open(f"/proc/{pid}/task/{asked}/comm", "rb") as file:
+                if file.read() != _ASKED:
+                    return False
+        except OSError:
+            return False  # it has ended
+        value = fmt.ASK << 32 | thread
+        info = _INFO.pack(number, 0, _SI_QUEUE, os.getpid(), os.getuid(), value)
+        return bool(call(queue, pid, asked, number, info.ljust(128, b"\0")) == 0)
+
+    return None if queue is None else send
