@@ -37,6 +37,7 @@ from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.heartbeat import Live
 from disttrace.lifecycle.summary import Summary
+from disttrace.lifecycle.syncing import IN_MEMORY, Syncing
 from disttrace.lifecycle.voice import Voice
 from disttrace.patching.import_hook import ImportHook
 from disttrace.patching.standard_library import StandardLibrary
@@ -92,6 +93,7 @@ class Session:
             beats=config.heartbeat,
             voice=self._voice,
             without_gil=self._without_gil,
+            syncing=self._syncing(),
         )
         self.capture.wake = self.live.wake
         self.capture.store_trace = config.store_trace
@@ -146,6 +148,11 @@ class Session:
             self._versions["t"] = self.recorder.now()
         self._ending.forked()
         os.environ[PARENT_VARIABLE] = handed_down(self.identity, self.role)
+
+    def _syncing(self) -> Syncing | None:
+        if self._without_gil is None or filesystem(self.config.dir) in IN_MEMORY:
+            return None
+        return Syncing(self.capture, self._without_gil)
 
     def _open_journal(self) -> Journal:
         journal = Journal(

@@ -67,6 +67,9 @@ class Segment(Protocol):
     def check(self) -> None:
         """Raises SegmentLost where somebody shortened or deleted the file, OSError."""
 
+    def descriptor(self) -> int:
+        """The file's. Raises OSError."""
+
     def stretch(self, need: int) -> None:
         """Let the limit be where ``need`` bytes more have room."""
 
@@ -124,6 +127,9 @@ class MappedSegment:
         _check(self._file, self._start + len(self._map))
         if (reason := guarded()) is not None:
             raise SegmentLost(reason)
+
+    def descriptor(self) -> int:
+        return self._file.checked()
 
     def stretch(self, need: int) -> None:
         self._limit = max(self._limit, self._seal() + need)
@@ -223,6 +229,9 @@ class WrittenSegment:
 
     def check(self) -> None:
         _check(self._file, self._size)
+
+    def descriptor(self) -> int:
+        return self._file.checked()
 
     def stretch(self, need: int) -> None:
         self._limit = max(self._limit, self._size + need)

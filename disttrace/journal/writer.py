@@ -180,6 +180,11 @@ class Journal:
         return self._defs.checked()
 
     @property
+    def descriptor(self) -> int:
+        """That of the current segment; -1: there is none. Raises OSError."""
+        return -1 if self._segment is None else self._segment.descriptor()
+
+    @property
     def number(self) -> int:
         """Number of the current segment, from 1."""
         return self._number

@@ -239,7 +239,6 @@ static PyObject *start(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored)) 
     pthread_attr_setstacksize(&attributes, STACK);
     atomic_store(&begun, 0);
     atomic_store(&thread, 0);
-    atomic_store(&syncing, 0);
     if (!is_handler(asked_by, on_asked)) atomic_store(&waiting, 0);
     pthread_sigmask(SIG_SETMASK, &all, &was); /* it is born with everything blocked */
     int failed = pthread_create(&handle, &attributes, run, NULL);
@@ -256,7 +255,10 @@ static PyObject *start(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored)) 
 static PyObject *stop(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored)) {
     struct timespec until;
     int number = atomic_exchange(&thread, 0);
-    if (owner != getpid()) joinable = 0; /* a fork left it behind */
+    if (owner != getpid()) { /* a fork left it behind */
+        joinable = 0;
+        atomic_store(&syncing, 0);
+    }
     if (!joinable) Py_RETURN_NONE;
     joinable = 0;
     if (number != 0) tell(number, asked_by, QUIT, 0);

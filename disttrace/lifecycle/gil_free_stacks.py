@@ -97,10 +97,10 @@ class GilFreeStacks:
             native = threading.get_native_id()
             recorder.note(ANSWERS, signal=told[0], fd=self._file, native=native, asked=asked)
 
-    def sync(self, segment: int) -> None:
-        """Have a segment and the definitions written to the disk, while everything goes on."""
-        if self._file >= 0:
-            self._native.sync(segment, self._file)
+    def sync(self, segment: int) -> bool:
+        """Have a segment and the definitions written to the disk, while everything goes on. False
+        where nobody does: there is no thread, or it is still at it."""
+        return self._file >= 0 and bool(self._native.sync(segment, self._file))
 
     def pause(self) -> None:
         """Before a fork: Python counts threads, and warns of them."""

@@ -16,6 +16,7 @@ from disttrace.identity import read_clock
 from disttrace.journal.format import HEARTBEAT_NS
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.stack_sampler import Stacks
+from disttrace.lifecycle.syncing import Syncing
 from disttrace.lifecycle.voice import Voice
 from disttrace.recording import background
 
@@ -45,9 +46,11 @@ class Live:
         beats: bool,
         voice: Voice | None = None,
         without_gil: GilFreeStacks | None = None,
+        syncing: Syncing | None = None,
     ) -> None:
         self._capture = capture
         self._without_gil = without_gil
+        self._syncing = syncing
         self._voice = voice
         self._beats = beats
         self._thread: threading.Thread | None = None
@@ -153,6 +156,8 @@ class Live:
             self._stacks.look(now)
             if self._without_gil is not None:
                 self._look_without_gil(now)
+            if self._syncing is not None:
+                self._sync(now)
         if self._beats and now >= self._beat_due:
             self._beat_due = now + HEARTBEAT_NS
             self._beat(now)
@@ -174,6 +179,14 @@ class Live:
         except BaseException as error:
             self._without_gil = None
             self._capture.fail("stacks without the GIL", error)
+
+    def _sync(self, now: int) -> None:
+        try:
+            assert self._syncing is not None
+            self._syncing.look(now)
+        except BaseException as error:
+            self._syncing = None
+            self._capture.fail("writing the journal to the disk", error)
 
     def _poll(self) -> bool:
         pending = False

@@ -120,6 +120,11 @@ class Recorder(Definitions):
         segment, size = journal.position()
         return segment, size - self._in_background
 
+    def descriptor(self) -> int:
+        """The current segment's, -1 without one. Raises OSError."""
+        with self.lock:
+            return -1 if self._journal is None else self._journal.descriptor
+
     def progress_mark(self, *, launcher: bool = False) -> object:
         """Equal at two moments between which the main thread began nothing and ended nothing.
 
