@@ -51,7 +51,7 @@ def main(folder: str | None) -> None:
     for (name, _), took in zip(steps, times, strict=True):
         took.sort()
         shown = (took[ROUNDS // 2], took[ROUNDS * 99 // 100], took[-1])
-        print(f"{name:15}", *(f"{value:10.1f}" for value in shown))  # noqa: T201 - a program
+        print(f"{name:15}", *(f"{value:10.1f}" for value in shown))
 
 
 if __name__ == "__main__":
