@@ -55,6 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def collect() -> dict[str, Any]:
     """The report as plain data; the text is made from nothing else."""
+    from disttrace.journal import compiled
     from disttrace.journal.segment import filesystem, mechanism
     from disttrace.recording import choice
 
@@ -91,6 +92,7 @@ def collect() -> dict[str, Any]:
             "filesystem": filesystem(config.dir),
             "mechanism": kind,
             "reason": reason,
+            "stacks_without_gil": compiled.missing("lifecycle._answers") is None,
         },
         "capture": {
             "parts": [{"name": name, "state": state} for name, state in capture.parts],
@@ -159,6 +161,8 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     native = "native (c)" if core["name"] == "c" else "plain (python)"
     yield f"  the {native} core writes them: {core['reason']}"
     yield f"  records are {journal['mechanism']}: {plain(journal['reason'])}"
+    if not journal["stacks_without_gil"]:
+        yield "  no stacks of who keeps the GIL, or is ended by SIGTERM: that was not compiled"
     yield ""
     yield "capture"
     capture = report["capture"]

@@ -24,6 +24,15 @@ def load(name: str) -> Any:
     return module
 
 
+def missing(name: str) -> str | None:
+    """Why ``load`` raises; None: it does not."""
+    try:
+        load(name)
+    except ImportError as error:
+        return str(error)
+    return None
+
+
 def checksum(name: str) -> int | None:
     """The checksum of the source beside us: an editable install may keep what was compiled from
     an older one. The build hook works it out alike."""

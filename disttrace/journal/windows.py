@@ -85,7 +85,7 @@ def _guards() -> Any:
 
 def uncompiled() -> str | None:
     """Why there is no guard at all; None: there is."""
-    return None if _guards() else "what survives the end of a mapped file was not compiled"
+    return None if _guards() else "what survives a shortened file was not compiled"
 
 
 def guarded() -> str | None:
