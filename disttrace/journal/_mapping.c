@@ -161,8 +161,11 @@ static int is_blocked(void) {
     return pthread_sigmask(SIG_BLOCK, NULL, &mask) == 0 && sigismember(&mask, SIGBUS) == 1;
 }
 
+static int barred; /* a thread blocks SIGBUS: a fault of its own would end the process */
+
 static PyObject *ready(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored)) {
-    return PyBool_FromLong(!is_blocked() && settle());
+    barred |= is_blocked();
+    return PyBool_FromLong(!barred && settle());
 }
 
 static PyObject *guard(PyObject *Py_UNUSED(self), PyObject *mapping) {
@@ -170,7 +173,7 @@ static PyObject *guard(PyObject *Py_UNUSED(self), PyObject *mapping) {
     Py_buffer buffer;
     int free = 0;
     while (free < WINDOWS && atomic_load(&windows[free].start) != 0) free++;
-    if (free == WINDOWS || is_blocked() || !settle() ||
+    if (free == WINDOWS || barred || !settle() ||
         (!forks && pthread_atfork(NULL, NULL, in_child) != 0)) {
         PyErr_SetString(PyExc_OSError, "SIGBUS cannot be handled for a mapping");
         return NULL;
@@ -208,7 +211,7 @@ static PyObject *release(PyObject *Py_UNUSED(self), PyObject *number) {
 }
 
 static PyMethodDef methods[] = {
-    {"ready", ready, METH_NOARGS, "See that SIGBUS comes to us; whether it does."},
+    {"ready", ready, METH_NOARGS, "See that SIGBUS comes to us, of this thread too; whether it does."},
     {"guard", guard, METH_O, "Survive stores into a mapping whose file has ended; its number."},
     {"lost", lost, METH_O, "Whether something was stored where the file had ended."},
     {"release", release, METH_O, "The mapping of this number is about to be closed."},

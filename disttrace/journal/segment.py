@@ -47,7 +47,8 @@ class SegmentFull(ValueError):  # noqa: N818 - a signal to open the next one, no
 
 
 class SegmentLost(SegmentFull):
-    """What is put there reaches nobody; the text says why."""
+    """What is put there reaches nobody; the text says why. Without one nothing is lost yet, but a
+    mapping is not safe any more."""
 
 
 class Segment(Protocol):
@@ -125,8 +126,8 @@ class MappedSegment:
         if self._guard.is_lost():
             raise SegmentLost(_SHORTENED)
         _check(self._file, self._start + len(self._map))
-        if (reason := guarded()) is not None:
-            raise SegmentLost(reason)
+        if guarded() is not None:
+            raise SegmentLost
 
     def descriptor(self) -> int:
         return self._file.checked()

@@ -291,11 +291,13 @@ class Recorder(Definitions):
 
     def _lose(self, journal: Journal, lost: SegmentLost, line: bytes) -> None:
         """Go on in the next segment: what is put into this one reaches nobody."""
-        self._losses += 1
+        why = str(lost)
+        self._losses += bool(why)
         if self._losses > _LOSSES:
-            raise OSError(str(lost))
+            raise OSError(why)
         self._roll(journal, line)
-        self._on_loss(str(lost))
+        if why:
+            self._on_loss(why)
 
     def _publish(self, journal: Journal, lines: Sequence[bytes]) -> None:
         """Let everybody put where there is room now. What made it necessary comes first: other
@@ -324,6 +326,7 @@ class Recorder(Definitions):
         return self.thread_number(main.ident or 0, main.name, native)
 
     def _register_thread(self) -> int:
+        self.check()  # one that blocks SIGBUS may not store into a mapping
         thread = threading.current_thread()
         native = threading.get_native_id()
         return self.thread_number(threading.get_ident(), thread.name, native)

@@ -119,6 +119,34 @@ def test_a_bus_error_of_the_programs_own_is_as_untraced(tmp_path: Path, name: st
     assert traced.code in (0, 5, 9, -7)
 
 
+BLOCKS = """
+import glob, os, signal, sys, threading
+import disttrace
+from disttrace import session
+disttrace.install(quiet=True, dir=sys.argv[1], core=sys.argv[2])
+recorder = session._session.recorder
+recorder.open()
+def work():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGBUS])
+    recorder.threads.state
+    for path in glob.glob(sys.argv[1] + "/*.ops.jsonl"):
+        os.truncate(path, 0)
+    recorder.core.record(b"x" * 5000 + b"\\n")
+    print("survived")
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+print(len(glob.glob(sys.argv[1] + "/*.ops.jsonl")))
+"""
+
+
+@pytest.mark.parametrize("core", ["c", "python"])
+def test_a_thread_that_blocks_the_signal_stores_into_no_mapping(tmp_path: Path, core: str) -> None:
+    """The kernel would end the process, whatever handler there is."""
+    done = python("-c", BLOCKS, tmp_path / "out", core).check()
+    assert done.stdout == "survived\n2\n"
+
+
 @pytest.mark.parametrize("core", ["c", "python"])
 def test_a_journal_goes_on_after_its_files_were_shortened(tmp_path: Path, core: str) -> None:
     """While three threads record; the program notices nothing, and is told once."""
