@@ -6,7 +6,7 @@ from pathlib import Path
 
 from disttrace_viewer.merge.survey import survey
 from disttrace_viewer.trace.model import Group
-from support.journals import MS, UNIX_NS, Journal, workers
+from support.journals import MS, T0, Journal, workers
 
 
 def groups(folder: Path) -> list[Group]:
@@ -173,10 +173,9 @@ def test_no_group_spans_a_restart(tmp_path: Path) -> None:
     agent = Journal(tmp_path, pid=1, role="agent")
     for attempt in (0, 1):
         for rank in (0, 1):
-            at = {"attempt": attempt, "start_ns": UNIX_NS + attempt * 900 * MS}
-            pid = 10 * (attempt + 1) + rank
             journal = Journal(
-                tmp_path, pid=pid, rank=rank, world_size=2, parent=agent.process, keys=at
-            )
+                tmp_path, pid=10 * (attempt + 1) + rank, rank=rank, world_size=2,
+                parent=agent.process, t0=T0 + attempt * 900 * MS, keys={"attempt": attempt},
+            )  # fmt: skip
             journal.group(None, rank=rank, size=2)
     assert [ranks(group) for group in groups(tmp_path)] == [[0, 1], [0, 1]]

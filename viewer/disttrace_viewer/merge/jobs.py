@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from disttrace_viewer.load.journals import in_name
-from disttrace_viewer.merge.store_servers import Life, clusters
+from disttrace_viewer.merge.launches import launches
+from disttrace_viewer.merge.store_servers import Life
 from disttrace_viewer.trace.model import Group, Job, Place, Process
 
 TOGETHER_NS = 60_000_000_000
@@ -60,6 +61,42 @@ def families(processes: Sequence[Process]) -> Union:
     for siblings in unseen.values():
         union.join(siblings)
     return union
+
+
+def by_launch(
+    processes: Sequence[Process], lives: Sequence[Life], sources: Sequence[str]
+) -> list[Life]:
+    """The lives, each with the launch that it is of, where somebody named the job."""
+    roots = families(processes).all()
+    found = list(lives)
+    for name, together in _same(processes, lambda p: _scheduled(p, sources)).items():
+        for number, launch in enumerate(launches(processes, roots, lives, together)):
+            attempts = _attempts([processes[i] for i in launch], roots)
+            for index in launch:
+                found[index] = dataclasses.replace(
+                    lives[index], launch=(str(name), number), attempt=attempts[index]
+                )
+    return found
+
+
+def _attempts(launch: Sequence[Process], roots: Sequence[int]) -> dict[int, int | None]:
+    """Which attempt of a launch each process is of. Each launcher counts by itself: where all have
+    made as many, the so-manieth are one.
+    """
+    counted: dict[int, set[int]] = {}
+    for process in launch:
+        if process.role != "agent":
+            counted.setdefault(roots[process.index], set()).add(process.attempt or 0)
+    orders = {root: sorted(found) for root, found in counted.items()}
+    alike = len({len(order) for order in orders.values()}) < 2
+    return {
+        p.index: None
+        if p.role == "agent"
+        else orders[roots[p.index]].index(p.attempt or 0)
+        if alike
+        else -1
+        for p in launch
+    }
 
 
 def circles(processes: Sequence[Process], places: Sequence[Place]) -> list[int]:
@@ -153,21 +190,27 @@ def _launches(
     sources: Sequence[str],
 ) -> Iterable[tuple[list[int], str]]:
     for key, together in _same(processes, lambda p: _scheduled(p, sources)).items():
-        for cluster in clusters(together, lambda i: lives[i]):
-            yield cluster, f"id {key}"
+        of_launch: dict[object, list[int]] = {}
+        for index in together:
+            of_launch.setdefault(lives[index].launch, []).append(index)
+        for launch in of_launch.values():
+            yield launch, f"id {key}"
     for group in groups:
         if group.default and group.place is not None:
             launched = [m.process for m in group.members if _claims(processes[m.process])]
             yield launched, "default group"
+    roots = families(processes).all()
     for together in _same(processes, _program).values():
         together.sort(key=lambda i: processes[i].start_ns)
-        run: list[int] = []
+        runs: list[list[int]] = [[]]
         for index in together:
+            run = runs[-1]
             if run and processes[index].start_ns - processes[run[-1]].start_ns > TOGETHER_NS:
-                yield run, "program and time"
-                run = []
-            run.append(index)
-        yield run, "program and time"
+                runs.append([])
+            runs[-1].append(index)
+        for run in runs:
+            for launch in launches(processes, roots, lives, run):
+                yield launch, "program and time"
 
 
 def _told(members: Sequence[int], orphans: Collection[int]) -> Sequence[int]:

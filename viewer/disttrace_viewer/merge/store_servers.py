@@ -23,17 +23,51 @@ class Life:
 
     start_ns: int
     end_ns: int
+    boot: str | None = None
+    ended: bool = False
+    """Whether ``end_ns`` is when it ended; else it may have gone on."""
+    launch: tuple[str, int] | None = None
+    """Name of its job, and which launch of that name it is of; None where no name says so."""
+    attempt: int | None = None
+    """Which attempt of the launch it is of; None: it lived through all, and -1: nobody knows."""
+
+    def with_(self, other: Life) -> bool | None:
+        """Whether both are of one attempt of one launch, whatever the clocks of their hosts say;
+        None where no name tells.
+        """
+        if self.launch is None or other.launch is None or self.launch[0] != other.launch[0]:
+            return None
+        if self.launch != other.launch:
+            return False
+        if -1 in (self.attempt, other.attempt):
+            return None
+        return None in (self.attempt, other.attempt) or self.attempt == other.attempt
 
     def meets(self, other: Life) -> bool:
         """Whether both lived at one time."""
-        return self.start_ns <= other.end_ns + SLACK_NS and other.start_ns <= self.end_ns + SLACK_NS
+        together = self.with_(other)
+        if together is not None:
+            return together
+        return self.start_ns <= other.until(self.boot) and other.start_ns <= self.until(other.boot)
+
+    def until(self, boot: str | None) -> int:
+        """When it had ended, seen from a boot."""
+        exact = self.ended and boot == self.boot and boot is not None
+        return self.end_ns + (0 if exact else SLACK_NS)
 
 
 def until_restarts(processes: Sequence[Process], lives: Sequence[Life]) -> list[Life]:
-    """The lives, those of earlier attempts ended for certain before their launcher's next one.
+    """The lives, ended where their launcher says so, and those of earlier attempts for certain
+    before its next one.
 
     It starts no worker anew before all of the last attempt are gone, so no slack is between them.
     """
+    lives = [
+        life
+        if p.told is None or life.ended
+        else replace(life, end_ns=max(life.start_ns, p.told.t_ns), ended=True)
+        for p, life in zip(processes, lives, strict=True)
+    ]
     starts: dict[str, dict[int, int]] = {}
     for process, life in zip(processes, lives, strict=True):
         if process.parent is not None and process.attempt is not None:
@@ -95,17 +129,47 @@ def places_of(
 
 
 def clusters(items: Iterable[T], life: Callable[[T], Life]) -> list[list[T]]:
-    """Items whose lives overlap, directly or through others."""
+    """Items whose lives overlap, directly or through others; of one name those of one launch."""
     found: list[list[T]] = []
-    end = 0
+    spans: list[_Span] = []
+    of_launch: dict[object, int] = {}
     for item in sorted(items, key=lambda i: life(i).start_ns):
-        span = life(item)
-        if found and span.start_ns <= end + SLACK_NS:
-            found[-1].append(item)
-        else:
-            found.append([item])
-        end = max(end, span.end_ns)
+        one = life(item)
+        named = None if one.launch is None or one.attempt == -1 else (one.launch, one.attempt)
+        place = None if named is None else of_launch.get(named)
+        if place is None:
+            if not spans or not spans[-1].takes(one):
+                found.append([])
+                spans.append(_Span())
+            place = len(found) - 1
+        found[place].append(item)
+        spans[place].add(one)
+        if named is not None:
+            of_launch[named] = place
     return found
+
+
+class _Span:
+    """The lives of a cluster so far."""
+
+    def __init__(self) -> None:
+        self._until: dict[str | None, int] = {}
+        self._names: dict[str, Life] = {}
+
+    def takes(self, life: Life) -> bool:
+        """Whether a life that began after all of these overlaps with one of them."""
+        known = None if life.launch is None else self._names.get(life.launch[0])
+        if known is not None and (together := known.with_(life)) is not None:
+            return together
+        elsewhere = (end + SLACK_NS for boot, end in self._until.items() if boot != life.boot)
+        here = self._until.get(life.boot, 0)
+        return life.start_ns <= here or any(life.start_ns <= end for end in elsewhere)
+
+    def add(self, life: Life) -> None:
+        """One more of these."""
+        self._until[life.boot] = max(self._until.get(life.boot, 0), life.until(life.boot))
+        if life.launch is not None:
+            self._names[life.launch[0]] = life
 
 
 def _kind(store: Store) -> str:

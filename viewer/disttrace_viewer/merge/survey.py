@@ -11,9 +11,13 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge import jobs as launching
 from disttrace_viewer.merge import processes as processing
+from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
 from disttrace_viewer.merge.tables import seen_groups, stores_of
 from disttrace_viewer.trace.model import Clock, Group, Job, Place, Process, Store
+
+UNINSTALLED = "uninstalled"
+"""The word of an exit record after which the process may go on."""
 
 
 @dataclass(slots=True)
@@ -49,9 +53,12 @@ def restrict(whole: Survey, jobs: Collection[str]) -> Survey:
 def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -> Survey:
     """Processes, places, groups and jobs from definitions."""
     processes, clocks = processing.processes_of(journals)
+    sources = [j.definitions.process.get("job_source") or "" for j in journals]
     lives = until_restarts(
-        processes, [life_of(p, j) for p, j in zip(processes, journals, strict=True)]
+        processes,
+        [life_of(p, j, clocks[p.clock]) for p, j in zip(processes, journals, strict=True)],
     )
+    lives = launching.by_launch(processes, lives, sources)
     places, place_ids = places_of(processes, stores_of(journals, only_bases=True), lives)
     stores = stores_of(journals, place_ids)
     circles = launching.circles(processes, places)
@@ -59,7 +66,6 @@ def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -
     groups, group_index, firsts = grouping.merge(place_ids, seen, circles, lives)
     ids = [journals[process].definitions.group_id(number) or "" for process, number in firsts]
     groups = grouping.named(groups, processes, ids)
-    sources = [j.definitions.process.get("job_source") or "" for j in journals]
     orphans = frozenset(index for index, journal in enumerate(journals) if journal.orphaned)
     modified = [journal.modified_ns for journal in journals]
     jobs = launching.jobs_of(processes, places, groups, lives, sources, orphans, modified)
@@ -77,8 +83,10 @@ def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -
     )
 
 
-def life_of(process: Process, journal: Journal) -> Life:
-    """When a process lived, or may have."""
+def life_of(process: Process, journal: Journal, clock: Clock) -> Life:
+    """When a process lived, or may have; by the steady clock of its boot, which nobody sets."""
+    start_ns = to_unix(clock, process.t0) if process.t0 else process.start_ns
     if process.exit is not None:
-        return Life(process.start_ns, process.exit.t_ns)
-    return Life(process.start_ns, max(process.last_ns, journal.modified_ns))
+        ended = process.exit.how != UNINSTALLED
+        return Life(start_ns, process.exit.t_ns, process.boot_id, ended)
+    return Life(start_ns, max(process.last_ns, journal.modified_ns), process.boot_id)

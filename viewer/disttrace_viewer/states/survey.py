@@ -207,7 +207,7 @@ class _Surveying:
         env = {name: "" if name in OWN else value for name, value in process.env.items()}
         process = replace(process, env=self._envs.setdefault(tuple(env.items()), env))
         self.processes[place] = process
-        self.lives[place] = life_of(process, journal)
+        self.lives[place] = life_of(process, journal, self.clocks[process.clock])
         self.sources[place] = journal.definitions.process.get("job_source") or ""
         self.modified[place] = journal.modified_ns
         self.made[place] = state["made"]
@@ -244,6 +244,8 @@ class _Surveying:
         processes = [self.processes[i] for i in range(count)]
         processing.tell(processes, sorted(self.orphans))
         lives = until_restarts(processes, [self.lives[i] for i in range(count)])
+        sources = [self.sources[i] for i in range(count)]
+        lives = launching.by_launch(processes, lives, sources)
         bases: list[Store] = []
         first_base: list[int] = []
         for place in range(count):
@@ -260,7 +262,6 @@ class _Surveying:
         circles = launching.circles(processes, places)
         everywhere = (item for place in range(count) for item in self.seen.pop(place))
         groups, group_index, firsts = grouping.merge(coded, everywhere, circles, lives)
-        sources = [self.sources[i] for i in range(count)]
         modified = [self.modified[i] for i in range(count)]
         orphans = frozenset(self.orphans)
         jobs = launching.jobs_of(processes, places, groups, lives, sources, orphans, modified)

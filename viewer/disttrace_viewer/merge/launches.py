@@ -1,0 +1,139 @@
+"""Which processes of one name are one launch: a job that is tried again bears its name again.
+
+A process that ended before another one began is not of its launch. On one boot that is known
+exactly, by the steady clock that all of its processes share; attempts of one launcher are one
+launch, for it lives through them. Where no end was written (the try was killed), a rank that begins
+again after the last sign of the one before it says so.
+
+Wall clocks of hosts may be apart by more than a try lasts. So each boot's launches are told apart
+by themselves, and then brought together: as many on two hosts are the same ones in their order;
+else those go together that lived at one time, and then those of which each has the ranks that the
+other one lacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from disttrace_viewer.merge.store_servers import SLACK_NS, Life
+from disttrace_viewer.trace.model import Process
+
+APART_NS = 60_000_000_000
+"""Hosts whose clocks are further apart are not brought together by their ranks."""
+
+
+@dataclass(slots=True)
+class Launch:
+    """Some processes of one name that lived together."""
+
+    members: list[int]
+    start_ns: int
+    end_ns: int
+    until_ns: int
+    """When the last of them had ended, as far as is known."""
+    ranks: dict[int, int] = field(default_factory=dict)
+    """Until when each rank lived, as far as known."""
+    boots: set[str | None] = field(default_factory=set)
+    world: int = 0
+
+    def takes(self, other: Launch) -> bool:
+        """Whether one that began later, on the same boot, is of this launch."""
+        if any(self.ranks.get(rank, other.start_ns) < other.start_ns for rank in other.ranks):
+            return False
+        return other.start_ns <= self.until_ns
+
+    def join(self, other: Launch) -> None:
+        """Take another one in."""
+        self.members += other.members
+        self.start_ns = min(self.start_ns, other.start_ns)
+        self.end_ns = max(self.end_ns, other.end_ns)
+        self.until_ns = max(self.until_ns, other.until_ns)
+        for rank, end in other.ranks.items():
+            self.ranks[rank] = max(end, self.ranks.get(rank, end))
+        self.boots |= other.boots
+        self.world = max(self.world, other.world)
+
+    def fits(self, other: Launch) -> bool:
+        """Whether one of another boot has ranks of its own."""
+        return self.boots.isdisjoint(other.boots) and self.ranks.keys().isdisjoint(other.ranks)
+
+    def gap_ns(self, other: Launch) -> int:
+        """How far they are apart by wall clocks; negative for as long as they lived together."""
+        return max(self.start_ns, other.start_ns) - min(self.end_ns, other.end_ns)
+
+    def lacks(self, other: Launch) -> bool:
+        """Whether each has ranks that the other one lacks, of a world of one size."""
+        both = len(self.ranks) + len(other.ranks)
+        return bool(self.ranks and other.ranks) and self.world == other.world >= both
+
+
+def launches(
+    processes: Sequence[Process], families: Sequence[int], lives: Sequence[Life], of: Iterable[int]
+) -> list[list[int]]:
+    """Some processes of one name, by launch. ``families``: of each the one it descends from."""
+    units: dict[tuple[int, str | None], Launch] = {}
+    for index in of:
+        unit = _alone(processes[index], lives[index])
+        known = units.setdefault((families[index], lives[index].boot), unit)
+        if known is not unit:
+            known.join(unit)
+    boots: dict[str | None, list[Launch]] = {}
+    for (_, boot), unit in sorted(units.items(), key=lambda item: item[1].start_ns):
+        found = boots.setdefault(boot, [])
+        if found and found[-1].takes(unit):
+            found[-1].join(unit)
+        else:
+            found.append(unit)
+    return [launch.members for launch in _together(boots)]
+
+
+def _alone(process: Process, life: Life) -> Launch:
+    claimed = process.rank is not None and process.role != "agent"
+    return Launch(
+        members=[process.index],
+        start_ns=life.start_ns,
+        end_ns=life.end_ns,
+        until_ns=life.until(life.boot),
+        ranks={process.rank or 0: life.end_ns} if claimed else {},
+        boots={life.boot},
+        world=process.world_size or 0,
+    )
+
+
+def _together(boots: Mapping[str | None, list[Launch]]) -> list[Launch]:
+    """The launches of all boots, those that are one on several put together."""
+    first, *others = sorted(boots.values(), key=lambda found: (-len(found), found[0].start_ns))
+    whole = list(first)
+    for found in others:
+        if len(found) == len(first) > 1 and _in_order(first, found):
+            for launch, other in zip(first, found, strict=True):
+                launch.join(other)
+            continue
+        for launch in found:
+            near = _nearest(launch, whole, SLACK_NS)
+            if near is None:
+                whole.append(launch)
+            else:
+                near.join(launch)
+    parts = sorted(whole, key=lambda launch: launch.start_ns)
+    whole = []
+    for launch in parts:
+        near = _nearest(launch, [one for one in whole if one.lacks(launch)], APART_NS)
+        if near is None:
+            whole.append(launch)
+        else:
+            near.join(launch)
+    return whole
+
+
+def _in_order(first: Sequence[Launch], found: Sequence[Launch]) -> bool:
+    """Whether they follow one another at the same distances, whatever the clocks say."""
+    pairs = list(zip(first, found, strict=True))
+    apart = [one.start_ns - other.start_ns for one, other in pairs]
+    return max(apart) - min(apart) <= SLACK_NS and all(one.fits(other) for one, other in pairs)
+
+
+def _nearest(launch: Launch, among: Iterable[Launch], gap_ns: int) -> Launch | None:
+    found = [one for one in among if one.fits(launch) and one.gap_ns(launch) <= gap_ns]
+    return min(found, key=lambda one: abs(one.start_ns - launch.start_ns), default=None)
