@@ -77,6 +77,11 @@ HELD_NS = 1_500_000_000
 """For so long, at least, nothing has run in a process that is asked so, nor its background thread
 looked."""
 
+# Words of ``exit`` records: the process becomes another program, which writes a journal of its own,
+# or none; and it has not, for the operating system refused: the word before that is void.
+EXEC = "exec"
+RESUMED = "resumed"
+
 # Kinds of calls.
 COLLECTIVE = "collective"
 MESSAGE = "message"

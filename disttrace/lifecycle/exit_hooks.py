@@ -25,6 +25,8 @@ from typing import Any
 from disttrace import errors
 from disttrace.capture.calls.call_site import frames
 from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.format import EXEC, RESUMED
+from disttrace.lifecycle import exec_hook
 from disttrace.patching.import_hook import ImportHook
 
 PART = "the way the process ends"
@@ -59,6 +61,12 @@ class Ending:
         engine.value(PART, threading, "excepthook", self._thread_hook(threading.excepthook))
         engine.value(PART, os, "_exit", self._os_exit(os._exit))
         engine.value(PART, sys, "exit", self._sys_exit(sys.exit))
+        exec_hook.install(
+            engine,
+            PART,
+            becomes=lambda: self._guarded(self._becomes_another),
+            stays=lambda: self._guarded(self._stays),
+        )
         engine.attribute(PART, _sitebuiltins.Quitter, "__call__", self._quitter)
         atexit.register(self._at_exit)
         engine.on_undo(PART, "atexit", lambda: atexit.unregister(self._at_exit))
@@ -145,6 +153,14 @@ class Ending:
             self.exit("exception" if self._failed else "exit", status)
         else:
             self.exit("os._exit", status, self._caller(), handling(handled))
+
+    def _becomes_another(self) -> None:
+        self.exit(EXEC, None, self._caller())
+
+    def _stays(self) -> None:
+        if self._said and self._capture.recorder.is_open:
+            self._said = False
+            self._capture.recorder.note("exit", how=RESUMED, code=None)
 
     def _sys_exit(self, original: Callable[[Any], Any]) -> Callable[..., Any]:
         def sys_exit(status: Any = None, /) -> Any:

@@ -239,6 +239,7 @@ class Judge:
                 identity(p)
                 for p in trace.processes
                 if p.id not in elsewhere
+                and p.exit is None
                 and all(is_own(definitions_name(base)) for base in p.paths)
                 and p.settings.get("on_stall") == ABORT
                 and case.evidence.look(p).alive is not False

@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, ranges_of
+from disttrace.journal.format import DEF, DEFINITIONS, DUMPED, FORMAT, RESUMED, ranges_of
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.dumps import Dumps
 from disttrace_viewer.load.problems import Problems, plural
@@ -218,8 +218,9 @@ class Definitions:
 
     @property
     def exit(self) -> Record | None:
-        """The last word of the process."""
-        return self.listed["exit"][-1] if self.listed["exit"] else None
+        """The last word of the process; it may take back one before."""
+        last = self.listed["exit"][-1] if self.listed["exit"] else None
+        return None if last is None or last.get("how") == RESUMED else last
 
     @property
     def failures(self) -> list[Record]:

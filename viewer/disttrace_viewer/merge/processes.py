@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import starmap
 
+from disttrace.journal.format import EXEC
 from disttrace_viewer.load.definitions import NONE, number_in
 from disttrace_viewer.load.journals import Journal, in_name
 from disttrace_viewer.load.schema import Record
@@ -74,6 +75,7 @@ def _rank(anchor: Anchor) -> tuple[int, int]:
 
 def tell(processes: list[Process], orphaned: Iterable[int]) -> None:
     """Write down in processes what those that launched them say of them."""
+    _became(processes)
     told: dict[tuple[str | None, int | None], Worker] = {
         (parent.id, worker.pid): worker
         for parent in processes
@@ -93,8 +95,44 @@ def tell(processes: list[Process], orphaned: Iterable[int]) -> None:
             processes[index] = replace(processes[index], rank=mine.rank, attempt=mine.attempt)
     for index, process in enumerate(processes):
         word = told.get((process.parent, process.pid)) if told else None
-        if word is not None:
+        ended = process.exit
+        if word is not None and (ended is None or ended.how != EXEC):
             processes[index] = replace(process, told=word)
+
+
+def _became(processes: list[Process]) -> None:
+    """Bring together programs that followed one another in one process of the kernel (``exec``).
+
+    Each but the last has ended with the next one's begin, whether or not it said so; its place
+    among the ranks, and what is said of the process by those that launched it, is the last one's.
+    A process that switched tracing off and on again has two journals of one program.
+    """
+    same: dict[tuple[object, ...], list[Process]] = {}
+    for process in processes:
+        named = (process.boot_id, process.pid_ns, process.time_ns, process.pid, process.ticks)
+        if None not in (process.boot_id, process.pid_ns, process.pid, process.ticks):
+            same.setdefault(named, []).append(process)
+    for found in same.values():
+        if len(found) < 2:
+            continue
+        found.sort(key=lambda process: process.t0)
+        before = found[0]
+        for process in found[1:]:
+            ended = before.exit
+            if ended is None or ended.how == EXEC:
+                last = Exit(EXEC, None, process.start_ns - 1) if ended is None else ended
+                processes[before.index] = replace(before, exit=last)
+                process = replace(
+                    process,
+                    parent=before.parent or before.id,
+                    role=before.role if process.role == "child" else process.role,
+                    rank=before.rank if process.rank is None else process.rank,
+                    local_rank=before.local_rank if process.rank is None else process.local_rank,
+                    world_size=process.world_size or before.world_size,
+                    attempt=before.attempt if process.attempt is None else process.attempt,
+                )
+                processes[process.index] = process
+            before = process
 
 
 def stack_of(journal: Journal, number: int | None) -> Stack:

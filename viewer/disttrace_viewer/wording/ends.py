@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from disttrace.journal.format import EXEC
 from disttrace_viewer.analysis.liveness import DISK, STOPPED, signal_name
 from disttrace_viewer.analysis.process_ends import SILENT, UNINSTALLED, End
 
@@ -25,6 +26,8 @@ def ended(end: End, *, many: bool = False) -> str:
         return f"{'were' if many else 'was'} ended by {signal_name(end.code)}"
     if end.exit_word == UNINSTALLED:
         return "switched tracing off"
+    if end.exit_word == EXEC:
+        return "became another program (exec)"
     if end.exit_word == "os._exit":
         return f"left by os._exit({end.code})"
     if end.code:

@@ -1,0 +1,45 @@
+"""Before a process becomes another program (``os.exec*``) it says so: it runs on, under another id.
+
+All of ``os.exec*`` end in two functions. Where one of them raises the process stays what it was,
+and says that, too: ``os.execvp`` tries each folder of PATH.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.patching.patcher import Engine
+
+_FUNCTIONS = ("execv", "execve")
+
+
+def install(
+    engine: Engine, part: str, becomes: Callable[[], None], stays: Callable[[], None]
+) -> None:
+    """Call ``becomes`` before each attempt, and ``stays`` after one that failed."""
+    for name in _FUNCTIONS:
+        original = getattr(os, name)
+        wrapper = _wrapper(original, becomes, stays)
+        engine.value(part, os, name, wrapper)
+        if original in os.supports_fd:
+            os.supports_fd.add(wrapper)
+            engine.on_undo(part, "os.supports_fd", lambda one=wrapper: os.supports_fd.discard(one))  # type: ignore[misc]
+
+
+def _wrapper(
+    original: Callable[..., Any], becomes: Callable[[], None], stays: Callable[[], None]
+) -> Callable[..., Any]:
+    def execute(*args: Any, **kwargs: Any) -> Any:
+        becomes()
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next
+            stays()
+            raise
+
+    execute.__name__ = execute.__qualname__ = original.__name__
+    return execute
