@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.companion import told as told_of
 from disttrace_viewer.companion import verdict, watch
@@ -90,6 +93,36 @@ def test_it_goes_on_when_those_are_over_who_were_told_of(told: Told, *, over: bo
     assert told.said == ["stalled: a", *(["going on: all"] if over else [])]
     told.see(14, waiting=False)
     assert told.said == ["stalled: a", "going on: all"]
+
+
+def test_who_does_not_end_is_killed_if_it_is_the_very_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not one that has its number by now, and not what it has become without a journal."""
+    told = Told(tmp_path, monkeypatch)
+    monkeypatch.setattr(told, "_write", lambda record: orders.append(record))
+    orders: list[dict[str, Any]] = []
+    journal = tmp_path / "its.defs.jsonl"
+    with journal.open("w") as file:
+        writes = subprocess.Popen(["sleep", "60"], pass_fds=[file.fileno()])
+        other = subprocess.Popen(["sleep", "60"])
+        again = subprocess.Popen(["sleep", "60"], pass_fds=[file.fileno()])
+    try:
+        named = [
+            {"process": str(n), "pid": one.pid, "boot_id": proc.boot_id(), **proc.own(),
+             "ticks": proc.stat(one.pid).ticks - (one is again), "journal": str(journal)}
+            for n, one in enumerate((writes, other, again))
+        ]  # fmt: skip
+        told._abort(named)
+        assert orders == [{"abort": 75, "for": ["0", "1", "2"]}]
+        assert writes.poll() is None
+        told._abort(named)
+        assert writes.wait(10) == -signal.SIGKILL
+        assert (other.poll(), again.poll()) == (None, None)
+    finally:
+        for one in (writes, other, again):
+            one.kill()
+            one.wait()
 
 
 def seen(process: Process) -> Seen:

@@ -236,7 +236,7 @@ class Judge:
             "text": "\n".join(judgement.lines()) + "\n",
             "voices": voices(case, elsewhere, anywhere=bool(unknown) or joined),
             "aborting": [
-                identity(p)
+                {**identity(p), "journal": definitions_name(p.paths[0])}
                 for p in trace.processes
                 if p.id not in elsewhere
                 and p.exit is None

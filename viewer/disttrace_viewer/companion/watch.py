@@ -8,6 +8,7 @@ what is to be said and by whom, and the process that is named prints it from its
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import disttrace.journal.format as fmt
-from disttrace.journal.proc import send, who
+from disttrace.journal.proc import ROOT, send, who
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.pulse import Pulse
 from disttrace_viewer.companion.service import Order
@@ -248,7 +249,7 @@ class Watch:
     def _abort(self, processes: list[dict[str, Any]]) -> None:
         """Each process ends itself; one that cannot (it holds the GIL) is killed a little later."""
         for process in processes:
-            if process["process"] in self._aborted:
+            if process["process"] in self._aborted and _writes(process):
                 send(who(process), signal.SIGKILL)
         named = [process["process"] for process in processes]
         self._aborted.update(named)
@@ -331,6 +332,20 @@ class _Announcement:
         self.lines = lines
         self.voices = list(voices)
         self.asked_at = 0.0
+
+
+def _writes(process: dict[str, Any]) -> bool:
+    """Whether a process has its journal open: it may have become a program that has none."""
+    folder = f"{ROOT}/{process['pid']}/fd"
+    try:
+        journal = os.stat(process["journal"])
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if os.path.samestat(os.stat(f"{folder}/{name}"), journal):
+                    return True
+    except OSError:
+        pass  # it has ended, or is not ours to look at
+    return False
 
 
 def _has_failed(base: str) -> bool:
