@@ -507,6 +507,15 @@ def _refuse_foreign(path: str, found: os.stat_result, owner: int | None) -> None
         raise ForeignFile(f"{path} has another name elsewhere, so it may be another file of ours")
 
 
+def is_of_job(name: str, job: str) -> bool:
+    """Whether a file's name is that of a journal of ``job``, given as the names have it.
+
+    Names are JOB-HOST-PID-PROCESS, none of which the recorder leaves a hyphen in; what another tool
+    called ``x-1-...`` is not of a job ``x``.
+    """
+    return name.startswith(f"{job}-") and name.count("-", len(job) + 1) == 2
+
+
 def is_plain_name(base: str) -> bool:
     """Whether ``base`` names something in a folder itself, and nothing outside of it."""
     return base.isprintable() and base not in ("", ".", "..") and "/" not in base

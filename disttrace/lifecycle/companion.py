@@ -32,6 +32,7 @@ from disttrace.journal.format import (
     DEFS_SUFFIX,
     EXPORTER_LINE,
     definitions_name,
+    is_of_job,
     job_trace_id,
     opened_own,
     process_span_id,
@@ -128,8 +129,8 @@ class Companion:
         """This process failed. Where the journals of others are elsewhere, a companion leaves word
         of it in the job's store: whoever waits for us learns why.
         """
-        start = f"{file_part(identity.job)}-"
-        if sum(name.startswith(start) for name in self._definitions()) < _number("WORLD_SIZE"):
+        job = file_part(identity.job)
+        if sum(is_of_job(name, job) for name in self._definitions()) < _number("WORLD_SIZE"):
             self.start(identity)
 
     def _definitions(self) -> list[str]:
@@ -158,7 +159,7 @@ class Companion:
             "directory": self._config.dir,
             "registry": path,
             "job": job,
-            "prefix": f"{file_part(job)}-",
+            "in_names": file_part(job),
             "exports": self.exports,
             "pending_s": self._config.pending,
             "keep": "json" in self._config.export,

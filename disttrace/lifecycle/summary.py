@@ -10,7 +10,7 @@ from collections.abc import Callable
 from disttrace import errors
 from disttrace.config import Config
 from disttrace.identity import AGENT, Identity, file_part
-from disttrace.journal.format import DEFS_SUFFIX
+from disttrace.journal.format import DEFS_SUFFIX, is_of_job
 
 
 class Summary:
@@ -43,10 +43,10 @@ class Summary:
         if identity is None or not self._is_open() or not self._launched(identity):
             return
         folder = self._config.dir
-        beginning = f"{file_part(identity.job)}-"
+        job = file_part(identity.job)
         try:
             names = os.listdir(folder)
-            count = sum(n.startswith(beginning) and n.endswith(DEFS_SUFFIX) for n in names)
+            count = sum(is_of_job(n, job) and n.endswith(DEFS_SUFFIX) for n in names)
             shown = os.path.relpath(folder)
             shown = errors.plain(folder if shown.startswith("..") else shown)
             noun = "journal" if count == 1 else "journals"

@@ -22,7 +22,7 @@ class Order:
     directory: str
     registry: str
     job: str
-    prefix: str
+    in_names: str
     """With which the names of the job's files begin."""
     exports: bool
     pending_s: float

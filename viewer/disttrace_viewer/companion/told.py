@@ -7,7 +7,6 @@ at hand are of all ranks, and the stores through which the others can be reached
 
 from __future__ import annotations
 
-import glob
 import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -181,16 +180,28 @@ def beside(directory: str, local: Merged, told: Iterable[State]) -> list[State]:
     )[-MOST_BESIDE:]
     files = [
         path
-        for at_ns, base in newest
-        if at_ns >= began and base not in bases
-        for path in glob.iglob(f"{glob.escape(base)}.*")
-        if path.endswith((DEFS_SUFFIX, OPS_SUFFIX)) and is_own(path)
+        for path in _files_of([b for at_ns, b in newest if at_ns >= began and b not in bases])
+        if is_own(path)
     ]
     others = folder.of_journals(files, window=WINDOW) if ours and files else Merged({})
     return [
         others.states[process.id]
         for process in trace_of(others)[0].processes
         if process.id not in known and ours & set(addresses(others, [process]))
+    ]
+
+
+def _files_of(bases: Sequence[str]) -> list[str]:
+    """The files of journals of one folder, which is listed once."""
+    wanted = set(bases)
+    paths = [entry.path for entry in os.scandir(os.path.dirname(bases[0]))] if bases else []
+    return [
+        path
+        for path in paths
+        if path.removesuffix(DEFS_SUFFIX) in wanted
+        or (
+            path.endswith(OPS_SUFFIX) and path.removesuffix(OPS_SUFFIX).rpartition(".")[0] in wanted
+        )
     ]
 
 

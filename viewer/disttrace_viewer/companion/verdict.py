@@ -1,4 +1,4 @@
-"""Works out verdicts on a job that stands still: ``DIR JOB PREFIX STALL_S``.
+"""Works out verdicts on a job that stands still: ``DIR JOB IN_NAMES STALL_S``.
 
 It answers each line on standard input with one line of JSON, but for ``ready``, ``mute`` and
 ``farewell``, which it only does. A child of the companion, so that what reading and judging take of
@@ -19,7 +19,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, definitions_name, is_own
+from disttrace.journal.format import (
+    DEFS_SUFFIX,
+    OPS_SUFFIX,
+    definitions_name,
+    is_of_job,
+    is_own,
+)
 from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.companion.exchange import Exchange
@@ -74,10 +80,10 @@ class Judge:
     Where the folder holds the journals of all ranks nobody else is asked.
     """
 
-    def __init__(self, directory: str, job: str, prefix: str, stall_s: float) -> None:
+    def __init__(self, directory: str, job: str, in_names: str, stall_s: float) -> None:
         self._directory = directory
         self._job = job
-        self._prefix = prefix
+        self._in_names = in_names
         self._stall_s = stall_s
         self._all_here = False
         self._is_ready = True
@@ -149,7 +155,7 @@ class Judge:
 
     def _judged(self, told: Told) -> Verdict:
         return judged(
-            journals(self._directory, self._prefix),
+            journals(self._directory, self._in_names),
             # Those who answered share a store with us, so they are of our job whatever its name.
             choose=lambda jobs: [
                 one.id for one in (jobs if told.states else closure(jobs, [self._job]))
@@ -169,7 +175,7 @@ class Judge:
         ours = [one for one in wanted if one in local.states]
         if not ours:
             return b""
-        whole = in_full(local, ours, journals(self._directory, self._prefix), here).states
+        whole = in_full(local, ours, journals(self._directory, self._in_names), here).states
         return packed(Merged({one: whole[one] for one in ours}), most=MOST_WHOLE)
 
     def _found(self, judgement: Verdict, told: Told, *, joined: bool) -> dict[str, Any]:
@@ -251,7 +257,7 @@ class Judge:
         }
 
     def _local(self) -> Merged:
-        return folder.of_journals(journals(self._directory, self._prefix), window=WINDOW)
+        return folder.of_journals(journals(self._directory, self._in_names), window=WINDOW)
 
     def _heard(self) -> Merged:
         """The states of our processes, once those in which nothing runs were asked for stacks."""
@@ -292,19 +298,20 @@ _LISTENS = {
 """Somebody else leads."""
 
 
-def journals(directory: str, prefix: str) -> list[str]:
-    """The files of the job's journals: other jobs in the folder are nobody's business here."""
+def journals(directory: str, job: str) -> list[str]:
+    """The files of the journals of ``job`` (as names have it): other jobs in the folder are
+    nobody's business here."""
     return [
         os.path.join(directory, name)
         for name in os.listdir(directory)
-        if name.startswith(prefix) and name.endswith((DEFS_SUFFIX, OPS_SUFFIX))
+        if is_of_job(name, job) and name.endswith((DEFS_SUFFIX, OPS_SUFFIX))
     ]
 
 
 def main(argv: list[str]) -> None:
     """Do what each line on standard input asks for until it ends, and answer others meanwhile."""
-    directory, job, prefix, stall_s = argv
-    judge = Judge(directory, job, prefix, float(stall_s))
+    directory, job, in_names, stall_s = argv
+    judge = Judge(directory, job, in_names, float(stall_s))
     asked = b""
     while True:
         readable, _, _ = select.select([0], [], [], judge.pause_s())
