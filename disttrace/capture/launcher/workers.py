@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from disttrace.identity import integer
+from disttrace.journal.format import opened_own
 from disttrace.recording.recorder import Recorder
 
 _ERROR_LIMIT = 2_000  # characters of an error file's traceback that are kept
+_ERROR_FILE = 1 << 20  # bytes of it that are read: a pipe, or an endless one, holds nobody up
 _MOST = 100_000
 
 Keys = dict[str, Any]
@@ -107,8 +110,8 @@ def _code(code: int) -> dict[str, Any]:
 def _error(context: Any, local_rank: int) -> dict[str, Any]:
     """What the worker wrote into its error file, if it uses elastic's ``record``."""
     try:
-        with open(context.error_files[local_rank], encoding="utf-8") as file:
-            message = json.load(file)["message"]
+        with opened_own(context.error_files[local_rank], os.O_RDONLY) as fd:
+            message = json.loads(os.pread(fd, _ERROR_FILE, 0))["message"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
     if isinstance(message, dict):

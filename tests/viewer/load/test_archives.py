@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import socket
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -257,3 +259,44 @@ def test_it_needs_no_extra(tmp_path: Path) -> None:
         "assert not {'polars', 'rich', 'torch'} & set(sys.modules)"
     )
     python("-c", code).check()
+
+
+def test_a_small_archive_does_not_fill_a_disk(tmp_path: Path) -> None:
+    """A file that is sent by mail holds some GB at most, one that is large itself more."""
+    assert archives.MOST_TOTAL_BYTES <= 8 << 30
+    several = [JOURNAL.replace("-17-", f"-{n}-") for n in range(40)]
+    bomb = archive(tmp_path / "x.tar.gz", *((named(name), bytes(1 << 20)) for name in several))
+    assert bomb.stat().st_size < 60_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(archives, "MOST_TOTAL_BYTES", 8 << 20)
+        with pytest.raises(ViewerError, match="holds more than"):
+            archives.unpack([str(bomb)], str(tmp_path / "out"))
+        assert sum(path.stat().st_size for path in (tmp_path / "out").iterdir()) <= 8 << 20
+        patch.setattr(archives, "MOST_TIMES", 2000)
+        assert archives.unpack([str(bomb)], str(tmp_path / "more")).files == len(several)
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def listener(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+@pytest.mark.parametrize("make", [pipe, device, listener])
+def test_what_is_no_file_holds_nobody_up(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """By the name of an archive, or of states: a sentence, at once."""
+    packed, states = tmp_path / "x.tar.gz", tmp_path / "x.states"
+    make(packed)
+    make(states)
+    commands: list[list[str | Path]] = [["collect", packed], ["diagnose", states], ["view", packed]]
+    for words in commands:
+        done = python("-m", "disttrace", *words, timeout=60)
+        assert (done.code, done.hung) == (2, False)
+        assert done.stderr.startswith("disttrace: ")

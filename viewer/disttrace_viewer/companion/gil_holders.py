@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import Who, find, stat
+from disttrace_viewer.load.files import open_regular
 
 OF_LIMIT, SHORTEST_S = 0.7, 2.5
 """For so long nothing has come from a process that is asked: of the limit, and at least."""
@@ -178,7 +179,7 @@ def _has_open(pid: int, fd: int, path: str) -> bool:
 def _answers(base: str) -> _Answers | None:
     """What a journal says last about being asked; None: its process is not to be."""
     try:
-        with open(fmt.definitions_name(base), "rb") as file:
+        with open(open_regular(fmt.definitions_name(base)), "rb") as file:
             data = file.read()
         start = data.rindex(b"\n" + _LINE) + 1
         record = json.loads(data[start : data.index(b"\n", start)])

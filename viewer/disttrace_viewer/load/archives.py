@@ -21,14 +21,19 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
-from disttrace_viewer.load.files import MOST_BYTES, open_regular, read
+from disttrace_viewer.load.files import MOST_BYTES, open_regular, read, size
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.plain_text import plain
 
 SUFFIXES = (".tar.gz", ".tgz")
 MOST_FILES = 1 << 20
 """Of all archives that are unpacked together."""
-MOST_TOTAL_BYTES = 64 << 30
+MOST_TOTAL_BYTES = 4 << 30
+"""Of all of them, unpacked; more only of archives that are large themselves."""
+MOST_TIMES = 20
+"""What archives may hold beyond that, by their own size. Journals shrink to a tenth, and what fills
+a disk from a file that can be sent by mail shrinks to a thousandth.
+"""
 _PART = r"[A-Za-z0-9._]{1,60}"
 _NAME = re.compile(
     rf"{_PART}-{_PART}-\d{{1,20}}-[0-9a-f]{{12}}"
@@ -108,9 +113,11 @@ def unpack(archives: Iterable[str], folder: str) -> Unpacked:
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     found = Unpacked()
-    left = MOST_TOTAL_BYTES
-    for path in archives:
-        with open(path, "rb") as packed, _Waiting(folder, found) as waiting:
+    paths = list(archives)
+    most = left = max(MOST_TOTAL_BYTES, MOST_TIMES * sum(map(size, paths)))
+    for path in paths:
+        # A pipe by the name of an archive must not hold anybody up.
+        with open(open_regular(path), "rb") as packed, _Waiting(folder, found) as waiting:
             source = _Checked(packed)
             end = 0
             try:
@@ -121,7 +128,7 @@ def unpack(archives: Iterable[str], folder: str) -> Unpacked:
                             waiting.settle(source.given)
                             raise ViewerError(
                                 f"{plain(path)} holds more than {MOST_FILES:,} files or"
-                                f" {MOST_TOTAL_BYTES >> 30} GB unpacked: it was not read on"
+                                f" {most / 1e9:.1f} GB unpacked: it was not read on"
                             )
                         end = member.offset_data + member.size
                         waiting.take(archive, member, end)

@@ -109,7 +109,7 @@ def below(path: str) -> list[str]:
 def opened(path: str) -> Any:
     """A local or remote file, to read bytes from. Raises OSError."""
     if not is_remote(path):
-        return open(path, "rb")
+        return open(open_regular(path), "rb")
     system, inner = _remote(path)
     try:
         return system.open(inner, "rb")
