@@ -10,6 +10,8 @@ import os
 import sys
 import time
 
+from disttrace import launchers
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,9 +21,6 @@ if TYPE_CHECKING:
 # launcher itself, the id of the one above it (``ID,ROLE@LAUNCHER,JOB``).
 PARENT_VARIABLE = "DISTTRACE_PARENT"
 JOB_VARIABLE = "DISTTRACE_JOB"
-
-# Where a job's id may come from, best first. ``none`` is torchrun's default run id: no id at all.
-_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "TORCHELASTIC_RUN_ID")
 
 RANK_VARIABLES = (
     "RANK",
@@ -37,10 +36,8 @@ RANK_VARIABLES = (
     "TORCHELASTIC_RESTART_COUNT",
     "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_RUN_ID",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-    "OMPI_COMM_WORLD_RANK",
     "TRACEPARENT",
+    *launchers.RECORDED,
 )
 
 AGENT, WORKER, CHILD, MAIN = "agent", "worker", "child", "main"
@@ -245,10 +242,8 @@ def _job(
         return job, JOB_VARIABLE
     if inherited:
         return inherited, "parent"
-    for name in _JOB_VARIABLES:
-        value = environ.get(name)
-        if value and value != "none":
-            return value, name
+    if (told := launchers.job(environ)) is not None:
+        return told
     if _is_agent() and (run := _option(command_line(), "rdzv_id")) not in (None, "", "none"):
         # torchrun gives its run id to the workers only; its hosts agree on it all the same.
         return str(run), "--rdzv-id"
@@ -262,7 +257,11 @@ def _role(environ: "Mapping[str, str]", parent_role: str | None) -> tuple[str, i
     rank = integer(environ.get("RANK"))
     if rank is not None and "WORLD_SIZE" in environ and parent_role in (None, AGENT):
         return WORKER, rank
-    return (MAIN if parent_role is None else CHILD), None
+    if parent_role is not None:
+        return CHILD, None
+    # Under MPI any program is a rank, a short one before the training too: it is a worker when it
+    # uses torch.distributed.
+    return MAIN, (launchers.rank(environ) or {}).get("rank")
 
 
 def _is_agent() -> bool:

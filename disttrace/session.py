@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from disttrace import capture, errors, redact, waiting
+from disttrace import capture, errors, launchers, redact, waiting
 from disttrace._version import __version__
 from disttrace.capture.wrapping.context import Capture
 from disttrace.config import Config, chosen, resolve, to_environ
 from disttrace.identity import (
     AGENT,
     JOB_VARIABLE,
+    MAIN,
     PARENT_VARIABLE,
     WORKER,
     Identity,
@@ -198,6 +199,10 @@ class Session:
             "filesystem": filesystem(self.config.dir),
         }
         versions = [] if self._versions is None else [{DEF: "versions", **self._versions}]
+        if self.role == MAIN and (claimed := launchers.rank(os.environ)) is not None:
+            self._is(WORKER)
+            mine = {DEF: "identity", "t": self.recorder.now(), **claimed, "role": WORKER}
+            versions.append(mine)
         return [first, *versions, *self.capture.groups.definitions()]
 
     def _torch_arrived(self, module: ModuleType) -> None:
@@ -230,11 +235,14 @@ class Session:
         role = keys.get("role", WORKER)
         if role == self.role == AGENT:
             return
-        self.role = role
-        os.environ[PARENT_VARIABLE] = handed_down(self.identity, role)
+        self._is(role)
         self.recorder.note(
             "identity", **launch(self.identity, os.environ), **{**keys, "role": role}
         )
+
+    def _is(self, role: str) -> None:
+        self.role = role
+        os.environ[PARENT_VARIABLE] = handed_down(self.identity, role)
 
     def _left_journal(self, pid: int, unknown: bool) -> bool:
         """Whether a process launched here has a journal; ``unknown`` where there is no telling."""

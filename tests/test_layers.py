@@ -18,6 +18,7 @@ RECORDER_ROOMS = (
     "switch",
     "redact",
     "config",
+    "launchers",
     "identity",
     "errors",
     "journal",

@@ -25,7 +25,7 @@ from support.journals import MS, Journal
 from support.scenes import PEER_GONE, S, beat, fail, stand, steps
 
 ORDER = Order(
-    directory="", registry="", job="job", prefix="job-", exports=False, pending_s=5.0,
+    directory="", registry="", job="job", in_names="job", exports=False, pending_s=5.0,
     keep=True, watches=True, stall_s=10.0, quiet_since=None,
 )  # fmt: skip
 

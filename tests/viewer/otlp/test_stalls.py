@@ -31,7 +31,7 @@ def test_a_stall_is_a_log_record_and_an_event(
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint)
         order = Order(
-            directory=str(tmp_path), registry="", job="job", prefix="job-", exports=True,
+            directory=str(tmp_path), registry="", job="job", in_names="job", exports=True,
             pending_s=0.0 if sent else 1e9, keep=True, watches=True, stall_s=3.0, quiet_since=None,
         )  # fmt: skip
         log = Log(os.open(os.devnull, os.O_WRONLY))

@@ -1,0 +1,148 @@
+"""Rank and job as each launcher tells them, by the variables that it documents."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+
+from disttrace import launchers
+from disttrace.identity import identify
+from disttrace_viewer.merge.reader import load
+from support.processes import clean_environ, run_program
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "5",
+    "OMPI_COMM_WORLD_SIZE": "16",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "OMPI_MCA_ess_base_jobid": "3146317825",
+}
+PMIX = {"PMIX_RANK": "5", "PMIX_NAMESPACE": "prterun-node0-4711@1"}
+HYDRA = {"PMI_RANK": "5", "PMI_SIZE": "16", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+STEP = {
+    "SLURM_JOB_ID": "771",
+    "SLURM_STEP_ID": "2",
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_NUM_TASKS": "16",
+    "SLURM_STEP_TASKS_PER_NODE": "4(x4)",
+    "SLURM_JOB_NODELIST": "node[0-3]",
+    "SLURM_STEP_NODELIST": "node[0-3]",
+}
+BATCH = {"SLURM_JOB_ID": "771", "SLURM_PROCID": "0", "SLURM_NTASKS": "16"}
+ARRAY = {"SLURM_ARRAY_JOB_ID": "770", "SLURM_ARRAY_TASK_ID": "3"}
+HEAD = {"SLURM_STEP_NODELIST": "node0"}
+IN_POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+PYTORCHJOB = {**IN_POD, "MASTER_ADDR": "llama-7b-master-0", "HOSTNAME": "llama-7b-worker-3"}
+TRAINJOB = {**IN_POD, "PET_MASTER_ADDR": "llama-node-0-0.llama", "PET_NODE_RANK": "1"}
+
+
+@pytest.fixture(autouse=True)
+def plain_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py"])
+
+
+@pytest.mark.parametrize(
+    ("environ", "job"),
+    [
+        (OPEN_MPI, "3146317825"),
+        ({**OPEN_MPI, **PMIX}, "prterun-node0-4711@1"),
+        (STEP, "771.2"),
+        ({**STEP, **ARRAY}, "770_3.2"),
+        ({**BATCH, **ARRAY}, "770_3"),
+        (BATCH, "771"),
+        ({**STEP, **HEAD}, "771"),
+        ({**STEP, "SLURM_STEP_ID": "4294967291"}, "771"),
+        ({**STEP, **OPEN_MPI}, "771.2"),
+        ({"PBS_JOBID": "12.server", "RAY_JOB_ID": "01000000"}, "12.server"),
+        ({"LSB_JOBID": "12"}, "12"),
+        ({"RAY_JOB_ID": "01000000"}, "ray-01000000"),
+        (PYTORCHJOB, "llama-7b"),
+        ({**IN_POD, "MASTER_ADDR": "localhost", "HOSTNAME": "llama-7b-master-0"}, "llama-7b"),
+        ({**PYTORCHJOB, "PET_RDZV_ID": "llama-elastic"}, "llama-elastic"),
+        (TRAINJOB, "llama"),
+        ({**IN_POD, "HOSTNAME": "llama-node-0-1-x7k2p"}, "llama"),
+        ({**TRAINJOB, "TORCHELASTIC_RUN_ID": "none"}, "llama"),
+    ],
+)
+def test_the_job_has_the_launchers_name(environ: dict[str, str], job: str) -> None:
+    """The same for all of its processes, whichever host they are on."""
+    assert identify(environ).job == job
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        HYDRA,
+        {"MASTER_ADDR": "llama-7b-master-0"},
+        {**IN_POD, "HOSTNAME": "api-6d4cf56db6-x7k2p", "MASTER_ADDR": "10.0.0.2"},
+        {"SLURM_JOB_ID": ""},
+    ],
+)
+def test_what_names_no_job_is_no_name(environ: dict[str, str]) -> None:
+    assert identify(environ).job_source == "drawn"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [OPEN_MPI, {**OPEN_MPI, **PMIX}, HYDRA, STEP, {**STEP, **PMIX}],
+    ids=["Open MPI 4", "Open MPI 5", "MPICH", "srun", "srun --mpi=pmix"],
+)
+def test_the_rank_is_the_launchers(environ: dict[str, str]) -> None:
+    """Of a process that is no worker before it uses torch.distributed."""
+    known = identify(environ)
+    assert launchers.rank(environ) == {"rank": 5, "world_size": 16, "local_rank": 1}
+    assert (known.role, known.rank) == ("main", 5)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        BATCH,
+        {**OPEN_MPI, "OMPI_COMM_WORLD_LOCAL_SIZE": "1"},
+        {**HYDRA, "PMI_RANK": "16"},
+        {**HYDRA, "PMI_SIZE": "\u00b2"},
+        {**STEP, "SLURM_STEP_TASKS_PER_NODE": "1(x4)"},
+        {"PMIX_RANK": "5"},
+    ],
+)
+def test_one_process_per_host_may_be_a_launcher(environ: dict[str, str]) -> None:
+    """What it starts are the ranks; nor is a batch script one."""
+    assert launchers.rank(environ) is None
+    assert identify(environ).rank is None
+
+
+def test_children_are_not_that_rank() -> None:
+    """They inherit its variables, and its job."""
+    rank = identify(STEP)
+    handed = {"DISTTRACE_PARENT": f"{rank.process},main,{rank.job}"}
+    child = identify({**STEP, **handed})
+    assert (child.role, child.rank, child.job) == ("child", None, "771.2")
+
+
+def test_torchruns_own_variables_come_first() -> None:
+    """A worker below torchrun below srun."""
+    worker = identify({**STEP, "RANK": "11", "WORLD_SIZE": "32"})
+    assert (worker.role, worker.rank) == ("worker", 11)
+
+
+STORE = """
+import torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, 1, True)
+store.set("a", "b")
+"""
+
+
+@pytest.mark.parametrize("environ", [OPEN_MPI, HYDRA, STEP], ids=["Open MPI", "MPICH", "srun"])
+def test_a_rank_is_known_before_it_joins(environ: dict[str, str], tmp_path: Path) -> None:
+    """By the first use of a store; a program that uses none writes nothing."""
+    variables = {**environ, "DISTTRACE": "1", "DISTTRACE_DIR": str(tmp_path / "out")}
+    run = functools.partial(run_program, env=clean_environ(**variables))
+    run([sys.executable, "-c", "import json"]).check()
+    assert not (tmp_path / "out").exists()
+    run([sys.executable, "-c", STORE]).check()
+    (process,) = load([str(tmp_path / "out")]).processes
+    assert (process.role, process.rank, process.world_size) == ("worker", 5, 16)
