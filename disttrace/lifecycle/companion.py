@@ -5,8 +5,7 @@ delays exit by seconds, and a verdict takes memory and time that are the program
 happens in a process of its own, one per job and host. Where something is exported, the first
 process that has a journal starts it; else the first one in which nothing has moved for a while, and
 a rank that is alone on its host soon: were it stopped, or did it hold the GIL, nobody there could
-start one any more, and ranks elsewhere wait for it. It is detached: a session of its own, no pipe
-of the program, and no child of it that a ``waitpid(-1)`` could find.
+start one any more, and ranks elsewhere wait for it. The program sees nothing of it: ``detached``.
 
 Its lock and its log have names that anybody can foretell, in a folder where others may be able to
 write: see ``open_own``.
@@ -19,13 +18,11 @@ import contextlib
 import fcntl
 import json
 import os
-import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from disttrace.config import Config
-from disttrace.identity import AGENT, PARENT_VARIABLE, Identity, file_part
+from disttrace.identity import AGENT, Identity, file_part
 from disttrace.journal import proc
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
@@ -37,12 +34,11 @@ from disttrace.journal.format import (
     opened_own,
     process_span_id,
 )
+from disttrace.lifecycle import detached
 from disttrace.recording.recorder import Recorder
 
 TRACEPARENT = "TRACEPARENT"
 _ALWAYS_ON = ("", "always_on", "parentbased_always_on")
-_SHELL = "/bin/sh"
-_AUTO_INSTRUMENTATION = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
 # Without the current directory, where a module of the program may be called grpc.
 _START = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; "
@@ -151,10 +147,7 @@ class Companion:
         self.stop()
 
     def _spawn(self, path: str, descriptor: int, job: str, quiet_since: int | None) -> None:
-        if not sys.executable:
-            raise RuntimeError("this interpreter does not know its own path")
         log = f"{path[: -len('.otlp')]}.log"
-        command = [sys.executable, "-c", _START]
         order = {
             "directory": self._config.dir,
             "registry": path,
@@ -166,31 +159,12 @@ class Companion:
             "watches": self._config.heartbeat,
             "stall_s": self._config.stall,
             "quiet_since": quiet_since,
+            "cwd": detached.working_directory(),
         }
-        command.append(json.dumps(order))
-        # The shell ends at once and leaves the exporter to init. SIGCHLD is held back until it is
-        # reaped: a handler of the program then finds no child that it does not know.
-        held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        try:
-            with opened_own(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, self._owner) as logged:
-                pid = os.posix_spawn(
-                    _SHELL,
-                    [_SHELL, "-c", 'exec "$@" &', _SHELL, *command],
-                    environment(os.environ),
-                    file_actions=[
-                        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                        (os.POSIX_SPAWN_DUP2, descriptor, 1),
-                        (os.POSIX_SPAWN_DUP2, logged, 2),
-                    ],
-                    setsid=True,
-                    setsigmask=[],
-                )
-            try:
-                os.waitpid(pid, 0)
-            except ChildProcessError:
-                pass  # another thread of the program waits for any child, and got it
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        command = [detached.interpreter(), "-c", _START, json.dumps(order)]
+        environ = detached.environment(os.environ)
+        with opened_own(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, self._owner) as logged:
+            detached.start(command, environ, out=descriptor, err=logged, kept=False)
         self._log = log
         atexit.register(self._tell)
 
@@ -211,16 +185,6 @@ class Companion:
             return  # it had nothing to say
         for sentence in said[:3]:
             self._say(f"otlp {sentence}", f"{sentence} ({self._log})")
-
-
-def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the exporter: not traced, and not instrumented itself."""
-    kept = {k: v for k, v in environ.items() if k != PARENT_VARIABLE}
-    kept["DISTTRACE"] = "0"
-    folders = kept.get("PYTHONPATH", "").split(os.pathsep)
-    others = [f for f in folders if f and not f.rstrip(os.sep).endswith(_AUTO_INSTRUMENTATION)]
-    kept["PYTHONPATH"] = os.pathsep.join(os.path.abspath(folder) for folder in others)
-    return kept
 
 
 def traceparent(identity: Identity, environ: Mapping[str, str]) -> str | None:

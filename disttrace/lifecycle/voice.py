@@ -17,7 +17,6 @@ from __future__ import annotations
 import atexit
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -123,14 +122,14 @@ class Voice:
         now = time.monotonic_ns()
         if self._began is not None and now - self._began >= _ALONE_NS:
             self._began = None
-            if not _hears_of_children() and self._companion.is_alone(self._identity):
+            if self._companion.is_alone(self._identity):
                 self._companion.start(self._identity)
         place = self._progress_mark()
         before, self._looked = self._looked or now, now
         if place != self._seen and self._gets_on():
             self._since = before  # it may have come just after that look
             self._asked = self._ask_at = 0
-        elif now - self._since >= self._starts_after() and now >= self._ask_at:
+        elif now - self._since >= self._start_after and now >= self._ask_at:
             self._ask_at = now + 8 * self._start_after  # it may have been killed meanwhile
             if self._asked < _MOST_STARTS:
                 self._asked += 1
@@ -147,11 +146,6 @@ class Voice:
         except OSError:
             return True  # the folder was deleted under us, or is out of reach for now
         return stood != self._stood
-
-    def _starts_after(self) -> int:
-        """Later where the program is told of its children's ends: another process may start it
-        sooner."""
-        return (1 + _hears_of_children()) * self._start_after
 
     def _read(self) -> None:
         if not self._look_at_file():
@@ -204,11 +198,6 @@ class Voice:
     @property
     def _me(self) -> str | None:
         return None if self._identity is None else self._identity.process
-
-
-def _hears_of_children() -> bool:
-    """Whether the program is told when a child of it ends: the shell that starts the companion."""
-    return signal.getsignal(signal.SIGCHLD) not in (signal.SIG_DFL, signal.SIG_IGN, None)
 
 
 def _nothing() -> None:

@@ -18,7 +18,7 @@ from disttrace.config import resolve
 from disttrace.identity import file_part, identify
 from disttrace.journal import proc
 from disttrace.journal.format import EXPORTER_LINE, definitions_name
-from disttrace.lifecycle import companion
+from disttrace.lifecycle import companion, detached
 from disttrace.lifecycle.companion import Companion
 
 PRECIOUS = "alias ll='ls -l'\n"
@@ -48,7 +48,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     def no_process(*args: object, **kwargs: object) -> int:
         raise OSError("this test starts no process")
 
-    monkeypatch.setattr(os, "posix_spawn", no_process)
+    monkeypatch.setattr(detached, "start", no_process)
     bench = Bench(tmp_path / "out")
     yield bench
     bench.exporter.stop()

@@ -1,7 +1,7 @@
 """The companion process: ``python -m disttrace_viewer.companion ORDER``, with ORDER as JSON.
 
 A traced process of the job starts it with the locked registry as standard output and its log as
-standard error.
+standard error, in the root directory, and with no other descriptor of the program's.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ def main(argv: list[str]) -> int:
     descriptor = os.dup(1)
     log_descriptor = os.dup(2)
     quiet = os.open(os.devnull, os.O_RDWR)
-    os.dup2(quiet, 0)
     os.dup2(quiet, 1)
-    # Pipes of the program (`3> >(tee)`) must not stay open because we live a second longer.
-    os.closerange(max(descriptor, log_descriptor, quiet) + 1, 65536)
+    os.close(quiet)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)  # sent to the program; we end after it
     os.nice(19)  # training comes first

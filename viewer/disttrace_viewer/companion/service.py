@@ -32,6 +32,8 @@ class Order:
     stall_s: float
     quiet_since: int | None
     """``time.monotonic_ns`` since when nothing moved in that process; None: it has just begun."""
+    cwd: str = "/"
+    """Where that process was, for commands of the user; the companion itself is nowhere."""
 
 
 class Duty(Protocol):

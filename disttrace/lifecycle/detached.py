@@ -1,0 +1,118 @@
+"""Starts a process of ours beside the program, which sees nothing of it.
+
+No child that ``wait`` could find or SIGCHLD tell of, no descriptor, no working directory, no signal
+that is ignored or blocked. How is the compiled part's (``_detached.c``); without it there is no
+such process, for the program would see it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from disttrace.identity import PARENT_VARIABLE
+from disttrace.journal import compiled
+
+_AUTO_INSTRUMENTATION = os.path.join("opentelemetry", "instrumentation", "auto_instrumentation")
+_LISTS = ("PATH", "LD_LIBRARY_PATH")
+_PATHS = ("PYTHONHOME", "PYTHONPYCACHEPREFIX", "PYTHONUSERBASE", "TMPDIR")
+_FILES = ("_CERTIFICATE", "_CLIENT_KEY", "CERT_FILE", "CERT_DIR", "CA_BUNDLE")
+"""How names of variables end that name files, OpenTelemetry's and those of TLS."""
+
+
+def start(
+    command: Sequence[str], environ: Mapping[str, str], *, out: int, err: int, kept: bool
+) -> int:
+    """Run ``command``, with ``out`` and ``err`` as its outputs and none of our descriptors.
+
+    ``kept``: not whoever adopts orphans becomes its parent, but a process that this one cannot see
+    either, whose pid is returned (else 0) and which is to be reaped. The program goes on meanwhile.
+
+    Raises:
+        OSError: when it cannot be started, and where nothing was compiled.
+    """
+    native = _native()
+    variables = [os.fsencode(f"{name}={value}") for name, value in environ.items()]
+    pid: int = native.start([os.fsencode(word) for word in command], variables, out, err, kept)
+    return pid
+
+
+def adopts() -> bool:
+    """Whether orphans become children of this process: the first of its pid namespace (a
+    container's), or a subreaper."""
+    try:
+        found: bool = _native().adopts()
+    except OSError:
+        return False
+    return found
+
+
+def reap(pid: int) -> bool:
+    """Whether the keeper that ``start`` returned is gone; no zombie stays of it."""
+    try:
+        return os.waitpid(pid, os.WNOHANG | _WCLONE)[0] == pid
+    except ChildProcessError:
+        return True  # of our parent, before a fork
+
+
+_WCLONE = -0x80000000  # __WCLONE of <sys/wait.h>, as an int
+
+
+def refusal() -> str | None:
+    """Why no process can be started here; None where one can."""
+    try:
+        _native()
+    except OSError as error:
+        return str(error)
+    return None
+
+
+def _native() -> Any:
+    try:
+        native = compiled.load("lifecycle._detached")
+    except ImportError:
+        raise OSError("the part that starts it was not compiled here") from None
+    if not hasattr(native, "start"):
+        raise OSError(f"there is no way on {sys.platform} to start it that a program cannot see")
+    return native
+
+
+def interpreter() -> str:
+    """This interpreter's path. Raises OSError where it does not know it."""
+    if not sys.executable:
+        raise OSError("this interpreter does not know its own path")
+    return absolute(sys.executable)
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the process: not traced, not instrumented itself, and with absolute paths,
+    for it runs in another directory."""
+    kept = {k: v for k, v in environ.items() if k != PARENT_VARIABLE}
+    kept["DISTTRACE"] = "0"
+    folders = kept.get("PYTHONPATH", "").split(os.pathsep)
+    others = [f for f in folders if f and not f.rstrip(os.sep).endswith(_AUTO_INSTRUMENTATION)]
+    kept["PYTHONPATH"] = os.pathsep.join(map(absolute, others))
+    for name, value in kept.items():
+        if value and name in _LISTS:
+            kept[name] = os.pathsep.join(map(absolute, value.split(os.pathsep)))
+        elif value and (name in _PATHS or name.endswith(_FILES)):
+            kept[name] = absolute(value)
+    return kept
+
+
+def absolute(path: str) -> str:
+    """``path`` from the root on, where there still is a working directory."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return path
+
+
+def working_directory() -> str:
+    """That of the program; the root where it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return os.sep

@@ -1,0 +1,140 @@
+"""A process of ours beside the program: nobody there sees it, and it holds nothing of anybody."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from disttrace.journal import compiled
+from disttrace.lifecycle import detached
+from support.processes import is_running, python, wait_until
+
+SEES_CHILDREN = Path(__file__).with_name("sees_children.py")
+WAYS = pytest.mark.parametrize("kept", [False, True], ids=["detached", "kept"])
+
+TELLS = """
+import json, os, time
+with open("/proc/self/status") as file:
+    signals = dict(line.split(":", 1) for line in file if line.startswith("Sig"))
+found = {
+    "cwd": os.getcwd(), "session": os.getsid(0) == os.getpid(), "parent": os.getppid(),
+    "open": [os.readlink(f"/proc/self/fd/{n}") for n in range(3)],
+    "more": [n for n in range(3, 1000) if os.path.exists(f"/proc/self/fd/{n}")],
+    "blocked": signals["SigBlk"].strip(), "ignored": signals["SigIgn"].strip(),
+}
+os.write(1, json.dumps(found).encode() + b"\\n")
+time.sleep(0.7)
+"""
+STARTS = """
+import ctypes, os, signal, sys, time
+from disttrace.lifecycle import detached
+os.dup2(0, 900, inheritable=True)
+os.chdir("/proc")
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP, 40):
+    signal.signal(number, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGCHLD, 41])
+out = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR)
+command = [sys.executable, "-c", sys.argv[2]]
+keeper = detached.start(command, dict(os.environ), out=out, err=out, kept=sys.argv[3] == "True")
+print(keeper, flush=True)
+ballast = bytearray(64 << 20)  # what it holds is not held twice
+time.sleep(0.4)
+if keeper:
+    print(open(f"/proc/{keeper}/status").read().split("VmSize:")[1].split()[0])
+    print(os.listdir(f"/proc/{keeper}/fd"), os.readlink(f"/proc/{keeper}/cwd"))
+    print(detached.reap(keeper))
+    time.sleep(0.9)
+    print(detached.reap(keeper), os.path.exists(f"/proc/{keeper}"))
+"""
+
+
+@WAYS
+def test_nobody_sees_it(kept: bool) -> None:
+    """Every way to look for children says what it says where nothing is started."""
+    untraced = python(str(SEES_CHILDREN), "none").check().stdout
+    assert untraced.count("\n") == 10
+    assert python(str(SEES_CHILDREN), "kept" if kept else "detached").check().stdout == untraced
+
+
+@WAYS
+def test_it_holds_nothing_of_the_program(tmp_path: Path, kept: bool) -> None:
+    """Neither descriptors, nor the directory, nor signals; nor does the one that keeps it."""
+    out = tmp_path / "out"
+    lines = python("-c", STARTS, str(out), TELLS, str(kept)).check().stdout.splitlines()
+    found = json.loads(out.read_text())
+    parent = found.pop("parent")
+    # Python itself ignores two, and has one more open while it reads its own folder.
+    assert int(found.pop("ignored"), 16) == 1 << 12 | 1 << 24
+    assert found == {
+        "cwd": "/", "session": True, "open": ["/dev/null", str(out), str(out)], "more": [],
+        "blocked": "0" * 16,
+    }  # fmt: skip
+    if kept:
+        keeper, size_kb, *rest = lines
+        assert parent == int(keeper)
+        assert int(size_kb) < 1000
+        assert rest == ["[] /", "False", "True False"]
+    else:
+        assert lines == ["0"]
+
+
+@WAYS
+@pytest.mark.parametrize(("name", "error"), [("none", FileNotFoundError), ("", PermissionError)])
+def test_what_cannot_be_started_is_said(
+    tmp_path: Path, kept: bool, name: str, error: type[OSError]
+) -> None:
+    """With the kernel's reason, and nobody is left of the attempt."""
+    with (tmp_path / "out").open("wb") as out:
+        number = out.fileno()
+        with pytest.raises(error):
+            detached.start([str(tmp_path / name)], {}, out=number, err=number, kept=kept)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG | -0x80000000)
+
+
+def test_who_keeps_it_ends_with_it(tmp_path: Path) -> None:
+    """And it with whoever keeps it: a process that adopts orphans must not get it."""
+    with (tmp_path / "out").open("w+b") as out:
+        number = out.fileno()
+        command = ["/bin/sh", "-c", "echo $$; exec sleep 60"]
+        keeper = detached.start(command, {}, out=number, err=number, kept=True)
+        wait_until(lambda: os.pread(number, 20, 0).endswith(b"\n"))
+        pid = int(os.pread(number, 20, 0))
+    assert is_running(pid)
+    os.kill(keeper, 9)
+    wait_until(lambda: not is_running(pid))
+    wait_until(lambda: detached.reap(keeper))
+
+
+def test_without_the_compiled_part_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the program would see it."""
+
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    assert detached.refusal() is None
+    monkeypatch.setattr(compiled, "load", absent)
+    assert detached.refusal() == "the part that starts it was not compiled here"
+    assert not detached.adopts()
+    with pytest.raises(OSError, match="not compiled"):
+        detached.start(["/bin/true"], {}, out=1, err=2, kept=False)
+
+
+def test_paths_of_the_environment_are_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It runs in another directory; what is no path stays."""
+    monkeypatch.chdir(tmp_path)
+    given = {
+        "PYTHONPATH": f"lib:{tmp_path}/x::opentelemetry/instrumentation/auto_instrumentation",
+        "PATH": "/bin:tools", "OTEL_EXPORTER_OTLP_CERTIFICATE": "ca.pem", "SSL_CERT_DIR": "",
+        "OTEL_SERVICE_NAME": "lib", "DISTTRACE": "1", "DISTTRACE_PARENT": "x,main,j",
+    }  # fmt: skip
+    assert detached.environment(given) == {
+        "PYTHONPATH": f"{tmp_path}/lib:{tmp_path}/x", "PATH": f"/bin:{tmp_path}/tools",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": f"{tmp_path}/ca.pem", "SSL_CERT_DIR": "",
+        "OTEL_SERVICE_NAME": "lib", "DISTTRACE": "0",
+    }  # fmt: skip
