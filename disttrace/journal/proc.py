@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = "/proc"
 
-_STATE, _USER, _KERNEL, _THREADS, _TICKS, _STATUS = 0, 11, 12, 17, 19, 49
+_STATE, _PARENT, _USER, _KERNEL, _THREADS, _TICKS, _STATUS = 0, 1, 11, 12, 17, 19, 49
 """Fields of ``stat`` counted from the state, which follows the name in brackets."""
 _DEAD = ("Z", "X")
 
@@ -30,6 +30,8 @@ class Stat:
 
     state: str
     """The kernel's letter: ``R`` runs, ``S`` sleeps, ``D`` waits for a disk, ``T`` is stopped."""
+    parent: int
+    """Its parent's pid; 0 for one that is not in this namespace of pids."""
     ticks: int
     """Clock ticks from boot to its start."""
     cpu_ticks: int
@@ -128,6 +130,7 @@ def stat(task: int | str) -> Stat:
     status = int(fields[_STATUS]) if len(fields) > _STATUS else None
     return Stat(
         state=fields[_STATE],
+        parent=int(fields[_PARENT]),
         ticks=int(fields[_TICKS]),
         cpu_ticks=int(fields[_USER]) + int(fields[_KERNEL]),
         threads=int(fields[_THREADS]),

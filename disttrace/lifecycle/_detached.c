@@ -6,9 +6,10 @@ parent. So what execs is never the program's child:
 
 * `between` has no exit signal, shares our memory like a vfork, starts the new process and ends:
   that one goes to whoever adopts orphans, and we reap `between` by __WCLONE.
-* Where the adopter is this very process (the first of a container, a subreaper), `keeper` has no
-  exit signal either, stays, adopts in its place, and ends after the last of its children. It is a
-  copy of the program as a fork makes it, and lets go of all of it but the page that it runs.
+* Where the adopter is this very process (the first of a container, a subreaper), `between` makes
+  a `keeper` that is our child beside it, and has no exit signal either. It stays, adopts in our
+  place, and ends after the last of its children. It is a copy of the program as a fork makes it,
+  and lets go of all of it but the pages that it runs in.
 
 What runs in the new processes is safe in signal handlers: no malloc, no locks, no Python. */
 
@@ -46,7 +47,7 @@ What runs in the new processes is safe in signal handlers: no malloc, no locks, 
 #endif
 
 enum {
-    STACK = 64 << 10,    /* of each of the two processes */
+    STACK = 64 << 10,    /* of each of the processes */
     PATIENCE_MS = 10000, /* in which a keeper has started its child, on the slowest disk */
     SIGNALS = 64,
     SIGNAL_SET = 8, /* bytes, as the kernel counts */
@@ -58,10 +59,11 @@ typedef struct {
     const char *path;
     char **argv, **envp;
     int out, err;  /* descriptors that become 1 and 2 */
-    int ends_with; /* the signal that it gets when its parent ends before it; 0: none */
-    volatile int outcome; /* 0, an errno, or DONE */
-    uintptr_t page; /* bytes of one */
-    char *stacks;
+    int kept;
+    volatile int outcome;  /* 0, an errno, or DONE */
+    volatile pid_t keeper; /* once there is one */
+    uintptr_t page;        /* bytes of one */
+    char *stacks;          /* of `become`, `keeper` and `between` */
 } Order;
 
 /* ---- in the new processes --------------------------------------------------------------- */
@@ -118,7 +120,7 @@ static int become(void *argument) {
     Order *order = argument;
     setsid();
     if (give_descriptors(order) == 0 && chdir("/") == 0) {
-        if (order->ends_with) prctl(PR_SET_PDEATHSIG, order->ends_with);
+        if (order->kept) prctl(PR_SET_PDEATHSIG, SIGKILL); /* else we would adopt it after all */
         default_signals();
         execve(order->path, order->argv, order->envp);
     }
@@ -133,12 +135,6 @@ static pid_t started(Order *order) {
     if (order->outcome == 0) return child;
     if (child > 0) waitpid(child, NULL, 0);
     return -1;
-}
-
-static int between(void *argument) {
-    Order *order = argument;
-    if (started(order) > 0) order->outcome = DONE;
-    _exit(0);
 }
 
 /* ---- the keeper: after its memory is gone there is no library and no thread-local storage -- */
@@ -226,6 +222,27 @@ static int keeper(void *argument) {
 }
 #endif
 
+/* The keeper is made here, and not by us: the kernel registers nothing (restartable sequences) for
+   a process that shares memory, so nothing for its copy, and so never writes where none is left. */
+static int between(void *argument) {
+    Order *order = argument;
+    if (!order->kept) {
+        if (started(order) > 0) order->outcome = DONE;
+        _exit(0);
+    }
+    pid_t pid = -1;
+    errno = ENOSYS;
+#ifdef KEEPER
+    pid = clone(keeper, order->stacks + 2 * STACK, CLONE_PARENT, order);
+#endif
+    if (pid > 0) {
+        order->keeper = pid;
+    } else {
+        order->outcome = errno;
+    }
+    _exit(0);
+}
+
 /* ---- in this process -------------------------------------------------------------------- */
 
 static void reap(pid_t pid) {
@@ -250,25 +267,18 @@ static void hear_of(pid_t pid, Order *order) {
     reap(pid);
 }
 
-/* The keeper's pid, or 0. */
-static pid_t detach(Order *order, int kept) {
+static void detach(Order *order) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    pid_t pid = -1;
-    errno = ENOSYS;
-    if (!kept) {
-        pid = clone(between, order->stacks + 2 * STACK, CLONE_VM | CLONE_VFORK, order);
-#ifdef KEEPER
+    pid_t pid = clone(between, order->stacks + 3 * STACK, CLONE_VM | CLONE_VFORK, order);
+    if (pid > 0) {
+        reap(pid);
     } else {
-        pid = clone(keeper, order->stacks + 2 * STACK, 0, order);
-#endif
+        order->outcome = errno;
     }
-    if (pid < 0) order->outcome = errno;
-    if (pid > 0 && kept) hear_of(pid, order);
-    if (pid > 0 && !kept) reap(pid);
+    if (order->keeper) hear_of(order->keeper, order);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return kept && order->outcome == DONE ? pid : 0;
 }
 
 /* The words of a list of bytes, ended by NULL; they are the list's. */
@@ -300,27 +310,25 @@ static PyObject *start(PyObject *Py_UNUSED(self), PyObject *args) {
     }
     Order *order = mmap(NULL, sizeof *order, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                         -1, 0);
-    char *stacks = mmap(NULL, 2 * STACK, PROT_READ | PROT_WRITE,
+    char *stacks = mmap(NULL, 3 * STACK, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
     if (order == MAP_FAILED || stacks == MAP_FAILED) {
         PyErr_SetFromErrno(PyExc_OSError);
     } else {
-        *order = (Order){arguments[0], arguments, variables, out,
-                         err,          kept ? SIGKILL : 0,
+        *order = (Order){arguments[0], arguments, variables, out, err, kept,
                          .page = (uintptr_t)sysconf(_SC_PAGESIZE), .stacks = stacks};
-        pid_t pid;
         Py_BEGIN_ALLOW_THREADS
-        pid = detach(order, kept);
+        detach(order);
         Py_END_ALLOW_THREADS
         if (order->outcome == DONE) {
-            result = PyLong_FromLong(pid);
+            result = PyLong_FromLong(order->keeper);
         } else {
             errno = order->outcome;
             PyErr_SetFromErrno(PyExc_OSError);
         }
     }
     if (order != MAP_FAILED) munmap(order, sizeof *order);
-    if (stacks != MAP_FAILED) munmap(stacks, 2 * STACK);
+    if (stacks != MAP_FAILED) munmap(stacks, 3 * STACK);
 done:
     PyMem_Free(arguments);
     PyMem_Free(variables);

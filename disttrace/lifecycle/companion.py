@@ -30,11 +30,12 @@ from disttrace.journal.format import (
     EXPORTER_LINE,
     definitions_name,
     is_of_job,
+    is_plain_name,
     job_trace_id,
     opened_own,
     process_span_id,
 )
-from disttrace.lifecycle import detached
+from disttrace.lifecycle import adopters, detached
 from disttrace.recording.recorder import Recorder
 
 TRACEPARENT = "TRACEPARENT"
@@ -44,6 +45,7 @@ _START = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; "
     "from disttrace_viewer.companion.__main__ import main; main(sys.argv[1:])"
 )
+_REGISTRY = ".otlp"
 _LONGEST_WORDS = 4000
 _LONGEST_HEAD = 1 << 16
 _TRIES = 5
@@ -66,6 +68,7 @@ class Companion:
         self._log: str | None = None
         self._held: str | None = None  # a lock that may be held by somebody else than an exporter
         self._owner = 0
+        self._adopter = adopters.Adopter(config.dir)
 
     @property
     def exports(self) -> bool:
@@ -93,20 +96,43 @@ class Companion:
         for what is ours: without a companion the program goes on.
         """
         base = identity.base_name()
-        path = os.path.join(self._config.dir, f"{_group_of(identity)}.otlp")
+        path = os.path.join(self._config.dir, f"{_group_of(identity)}{_REGISTRY}")
         try:
-            # As the file system sees us: on a network it may map users.
-            journal = definitions_name(os.path.join(self._config.dir, base))
-            self._owner = os.lstat(journal).st_uid
+            owner = self._owner = self._owner_of(base)
             line = f"{os.getpid()} {proc.mark(proc.stat('self'))} {base}\n"
-            with _registered(path, line, self._owner) as descriptor:
-                if descriptor is not None:
-                    self._spawn(path, descriptor, identity.job, quiet_since)
-                else:  # one runs already, or one begins
-                    self._held = path
-                    atexit.register(self._tell)
+            order = self._order(path, identity.job, quiet_since)
+            starter = adopters.first(self._config.dir, owner)
+            by_us = starter in (None, os.getpid())
+            with _registered(path, line, owner) as descriptor:
+                if descriptor is not None and by_us:
+                    self._spawn(order, descriptor, kept=starter is not None)
+            if descriptor is None:  # one runs already, or one begins
+                self._held = path
+            elif starter is not None and not by_us:
+                adopters.ask(self._config.dir, starter, order, owner)
+            if descriptor is not None:
+                self._log = _log_of(path)
+            atexit.register(self._tell)
         except (OSError, ValueError, RuntimeError) as error:
             self._say("companion", f"{self._lost}: {error}; the program goes on")
+
+    def look(self, identity: Identity) -> None:
+        """Now and then: start those that others ask for, where this process would adopt them."""
+        try:
+            for order in self._adopter.look(lambda: self._owner_of(identity.base_name())):
+                path = str(order.get("registry"))
+                folder, name = os.path.split(path)
+                if folder == self._config.dir and is_plain_name(name) and name.endswith(_REGISTRY):
+                    self._owner = self._owner_of(identity.base_name())
+                    with _registered(path, "", self._owner) as descriptor:
+                        if descriptor is not None:
+                            self._spawn(order, descriptor, kept=True)
+        except (OSError, RuntimeError) as error:
+            self._say("companion", f"{self._lost}: {error}; the program goes on")
+
+    def _owner_of(self, base: str) -> int:
+        """This user as the file system sees it: on a network it may map users. Raises OSError."""
+        return os.lstat(definitions_name(os.path.join(self._config.dir, base))).st_uid
 
     def is_alone(self, identity: Identity) -> bool:
         """Whether this is the only rank on its host, of several."""
@@ -141,14 +167,16 @@ class Companion:
         """Forget to tell what the exporter said."""
         self._log = self._held = None
         atexit.unregister(self._tell)
+        self._adopter.stop()
 
     def forked(self) -> None:
         """In a forked child: the parent tells."""
+        self._adopter.forked()
         self.stop()
 
-    def _spawn(self, path: str, descriptor: int, job: str, quiet_since: int | None) -> None:
-        log = f"{path[: -len('.otlp')]}.log"
-        order = {
+    def _order(self, path: str, job: str, quiet_since: int | None) -> dict[str, Any]:
+        """What the companion is to do: ``Order`` of ``disttrace_viewer.companion.service``."""
+        return {
             "directory": self._config.dir,
             "registry": path,
             "job": job,
@@ -161,12 +189,14 @@ class Companion:
             "quiet_since": quiet_since,
             "cwd": detached.working_directory(),
         }
+
+    def _spawn(self, order: dict[str, Any], descriptor: int, *, kept: bool) -> None:
+        log = _log_of(order["registry"])
         command = [detached.interpreter(), "-c", _START, json.dumps(order)]
         environ = detached.environment(os.environ)
         with opened_own(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, self._owner) as logged:
-            detached.start(command, environ, out=descriptor, err=logged, kept=False)
-        self._log = log
-        atexit.register(self._tell)
+            keeper = detached.start(command, environ, out=descriptor, err=logged, kept=kept)
+        self._adopter.keeps(keeper)
 
     def _tell(self) -> None:
         """At exit: what the exporter has to say so far, or that there is none."""
@@ -243,13 +273,12 @@ def _number(variable: str) -> int:
 
 
 def _group_of(identity: Identity) -> str:
-    """Names the exporter: one per job, host and pid namespace (its pids mean nothing elsewhere)."""
-    try:
-        namespace = str(os.stat("/proc/self/ns/pid").st_ino)
-    except OSError:
-        namespace = "0"
-    parts = (identity.job, identity.host, namespace)
-    return "-".join(file_part(part) for part in parts)
+    """Names the exporter: one per job, host and pid namespace."""
+    return "-".join(map(file_part, (identity.job, identity.host, adopters.namespace())))
+
+
+def _log_of(registry: str) -> str:
+    return registry[: -len(_REGISTRY)] + ".log"
 
 
 @contextlib.contextmanager

@@ -119,6 +119,7 @@ class Voice:
         """Now and then, from the background thread."""
         if self._identity is None:
             return
+        self._companion.look(self._identity)
         now = time.monotonic_ns()
         if self._began is not None and now - self._began >= _ALONE_NS:
             self._began = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -76,6 +77,10 @@ def serve(duties: Sequence[Duty], registry: Registry, log: Log) -> None:
         registry.inherited.clear()
         for name in registry.refused:
             log.say(f"{name[:80]!r} is no journal of this user here; it is not read")
+        if os.getppid() in [entry.pid for entry in registry.entries]:
+            # It may wait until it has no child, and we wait for it.
+            log.say("nobody watches: the companion would be a child of a process of the job")
+            break
         gone = [entry for entry in registry.entries if not entry.alive()]
         each(lambda duty: duty.turn())
         for entry in gone:
