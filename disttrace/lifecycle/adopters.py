@@ -34,6 +34,7 @@ class Adopter:
         self._folder = folder
         self._path: str | None = None
         self._position = 0
+        self._over = False
         self._keepers: list[int] = []
 
     def look(self, owner: Callable[[], int]) -> list[dict[str, Any]]:
@@ -43,7 +44,7 @@ class Adopter:
         """
         self._keepers = [pid for pid in self._keepers if not detached.reap(pid)]
         if self._path is None:
-            if detached.adopts():
+            if not self._over and detached.adopts():
                 self._announce(owner())
             return []
         try:
@@ -66,7 +67,7 @@ class Adopter:
     def stop(self) -> None:
         """Nobody is to ask any more."""
         atexit.unregister(self.stop)
-        path, self._path = self._path, None
+        path, self._path, self._over = self._path, None, True
         if path is not None:
             try:
                 os.unlink(path)
@@ -76,7 +77,7 @@ class Adopter:
     def forked(self) -> None:
         """In a forked child: all of this is the parent's."""
         atexit.unregister(self.stop)
-        self._path, self._keepers = None, []
+        self._path, self._over, self._keepers = None, False, []
 
     def _announce(self, owner: int) -> None:
         path = _file_of(self._folder, os.getpid())

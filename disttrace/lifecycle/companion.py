@@ -165,14 +165,17 @@ class Companion:
 
     def stop(self) -> None:
         """Forget to tell what the exporter said."""
-        self._log = self._held = None
-        atexit.unregister(self._tell)
+        self._forget()
         self._adopter.stop()
 
     def forked(self) -> None:
         """In a forked child: the parent tells."""
+        self._forget()
         self._adopter.forked()
-        self.stop()
+
+    def _forget(self) -> None:
+        self._log = self._held = None
+        atexit.unregister(self._tell)
 
     def _order(self, path: str, job: str, quiet_since: int | None) -> dict[str, Any]:
         """What the companion is to do: ``Order`` of ``disttrace_viewer.companion.service``."""

@@ -1,0 +1,167 @@
+"""A program that adopts orphans never gets the companion, and its stalls are told all the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from disttrace.config import resolve
+from disttrace.identity import identify
+from disttrace.journal.format import definitions_name
+from disttrace.lifecycle import adopters, companion, detached
+from disttrace.lifecycle.adopters import Adopter
+from disttrace.lifecycle.companion import Companion
+from support.processes import ROOT, clean_environ, free_port, python, wait_until
+
+ADOPTS = Path(__file__).with_name("adopts.py")
+HANG = ROOT / "examples" / "faults" / "slow_loader.py"
+NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+US = os.geteuid()
+
+
+def may_unshare() -> bool:
+    """Whether this user may make a pid namespace."""
+    if shutil.which(NAMESPACE[0]) is None:
+        return False
+    return subprocess.run([*NAMESPACE, "true"], capture_output=True).returncode == 0
+
+
+FIRST = pytest.mark.skipif(not may_unshare(), reason="no pid namespace can be made here")
+
+
+@pytest.mark.parametrize("how", ["here", pytest.param("first", marks=[pytest.mark.long, FIRST])])
+def test_a_program_that_waits_for_all_its_children_ends_as_it_does(
+    tmp_path: Path, how: str
+) -> None:
+    """The same children, in the same order, as its untraced twin; and its stall is told."""
+    before = NAMESPACE if how == "first" else []
+    runs = []
+    for traced in "01":
+        environ = clean_environ(
+            DISTTRACE=traced, DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2"
+        )
+        runs.append(
+            subprocess.Popen(
+                [*before, sys.executable, str(ADOPTS), how],
+                env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+    try:
+        (twin, _), (stdout, stderr) = (run.communicate(timeout=90) for run in runs)
+    finally:
+        for run in runs:
+            run.kill()
+    assert sorted(twin.splitlines()) == [
+        "never came", "orphan ended with 0", "rank ended with 0", "shell ended with 0",
+    ]  # fmt: skip
+    assert stdout == twin
+    assert "disttrace: stalled: Child" in stderr
+    assert not list((tmp_path / "out").glob("*.adopts"))
+
+
+def children(pid: int) -> list[str]:
+    """Of all threads of a process."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [child for task in tasks for child in (task / "children").read_text().split()]
+
+
+@FIRST
+@pytest.mark.long
+def test_the_stall_of_a_container_whose_first_process_is_torchrun_is_told(tmp_path: Path) -> None:
+    """Whoever notices it first: a rank asks the agent."""
+    command = [*NAMESPACE, sys.executable, "-m", "torch.distributed.run"]
+    command += [f"--master-port={free_port()}", "--nproc-per-node=2", str(HANG), "--culprit=1"]
+    environ = clean_environ(
+        DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2", OMP_NUM_THREADS="1"
+    )
+    told = tmp_path / "stderr"
+    with told.open("wb") as stderr:
+        process = subprocess.Popen(command, env=environ, stderr=stderr)
+    try:
+        wait_until(lambda: "disttrace: stalled: Rank 1 never joined" in told.read_text(), 90)
+        (agent,) = children(process.pid)
+        names = [Path(f"/proc/{pid}/comm").read_text() for pid in children(int(agent))]
+        assert names.count("disttrace\n") == 1
+        assert len(names) == 3  # two ranks, and who keeps the companion
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+# -- who is asked ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def adopter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Adopter]:
+    """This process, as if it adopted."""
+    monkeypatch.setattr(detached, "adopts", lambda: True)
+    adopter = Adopter(str(tmp_path))
+    yield adopter
+    adopter.stop()
+
+
+def test_it_is_found_by_its_descendants(adopter: Adopter, tmp_path: Path) -> None:
+    """Orders arrive once each, whole lines only."""
+    code = (
+        f"from disttrace.lifecycle import adopters; print(adopters.first({str(tmp_path)!r}, {US}))"
+    )
+    assert python("-c", code).check().stdout == "None\n"
+    assert adopter.look(lambda: US) == []
+    assert python("-c", code).check().stdout == f"{os.getpid()}\n"
+    adopters.ask(str(tmp_path), os.getpid(), {"registry": "a"}, US)
+    (file,) = tmp_path.iterdir()
+    with file.open("a") as torn:
+        torn.write('nothing\n[1]\n{"registry": "torn"')
+    assert adopter.look(lambda: US) == [{"registry": "a"}]
+    assert adopter.look(lambda: US) == []
+    adopter.stop()
+    assert not list(tmp_path.iterdir())
+    assert adopter.look(lambda: US) == []
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_earlier_process_of_its_pid_is_not_asked(adopter: Adopter, tmp_path: Path) -> None:
+    """What was left behind says another start, and is made anew by whoever has the pid now."""
+    adopter.look(lambda: US)
+    (file,) = tmp_path.iterdir()
+    file.write_text('1\n{"registry": "of another"}\n')
+    code = (
+        f"from disttrace.lifecycle import adopters; print(adopters.first({str(tmp_path)!r}, {US}))"
+    )
+    assert python("-c", code).check().stdout == "None\n"
+    again = Adopter(str(tmp_path))
+    again.look(lambda: US)
+    assert again.look(lambda: US) == []
+    assert python("-c", code).check().stdout == f"{os.getpid()}\n"
+
+
+@pytest.mark.parametrize("registry", ["/elsewhere/x.otlp", "{folder}/../x.otlp", "{folder}/x.txt"])
+def test_it_starts_only_what_belongs_into_the_folder(
+    adopter: Adopter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: str
+) -> None:
+    """And that below a keeper."""
+    started: list[bool] = []
+
+    def start(*_: object, kept: bool, **__: object) -> int:
+        started.append(kept)
+        return 0
+
+    monkeypatch.setattr(detached, "start", start)
+    config, _ = resolve({"dir": tmp_path, "job": "j"}, {})
+    identity = identify({}, job="j")
+    Path(definitions_name(str(tmp_path / identity.base_name()))).touch()
+    ours = Companion(config, lambda part, sentence: True)
+    ours.look(identity)
+    for path in (registry.format(folder=tmp_path), f"{tmp_path}/j.otlp"):
+        adopters.ask(str(tmp_path), os.getpid(), {"registry": path}, US)
+    ours.look(identity)
+    ours.stop()
+    assert started == [True]
+    assert companion._log_of(f"{tmp_path}/j.otlp") == f"{tmp_path}/j.log"
