@@ -32,7 +32,7 @@ from disttrace.journal.own_file import OfParent
 from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.writer import Journal
-from disttrace.lifecycle import companion
+from disttrace.lifecycle import abort, companion
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
@@ -79,7 +79,7 @@ class Session:
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
         self._companion = Companion(config, reporter.say)
         self._voice = (
-            Voice(self._companion, config.stall, self._progress_mark, os._exit)
+            Voice(self._companion, config.stall, self._progress_mark, abort.end)
             if config.heartbeat
             else None
         )
