@@ -20,6 +20,7 @@ from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import ROOT, send, who
+from disttrace_viewer.companion.command import Commands
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.pulse import Pulse
 from disttrace_viewer.companion.service import Order
@@ -66,6 +67,7 @@ class Watch:
         self._tell = tell
         self._log = log
         self._on_stall = os.environ.get("DISTTRACE_ON_STALL", "").strip()
+        self._commands = Commands(self._on_stall, order.cwd)
         self._path = os.path.splitext(order.registry)[0] + fmt.ANNOUNCEMENTS_SUFFIX
         self._file: int | None = None
         self._tail: Tail | None = None
@@ -104,6 +106,7 @@ class Watch:
     def turn(self) -> None:
         """Have a verdict worked out when one is due, and see that it is said."""
         now = time.monotonic()
+        self._commands.look(None if self._verdicts is None else self._verdicts.pid)
         self._hear()
         if self._verdicts is not None and self._asked_at:
             self._read_verdict()
@@ -129,6 +132,7 @@ class Watch:
             self._tell_child(b"farewell\n")
         if self._verdicts is not None:
             self._end(self._verdicts)
+        self._commands.finish()
         if self._file is not None:
             os.close(self._file)
             try:
@@ -262,17 +266,7 @@ class Watch:
         if not self._on_stall or self._on_stall == "abort":
             return
         try:
-            command = subprocess.Popen(
-                ["/bin/sh", "-c", self._on_stall],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-            assert command.stdin is not None
-            os.set_blocking(command.stdin.fileno(), False)
-            command.stdin.write(text.encode("utf-8", "replace")[:60_000])
-            command.stdin.close()
+            self._commands.run(text)
         except OSError as error:
             self._log.say(f"DISTTRACE_ON_STALL could not be run: {error}")
 
