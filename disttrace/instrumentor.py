@@ -36,7 +36,7 @@ class DisttraceInstrumentor(BaseInstrumentor):
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:
-        from disttrace.lifecycle import companion
+        from disttrace.lifecycle import spans
         from disttrace.session import identity, install, installed
 
         if _is_off():
@@ -49,7 +49,7 @@ class DisttraceInstrumentor(BaseInstrumentor):
         if provider is None:
             install(**{"export": _exports("otlp"), **settings})
             return
-        companion.spans_wanted = True
+        spans.wanted = True
         install(**{"export": _exports("json"), **settings})
         found = identity()
         if found is not None:
@@ -59,10 +59,10 @@ class DisttraceInstrumentor(BaseInstrumentor):
             self._feed = make(provider, meters, *where, pending_s=config.pending)
 
     def _uninstrument(self, **kwargs: Any) -> None:
-        from disttrace.lifecycle import companion
+        from disttrace.lifecycle import spans
         from disttrace.session import uninstall
 
-        companion.spans_wanted = False
+        spans.wanted = False
         feed, self._feed = self._feed, None
         if self._installed:
             uninstall()

@@ -32,7 +32,7 @@ from disttrace.journal.own_file import OfParent
 from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.writer import Journal
-from disttrace.lifecycle import abort, companion
+from disttrace.lifecycle import abort, spans
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
@@ -112,8 +112,8 @@ class Session:
         self._ending.install(self._hook)
         if self._without_gil is not None:
             self._without_gil.install()
-        if self._companion.exports or companion.spans_wanted:
-            self._hook.when_imported("opentelemetry.trace", companion.note_spans(self.recorder))
+        if self._companion.exports or spans.wanted:
+            self._hook.when_imported("opentelemetry.trace", spans.note_spans(self.recorder))
         self._hook.when_imported(_DISTRIBUTED, self._torch_arrived)
         if self.role in (AGENT, WORKER):
             self.recorder.open()
@@ -289,7 +289,7 @@ class Session:
             PARENT_VARIABLE: handed_down(self.identity, self.role),
         }
         if self._companion.exports:
-            handed |= companion.hand_down(self.identity, os.environ)
+            handed |= spans.hand_down(self.identity, os.environ)
         for name, value in handed.items():
             self._environment[name] = os.environ.get(name)
             os.environ[name] = value

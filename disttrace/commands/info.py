@@ -57,6 +57,7 @@ def collect() -> dict[str, Any]:
     """The report as plain data; the text is made from nothing else."""
     from disttrace.journal import compiled
     from disttrace.journal.segment import filesystem, mechanism
+    from disttrace.lifecycle import detached
     from disttrace.recording import choice
 
     config, complaints = resolve({}, os.environ)
@@ -94,6 +95,7 @@ def collect() -> dict[str, Any]:
             "reason": reason,
             "stacks_without_gil": compiled.missing("lifecycle._answers") is None,
         },
+        "companion": {"problem": detached.refusal()},
         "capture": {
             "parts": [{"name": name, "state": state} for name, state in capture.parts],
             "not_captured": capture.not_captured,

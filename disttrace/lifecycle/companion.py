@@ -18,7 +18,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from disttrace.config import Config
@@ -31,15 +31,10 @@ from disttrace.journal.format import (
     definitions_name,
     is_of_job,
     is_plain_name,
-    job_trace_id,
     opened_own,
-    process_span_id,
 )
 from disttrace.lifecycle import adopters, detached
-from disttrace.recording.recorder import Recorder
 
-TRACEPARENT = "TRACEPARENT"
-_ALWAYS_ON = ("", "always_on", "parentbased_always_on")
 # Without the current directory, where a module of the program may be called grpc.
 _START = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; "
@@ -49,11 +44,9 @@ _REGISTRY = ".otlp"
 _LONGEST_WORDS = 4000
 _LONGEST_HEAD = 1 << 16
 _TRIES = 5
+_ON_STALL = "DISTTRACE_ON_STALL"
 ABORT = "abort"
 """The value of DISTTRACE_ON_STALL that is no command."""
-
-spans_wanted = False
-"""Whether begins name the user's span although nothing is exported by a process of its own."""
 
 Say = Callable[[str, str], bool]
 
@@ -103,13 +96,15 @@ class Companion:
             order = self._order(path, identity.job, quiet_since)
             starter = adopters.first(self._config.dir, owner)
             by_us = starter in (None, os.getpid())
+            on_stall = self._config.on_stall or ""
             with _registered(path, line, owner) as descriptor:
                 if descriptor is not None and by_us:
-                    self._spawn(order, descriptor, kept=starter is not None)
+                    self._spawn(order, on_stall, descriptor, kept=starter is not None)
             if descriptor is None:  # one runs already, or one begins
                 self._held = path
             elif starter is not None and not by_us:
-                adopters.ask(self._config.dir, starter, order, owner)
+                asked = {**order, _ON_STALL: on_stall}
+                adopters.ask(self._config.dir, starter, asked, owner)
             if descriptor is not None:
                 self._log = _log_of(path)
             atexit.register(self._tell)
@@ -120,13 +115,13 @@ class Companion:
         """Now and then: start those that others ask for, where this process would adopt them."""
         try:
             for order in self._adopter.look(lambda: self._owner_of(identity.base_name())):
-                path = str(order.get("registry"))
+                path, on_stall = str(order.get("registry")), str(order.pop(_ON_STALL, ""))
                 folder, name = os.path.split(path)
                 if folder == self._config.dir and is_plain_name(name) and name.endswith(_REGISTRY):
                     self._owner = self._owner_of(identity.base_name())
                     with _registered(path, "", self._owner) as descriptor:
                         if descriptor is not None:
-                            self._spawn(order, descriptor, kept=True)
+                            self._spawn(order, on_stall, descriptor, kept=True)
         except (OSError, RuntimeError) as error:
             self._say("companion", f"{self._lost}: {error}; the program goes on")
 
@@ -193,10 +188,10 @@ class Companion:
             "cwd": detached.working_directory(),
         }
 
-    def _spawn(self, order: dict[str, Any], descriptor: int, *, kept: bool) -> None:
+    def _spawn(self, order: dict[str, Any], on_stall: str, descriptor: int, *, kept: bool) -> None:
         log = _log_of(order["registry"])
         command = [detached.interpreter(), "-c", _START, json.dumps(order)]
-        environ = detached.environment(os.environ)
+        environ = detached.environment({**os.environ, _ON_STALL: on_stall})  # others see arguments
         with opened_own(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, self._owner) as logged:
             keeper = detached.start(command, environ, out=descriptor, err=logged, kept=kept)
         self._adopter.keeps(keeper)
@@ -218,45 +213,6 @@ class Companion:
             return  # it had nothing to say
         for sentence in said[:3]:
             self._say(f"otlp {sentence}", f"{sentence} ({self._log})")
-
-
-def traceparent(identity: Identity, environ: Mapping[str, str]) -> str | None:
-    """What a launcher hands to its children, so that their own spans are in the job's trace.
-
-    None where the environment has one already, or where a sampler may decide against the trace.
-    """
-    sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip().lower()
-    if identity.role != AGENT or environ.get(TRACEPARENT) or sampler not in _ALWAYS_ON:
-        return None
-    trace = job_trace_id(identity.job)
-    return f"00-{trace}-{process_span_id(trace, identity.process)}-01"
-
-
-def note_spans(recorder: Recorder) -> Callable[[Any], None]:
-    """Let begins name the user's current span, from when the program imports OpenTelemetry.
-
-    Returns the callback for that import.
-    """
-
-    def imported(module: Any) -> None:
-        get_current_span = module.get_current_span
-
-        def under_span() -> bytes:
-            context = get_current_span().get_span_context()
-            if not context.span_id:
-                return b""
-            ids = (context.trace_id, context.span_id, context.trace_flags)
-            return b',"sp":"%032x-%016x-%02x"' % ids
-
-        recorder.core.ambient = under_span
-
-    return imported
-
-
-def hand_down(identity: Identity, environ: MutableMapping[str, str]) -> dict[str, str]:
-    """Variables for the children of this process."""
-    handed = traceparent(identity, environ)
-    return {} if handed is None else {TRACEPARENT: handed}
 
 
 def _lives_beside(path: str) -> bool:

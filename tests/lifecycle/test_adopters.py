@@ -9,15 +9,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from disttrace.config import resolve
 from disttrace.identity import identify
+from disttrace.journal import proc
 from disttrace.journal.format import definitions_name
 from disttrace.lifecycle import adopters, companion, detached
 from disttrace.lifecycle.adopters import Adopter
 from disttrace.lifecycle.companion import Companion
+from disttrace_viewer.companion.log import Log
+from disttrace_viewer.companion.registry import Registry
+from disttrace_viewer.companion.service import serve
 from support.processes import ROOT, clean_environ, free_port, python, wait_until
 
 ADOPTS = Path(__file__).with_name("adopts.py")
@@ -58,6 +63,7 @@ def test_a_program_that_waits_for_all_its_children_ends_as_it_does(
     finally:
         for run in runs:
             run.kill()
+            run.communicate()
     assert sorted(twin.splitlines()) == [
         "never came", "orphan ended with 0", "rank ended with 0", "shell ended with 0",
     ]  # fmt: skip
@@ -93,6 +99,23 @@ def test_the_stall_of_a_container_whose_first_process_is_torchrun_is_told(tmp_pa
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+
+def test_the_companion_does_not_stay_as_a_child_of_whom_it_watches(tmp_path: Path) -> None:
+    """However it came about."""
+    base = "j-host-1-0123"
+    Path(definitions_name(str(tmp_path / base))).touch()
+    path = tmp_path / "j.otlp"
+    path.write_text(f"{os.getppid()} {proc.mark(proc.stat(os.getppid()))} {base}\n")
+    followed: list[str] = []
+    duty = SimpleNamespace(
+        follow=followed.append, turn=lambda: None, ended=followed.append,
+        inherit=followed.append, finish=lambda: followed.append("finished"),
+    )  # fmt: skip
+    with path.open("r+b") as registry, (tmp_path / "log").open("w+b") as log:
+        serve([duty], Registry(str(path), registry.fileno()), Log(log.fileno()))
+    assert followed == [base, "finished"]
+    assert (tmp_path / "log").read_text().startswith("nobody watches: ")
 
 
 # -- who is asked ------------------------------------------------------------------------------
