@@ -81,7 +81,7 @@ def install(
 
         Reporter().say("platform", refused)
         return
-    from disttrace.patching.standard_library import StandardLibrary
+    from disttrace.journal.standard_library import StandardLibrary
 
     with StandardLibrary():
         from disttrace.session import install as start

@@ -31,6 +31,7 @@ from disttrace.journal.format import DEF, FORMAT
 from disttrace.journal.own_file import OfParent
 from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
+from disttrace.journal.standard_library import StandardLibrary
 from disttrace.journal.writer import Journal
 from disttrace.lifecycle import abort, spans
 from disttrace.lifecycle.companion import Companion
@@ -41,7 +42,6 @@ from disttrace.lifecycle.summary import Summary
 from disttrace.lifecycle.syncing import IN_MEMORY, Syncing
 from disttrace.lifecycle.voice import Voice
 from disttrace.patching.import_hook import ImportHook
-from disttrace.patching.standard_library import StandardLibrary
 from disttrace.recording import choice
 from disttrace.recording.recorder import Recorder
 

@@ -15,6 +15,8 @@ from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec, PathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from disttrace.journal.standard_library import StandardLibrary
+
 if TYPE_CHECKING:
     import resource as resource
 
@@ -32,7 +34,15 @@ def __getattr__(name: str) -> ModuleType:
 def load(name: str) -> ModuleType:
     """The module called `name` that is compiled, or is a package around a compiled one; where there
     is none, whichever bears that name. Raises ImportError.
+
+    What C imports by name it does not check: it gets the standard library's, and what the program
+    means by these names afterwards is its own again.
     """
+    with StandardLibrary():
+        return _load(name)
+
+
+def _load(name: str) -> ModuleType:
     known = sys.modules.get(name)
     spec = None if known is None else getattr(known, "__spec__", None)
     if known is not None and spec is not None and _is_compiled(spec):

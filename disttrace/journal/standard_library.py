@@ -1,0 +1,111 @@
+"""The recorder's imports find the standard library, and hide no module of the program.
+
+A program's folder comes first on ``sys.path``, and may hold a ``queue.py`` or ``uuid.py`` of its
+own. What the recorder needs must not execute that, let alone use it, also where the program has
+imported it already: code in C imports by name too, and crashes where it finds something else. And
+what the recorder loads in its place must not stay in ``sys.modules``, where the program would get
+it instead of its own.
+
+Start-up uses this, so it imports nothing that the bare interpreter has not loaded.
+"""
+
+import _frozen_importlib_external
+import os
+import sys
+from _thread import get_ident
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+_PathFinder = _frozen_importlib_external.PathFinder
+
+# Of names that mean modules of the program: the standard ones that we have loaded.
+_loaded: "dict[str, ModuleType]" = {}
+_inside: "set[int]" = set()  # threads
+
+
+class StandardLibrary:
+    """A context in which this thread's imports of standard names find the standard library.
+
+    Within another one on the same thread it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._thread = get_ident()
+        self._folders = _folders()
+        self._hiding: set[str] = set()
+        self._theirs: dict[str, ModuleType] = {}
+        self._entered = False
+
+    def __enter__(self) -> None:
+        if self._thread in _inside:
+            return
+        _inside.add(self._thread)
+        self._entered = True
+        self._hiding = {name.partition(".")[0] for name in _loaded}
+        self._hiding.update(name for name in list(sys.modules) if self._is_theirs(name))
+        self._theirs = self._take_out()
+        sys.modules.update(_loaded)
+        sys.meta_path.insert(0, self)
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if not self._entered:
+            return
+        self._entered = False
+        sys.meta_path.remove(self)
+        _loaded.update(self._take_out())
+        sys.modules.update(self._theirs)
+        _inside.discard(self._thread)
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        """The standard module ``name``; None where another finder has to look."""
+        if path is not None or name not in sys.stdlib_module_names or get_ident() != self._thread:
+            return None
+        if not _is_found_by_path(name):
+            return None  # no file of the program can stand in its way
+        standard = _PathFinder.find_spec(name, self._folders)
+        if standard is None:
+            return None
+        found = _PathFinder.find_spec(name)
+        if found is not None and found.origin != standard.origin:
+            self._hiding.add(name)
+        return standard
+
+    def _is_theirs(self, name: str) -> bool:
+        """Whether the program has imported its own module of a standard name."""
+        if name not in sys.stdlib_module_names or not _is_found_by_path(name):
+            return False
+        spec = getattr(sys.modules.get(name), "__spec__", None)
+        origin = str(getattr(spec, "origin", None))
+        for folder in self._folders:
+            within = os.path.join(folder, name)
+            if origin.startswith((within + ".", within + os.sep)):
+                return False
+        # An interpreter that is packed in one file may have its library elsewhere.
+        standard = _PathFinder.find_spec(name, self._folders)
+        return standard is not None and standard.origin != origin
+
+    def _take_out(self) -> "dict[str, ModuleType]":
+        """Modules whose names mean others inside than outside, out of ``sys.modules``."""
+        names = [name for name in list(sys.modules) if name.partition(".")[0] in self._hiding]
+        return {name: sys.modules.pop(name) for name in names}
+
+
+def _is_found_by_path(name: str) -> bool:
+    """Whether finders for built-in and frozen modules leave this one to ``sys.path``."""
+    import _imp
+
+    return name not in sys.builtin_module_names and not _imp.is_frozen(name)
+
+
+def _folders() -> list[str]:
+    """Where the standard library is, whatever the program has done to ``sys.path``."""
+    home = os.path.dirname(os.__file__)
+    archive = os.path.basename(home) + ".zip"
+    found = [entry for entry in sys.path if os.path.basename(entry) in ("lib-dynload", archive)]
+    return list(dict.fromkeys([*found, home, os.path.join(home, "lib-dynload")]))

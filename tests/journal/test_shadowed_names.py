@@ -1,0 +1,118 @@
+"""Programs with modules of their own that are called as those which our compiled modules import.
+
+C imports by name and does not check what it gets: another module of that name was a crash.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.cores import EACH_CORE
+from support.processes import Outcome, clean_environ, python, run_program
+
+# Prints what C asks for, and all that comes with it.
+ASKED = """
+import builtins, sys
+before, bare, direct = set(sys.modules), builtins.__import__, set()
+
+def noting(name, *args, **kwargs):
+    if sys._getframe(1).f_code.co_filename.startswith("<frozen importlib"):  # it runs one in C
+        direct.add(name)
+    return bare(name, *args, **kwargs)
+
+builtins.__import__ = noting
+import orjson, resource
+from disttrace.journal import compiled
+try:
+    compiled.load("recording._fast")
+except ImportError:
+    pass
+builtins.__import__ = bare
+for names in (direct, set(sys.modules) - before):
+    print(*sorted({name.partition(".")[0] for name in names} & sys.stdlib_module_names))
+"""
+
+PROGRAM = """
+import sys
+when, folder, core, *names = sys.argv[1:]
+
+def meet():
+    for name in names:
+        try:
+            module = __import__(name)
+        except Exception as error:
+            print(name, "raised", type(error), error)
+        else:
+            print(name, getattr(module, "mine", None), vars(module).get("__file__"))
+
+if when == "before":
+    meet()
+standing = dict(sys.modules)
+if core:
+    import disttrace
+    disttrace.install(dir=folder, core=core)
+    from disttrace.journal.extension_modules import orjson, resource
+    from disttrace.recording import choice
+    choice.choose("c")
+    assert orjson.dumps({"a": [1, None]}) == b'{"a":[1,null]}'
+    assert resource.RLIMIT_NOFILE > 0
+print(all(sys.modules.get(each) is module for each, module in standing.items()))
+meet()
+"""
+
+KINDS = {
+    "module": ("{name}.py", "print('executed', __name__)\nmine = True\n"),
+    "broken": ("{name}.py", "print('executed', __name__)\nraise RuntimeError('mine')\n"),
+    "package": ("{name}/__init__.py", "print('executed', __name__)\nmine = True\n"),
+}
+
+
+@functools.cache
+def asked_for() -> tuple[list[str], list[str]]:
+    """Standard modules that our modules in C import, and all that are imported with them."""
+    # Without `site`, which imports some of them itself.
+    path = ":".join(entry for entry in sys.path if entry)
+    direct, together = python("-S", "-c", ASKED, PYTHONPATH=path).check().stdout.splitlines()
+    assert {"uuid", "json", "enum", "dataclasses"} <= set(direct.split())
+    return direct.split(), together.split()
+
+
+def outcomes(folder: Path, kind: str, when: str, core: str, *names: str) -> list[Outcome]:
+    """A program with modules of these names, without tracing and with it."""
+    file, text = KINDS[kind]
+    for name in names:
+        own = folder / file.format(name=name)
+        own.parent.mkdir(parents=True, exist_ok=True)
+        own.write_text(text)
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    return [
+        run_program([sys.executable, program, when, folder / "out", each, *names], clean_environ())
+        for each in ("", core)
+    ]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", KINDS)
+@EACH_CORE
+def test_a_program_keeps_all_of_its_own(tmp_path: Path, core: str, kind: str, when: str) -> None:
+    """Whether it imports them before or after tracing begins, and whether they work."""
+    bare, traced = outcomes(tmp_path, kind, when, core, *asked_for()[0])
+    assert bare.check().stdout.count("executed") >= 5
+    assert bare == traced
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", KINDS)
+@EACH_CORE
+def test_a_program_keeps_each(tmp_path: Path, core: str, kind: str, when: str) -> None:
+    """One at a time, and of all that any module imports on the way."""
+    for name in asked_for()[1]:
+        bare, traced = outcomes(tmp_path / name, kind, when, core, name)
+        if "Fatal Python error" not in bare.stderr:  # the interpreter does not start beside it
+            assert bare == traced, name
