@@ -20,12 +20,16 @@ HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 """Where our own files are: frames and exceptions of these are ours, and never the user's."""
 
 _PATIENCE_MS = 200  # for whoever reads stderr and has much to do
+SCARCE = (MemoryError, RecursionError)
 
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 
 def is_ours(error: BaseException) -> bool:
-    """Whether ``error``, which a guard of ours caught, may be swallowed."""
+    """Whether ``error``, which a guard of ours caught, may be swallowed.
+
+    Raises RecursionError or MemoryError where too little is left to find that out.
+    """
     if not isinstance(error, Exception):
         return False
     traceback = error.__traceback__
@@ -35,6 +39,31 @@ def is_ours(error: BaseException) -> bool:
             return False
         traceback = traceback.tb_next
     return True
+
+
+def is_scarcity(error: BaseException) -> bool:
+    """Whether memory or the stack had come to its end, which is nobody's fault and may pass."""
+    return isinstance(error, SCARCE)
+
+
+def take_off(error: BaseException) -> None:
+    """Take our frames off the traceback of an exception that goes on to the user.
+
+    The innermost would else be ours: where Ctrl-C struck, or which called torch. A wrapper calls
+    this while it handles ``error``; before Python 3.11 its own frame comes back with ``raise``.
+    """
+    kept = first = error.__traceback__
+    while first is not None and is_our_file(first.tb_frame.f_code.co_filename):
+        first = first.tb_next
+    if first is not kept:
+        error.__traceback__ = first
+    while first is not None:
+        following = first.tb_next
+        while following is not None and is_our_file(following.tb_frame.f_code.co_filename):
+            following = following.tb_next
+        if following is not first.tb_next:
+            first.tb_next = following
+        first = following
 
 
 def is_of_asked(error: BaseException) -> bool:

@@ -44,6 +44,7 @@ ISSUED_LINE = b'{"i":%d,"d":%d}\n'
 WAIT_LINE = b'{"w":%d,"d":%d}\n'
 END_LINE = b'{"e":%d,"d":%d%b}\n'
 END_SYNCHRONOUS_LINE = b'{"e":%d,"d":%d,"u":%d}\n'
+LOST_LINE = b'{"l":%d,"d":%d%b}\n'
 
 # Values of ``def`` in the definitions file.
 DEF = "def"

@@ -87,8 +87,8 @@ static int given(PyObject *value) { return value != NULL && value != Py_None; }
 
 /* The records as journal/format.py gives them are cut into pieces. A number follows each piece but
    the last of a record, and before that come further keys. */
-enum { BEGIN, BEGIN_UNCOUNTED, ISSUED, WAIT, END, END_SYNCHRONOUS, OVER, PIECES = 22 };
-static const int FIRST[] = {0, 5, 9, 12, 15, 18, PIECES}; /* piece of each record */
+enum { BEGIN, BEGIN_UNCOUNTED, ISSUED, WAIT, END, END_SYNCHRONOUS, LOST, OVER, PIECES = 25 };
+static const int FIRST[] = {0, 5, 9, 12, 15, 18, 22, PIECES}; /* piece of each record */
 
 typedef struct {
     const char *start;
@@ -253,8 +253,10 @@ typedef struct {
     Py_ssize_t bound; /* of the bytes of a record without further keys */
     PyObject *put, *recover, *clock, *ambient, *wake, *dropped; /* set by Python */
     PyObject *is_ours;      /* whether an exception is our failure, set by Python */
+    PyObject *take_off;     /* takes our frames off an exception that is not, set by Python */
     PyObject *works, *open; /* operations by id() of their Work: all, and those not complete */
     Link flight;            /* the ring of operations in flight, each of which has a reference */
+    struct Operation *fallen, **last_fallen; /* whose Work is gone, and Python has to see to it */
     PyObject *threads;      /* as in operation.py */
     uint64_t thread_id;     /* of the thread that came last */
     Thread *thread;
@@ -296,9 +298,10 @@ static int64_t now(Core *core) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* The exception that is set, taken over and with its traceback attached. */
+/* The exception that is set, taken over and with its traceback attached; never NULL. */
 static PyObject *take_error(void) {
     PyObject *type, *error, *traceback;
+    if (!PyErr_Occurred()) PyErr_NoMemory(); /* there is a function that fails and does not say it */
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
     if (traceback != NULL) PyException_SetTraceback(error, traceback);
@@ -343,8 +346,9 @@ static int put_line(Core *core, const char *line, Py_ssize_t length) {
 
 /* ---- Operation: what Python alone needs of one is in its dictionary ------------------------- */
 
-typedef struct {
+typedef struct Operation {
     PyObject_VAR_HEAD /* as many items as its begin record may have bytes */
+    vectorcallfunc vectorcall;
     Core *core;
     Call *call;
     int64_t n, begin, seq, issued;
@@ -352,12 +356,14 @@ typedef struct {
     uintptr_t work;      /* address of its Work, while somebody holds that */
     PyObject *reference; /* weak, to that Work, while its end is expected from there */
     PyObject *dict;      /* NULL: it is an operation as most of them */
+    struct Operation *fallen; /* the next one whose Work is gone */
     char ended;
     char line[]; /* its begin record, and NUL */
 } Operation;
 
 static PyMemberDef operation_members[] = {
     {"__dictoffset__", T_PYSSIZET, offsetof(Operation, dict), READONLY, NULL},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Operation, vectorcall), READONLY, NULL},
     {"__dict__", T_OBJECT, offsetof(Operation, dict), READONLY, NULL},
     {"core", T_OBJECT, offsetof(Operation, core), READONLY, NULL},
     {"call", T_OBJECT, offsetof(Operation, call), READONLY, NULL},
@@ -381,14 +387,20 @@ static void operation_over(Operation *self) {
     Py_DECREF(self);
 }
 
-/* Called as the callback of `reference`: nobody holds its Work any more. The reference goes at
-   once, before the Work's address can be another's. */
-static PyObject *operation_call(PyObject *op, PyObject *args, PyObject *Py_UNUSED(kwargs)) {
-    Operation *self = (Operation *)op;
-    if (PyTuple_GET_SIZE(args) != 1 || PyTuple_GET_ITEM(args, 0) != self->reference) Py_RETURN_NONE;
-    Py_CLEAR(self->reference);
-    if (!given(self->core->dropped)) Py_RETURN_NONE;
-    return PyObject_CallOneArg(self->core->dropped, op);
+/* The first of the operations whose Work is gone (a new reference), taken out; NULL: none. */
+static Operation *take_fallen(Core *core) {
+    Operation *first = core->fallen;
+    if (first == NULL) return NULL;
+    core->fallen = first->fallen;
+    first->fallen = NULL;
+    if (core->fallen == NULL) core->last_fallen = &core->fallen;
+    return first;
+}
+
+/* Have Python see to them, here where what it raises (a signal handler in its midst does) can
+   leave. -1 with an exception. */
+static int notice_dropped(Core *core) {
+    return success(PyObject_CallMethod((PyObject *)core, "notice_dropped", NULL));
 }
 
 /* ---- threads of a core -------------------------------------------------------------------- */
@@ -412,9 +424,9 @@ static Thread *current_thread(Core *core) {
 
 /* The call of `operation` is about to wait for `work` itself. */
 static int will_wait(Thread *thread, Operation *operation, PyObject *work) {
-    operation->work = (uintptr_t)work;
     if (thread->waited == NULL || PyList_Append(thread->waited, (PyObject *)operation) < 0)
         return -1;
+    operation->work = (uintptr_t)work;
     if (PyList_GET_SIZE(thread->waited) <= WAITED) return 0;
     return PyList_SetSlice(thread->waited, 0, 1, NULL); /* an exception came before its wait */
 }
@@ -426,7 +438,10 @@ static Operation *waits_for(Thread *thread, PyObject *work) {
         Operation *operation = (Operation *)PyList_GET_ITEM(thread->waited, i);
         if (operation->work != (uintptr_t)work) continue;
         Py_INCREF(operation);
-        if (PyList_SetSlice(thread->waited, i, i + 1, NULL) < 0) Py_CLEAR(operation);
+        if (PyList_SetSlice(thread->waited, i, i + 1, NULL) < 0) {
+            PyErr_Clear(); /* no memory: it stays in the list, and is not found again */
+            operation->work = 0;
+        }
         return operation;
     }
     return NULL;
@@ -446,7 +461,9 @@ static uintptr_t code_number(Core *core, PyObject *code) {
     Py_XDECREF(told);
     if (user < 0) return 0;
     uintptr_t number = (state->last_code += 2) + (uintptr_t)user;
-    return PyUnstable_Code_SetExtra(code, state->numbers, (void *)number) < 0 ? 0 : number;
+    if (PyUnstable_Code_SetExtra(code, state->numbers, (void *)number) == 0) return number;
+    if (!PyErr_Occurred()) PyErr_NoMemory(); /* it does not say so itself */
+    return 0;
 }
 
 typedef struct {
@@ -478,6 +495,7 @@ static int push_place(Core *core, Key *key, PyFrameObject *frame) {
             left = core->depth > 0 ? core->depth : 1;
         if (left == 1) break;
         Py_SETREF(frame, PyFrame_GetBack(frame));
+        if (frame == NULL && PyErr_Occurred()) done = -1; /* it has to be made */
     }
     Py_XDECREF(frame);
     return done;
@@ -666,6 +684,8 @@ static PyObject *option_get(PyObject *op, PyObject *options, PyObject *type) {
 
 /* ---- records of operations ------------------------------------------------------------------ */
 
+static PyObject *operation_vectorcall(PyObject *, PyObject *const *, size_t, PyObject *);
+
 static Call *counter_of(Core *core, Call *call) {
     int counted = call->counter && PyObject_TypeCheck(call->counter, core->state->types[CALL]);
     return counted ? (Call *)call->counter : NULL;
@@ -674,6 +694,7 @@ static Call *counter_of(Core *core, Call *call) {
 /* Put the begin of one operation on record, with further keys in `details`. A new reference. */
 static Operation *core_begin(Core *core, Thread *thread, Call *call, Text details) {
     PyTypeObject *type = core->state->types[OPERATION];
+    if (core->fallen != NULL && notice_dropped(core) < 0) return NULL;
     PyObject *ambient = given(core->ambient) ? PyObject_CallNoArgs(core->ambient) : NULL;
     if (ambient == NULL && PyErr_Occurred()) return NULL;
     Text further[] = {text_of(thread->tail), details, text_of(ambient)};
@@ -681,6 +702,7 @@ static Operation *core_begin(Core *core, Thread *thread, Call *call, Text detail
     Operation *self = (Operation *)type->tp_alloc(type, bound);
     if (self != NULL) {
         Call *counter = counter_of(core, call);
+        self->vectorcall = operation_vectorcall;
         self->core = (Core *)Py_NewRef(core);
         self->call = (Call *)Py_NewRef(call);
         self->n = ++core->last_number;
@@ -712,6 +734,7 @@ static int put_event(Core *core, int kind, Operation *operation, Text further) {
 
 /* `work` ends the operation, and is not seen complete yet. */
 static int follow(Core *core, Operation *operation, PyObject *work) {
+    if (core->fallen != NULL && notice_dropped(core) < 0) return -1; /* one may have its address */
     PyObject *key = PyLong_FromVoidPtr(work), *value = (PyObject *)operation;
     PyObject *reference = key ? PyWeakref_NewRef(work, value) : NULL;
     int done = -1, first = PyDict_GET_SIZE(core->open) == 0;
@@ -722,6 +745,10 @@ static int follow(Core *core, Operation *operation, PyObject *work) {
         if (done == 0) done = PyDict_SetItem(core->open, key, value);
     }
     Py_XDECREF(key);
+    if (done < 0) { /* nobody follows it */
+        Py_CLEAR(operation->reference);
+        operation->work = 0;
+    }
     if (done < 0 || !first || !given(core->wake)) return done;
     return success(PyObject_CallNoArgs(core->wake));
 }
@@ -753,6 +780,39 @@ static int unfollow(Core *core, Operation *operation) {
     return done;
 }
 
+/* Put on record that nobody can wait for an operation any more, without a call into Python.
+   Whether that was possible: not where there is more to do than that, or no room. */
+static int put_lost(Core *core, Operation *operation) {
+    PyObject *key, *found, *put = core->put;
+    if (core->fallen != NULL || operation->dict != NULL || put == NULL || !PyCFunction_Check(put) ||
+        PyCFunction_GET_FUNCTION(put) != window_put_method)
+        return 0;
+    Window *window = (Window *)PyCFunction_GET_SELF(put);
+    if (window->end - window->position < LINE) return 0;
+    if ((key = PyLong_FromVoidPtr((void *)operation->work)) == NULL) return 0;
+    found = PyDict_GetItemWithError(core->open, key);
+    Py_DECREF(key);
+    if (PyErr_Occurred() || unfollow(core, operation) < 0) return 0;
+    if (found != (PyObject *)operation || operation->ended) return 1;
+    return put_event(core, LOST, operation, NOTHING) == 0;
+}
+
+/* Called as the callback of `reference`: nobody holds its Work any more. The reference goes at
+   once, before the Work's address can be another's. An exception has nowhere to go from here, so
+   no code of Python's runs: a signal handler would run in its midst. */
+static PyObject *operation_vectorcall(PyObject *op, PyObject *const *args, size_t nargsf,
+                                      PyObject *Py_UNUSED(kwnames)) {
+    Operation *self = (Operation *)op;
+    Core *core = self->core;
+    if (PyVectorcall_NARGS(nargsf) != 1 || args[0] != self->reference) Py_RETURN_NONE;
+    Py_CLEAR(self->reference);
+    if (!given(core->dropped) || core->works == NULL || put_lost(core, self)) Py_RETURN_NONE;
+    PyErr_Clear(); /* no memory: Python sees to it */
+    *core->last_fallen = (Operation *)Py_NewRef(op);
+    core->last_fallen = &self->fallen;
+    Py_RETURN_NONE;
+}
+
 /* ---- Core: what Python sees ---------------------------------------------------------------- */
 
 static PyMemberDef core_members[] = {
@@ -763,6 +823,7 @@ static PyMemberDef core_members[] = {
     {"threads", T_OBJECT, offsetof(Core, threads), 0, NULL},
     {"_thread", T_OBJECT, offsetof(Core, thread), READONLY, NULL},
     {"is_ours", T_OBJECT, offsetof(Core, is_ours), 0, NULL},
+    {"take_off", T_OBJECT, offsetof(Core, take_off), 0, NULL},
     {"clock", T_OBJECT, offsetof(Core, clock), 0, NULL},
     {"ambient", T_OBJECT, offsetof(Core, ambient), 0, NULL},
     {"wake", T_OBJECT, offsetof(Core, wake), 0, NULL},
@@ -791,6 +852,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
         self->bound += self->pieces[i].length;
     }
     self->flight = (Link){&self->flight, &self->flight};
+    self->last_fallen = &self->fallen;
     self->first_code = self->state->last_code + 2;
     self->works = PyDict_New();
     self->open = PyDict_New();
@@ -803,9 +865,11 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
 
 static int core_clear(PyObject *op) {
     Core *self = (Core *)op;
+    Operation *fallen;
     self->off = 1;
     self->thread_id = 0;
     forget_calls(self);
+    while ((fallen = take_fallen(self)) != NULL) Py_DECREF(fallen);
     return object_clear(op);
 }
 
@@ -872,6 +936,11 @@ static PyObject *core_find(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     return Py_NewRef(found ? found : Py_None);
 }
 
+static PyObject *core_next_dropped(PyObject *op, PyObject *Py_UNUSED(ignored)) {
+    Operation *fallen = take_fallen((Core *)op);
+    return fallen ? (PyObject *)fallen : Py_NewRef(Py_None);
+}
+
 static PyObject *core_forget_calls(PyObject *op, PyObject *Py_UNUSED(ignored)) {
     Core *self = (Core *)op;
     forget_calls(self);
@@ -885,6 +954,7 @@ static PyMethodDef core_methods[] = {
     {"event", (PyCFunction)(void (*)(void))core_event, METH_FASTCALL, NULL},
     {"find", (PyCFunction)(void (*)(void))core_find, METH_FASTCALL, NULL},
     {"in_flight", core_in_flight, METH_NOARGS, "Operations that are not over, oldest first."},
+    {"next_dropped", core_next_dropped, METH_NOARGS, "One whose Work is gone, else None."},
     {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and what is known of code."},
     {NULL},
 };
@@ -928,24 +998,72 @@ static int tell(Method *self, const char *how, Thread *thread, Operation *operat
     return success(PyObject_CallMethod(self->part, how, "OOO", thread, operation, result));
 }
 
+/* Whether memory or the stack has come to its end. */
+static int is_scarcity(PyObject *error) {
+    return PyErr_GivenExceptionMatches(error, PyExc_MemoryError) ||
+           PyErr_GivenExceptionMatches(error, PyExc_RecursionError);
+}
+
+/* The exception that is set goes to the user, who has not called what of ours was running. */
+static void take_off(Core *core) {
+    PyObject *error = take_error();
+    if (success(PyObject_CallFunctionObjArgs(core->take_off, error, NULL)) == 0) {
+        set_error(error);
+        return;
+    }
+    PyObject *newer = take_error(); /* a handler's that came meanwhile */
+    if (is_scarcity(newer)) {
+        Py_DECREF(newer);
+        newer = error;
+    } else
+        Py_DECREF(error);
+    set_error(newer);
+}
+
 /* Say our failure, and let go of it. -1 where it is not ours, and set again. */
 static int fail(Method *self, PyObject *error) {
     int done = success(PyObject_CallMethod(self->part, "fail", "O", error));
+    if (done < 0) {
+        PyObject *raised = take_error();
+        if (raised != error && is_scarcity(raised)) { /* too little left to say it */
+            Py_DECREF(raised);
+            done = 0;
+        } else
+            set_error(raised);
+    }
     Py_DECREF(error);
     return done;
 }
 
 /* The exception that is set, taken away if it is ours. NULL: it is not, and one is set. */
 static PyObject *forgive(Method *self) {
-    PyObject *error = take_error();
-    PyObject *ours = PyObject_CallFunctionObjArgs(self->of.core->is_ours, error, NULL);
-    Py_XDECREF(ours);
-    if (ours == Py_True) return error;
-    if (ours != NULL)
-        set_error(error);
-    else
-        Py_DECREF(error);
+    PyObject *error = take_error(), *asked = NULL;
+    PyObject *told = PyObject_CallFunctionObjArgs(self->of.core->is_ours, error, NULL);
+    int ours = told == Py_True;
+    Py_XDECREF(told);
+    if (told == NULL) {
+        asked = take_error();
+        ours = is_scarcity(error) && is_scarcity(asked); /* too little left to ask */
+    }
+    if (ours) {
+        Py_XDECREF(asked);
+        return error;
+    }
+    if (asked != NULL && !is_scarcity(asked)) {
+        Py_SETREF(error, asked); /* a handler's that came meanwhile */
+    } else
+        Py_XDECREF(asked);
+    set_error(error);
     return NULL;
+}
+
+/* We have failed, an exception says so: if nothing follows the operation to its end, it has one. */
+static void give_up(Core *core, Operation *operation) {
+    PyObject *type, *error, *traceback;
+    if (operation->ended || operation->work != 0) return;
+    PyErr_Fetch(&type, &error, &traceback);
+    put_event(core, LOST, operation, (Text){",\"o\":1", 6});
+    PyErr_Restore(type, error, traceback); /* replaces what may have been raised meanwhile */
 }
 
 /* The key of a call. 1: done; 0: calls of this form have none; -1: an exception. */
@@ -1064,7 +1182,9 @@ static Operation *begin_wait(Core *core, Thread *thread, PyObject *work) {
 /* The user's call raised: its exception is set, and stays. */
 static void failed(Method *self, Thread *thread, Operation *operation) {
     PyObject *error = take_error();
-    if (tell(self, "failed", thread, operation, error) < 0 && fail(self, take_error()) < 0)
+    int done = tell(self, "failed", thread, operation, error);
+    if (done < 0) give_up(self->of.core, operation);
+    if (done < 0 && fail(self, take_error()) < 0)
         Py_DECREF(error); /* a handler's came meanwhile: it is the newer one */
     else
         set_error(error);
@@ -1137,8 +1257,12 @@ static PyObject *method_vectorcall(PyObject *op, PyObject *const *args, size_t n
         else
             done = returned(self, thread, operation, args[0], result);
     }
-    if (done < 0) ours = take_error();
+    if (done < 0) {
+        give_up(core, operation);
+        ours = take_error();
+    }
     if (ours != NULL && fail(self, ours) < 0) Py_CLEAR(result);
+    if (result == NULL && given(core->take_off)) take_off(core);
     Py_XDECREF(thread);
     Py_XDECREF(operation);
     return result;
@@ -1217,7 +1341,7 @@ static PyType_Slot thread_slots[] = {
 };
 static PyType_Slot operation_slots[] = {
     {Py_tp_dealloc, object_dealloc},
-    {Py_tp_call, operation_call},
+    {Py_tp_call, PyVectorcall_Call},
     {Py_tp_members, operation_members},
     {0, NULL},
 };
@@ -1247,7 +1371,8 @@ static PyType_Spec specs[TYPES] = {
     [CALL] = TYPE("Call", Call, 0, Py_TPFLAGS_BASETYPE, call_slots),
     [THREAD] = TYPE("ThreadState", Thread, 0, Py_TPFLAGS_BASETYPE, thread_slots),
     [OPERATION] =
-        TYPE("Operation", Operation, 1, Py_TPFLAGS_DISALLOW_INSTANTIATION, operation_slots),
+        TYPE("Operation", Operation, 1,
+             Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_HAVE_VECTORCALL, operation_slots),
     [CORE] = TYPE("Core", Core, 0, Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, core_slots),
     [OPTION] = TYPE("Option", Option, 0, Py_TPFLAGS_HAVE_GC, option_slots),
     [METHOD] = TYPE("Method", Method, 0,

@@ -10,6 +10,7 @@ import functools
 import itertools
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,7 @@ class PlainCore:
         self.wake: Callable[[], None] = lambda: None  # something is open from now on
         # Nobody holds its Work any more.
         self.dropped: Callable[[Operation], None] = lambda operation: None
+        self._fallen: deque[_Reference] = deque()  # their Work is gone, and no one has seen to it
         self._in_flight: dict[int, Operation] = {}
         self._number = itertools.count(1).__next__
 
@@ -62,6 +64,8 @@ class PlainCore:
 
         ``extra`` holds further keys as JSON, each with a comma before it.
         """
+        if self._fallen:
+            self.notice_dropped()
         if self.ambient is not None:
             extra += self.ambient()
         number, counter, clock, seq = self._number, call.counter, self.clock, 0
@@ -94,6 +98,8 @@ class PlainCore:
 
     def wait_begins(self, operation: Operation) -> None:
         """A wait for asynchronous work is about to enter C++."""
+        if self._fallen:
+            self.notice_dropped()
         self.record(fmt.WAIT_LINE % (operation.n, self.clock() - operation.begin))
 
     def end(self, operation: Operation, extra: bytes = b"") -> None:
@@ -118,6 +124,11 @@ class PlainCore:
         except (ValueError, OSError) as error:
             self.recover(error, line)
 
+    def lost(self, operation: Operation, extra: bytes = b"") -> None:
+        """Nobody will see it complete."""
+        self.over(operation)
+        self.record(fmt.LOST_LINE % (operation.n, self.clock() - operation.begin, extra))
+
     def over(self, operation: Operation) -> None:
         """From here on new segments do not repeat its begin."""
         operation.ended = True
@@ -141,7 +152,12 @@ class PlainCore:
     def follow(self, operation: Operation, work: Any) -> None:
         """``work`` ends ``operation``, whoever waits for it. Raises TypeError where it cannot be
         referred to weakly."""
-        operation.reference = weakref.ref(work, functools.partial(self._gone, operation))
+        if self._fallen:
+            self.notice_dropped()  # one may have had that address
+        # C alone runs where the last reference to a Work is dropped. From there no exception can
+        # leave, and between two lines of Python's a signal handler may raise one.
+        operation.reference = reference = _Reference(work, self._fallen.append)
+        reference.operation = operation
         operation.work = id(work)
         self.works[operation.work] = operation
 
@@ -162,14 +178,33 @@ class PlainCore:
         """After fork, in the child: threads, and what is in flight, are the parent's."""
         for operation in self.in_flight():
             self.over(operation)
+        while self.next_dropped() is not None:
+            pass
         self.works.clear()
         self.open.clear()
         self.threads.forget()
 
-    def _gone(self, operation: Operation, reference: object) -> None:
-        if operation.reference is reference:
-            operation.reference = None
+    def next_dropped(self) -> Operation | None:
+        """Take one of the operations whose Work is gone, oldest first."""
+        while self._fallen:
+            reference = self._fallen.popleft()
+            operation = reference.operation
+            if operation.reference is reference:
+                operation.reference = None
+                return operation
+        return None
+
+    def notice_dropped(self) -> None:
+        """See to the operations whose Work is gone; called where exceptions can leave."""
+        while (operation := self.next_dropped()) is not None:
             self.dropped(operation)
+
+
+class _Reference(weakref.ref[Any]):
+    """To a Work, and its operation."""
+
+    __slots__ = ("operation",)
+    operation: Operation
 
 
 def discard(line: bytes) -> None:
@@ -190,7 +225,7 @@ def make(
 
 
 # What may come after a begin, in the order of C.
-_EVENTS = ("issued", "wait_begins", "end", "end_synchronous", "over")
+_EVENTS = ("issued", "wait_begins", "end", "end_synchronous", "lost", "over")
 
 # The records cut where a number stands; before the last piece of each come further keys.
 PIECES = tuple(
@@ -202,6 +237,7 @@ PIECES = tuple(
         fmt.WAIT_LINE,
         fmt.END_LINE,
         fmt.END_SYNCHRONOUS_LINE,
+        fmt.LOST_LINE,
     )
     for piece in template.replace(b"%b", b"").split(b"%d")
 )
@@ -250,6 +286,7 @@ def _native_core() -> Any:
         new_window, new_counter, method = fast.Window, NativeCounter, fast.Method
         new_call, new_thread, option = NativeCall, NativeThread, fast.Option
         followed, unfollow, record = PlainCore.followed, PlainCore.unfollow, PlainCore.record
+        notice_dropped = PlainCore.notice_dropped
 
         def __init__(self, pieces: tuple[bytes, ...]) -> None:
             for kind, event in enumerate(_EVENTS, start=2):  # after the two kinds of begins
@@ -263,8 +300,9 @@ def _native_core() -> Any:
             self.forget_calls()
             PlainCore.forget(self)
 
-        def follow(self, operation: Any, work: Any) -> None:
+        def follow(self: Any, operation: Any, work: Any) -> None:
             """``work`` ends ``operation``, which is called where nobody holds it any more."""
+            self.notice_dropped()
             operation.reference = weakref.ref(work, operation)
             operation.work = id(work)
             self.works[operation.work] = operation

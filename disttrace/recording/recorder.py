@@ -70,10 +70,10 @@ class Recorder(Definitions):
 
     def failed(self, operation: Operation, error: BaseException, *, on_issue: bool) -> None:
         """The user's call raised. One that raised on issue gives its sequence number back."""
-        text = self.string(errors.first_line(error))
         counter = operation.call.counter
         if on_issue and counter is not None:
             counter.give_back(operation.seq)
+        text = self.string(errors.first_line(error))
         self.end(operation, b',"x":%d%b' % (text, b',"f":1' if on_issue else b""))
 
     def completed(
@@ -94,9 +94,7 @@ class Recorder(Definitions):
 
         ``asked``: the program did ask for completion in another form than a wait.
         """
-        self.core.over(operation)
-        extra = b',"o":1' if asked else b""
-        self.core.record(b'{"l":%d,"d":%d%b}\n' % (operation.n, self.since(operation), extra))
+        self.core.lost(operation, b',"o":1' if asked else b"")
 
     def asked(self, operation: Operation, how: str) -> None:
         """The program asked for completion in another form than a wait (``get_future``, ...)."""
@@ -199,6 +197,7 @@ class Recorder(Definitions):
 
     def close(self) -> None:
         """Close the journal; whatever comes later is dropped."""
+        self.core.notice_dropped()
         with self.lock:
             journal, self._journal = self._journal, None
             self._switch_off()

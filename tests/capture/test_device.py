@@ -330,6 +330,7 @@ def test_with_blocking_waits_the_wait_is_the_end(monkeypatch: pytest.MonkeyPatch
     assert not device.ends(waited)
     device.operations.waited(waited, works[0])
     del works
+    device.operations.poll()
     assert [device.ends(one) for one in (waited, dropped, none)] == [[b"e"], [b"l"], [b"l"]]
     assert not device.poll()
     assert device.asked == []

@@ -191,7 +191,7 @@ def test_the_native_core_refuses_what_is_no_event_of_an_operation(tmp_path: Path
     core: Any = made.core
     call, _ = made.call("store.set", synchronous=True, counter=None, kind="store")
     operation = made.begin(made.threads.state, call)
-    wrong = [(2, call), (1, operation), (7, operation), (4,), (4, operation, "text")]
+    wrong = [(2, call), (1, operation), (8, operation), (4,), (4, operation, "text")]
     for arguments in (*wrong, (4, operation, bytes(300)), ("4", operation)):
         with pytest.raises(TypeError):
             core.event(*arguments)

@@ -49,6 +49,7 @@ def wrapper(part: Part, original: Function, name: str, **further: Any) -> Any:
         return None
     if core.plain is None:
         core.plain, core.is_ours = redact.current.plain, errors.is_ours
+        core.take_off = errors.take_off
     inner = getattr(original, "__func__", original)  # pybind11's stand in instance methods
     builtin = isinstance(inner, types.BuiltinFunctionType)
     called = inner if builtin else original

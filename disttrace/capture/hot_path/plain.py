@@ -144,17 +144,31 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
             return any_wait(self, *args, **kwargs)
         thread.waited.remove(operation)  # the public call that issued it waits for it
         try:
-            result = original(self)
+            try:
+                result = original(self)
+            except BaseException as error:
+                try:
+                    part.failing(thread, operation, error)
+                except errors.SCARCE:
+                    pass
+                raise
+            try:
+                if operation.call.counter is None or operation.call.device_ends:
+                    part.returned(thread, operation, self)
+                else:
+                    end_synchronous(operation)
+            except BaseException as error:
+                try:
+                    part.fail(error)
+                except errors.SCARCE as further:
+                    if further is error:  # a handler's
+                        raise
+            return result
         except BaseException as error:
-            part.capture.guard(part.name, part.failed, thread, operation, error)
+            try:
+                errors.take_off(error)
+            except errors.SCARCE:
+                pass
             raise
-        try:
-            if operation.call.counter is None or operation.call.device_ends:
-                part.returned(thread, operation, self)
-            else:
-                end_synchronous(operation)
-        except BaseException as error:
-            part.fail(error)
-        return result
 
     return wait

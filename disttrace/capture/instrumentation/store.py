@@ -55,6 +55,7 @@ ROWS: tuple[Row, ...] = (
 def install(capture: Capture) -> None:
     """Patch every method in Store; subclasses.py does it in those that define their own."""
     parts = [(row, StorePart(capture, row)) for row in ROWS]
+    capture.unordered.add(PART)
 
     def cloned(clone: Any, store: Any, *args: Any, **kwargs: Any) -> None:
         """It is the same place by another connection."""

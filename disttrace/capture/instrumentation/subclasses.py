@@ -9,13 +9,13 @@ same thread is the same operation.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 from torch._C._distributed_c10d import Backend, ProcessGroup, Store, Work
 
 from disttrace.capture.objects.groups import GroupEntry
+from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.patching.patcher import subclasses
 
@@ -25,12 +25,12 @@ _OURS = "disttrace."
 
 def install(capture: Capture) -> None:
     """Adopt every subclass, now and later."""
-    seen: weakref.WeakSet[type] = weakref.WeakSet()
+    seen: Registry[bool] = Registry()
 
     def instrument(owner: type) -> None:
-        if owner in seen or owner.__module__.startswith(_OURS):
+        if seen.get(id(owner)) or owner.__module__.startswith(_OURS):
             return
-        seen.add(owner)
+        seen.add(owner, True)
         for patched, patch in capture.instrumenters:
             if issubclass(owner, patched):
                 patch(owner)

@@ -130,7 +130,8 @@ class DeviceOperations(Unwatched):
         """At first, and after fork in the child: what is in flight is the parent's."""
         self._open: dict[int, Running] = {}
         self._works: dict[int, tuple[Operation, Any, int]] = {}
-        self._waiting: dict[int, weakref.ref[Any]] = {}  # until a wait that blocks the host
+        # Until a wait that blocks the host, or nobody holds the Work.
+        self._waiting: dict[int, tuple[Operation, weakref.ref[Any]]] = {}
         self._looking = threading.Lock()
         self._bound = False  # the asking thread has a device
         self.captures.forget()
@@ -151,8 +152,8 @@ class DeviceOperations(Unwatched):
             if work is None:
                 self._unknown(operation)  # its wait would have been the end, and nobody can wait
             else:
-                dropped = functools.partial(self._dropped, operation)
-                self._waiting[operation.n] = weakref.ref(work, dropped)
+                self._waiting[operation.n] = operation, weakref.ref(work)
+                self._capture.wake()
         elif (channel := self._channel(name)).off:
             self._unknown(operation)
         else:
@@ -185,6 +186,7 @@ class DeviceOperations(Unwatched):
 
     def poll(self) -> bool:
         """Look for operations that are finished; whether others run."""
+        self._notice_dropped()
         self._ask_works()
         if self._open:
             with self._looking:
@@ -196,7 +198,7 @@ class DeviceOperations(Unwatched):
                     for each in list(self._open.values()):
                         self._lost(each)
                     raise
-        return bool(self._open or self._works)
+        return bool(self._open or self._works or self._waiting)
 
     def look(self, timeout_s: float) -> None:
         """Ask every recorder for all it has, and wait for the answer, but not for long."""
@@ -371,9 +373,10 @@ class DeviceOperations(Unwatched):
         if not operation.ended:
             self._recorder.lost(operation, asked=True)
 
-    def _dropped(self, operation: Operation, _: weakref.ref[Any]) -> None:
-        if self._waiting.pop(operation.n, None) is not None:
-            self._unknown(operation)
+    def _notice_dropped(self) -> None:
+        for n, (operation, work) in list(self._waiting.items()):
+            if work() is None and self._waiting.pop(n, None) is not None:
+                self._unknown(operation)
 
     def _switch_off(self, channel: _Channel, why: str | None = None) -> None:
         """Nobody can say when the device has finished: that is on record, once."""

@@ -22,6 +22,7 @@ from disttrace.capture.calls.operations import ROWS, Row
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.native.operations import NativeOperations
 from disttrace.capture.objects.groups import GroupEntry
+from disttrace.capture.objects.registry import Registry
 from disttrace.capture.objects.works import storage
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import MESSAGE
@@ -61,7 +62,7 @@ class Hooks:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._operations = NativeOperations(capture)
-        self._groups: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._groups: Registry[weakref.ref[Any]] = Registry()
         # What a thread has begun and not issued yet: an operation that raises has no post-hook.
         self._issuing = capture.issuing
         self._off = False
@@ -70,12 +71,12 @@ class Hooks:
 
     def attach(self, group: Any, entry: GroupEntry) -> None:
         """Register our hooks with ``group``, which they must not keep alive."""
-        if group in self._groups or not hasattr(group, "register_pre_hook"):
+        if self._groups.get(id(group)) or not hasattr(group, "register_pre_hook"):
             return  # known, or a Backend used directly
         reference = weakref.ref(group)
         group.register_pre_hook(HOOK_ID, self._before(reference, entry))
         group.register_post_hook(HOOK_ID, self._after())
-        self._groups.add(group)
+        self._groups.add(group, reference)
 
     def detach(self) -> None:
         """Take the hooks off; a group whose Python object died and came back keeps idle ones."""
@@ -85,10 +86,12 @@ class Hooks:
         if self._running:  # torch walks over the group's hooks now: later
             self._capture.engine.on_undo(PART, "native hooks of groups", self.detach)
             return
-        for group in list(self._groups):
-            group.unregister_pre_hook(HOOK_ID)
-            group.unregister_post_hook(HOOK_ID)
-        self._groups.clear()
+        for reference in list(self._groups.entries.values()):
+            group = reference()
+            if group is not None:
+                group.unregister_pre_hook(HOOK_ID)
+                group.unregister_post_hook(HOOK_ID)
+        self._groups = Registry()
 
     def _hook(self, run: Callable[[ThreadState, Any], None]) -> Callable[[Any], None]:
         """What torch calls: every operation of Python's passes here too."""

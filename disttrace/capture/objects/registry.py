@@ -7,6 +7,7 @@ is reused, so an entry goes away with its object.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -20,21 +21,18 @@ class Registry(Generic[Entry]):
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
         self.numbers: dict[int, int] = {}  # of what has one in the journal, for the native core
-        self._references: dict[int, weakref.ref[Any]] = {}
+        self._references: dict[int, list[weakref.ref[Any]]] = {}
         self.get: Callable[[int], Entry | None] = self.entries.get
 
     def add(self, thing: Any, entry: Entry) -> Entry:
         """Remember ``entry`` for as long as ``thing`` lives."""
         key = id(thing)
         entries, numbers, references = self.entries, self.numbers, self._references
-
-        def forget(reference: weakref.ref[Any]) -> None:
-            if references.get(key) is reference:
-                del references[key]
-                entries.pop(key, None)
-                numbers.pop(key, None)
-
-        references[key] = weakref.ref(thing, forget)
+        # At once, before its address is another's; and by C alone, for nothing can be raised from
+        # there, as a signal handler in the middle of ours would. ``pop`` takes the reference for
+        # what it returns where there is no such key.
+        tables: tuple[dict[int, Any], ...] = (references, entries, numbers)
+        references[key] = [weakref.ref(thing, functools.partial(t.pop, key)) for t in tables]
         entries[key] = entry
         numbers.pop(key, None)
         if (n := getattr(entry, "n", 0)) > 0:

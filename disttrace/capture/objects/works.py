@@ -149,6 +149,7 @@ class Works:
 
     def poll(self, *, everything: bool = False) -> bool:
         """Look for works that are complete; whether others remain."""
+        self._core.notice_dropped()
         operations = list(self._open.values())
         if len(operations) > _TURN and not everything:
             self._turn %= len(operations)
@@ -164,19 +165,23 @@ class Works:
         What C++ issued and is not over stays in flight in the journal. Gloo tells the future of an
         error before the Work: a process may be here, failed, before its operation has.
         """
-        self._open.clear()
-        self._held.clear()
-        self._results.clear()
+        self._core.notice_dropped()  # who went away before did not stay in flight
+        self._clear()
 
     def forget(self) -> None:
         """After fork, in the child: what is in flight is the parent's."""
         # Destroying a parent's Work here could wait for threads that this process does not have.
         self._leaked = list(self._held.values())
-        self.release()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._open.clear()
+        self._held.clear()
+        self._results.clear()
 
     def _look(self, operation: Operation) -> None:
         work = operation.reference() if operation.reference is not None else None
-        if work is None:  # a signal handler raised in the middle of what follows a drop
+        if work is None:  # a signal handler raised while that was seen to
             self._dropped(operation)
             return
         try:
@@ -212,13 +217,12 @@ class Works:
             take_out(self._results, number, operation)
 
     def _dropped(self, operation: Operation) -> None:
-        """Nobody can wait for it any more. Runs in whatever thread drops the last reference."""
-        was_open = self._open.get(operation.work) is operation
-        self._core.unfollow(operation)
-        if was_open:
+        """Nobody can wait for it any more. Runs in whatever thread begins the next operation."""
+        if self._open.get(operation.work) is operation:
             for each in (operation, *operation.more):
                 if not each.ended:
                     self._recorder.lost(each, asked=operation.asked)
+        self._core.unfollow(operation)
 
 
 def storage(tensor: Any) -> int:

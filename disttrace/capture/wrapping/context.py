@@ -43,6 +43,7 @@ class Capture:
         self.calls = Calls(self.sites)  # of what is not called all the time
         self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
         self.broken: set[str] = set()  # parts taken out of service
+        self.unordered: set[str] = set()  # parts whose operations no other process counts
         self._undescribed: dict[str, int] = {}  # by part: calls that could not be described
         self.on_stopping: Callable[[], None] = lambda: None  # a launcher stops its workers
         # This process claims a rank, a world size, a role.
@@ -65,11 +66,14 @@ class Capture:
         """``part`` raised ``error``: say so once and take the part out of service.
 
         What is not ours (a signal handler's exception, Ctrl-C) is raised again. What an argument of
-        the program's raised when it was asked costs one call its record, and the first a note.
+        the program's raised when it was asked costs one call its record, and the first a note; so
+        does the end of the stack, and of memory where operations are in no sequence.
         """
         if not errors.is_ours(error):
             raise error
-        if errors.is_of_asked(error) and self._undescribed.get(part, 0) < _UNDESCRIBED:
+        scarce = isinstance(error, RecursionError) or part in self.unordered
+        passing = errors.is_of_asked(error) or (scarce and errors.is_scarcity(error))
+        if passing and self._undescribed.get(part, 0) < _UNDESCRIBED:
             self._undescribed[part] = self._undescribed.get(part, 0) + 1
             if self._undescribed[part] == 1:
                 what = f"{errors.first_line(error)} ({_innermost(error)})"
@@ -86,11 +90,18 @@ class Capture:
             self.recorder.note("note", text=sentence)
 
     def guard(self, part: str, ours: Callable[..., T], /, *args: Any, **kwargs: Any) -> T | None:
-        """What ``ours`` returns, called for ``part``; None where it raises."""
+        """What ``ours`` returns, called for ``part``; None where it raises.
+
+        Raises RecursionError where not even this can be called.
+        """
         try:
             return ours(*args, **kwargs)
         except BaseException as error:
-            self.fail(part, error)
+            try:
+                self.fail(part, error)
+            except errors.SCARCE as further:
+                if further is error:  # a handler's
+                    raise  # else too little is left to say it
             return None
 
     def begin_alone(

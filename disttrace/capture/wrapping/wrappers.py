@@ -51,9 +51,21 @@ class Part:
         """The user's call raised ``error``, which the wrapper raises again."""
         self.capture.recorder.failed(operation, error, on_issue=self._on_issue)
 
-    def fail(self, error: BaseException) -> None:
-        """Something of ours raised ``error``. Raises it again where it is not ours after all."""
+    def fail(self, error: BaseException, operation: Operation | None = None) -> None:
+        """Something of ours raised ``error``. Raises it again where it is not ours after all.
+
+        If nothing follows ``operation`` to its end, it has one.
+        """
+        if operation is not None and not (operation.ended or operation.work):
+            self.capture.recorder.lost(operation, asked=True)
         self.capture.fail(self.name, error)
+
+    def failing(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
+        """What the plain core does where the user's call raised."""
+        try:
+            self.failed(thread, operation, error)
+        except BaseException as ours:
+            self.fail(ours, operation)
 
 
 def wrap(
@@ -82,40 +94,60 @@ def wrap(
     elsewhere = functools.partial(_elsewhere, original)
 
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        thread = threads.state
-        inside = thread.inside
         try:
-            frame = _frame(1 + above)
-        except ValueError:
-            frame = None
-        call = original if type(self) in direct or not overrides(self, frame) else elsewhere
-        if (inside and not nested) or core.off:
-            return call(self, *args, **kwargs)
-        operation = ours = None
-        try:
-            operation = begin(thread, self, args, kwargs, frame)
-        except BaseException as error:
-            if not errors.is_ours(error):
+            thread = threads.state
+            inside = thread.inside
+            try:
+                frame = _frame(1 + above)
+            except ValueError:
+                frame = None
+            call = original if type(self) in direct or not overrides(self, frame) else elsewhere
+            if (inside and not nested) or core.off:
+                return call(self, *args, **kwargs)
+            operation: Operation | None = None
+            ours: BaseException | None = None
+            try:
+                operation = begin(thread, self, args, kwargs, frame)
+            except RecursionError as error:  # what is left of the stack is for the call
+                ours = error
+            except BaseException as error:
+                if not errors.is_ours(error):
+                    raise
+                ours = error
+            if operation is None:
+                result = call(self, *args, **kwargs)
+                if ours is not None:  # what torch refuses, too, is no failure of ours
+                    try:
+                        part.fail(ours)
+                    except errors.SCARCE:
+                        pass  # too little is left to say it
+                return result
+            try:
+                thread.inside = inside or type(self) is not alone
+                result = call(self, *args, **kwargs) if kwargs else call(self, *args)
+            except BaseException as error:
+                thread.inside = inside
+                try:
+                    part.failing(thread, operation, error)
+                except errors.SCARCE:
+                    pass
                 raise
-            ours = error
-        if operation is None:
-            result = call(self, *args, **kwargs)
-            if ours is not None:  # what torch refuses, too, is no failure of ours
-                part.fail(ours)
-            return result
-        try:
-            thread.inside = inside or type(self) is not alone
-            result = call(self, *args, **kwargs) if kwargs else call(self, *args)
-        except BaseException as error:
             thread.inside = inside
-            part.capture.guard(part.name, part.failed, thread, operation, error)
-            raise
-        thread.inside = inside
-        try:
-            returned(thread, operation, self, args, result)
+            try:
+                returned(thread, operation, self, args, result)
+            except BaseException as error:
+                try:
+                    part.fail(error, operation)
+                except errors.SCARCE as further:
+                    if further is error:  # a handler's
+                        raise
+            return result
         except BaseException as error:
-            part.fail(error)
-        return result
+            try:
+                errors.take_off(error)
+            except errors.SCARCE:
+                pass
+            raise
 
     return wrapper
 
@@ -127,15 +159,32 @@ def compose(
     begins; ``left(operation, result, *arguments)`` is called once it is over."""
 
     def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        operation = capture.guard(part, enter, self, args, kwargs, sys._getframe().f_back)
+        operation = None
         try:
-            result = original(self, *args, **kwargs)
+            try:
+                operation = capture.guard(part, enter, self, args, kwargs, sys._getframe().f_back)
+            except RecursionError:
+                pass  # what is left of the stack is for the call
+            try:
+                result = original(self, *args, **kwargs)
+            except BaseException as error:
+                try:
+                    capture.leave(part, operation, error)
+                except RecursionError:
+                    pass
+                raise
+            try:
+                capture.leave(part, operation)
+                capture.guard(part, left, operation, result, self, *args, **kwargs)
+            except RecursionError:
+                pass
+            return result
         except BaseException as error:
-            capture.leave(part, operation, error)
+            try:
+                errors.take_off(error)
+            except errors.SCARCE:
+                pass
             raise
-        capture.leave(part, operation)
-        capture.guard(part, left, operation, result, self, *args, **kwargs)
-        return result
 
     return wrapper
 
@@ -146,10 +195,21 @@ def before(capture: Capture, part: str, look: Callable[..., object]) -> Callable
     def make(original: Function) -> Function:
         def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
             try:
-                look(self, *args, **kwargs)
+                try:
+                    look(self, *args, **kwargs)
+                except BaseException as error:
+                    try:
+                        capture.fail(part, error)
+                    except errors.SCARCE as further:
+                        if further is error:  # a handler's
+                            raise
+                return original(self, *args, **kwargs)
             except BaseException as error:
-                capture.fail(part, error)
-            return original(self, *args, **kwargs)
+                try:
+                    errors.take_off(error)
+                except errors.SCARCE:
+                    pass
+                raise
 
         return wrapper
 
@@ -161,12 +221,23 @@ def after(capture: Capture, part: str, look: Callable[..., object]) -> Callable[
 
     def make(original: Function) -> Function:
         def wrapper(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-            result = original(self, *args, **kwargs)
             try:
-                look(result, self, *args, **kwargs)
+                result = original(self, *args, **kwargs)
+                try:
+                    look(result, self, *args, **kwargs)
+                except BaseException as error:
+                    try:
+                        capture.fail(part, error)
+                    except errors.SCARCE as further:
+                        if further is error:  # a handler's
+                            raise
+                return result
             except BaseException as error:
-                capture.fail(part, error)
-            return result
+                try:
+                    errors.take_off(error)
+                except errors.SCARCE:
+                    pass
+                raise
 
         return wrapper
 
