@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-from types import FrameType
 
 from disttrace import errors
 from disttrace.capture.wrapping.context import Capture
+from disttrace.lifecycle.thread_lines import Line, reader
 
 QUIET_NS = 900_000_000
 """Nanoseconds without a begin or an end after which stacks are taken: from one look to the next."""
@@ -16,24 +15,17 @@ _SOONEST_NS = 2_000_000_000
 _LATEST_NS = 10_000_000_000
 _BUSY_NS = 10_000_000_000  # between looks at a main thread beside which others are at work
 _DEPTH = 16
-_DEEPEST = 200
-_THREADS = 64
 _MOST = 4_000  # definitions are never dropped, and a rank that computes stands elsewhere each time
 _LONG_NS = 30_000_000_000  # a silence that is worth another stack beyond those
 _MAIN = 0  # the number of the thread that opened the journal
 
-Line = tuple[str, int, str]
-
 
 class Stacks:
-    """Takes the stack of every thread while nothing begins or ends, and notes what changed.
-
-    Code and line are copied and the frames are let go of at once: a frame that outlives its
-    function keeps the function's tensors and groups, which would then die in our thread.
-    """
+    """Takes the stack of every thread while nothing begins or ends, and notes what changed."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
+        self._read = reader()
         self._progress = (0, 0)
         self._since = 0  # when the progress was first seen as it is; 0: not yet
         self._due = 0
@@ -82,9 +74,8 @@ class Stacks:
                 return recorder.main_thread()
             return recorder.thread_number(ident, *known.get(ident, ("", None)))
 
-        return [
-            (number(ident), lines) for ident, lines in _copies(skip=threading.get_ident()).items()
-        ]
+        found = self._read(threading.get_ident())
+        return [(number(ident), lines) for ident, lines in found.items()]
 
     def _note(self, thread: int, lines: list[Line]) -> None:
         recorder = self._capture.recorder
@@ -109,23 +100,3 @@ class Stacks:
 
     def _is_torch(self, file: str) -> bool:
         return self._capture.sites.is_torch(file)
-
-
-def _copies(*, skip: int) -> dict[int, list[Line]]:
-    """(file, line, function) of every thread's frames, innermost first; no frame survives this."""
-    found: dict[int, list[Line]] = {}
-    frames = sys._current_frames()
-    frame: FrameType | None = frames.pop(skip, None)
-    try:
-        for ident in list(frames)[:_THREADS]:
-            lines: list[Line] = []
-            frame = frames.pop(ident)
-            while frame is not None and len(lines) < _DEEPEST:
-                code = frame.f_code
-                lines.append((code.co_filename, frame.f_lineno or 0, code.co_name))
-                frame = frame.f_back
-            found[ident] = lines
-    finally:
-        frame = None
-        frames.clear()
-    return found

@@ -1,0 +1,105 @@
+/* Where other threads stand, read in one go: no thread runs between the first frame and the last.
+
+In Python 3.11 that cannot be done in Python. An allocation may start the cycle collector there,
+whose finalizers run Python and let other threads run. `frame.f_back` of another thread's frame
+allocates an object for a frame that lies on that thread's data stack; when the thread has left it
+by the time the allocation is done, the interpreter reads the word where the frame's object stood,
+which is a local variable of another function by now, and returns that; or it writes there. And
+`sys._current_frames()` holds the lock of all thread states when it allocates: whatever starts a
+thread meanwhile waits for that lock with the GIL in its hands, for ever.
+
+So the collector is off while we look. Nobody can see that, for the GIL is not let go of, nor does
+any Python run (but an audit hook for sys._current_frames, before there is a frame). No frame object
+is held afterwards: one that outlives its function keeps the function's tensors and groups. Only
+documented C API is used. */
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+/* (file, line, function) of a frame; line 0: none. */
+static PyObject *line_of(PyFrameObject *frame) {
+    PyObject *code = (PyObject *)PyFrame_GetCode(frame);
+    PyObject *file = PyObject_GetAttrString(code, "co_filename");
+    PyObject *function = file ? PyObject_GetAttrString(code, "co_name") : NULL;
+    int line = PyFrame_GetLineNumber(frame);
+    PyObject *made = function ? Py_BuildValue("(OiO)", file, line > 0 ? line : 0, function) : NULL;
+    Py_XDECREF(function);
+    Py_XDECREF(file);
+    Py_DECREF(code);
+    return made;
+}
+
+/* A list of them from `frame` on, innermost first. */
+static PyObject *lines_from(PyFrameObject *frame, Py_ssize_t deepest) {
+    PyObject *lines = PyList_New(0);
+    Py_INCREF(frame);
+    while (lines != NULL && frame != NULL && PyList_GET_SIZE(lines) < deepest) {
+        PyObject *line = line_of(frame);
+        if (line == NULL || PyList_Append(lines, line) < 0) Py_CLEAR(lines);
+        Py_XDECREF(line);
+        PyFrameObject *back = PyFrame_GetBack(frame);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    return lines;
+}
+
+static PyObject *lines_of_threads(PyObject *skip, Py_ssize_t threads, Py_ssize_t deepest) {
+    PyObject *current = PySys_GetObject("_current_frames"), *thread, *frame;
+    PyObject *frames = current ? PyObject_CallNoArgs(current) : NULL;
+    if (frames == NULL || !PyDict_Check(frames)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "sys._current_frames is gone");
+        Py_XDECREF(frames);
+        return NULL;
+    }
+    PyObject *found = PyDict_New();
+    Py_ssize_t at = 0;
+    while (found != NULL && PyDict_GET_SIZE(found) < threads &&
+           PyDict_Next(frames, &at, &thread, &frame)) {
+        int skipped = PyObject_RichCompareBool(thread, skip, Py_EQ);
+        if (skipped > 0 || !PyFrame_Check(frame)) continue;
+        PyObject *lines = skipped < 0 ? NULL : lines_from((PyFrameObject *)frame, deepest);
+        if (lines == NULL || PyDict_SetItem(found, thread, lines) < 0) Py_CLEAR(found);
+        Py_XDECREF(lines);
+    }
+    Py_DECREF(frames);
+    return found;
+}
+
+static PyObject *lines(PyObject *Py_UNUSED(module), PyObject *args) {
+    PyObject *skip;
+    Py_ssize_t threads, deepest;
+    if (!PyArg_ParseTuple(args, "O!nn", &PyLong_Type, &skip, &threads, &deepest)) return NULL;
+    int collects = PyGC_Disable();
+    PyObject *found = lines_of_threads(skip, threads, deepest);
+    if (collects) PyGC_Enable();
+    return found;
+}
+
+static PyMethodDef methods[] = {
+    {"lines", lines, METH_VARARGS,
+     "lines(skip, threads, deepest): (file, line, function) of so many frames of so many threads,\n"
+     "innermost first, by the thread's ident; not of the thread `skip`."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int module_exec(PyObject *self) {
+    /* Defined by who compiles: the checksum of this file, see journal/compiled.py. */
+    return PyModule_AddIntConstant(self, "SOURCE", DISTTRACE_SOURCE);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, module_exec},
+    {0, NULL},
+};
+
+static struct PyModuleDef module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "disttrace.lifecycle._frames",
+    .m_doc = "Lines of other threads; see thread_lines.py.",
+    .m_methods = methods,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__frames(void) { return PyModuleDef_Init(&module); }

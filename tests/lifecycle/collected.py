@@ -1,0 +1,99 @@
+"""The collector runs at each allocation of a look at another thread in turn, and lets that go on.
+
+    python collected.py READER
+
+Garbage of this thread has a finalizer that waits until the other thread has left its frames and
+stands in others, whose locals lie where those were; it starts a thread, too, as any Python may.
+READER is what of ``thread_lines`` looks. Prints in how many rounds the other thread was seen where
+it stood first, or where later; every stack must be one of these two.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+
+from disttrace.lifecycle import thread_lines
+
+ROUNDS, DEPTH = 150, 20
+
+
+class Local:
+    """What lies in the frames."""
+
+
+class Round:
+    """One look, with a collection at its allocation ``number``."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.stands, self.may_go, self.went_on, self.is_over = (threading.Event() for _ in range(4))
+
+    def look(self, read: thread_lines.Reader) -> list[str]:
+        """The functions in which the other thread was seen."""
+        other = threading.Thread(target=self.run)
+        other.start()
+        self.stands.wait()
+        gc.disable()
+        gc.collect()
+        Garbage(self)
+        gc.set_threshold(self.number)
+        gc.enable()
+        found = read(threading.get_ident())
+        gc.set_threshold(0)
+        self.may_go.set()
+        self.is_over.set()
+        other.join()
+        gc.collect()  # no finalizer runs as the interpreter ends
+        return [function for _, _, function in found[other.ident or 0]]
+
+    def run(self) -> None:
+        self.first(DEPTH)
+        self.then(DEPTH, Local())
+
+    def first(self, depth: int) -> None:
+        if depth:
+            self.first(depth - 1)
+        else:
+            self.stands.set()
+            self.may_go.wait()
+
+    def then(self, depth: int, *values: Local) -> None:
+        a = b = c = d = e = f = g = h = values  # noqa: F841
+        if depth:
+            self.then(depth - 1, *values, Local())
+        else:
+            self.went_on.set()
+            self.is_over.wait()
+
+
+class Garbage:
+    """A cycle."""
+
+    def __init__(self, of: Round) -> None:
+        self.round, self.cycle = of, self
+
+    def __del__(self) -> None:
+        threading.Thread(target=int).start()
+        self.round.may_go.set()
+        self.round.went_on.wait(10)
+
+
+def main(name: str) -> None:
+    """All rounds."""
+    read = thread_lines.reader() if name == "reader" else getattr(thread_lines, name)
+    seen = {"first": 0, "then": 0}
+    for number in range(1, ROUNDS):
+        functions = Round(number).look(read)
+        where = "first" if "first" in functions else "then"
+        expected = [*[where] * (DEPTH + 1), "run"]
+        at = functions.index(where)
+        assert functions[at : at + DEPTH + 2] == expected, functions
+        assert set(functions[:at]) <= {"wait", "__enter__", "__exit__"}, functions
+        seen[where] += 1
+    print(seen)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,176 @@
+"""Where other threads stand, read while they could move: by each way that a process may have."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from disttrace.journal import compiled
+from disttrace.lifecycle.thread_lines import Line, Reader, dumped, parsed, reader, walked
+from support.processes import python
+
+COLLECTED = Path(__file__).parent / "collected.py"
+SAFE_IN_PYTHON = sys.version_info[:2] != (3, 11)
+READERS = [reader, lambda: dumped, lambda: walked]
+NAMES = ["reader", "dumped", "walked"]
+
+
+@pytest.fixture(autouse=True)
+def _no_collection() -> Iterator[None]:
+    """In this process `walked` is as safe as the others."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.fixture
+def stands() -> Iterator[Callable[[int], int]]:
+    """Starts a thread that stands still so many frames deep; gives its ident."""
+    over = threading.Event()
+    threads: list[threading.Thread] = []
+
+    def start(depth: int) -> int:
+        ready = threading.Event()
+
+        def down(left: int) -> None:
+            if left:
+                down(left - 1)
+            else:
+                ready.set()
+                over.wait()
+
+        threads.append(threading.Thread(target=down, args=(depth,)))
+        threads[-1].start()
+        ready.wait()
+        time.sleep(0.05)  # it comes out of `set`, and into `wait`
+        return threads[-1].ident or 0
+
+    yield start
+    over.set()
+    for thread in threads:
+        thread.join()
+
+
+def own(lines: list[Line]) -> list[Line]:
+    """Those of this file: what waits below an event may still be on its way there."""
+    return [line for line in lines if line[0] == __file__]
+
+
+@pytest.mark.parametrize("make", READERS, ids=NAMES)
+def test_a_thread_that_stands(make: Callable[[], Reader], stands: Callable[[int], int]) -> None:
+    """Innermost first, with the line of the call in every frame, and no thread that asks."""
+    ident = stands(3)
+    found = make()(threading.get_ident())
+    assert threading.get_ident() not in found
+    first = start_line()
+    assert own(found[ident]) == [
+        (__file__, first + 8, "down"),
+        *[(__file__, first + 5, "down")] * 3,
+    ]
+    assert [function for _, _, function in found[ident]][-3:] == [
+        "run",
+        "_bootstrap_inner",
+        "_bootstrap",
+    ]
+
+
+def start_line() -> int:
+    """Where `def start` stands."""
+    text = Path(__file__).read_text().splitlines()
+    return next(n for n, line in enumerate(text, 1) if "def start(" in line)
+
+
+@pytest.mark.parametrize(
+    ("make", "most"), list(zip(READERS, (200, 100, 200), strict=True)), ids=NAMES
+)
+def test_deep_stacks_are_cut(
+    make: Callable[[], Reader], most: int, stands: Callable[[int], int]
+) -> None:
+    """The outermost frames are left out."""
+    ident = stands(300)
+    lines = make()(threading.get_ident())[ident]
+    assert len(lines) == most
+    assert lines[-1][2] == "down"
+
+
+@pytest.mark.parametrize("make", READERS, ids=NAMES)
+def test_at_most_64_threads(make: Callable[[], Reader], stands: Callable[[int], int]) -> None:
+    """Of more, any 64."""
+    for _ in range(70):
+        stands(0)
+    assert len(make()(threading.get_ident())) == 64
+
+
+@pytest.mark.parametrize("make", READERS, ids=NAMES)
+def test_any_name(make: Callable[[], Reader]) -> None:
+    """Of files and functions, as they are."""
+    file, over, ready = (
+        'a "b", line 3 in c\u00e9\u20ac\U0001f600\udc80.py',
+        threading.Event(),
+        threading.Event(),
+    )
+    scope: dict[str, Callable[..., None]] = {}
+    exec(compile("def caf\u00e9(r, o):\n r()\n o()", file, "exec"), scope)
+    thread = threading.Thread(target=scope["caf\u00e9"], args=(ready.set, over.wait))
+    thread.start()
+    ready.wait()
+    while True:
+        lines = make()(threading.get_ident())[thread.ident or 0]
+        if (file, 2, "caf\u00e9") not in lines:  # it has come out of `ready.set`
+            break
+    over.set()
+    thread.join()
+    assert (file, 3, "caf\u00e9") in lines
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_collector_stays_as_it_is(on: bool) -> None:
+    """On or off."""
+    (gc.enable if on else gc.disable)()
+    reader()(threading.get_ident())
+    assert gc.isenabled() == on
+
+
+@pytest.mark.parametrize("name", NAMES if SAFE_IN_PYTHON else NAMES[:2])
+def test_a_collection_at_any_allocation(name: str) -> None:
+    """It lets the other thread leave its frames for others, and starts threads: each stack is one
+    that this thread had. (`walked` ends with a tuple for a frame on 3.11, or never.)"""
+    done = python(str(COLLECTED), name, timeout=60.0).check()
+    assert done.stderr == ""
+    assert "'first': 14" in done.stdout, done.stdout
+
+
+def test_which_one_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing is compiled, the one that is safe for this Python."""
+
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(compiled, "load", absent)
+    assert reader.__wrapped__() is (walked if SAFE_IN_PYTHON else dumped)
+
+
+def test_a_dump() -> None:
+    """What `faulthandler` of 3.11 writes."""
+    text = (
+        "Thread 0x000000000000000a (most recent call first):\n"
+        '  File "/a\\xe9/b.py", line 12 in caf\\u20ac\n'
+        '  File "c.py", line ??? in d\n'
+        "  ...\n"
+        "\n"
+        "Thread 0x000000000000000b (most recent call first):\n"
+        "  <no Python frame>\n"
+        "\n"
+        "Current thread 0x000000000000000c (most recent call first):\n"
+        "  Garbage-collecting\n"
+        '  File "e.py", line 1 in <module>\n'
+    )
+    first = [("/a\u00e9/b.py", 12, "caf\u20ac"), ("c.py", 0, "d")]
+    assert parsed(text, 12) == {10: first}
+    assert parsed(text, 10) == {12: [("e.py", 1, "<module>")]}
