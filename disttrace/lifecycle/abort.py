@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from disttrace.patching.standard_library import StandardLibrary
+from disttrace.journal.standard_library import StandardLibrary
 
 WITHIN_S = 1.0
 """In all. Whoever still lives two seconds after it was to end is killed, with another exit code."""
