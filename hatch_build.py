@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -33,22 +34,40 @@ class CustomBuildHook(Interface):
         """Called by hatchling before the wheel is put together."""
         if self.target_name != "wheel":
             return
-        made, why = compiled(Path(self.root))
+        self._folder = None if version == "editable" else tempfile.TemporaryDirectory()
+        into = None if self._folder is None else Path(self._folder.name)
+        made, why = compiled(Path(self.root), into)
         if not made:
             self.app.display_info(f"disttrace: without its compiled parts, {why}")
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["artifacts"] += [f"/{m.relative_to(self.root).as_posix()}" for m in made]
+        if into is None:
+            build_data["artifacts"] += [f"/{m.relative_to(self.root).as_posix()}" for m in made]
+            return
+        for one in made:
+            build_data["force_include"][str(one)] = one.relative_to(into).as_posix()
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Called when the wheel is there."""
+        folder = getattr(self, "_folder", None)
+        if folder is not None:
+            folder.cleanup()
 
 
-def compiled(root: Path) -> tuple[list[Path], str]:
-    """All that was compiled below ``root``, or nothing and the reason."""
+def compiled(root: Path, into: Path | None = None) -> tuple[list[Path], str]:
+    """All that was compiled of what lies below ``root``, or nothing and the reason.
+
+    It lies beside its source, as an editable install needs it, or in the same folders below
+    ``into``: a wheel that is built leaves nothing in the checkout.
+    """
     suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
     sources = sorted(root.glob("disttrace/**/_*.c"))
-    made = [source.with_name(source.stem + suffix) for source in sources]
+    places = [source if into is None else into / source.relative_to(root) for source in sources]
+    made = [place.with_name(place.stem + suffix) for place in places]
     reason = _refused()
     for source, target in zip(sources, made, strict=True):
+        target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)  # one of another source, or another compiler
         reason = reason or _fails(source, target)
     if reason is None:

@@ -144,7 +144,7 @@ def test_who_gave_up_is_told_of_while_others_live(
             beat(journal, 20)
     monkeypatch.setattr(verdict, "look", seen)
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
     assert "Rank 1 never joined all_reduce #3" in told["lines"][0]
 
 
@@ -165,7 +165,7 @@ def test_a_picture_in_which_nobody_is_named_holds_who_is_missing(
     for module in (verdict, told_of):
         monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
     assert [who for _, who, *_ in told["signature"]] == [sorted(missing)]
 
 
@@ -187,7 +187,7 @@ def test_a_launcher_whose_workers_have_failed_does_not_stand_still(
     for module in (verdict, told_of):
         monkeypatch.setattr(module, "look", lambda p: Seen(p.pid in (3999, 4100, 4101), None))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
     assert (told["signature"], told["waiting"]) == ([], False)
 
 
@@ -219,7 +219,7 @@ def test_what_holds_up_the_living_is_told_before_why_an_earlier_attempt_failed(
     for module in (verdict, told_of):
         monkeypatch.setattr(module, "look", lambda p: Seen(p.pid in alive, None))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
     assert "Rank 0 has been in store.get of" in told["lines"][0]
     assert "the first attempt fails" in told["lines"][1]
 
@@ -236,7 +236,7 @@ def test_who_cannot_answer_is_asked_last(
     for module in (verdict, told_of):
         monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
     ranks = {process.id: process.rank for process in load([str(tmp_path)]).processes}
     assert [ranks[one] for one in told["voices"]] == ([1, 0] if frozen else [0, 1])
 
@@ -257,7 +257,7 @@ def test_one_whose_main_thread_failed_speaks_where_nobody_else_can(
     for module in (verdict, told_of):
         monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
-    told = verdict.Judge(str(tmp_path), job, f"{job}-", 10.0).verdict()
+    told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
     assert "Rank 1 failed with ValueError" in told["lines"][0]
     assert len(told["voices"]) == 1
 

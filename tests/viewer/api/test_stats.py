@@ -11,7 +11,7 @@ import pytest
 import disttrace
 from disttrace import cli
 from disttrace_viewer.api import Stats, ViewerError, load
-from support.journals import MS, UNIX_NS, Journal, workers
+from support.journals import MS, UNIX_NS, Journal, training, workers
 from support.scenes import leave
 
 START = 100 * MS
@@ -318,3 +318,12 @@ def test_unix_times_are_a_window_too(tmp_path: Path) -> None:
     straggler(tmp_path)
     middle = (UNIX_NS + START + 10 * (11 * MS + LATE)) / 1e9
     assert waited(load(tmp_path).stats(from_=f"{middle:.6f}")) == [400, 400, 0, 400]
+
+
+def test_by_rank_is_the_table_of_ranks(tmp_path: Path) -> None:
+    """As ``stats --by rank``; another key is refused."""
+    training(tmp_path)
+    found = disttrace.stats(str(tmp_path))
+    assert found.by(["rank"]).equals(found.ranks)
+    with pytest.raises(ValueError, match="allowed are op, group, line"):
+        found.by(["rank", "op"])

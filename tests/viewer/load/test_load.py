@@ -203,3 +203,14 @@ def test_a_key_is_the_same_however_its_line_is_spaced(tmp_path: Path, key: objec
     journal.segments[0].write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert read() == compact
     assert isinstance(compact[1], list) is isinstance(key, list)
+
+
+def test_json_of_others_elsewhere_is_not_listed(tmp_path: Path) -> None:
+    """Below ``.`` lie the files of every installed package; beside journals they are odd."""
+    training(tmp_path / "out")
+    package = tmp_path / ".venv" / "a-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "direct_url.json").write_text("{}")
+    assert load([str(tmp_path)]).problems == ()
+    (tmp_path / "out" / "odd.json").write_text("{}")
+    assert [p.kind for p in load([str(tmp_path)]).problems] == ["foreign"]

@@ -66,8 +66,9 @@ def test_colour_is_for_terminals_and_can_be_refused(tmp_path: Path) -> None:
     training(tmp_path)
     yellow = "\x1b[33m"
     assert yellow in on_terminal(tmp_path)
-    assert yellow not in on_terminal(tmp_path, NO_COLOR="1")
-    assert yellow not in on_terminal(tmp_path, "--no-color")
+    assert "\x1b" not in on_terminal(tmp_path, NO_COLOR="1")
+    assert "\x1b" not in on_terminal(tmp_path, NO_COLOR="1", FORCE_COLOR="1")
+    assert "\x1b" not in on_terminal(tmp_path, "--no-color")
 
 
 def test_colour_can_be_asked_for(tmp_path: Path) -> None:

@@ -71,9 +71,13 @@ class Stats:
     def by(self, keys: Sequence[str]) -> pl.DataFrame:
         """``operations`` by other keys of ``op``, ``group`` and ``line``; those left out are null.
 
+        ``["rank"]`` gives ``ranks``: a rank's time is told by where it went, not by operation.
+
         Raises:
             ValueError: for another key.
         """
+        if list(keys) == ["rank"]:
+            return self.ranks
         if not set(keys) <= set(KEYS) or not keys:
             raise ValueError(f"by {keys!r}; allowed are {', '.join(KEYS)}")
         trace = self._trace

@@ -159,12 +159,17 @@ def journals_progress() -> Iterator[Callable[[int, int], None]]:
         lines.stop()
 
 
+def _redraws() -> bool:
+    """Whether a line can be written again, which takes escape sequences."""
+    return sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+
+
 class _Lines:
     """How far reading is: one line that changes on a terminal, else a line every ten seconds."""
 
     def __init__(self, noun: str) -> None:
         self._noun = noun
-        self._terminal = sys.stderr.isatty()
+        self._terminal = _redraws()
         self._next = time.monotonic() + (PATIENCE_S if self._terminal else EVERY_S)
         self._shown = False
 
@@ -189,7 +194,7 @@ def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     if quiet:
         yield None
         return
-    if not sys.stderr.isatty():
+    if not _redraws():
         yield _Lines("bytes").report
         return
     from rich.console import Console

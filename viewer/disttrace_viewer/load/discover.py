@@ -61,7 +61,10 @@ def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
             continue
         seen.add(real)
         _sort(path, found, foreign, problems)
+    beside = {os.path.dirname(base) for base in found}
     for where, names in foreign.items():
+        if found and where not in beside:
+            continue  # JSON of others in a folder without journals is nobody's business
         problems.add(
             where,
             "foreign",

@@ -100,13 +100,16 @@ def paper(
 ) -> TextConsole:
     """TextConsole for a stream (default: standard output); colour only on a terminal.
 
-    FORCE_COLOR asks for colour elsewhere too, NO_COLOR refuses it; ``color`` decides over both.
+    FORCE_COLOR asks for colour elsewhere too, NO_COLOR refuses it, and with it every other escape
+    sequence, such as that for bold; ``color`` decides over both.
     ``plain``: only ASCII (default: where the stream's encoding is not UTF-8).
     """
+    refused = color is False or (color is None and bool(os.environ.get("NO_COLOR")))
     console = _Console(
         file=file,
         width=width,
-        no_color=True if color is False else None,
+        color_system=None if refused else "auto",
+        no_color=refused,
         force_terminal=True if color else None,
         highlight=False,
         markup=False,
