@@ -104,6 +104,9 @@ watched: $(STAMP) ## slow programs and faults that end, with the watch (killed a
 	$(BIN)/python tests/reliability/watched.py
 	$(BIN)/python tests/reliability/watched.py --kill
 
+lowest: ## a slice of the tests on the wheel, with the lowest version of every dependency
+	$(PYTHON) tests/reliability/lowest.py
+
 faults-random: $(STAMP) ## programs and faults drawn from a seed: make faults-random N=200 SEED=1
 	PYTHONPATH=tests $(BIN)/python -m faults.drawn --number $(N) --seed $(SEED) --jobs 4
 

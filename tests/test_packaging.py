@@ -153,6 +153,18 @@ def test_with_a_compiler_the_wheel_has_every_part_in_c(built: Built) -> None:
     assert made == {source.as_posix() for source in sources} != set()
 
 
+def test_a_wheel_leaves_nothing_in_the_checkout(built: Built, tmp_path: Path) -> None:
+    """`pip install .` compiles elsewhere: an object of one interpreter is not the next one's."""
+    with tarfile.open(built.sdist) as archive:
+        _extract(archive, tmp_path)
+    (source,) = tmp_path.iterdir()
+    before = sorted(source.rglob("*"))
+    build = [sys.executable, "-m", "build", "--no-isolation", "--wheel"]
+    run_program([*build, "--outdir", str(tmp_path / "dist"), str(source)], clean_environ(), 240)
+    assert list((tmp_path / "dist").glob("*.whl"))
+    assert [path for path in source.rglob("*") if path not in before] == []
+
+
 def test_the_sdist_holds_what_a_build_needs(built: Built) -> None:
     """The start-up files survive the way through the sdist, and nothing of a workplace is in it."""
     with tarfile.open(built.sdist) as archive:

@@ -58,3 +58,12 @@ def test_the_cost_that_is_named_was_measured(page: str) -> None:
     assert f"{least:.2f} to {most:.2f} µs" in text
     assert re.search(rf"\b{float(plain):.0f} µs by the plain core", text)
     assert f"a DDP step of {float(bare[1]):.0f} ms on two CPU processes took {step[1]} %" in text
+
+
+def test_links_hold_on_an_index_page() -> None:
+    """It shows this file without the repository around it."""
+    links = re.findall(r"\]\(([^)#]\S*)\)", README)
+    assert len(links) >= 4
+    assert [link for link in links if not link.startswith("https://")] == []
+    ours = [link.partition("/main/")[2].partition("#")[0] for link in links if "/main/" in link]
+    assert [path for path in ours if not (ROOT / path).exists()] == []

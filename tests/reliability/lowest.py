@@ -1,0 +1,88 @@
+"""A slice of the suite on the wheel, with the lowest version of everything that it depends on.
+
+    python tests/reliability/lowest.py [--python 3.10] [--newest]
+
+Builds the wheel, installs it with its extras into an environment of its own by uv (which pip
+brings), at the lower bounds of ``pyproject.toml`` (``--newest``: the newest there are), and runs
+tests of the reader, the commands and OTLP from a copy of ``tests`` without our source beside it. The
+exit code is pytest's. ``make lowest`` runs it; the release runs it with ``--newest --native``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXTRAS = ("viewer", "otlp")
+BESIDE = ("pytest>=9", "hypothesis>=6.100", "jsonschema>=4.20")
+"""What the tests themselves need."""
+SLICE = (
+    "tests/viewer/load/test_load.py",
+    "tests/viewer/merge",
+    "tests/viewer/findings/test_collectives.py",
+    "tests/viewer/api/test_stats.py",
+    "tests/viewer/views/test_exports.py",
+    "tests/viewer/views/test_jsonl.py",
+    "tests/viewer/otlp/test_parts.py",
+    "tests/viewer/otlp/test_request.py",
+    "tests/test_failure.py",
+)
+CORE = "from disttrace.recording.choice import choose; name, why = choose(None); print(name, why); "
+ASSERT = "assert name == 'c', why"
+
+
+def run(*words: str | Path, cwd: Path = ROOT) -> None:
+    """A step; CalledProcessError ends everything."""
+    print("$", *words, flush=True)
+    subprocess.run(words, check=True, cwd=cwd)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--python", default=sys.executable, help="interpreter (default: this one)")
+    parser.add_argument("--newest", action="store_true", help="newest versions instead of lowest")
+    parser.add_argument("--native", action="store_true", help="the core has to be the native one")
+    parser.add_argument("--wheel", type=Path, help="instead of one that is built here")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="disttrace-lowest-") as name:
+        folder = Path(name)
+        tools, python = folder / "tools", folder / "env" / "bin" / "python"
+        run(sys.executable, "-m", "venv", tools)
+        run(tools / "bin" / "pip", "install", "--quiet", "uv", "build")
+        uv = tools / "bin" / "uv"
+        run(uv, "venv", "--quiet", "--python", options.python, folder / "env")
+        wheel = options.wheel
+        if wheel is None:
+            run(
+                tools / "bin" / "python",
+                "-m",
+                "build",
+                "--wheel",
+                "--outdir",
+                folder / "dist",
+                ROOT,
+            )
+            (wheel,) = (folder / "dist").glob("*.whl")
+        how = "highest" if options.newest else "lowest-direct"
+        install = [uv, "pip", "install", "--quiet", "--python", python, "--resolution", how]
+        # Named directly, for the bounds of what a wheel asks for are no direct ones to uv.
+        install += ["-r", ROOT / "pyproject.toml", *(f"--extra={extra}" for extra in EXTRAS)]
+        run(*install, wheel.resolve(), *BESIDE)
+        run(uv, "pip", "list", "--python", python)
+        run(python, "-c", CORE + (ASSERT if options.native else ""), cwd=folder)
+        for part in ("tests", "docs", "pyproject.toml"):
+            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            copy(ROOT / part, folder / part)
+        words = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SLICE)
+        return subprocess.run(words, cwd=folder).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
