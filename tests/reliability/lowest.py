@@ -4,8 +4,8 @@
 
 Builds the wheel, installs it with its extras into an environment of its own by uv (which pip
 brings), at the lower bounds of ``pyproject.toml`` (``--newest``: the newest there are), and runs
-tests of the reader, the commands and OTLP from a copy of ``tests`` without our source beside it. The
-exit code is pytest's. ``make lowest`` runs it; the release runs it with ``--newest --native``.
+tests of the reader, the commands and OTLP from a copy of ``tests``, without our source beside it.
+The exit code is pytest's. ``make lowest`` runs it; the release runs it with ``--newest --native``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,16 @@ def main() -> int:
             )
             (wheel,) = (folder / "dist").glob("*.whl")
         how = "highest" if options.newest else "lowest-direct"
-        install = [uv, "pip", "install", "--quiet", "--python", python, "--resolution", how]
+        install: list[str | Path] = [
+            uv,
+            "pip",
+            "install",
+            "--quiet",
+            "--python",
+            python,
+            "--resolution",
+            how,
+        ]
         # Named directly, for the bounds of what a wheel asks for are no direct ones to uv.
         install += ["-r", ROOT / "pyproject.toml", *(f"--extra={extra}" for extra in EXTRAS)]
         run(*install, wheel.resolve(), *BESIDE)

@@ -149,6 +149,14 @@ def test_nothing_is_loaded_from_anywhere(hang: Path) -> None:
     assert NASTY in {call.get("name") for call in data(text)["calls"]}
 
 
+def test_what_scrolls_takes_focus_and_is_printed_whole(hang: Path) -> None:
+    """The panel beside the timeline is reached by Tab, under a name; paper does not scroll."""
+    whole = page(hang)
+    assert '<aside tabindex="0" aria-label="Selection and statistics">' in whole
+    printed = whole.partition("@media print {")[2].partition("\n}")[0]
+    assert re.search(r"#view, aside \{[^}]*overflow: visible", printed)
+
+
 def test_a_part_is_the_newest_and_what_is_in_flight(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
