@@ -89,7 +89,8 @@ def test_info_names_what_is_too_old(tmp_path: Path) -> None:
         folder.mkdir()
         head = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         (folder / "METADATA").write_text(head + more)
-    lead = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    folders = [str(tmp_path), str(Path(cli.__file__).parents[1])]
+    lead = f"import sys; sys.path[:0] = {folders!r}\n"
     done = python("-S", "-c", lead + "from disttrace.cli import main; main(['info'])").check()
     assert re.search(r"polars +1\.5\.0 +too old: pip install -U 'polars>=1\.42'\n", done.stdout)
 

@@ -26,7 +26,6 @@ SLICE = (
     "tests/viewer/merge",
     "tests/viewer/findings/test_collectives.py",
     "tests/viewer/api/test_stats.py",
-    "tests/viewer/views/test_exports.py",
     "tests/viewer/views/test_jsonl.py",
     "tests/viewer/otlp/test_parts.py",
     "tests/viewer/otlp/test_request.py",
