@@ -207,7 +207,7 @@ class WrittenSegment:
     ) -> None:
         self._limit = limit
         self._budget = budget
-        self._size = 0
+        self._size = self._written = 0  # with the line that is being written, and without it
         self._allowed = 0  # size up to which the process's own limit was looked at
         self._closed = False
         self._lock = threading.RLock()  # a signal handler may record in the middle of a line
@@ -223,13 +223,15 @@ class WrittenSegment:
                 self._allowed = min(allow(size), size + _FIRST_WINDOW)
             self._size = size
             self._file.write(line, self._budget)
+            self._written = size
 
     def extend(self, need: int) -> None:
         if self._size and self._size + need > self._limit:
             raise SegmentFull
 
     def check(self) -> None:
-        _check(self._file, self._size)
+        # What size a network file system tells may be that of a while ago.
+        _check(self._file, 0 if self._budget else self._written)
 
     def descriptor(self) -> int:
         return self._file.checked()

@@ -17,6 +17,7 @@ from disttrace.journal.segment import (
     MappedSegment,
     Segment,
     SegmentFull,
+    SegmentLost,
     WrittenSegment,
     filesystem,
     mechanism,
@@ -127,6 +128,24 @@ def test_a_full_disk_is_an_oserror(kind: Callable[..., Segment], tmp_path: Path)
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     segment.close()
     assert (tmp_path / "s").read_bytes().startswith(b"0123456789abcdef\n")
+
+
+def test_a_line_on_its_way_is_not_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody looks whether the file was shortened while a write is under way."""
+    segment = WrittenSegment(str(tmp_path / "s"), limit=1000)
+    write = os.write
+
+    def look_first(fd: int, data: bytes) -> int:
+        segment.check()
+        return write(fd, data)
+
+    monkeypatch.setattr(os, "write", look_first)
+    segment.put(b"one\n")
+    segment.put(b"two\n")
+    os.truncate(tmp_path / "s", 0)
+    with pytest.raises(SegmentLost):
+        segment.check()
+    segment.close()
 
 
 def test_mechanism_follows_the_file_system() -> None:
