@@ -27,7 +27,7 @@ for step in range(30):
     dist.all_reduce(one)
     time.sleep(0.1)
 if sys.argv[1] == "slow" and rank == 1:  # so that there is a companion, and something to say
-    time.sleep(4)
+    time.sleep(12)
 dist.all_reduce(one)
 print(f"rank {rank}: {one.sum():.0f}\\n", end="", flush=True)
 dist.destroy_process_group()

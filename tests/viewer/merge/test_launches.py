@@ -10,7 +10,7 @@ import pytest
 
 from disttrace_viewer.merge.survey import Survey, survey
 from disttrace_viewer.states import folder
-from disttrace_viewer.states.merged import jobs_of
+from disttrace_viewer.states.merged import jobs_of, newest_try
 from support.journals import MS, T0, UNIX_NS, Journal
 
 S = 1000 * MS
@@ -167,3 +167,14 @@ def test_bare_ranks_that_draw_their_names_are_told_apart_as_well(tmp_path: Path)
             journal.world()
             journal.define("exit", t=9 * S, how="normal", code=0)
     assert seen(tmp_path) == [[("host", 0, 0), ("host", 1, 0)], [("host", 0, 10), ("host", 1, 10)]]
+
+
+def test_a_companion_judges_the_newest_try_only(tmp_path: Path) -> None:
+    """The others have another name only since it was tried again."""
+    for start in (0, 9.5):
+        for number in range(2):
+            rank(tmp_path, "a", number, start, start + 9, world=2)
+    merged = folder.of_journals([str(tmp_path)])
+    (job,) = jobs_of(newest_try(merged, "nightly"))
+    assert (job.id, job.start_ns, len(job.processes)) == ("nightly", UNIX_NS + 9500 * MS, 2)
+    assert newest_try(merged, "another") is merged

@@ -56,7 +56,7 @@ from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import here
 from disttrace_viewer.states.job import in_full, judged
-from disttrace_viewer.states.merged import Merged, trace_of
+from disttrace_viewer.states.merged import Merged, newest_try, trace_of
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.wording import quantities, sentences
@@ -257,7 +257,8 @@ class Judge:
         }
 
     def _local(self) -> Merged:
-        return folder.of_journals(journals(self._directory, self._in_names), window=WINDOW)
+        found = folder.of_journals(journals(self._directory, self._in_names), window=WINDOW)
+        return newest_try(found, self._job)
 
     def _heard(self) -> Merged:
         """The states of our processes, once those in which nothing runs were asked for stacks."""

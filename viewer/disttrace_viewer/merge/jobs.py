@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
 from disttrace_viewer.load.journals import in_name
@@ -176,6 +177,15 @@ def closure(jobs: Sequence[Job], chosen: Iterable[str]) -> tuple[Job, ...]:
             found.add(name)
             pending.extend(by_id[name].linked)
     return tuple(job for job in jobs if job.id in found)
+
+
+def tries(jobs: Sequence[Job], name: str) -> list[Job]:
+    """The launches of one name, oldest first; all but the oldest one bear a number behind it."""
+    found = [j for j in jobs if j.id == name or _NUMBERED.fullmatch(j.id.removeprefix(name))]
+    return sorted(found, key=lambda job: (job.start_ns, job.index))
+
+
+_NUMBERED = re.compile(r"\.[0-9]+")
 
 
 def newest(jobs: Sequence[Job]) -> Job:

@@ -20,6 +20,7 @@ from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge.clock import to_unix
+from disttrace_viewer.merge.jobs import tries
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.sample.sample import Course, Sample, Stream
@@ -141,6 +142,18 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
     )
     merged.forget()
     return trace, building.sample()
+
+
+def newest_try(merged: Merged, name: str) -> Merged:
+    """The states without those of earlier launches of a job of that name: a job that is tried again
+    has nothing to do with the processes of the try before it.
+    """
+    found = merged.survey
+    earlier = {found.processes[i].id for job in tries(found.jobs, name)[:-1] for i in job.processes}
+    if not earlier:
+        return merged
+    kept = {one: state for one, state in merged.states.items() if one not in earlier}
+    return Merged(kept, merged.unread)
 
 
 def jobs_of(merged: Merged) -> tuple[Any, ...]:
