@@ -122,9 +122,11 @@ class Session:
         """Take everything apart: every patched attribute is the original object again."""
         self._hook.remove()
         self._ending.exit("uninstalled", None)
+        self.live.stop()  # it uses what is taken apart from here on
         self.capture.engine.undo()
         capture.deactivate()
         self._close()
+        self.recorder.core.let_go()
         self._companion.stop()
         self._summary.remove()
         redact.use(redact.Masker())

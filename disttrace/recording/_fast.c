@@ -43,10 +43,17 @@ enum {
 
 enum { WINDOW, CALL, THREAD, OPERATION, CORE, OPTION, METHOD, TYPES };
 
+/* How code objects are numbered. There is one for an interpreter, however often this module is
+   imported anew: only 255 may ask for an index, and the next module finds the last one's numbers. */
+typedef struct {
+    Py_ssize_t index; /* where a code object keeps its number */
+    uintptr_t last;   /* the highest of them, an even one */
+} Numbers;
+
 typedef struct {
     PyTypeObject *types[TYPES];
-    Py_ssize_t numbers;  /* where a code object keeps its number */
-    uintptr_t last_code; /* the highest number of a code object, an even one */
+    Numbers *numbers;
+    PyObject *numbers_owner;
 } State;
 
 /* The one of the types above that `type` is, or that Python has made it from. */
@@ -418,8 +425,8 @@ static Thread *current_thread(Core *core) {
     if (state == NULL) return NULL;
     core->thread_id = 0; /* while another is let go of, whatever that runs */
     Py_XSETREF(core->thread, (Thread *)state);
-    core->thread_id = id;
-    return core->thread;
+    if (core->thread == (Thread *)state) core->thread_id = id;
+    return (Thread *)state; /* which `threads` keeps */
 }
 
 /* The call of `operation` is about to wait for `work` itself. */
@@ -454,14 +461,14 @@ static Operation *waits_for(Thread *thread, PyObject *work) {
 static uintptr_t code_number(Core *core, PyObject *code) {
     State *state = core->state;
     void *known = NULL;
-    if (PyUnstable_Code_GetExtra(code, state->numbers, &known) < 0) return 0;
+    if (PyUnstable_Code_GetExtra(code, state->numbers->index, &known) < 0) return 0;
     if ((uintptr_t)known >= core->first_code) return (uintptr_t)known;
     PyObject *told = PyObject_CallOneArg(given(core->is_user) ? core->is_user : Py_None, code);
     int user = told ? PyObject_IsTrue(told) : -1;
     Py_XDECREF(told);
     if (user < 0) return 0;
-    uintptr_t number = (state->last_code += 2) + (uintptr_t)user;
-    if (PyUnstable_Code_SetExtra(code, state->numbers, (void *)number) == 0) return number;
+    uintptr_t number = (state->numbers->last += 2) + (uintptr_t)user;
+    if (PyUnstable_Code_SetExtra(code, state->numbers->index, (void *)number) == 0) return number;
     if (!PyErr_Occurred()) PyErr_NoMemory(); /* it does not say so itself */
     return 0;
 }
@@ -714,7 +721,10 @@ static Operation *core_begin(Core *core, Thread *thread, Call *call, Text detail
         int64_t numbers[] = {self->n, self->begin - core->t0, call->n, self->seq};
         int kind = counter ? BEGIN : BEGIN_UNCOUNTED;
         Py_ssize_t length = write_record(core->pieces, kind, self->line, numbers, further, 3);
-        if (put_line(core, self->line, length) < 0) Py_CLEAR(self);
+        if (put_line(core, self->line, length) < 0) { /* nobody will end it */
+            operation_over(self);
+            Py_CLEAR(self);
+        }
     }
     Py_XDECREF(ambient);
     return self;
@@ -853,7 +863,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
     }
     self->flight = (Link){&self->flight, &self->flight};
     self->last_fallen = &self->fallen;
-    self->first_code = self->state->last_code + 2;
+    self->first_code = self->state->numbers->last + 2;
     self->works = PyDict_New();
     self->open = PyDict_New();
     self->rows = PyMem_RawCalloc(ROWS, sizeof(Row)); /* what is not used of it does not exist */
@@ -944,7 +954,7 @@ static PyObject *core_next_dropped(PyObject *op, PyObject *Py_UNUSED(ignored)) {
 static PyObject *core_forget_calls(PyObject *op, PyObject *Py_UNUSED(ignored)) {
     Core *self = (Core *)op;
     forget_calls(self);
-    self->first_code = self->state->last_code + 2;
+    self->first_code = self->state->numbers->last + 2;
     self->thread_id = 0; /* after a fork another thread may have it */
     Py_RETURN_NONE;
 }
@@ -1380,13 +1390,32 @@ static PyType_Spec specs[TYPES] = {
                     method_slots),
 };
 
+static const char NUMBERS[] = "disttrace: numbers of code objects";
+
+static void free_numbers(PyObject *capsule) { PyMem_Free(PyCapsule_GetPointer(capsule, NUMBERS)); }
+
+/* Those of the interpreter; made by the first module that asks. */
+static int find_numbers(State *state) {
+    PyObject *all = PyInterpreterState_GetDict(PyInterpreterState_Get());
+    PyObject *owner = all ? Py_XNewRef(PyDict_GetItemString(all, NUMBERS)) : PyErr_NoMemory();
+    if (all != NULL && owner == NULL) {
+        Numbers *made = PyMem_Calloc(1, sizeof(Numbers));
+        owner = made ? PyCapsule_New(made, NUMBERS, free_numbers) : PyErr_NoMemory();
+        if (made != NULL && owner == NULL) PyMem_Free(made);
+        if (owner == NULL) return -1;
+        made->index = PyUnstable_Eval_RequestCodeExtraIndex(NULL);
+        if (made->index < 0) /* others have them all */
+            PyErr_SetString(PyExc_ImportError, "code objects have no room for a number");
+        if (made->index < 0 || PyDict_SetItemString(all, NUMBERS, owner) < 0) Py_CLEAR(owner);
+    }
+    state->numbers_owner = owner;
+    state->numbers = owner ? PyCapsule_GetPointer(owner, NUMBERS) : NULL;
+    return state->numbers ? 0 : -1;
+}
+
 static int module_exec(PyObject *self) {
     State *state = PyModule_GetState(self);
-    state->numbers = PyUnstable_Eval_RequestCodeExtraIndex(NULL);
-    if (state->numbers < 0) { /* others have them all */
-        PyErr_SetString(PyExc_ImportError, "code objects have no room for a number");
-        return -1;
-    }
+    if (find_numbers(state) < 0) return -1;
     for (int i = 0; i < TYPES; i++) {
         state->types[i] = (PyTypeObject *)PyType_FromModuleAndSpec(self, &specs[i], NULL);
         if (state->types[i] == NULL || PyModule_AddType(self, state->types[i]) < 0) return -1;
@@ -1407,6 +1436,11 @@ static int module_clear(PyObject *self) {
     return 0;
 }
 
+static void module_free(void *self) {
+    State *state = PyModule_GetState(self);
+    if (state != NULL) Py_CLEAR(state->numbers_owner);
+}
+
 static PyModuleDef_Slot module_slots[] = {
     {Py_mod_exec, module_exec},
     {0, NULL},
@@ -1420,6 +1454,7 @@ static struct PyModuleDef module = {
     .m_slots = module_slots,
     .m_traverse = module_traverse,
     .m_clear = module_clear,
+    .m_free = module_free,
 };
 
 PyMODINIT_FUNC PyInit__fast(void) { return PyModuleDef_Init(&module); }

@@ -87,9 +87,22 @@ class PlainCore:
         put = self.put
         try:
             put(line)
-        except (ValueError, OSError) as error:
-            self.recover(error, line)
+        except BaseException as error:
+            self._not_put(operation, error)
         return operation
+
+    def _not_put(self, operation: Operation, error: BaseException) -> None:
+        """Recover, or let go of an operation that nobody will end."""
+        recovered = False
+        try:
+            if isinstance(error, (ValueError, OSError)):
+                self.recover(error, operation.line)
+                recovered = True
+        finally:
+            if not recovered:
+                self.over(operation)
+        if not recovered:
+            raise error
 
     def issued(self, operation: Operation) -> None:
         """The call returned and the work goes on."""
@@ -174,14 +187,20 @@ class PlainCore:
         take_out(self.works, operation.work, operation)
         take_out(self.open, operation.work, operation)
 
-    def forget(self) -> None:
-        """After fork, in the child: threads, and what is in flight, are the parent's."""
+    def let_go(self) -> None:
+        """Of what is in flight: nobody will end it here."""
         for operation in self.in_flight():
             self.over(operation)
         while self.next_dropped() is not None:
             pass
+        for operation in list(self.works.values()):
+            operation.reference = None  # a Work that the program keeps would keep all of us
         self.works.clear()
         self.open.clear()
+
+    def forget(self) -> None:
+        """After fork, in the child: threads, and what is in flight, are the parent's."""
+        self.let_go()
         self.threads.forget()
 
     def next_dropped(self) -> Operation | None:
@@ -287,6 +306,7 @@ def _native_core() -> Any:
         new_call, new_thread, option = NativeCall, NativeThread, fast.Option
         followed, unfollow, record = PlainCore.followed, PlainCore.unfollow, PlainCore.record
         notice_dropped = PlainCore.notice_dropped
+        let_go = PlainCore.let_go
 
         def __init__(self, pieces: tuple[bytes, ...]) -> None:
             for kind, event in enumerate(_EVENTS, start=2):  # after the two kinds of begins
