@@ -344,7 +344,7 @@ class _Mark:
         self._uncaught = uncaught
 
     def __del__(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        if threading.get_ident() != threading.main_thread().ident:
             return
         try:
             sys._getframe(1)

@@ -80,7 +80,7 @@ class Live:
             return  # in a child that a library forked there is no such thread to wait for
         self._stopping = True
         self._wake.put(None)
-        if thread is not threading.current_thread():
+        if thread.ident != threading.get_ident():
             thread.join(_JOIN)
 
     def wake(self) -> None:
@@ -147,8 +147,10 @@ class Live:
 
     def _turn(self) -> int:
         """Do what is due; nanoseconds until the next turn."""
+        self._idle = True  # whoever begins something while we look must wake us
         pending = self._poll()
-        self._idle = not pending
+        if pending:
+            self._idle = False
         now = _clock()
         if self._beats and now >= self._look_due:
             self._look_due = now + LOOK_NS

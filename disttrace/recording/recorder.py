@@ -326,6 +326,7 @@ class Recorder(Definitions):
 
     def _register_thread(self) -> int:
         self.check()  # one that blocks SIGBUS may not store into a mapping
-        thread = threading.current_thread()
-        native = threading.get_native_id()
-        return self.thread_number(threading.get_ident(), thread.name, native)
+        ident, native = threading.get_ident(), threading.get_native_id()
+        # `current_thread` would make one for a thread of C's, for all to see.
+        name = next((t.name for t in threading.enumerate() if t.ident == ident), "")
+        return self.thread_number(ident, name, native)

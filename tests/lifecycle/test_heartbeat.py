@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from pathlib import Path
 
+import pytest
+
+from disttrace import errors
+from disttrace.capture.wrapping.context import Capture
+from disttrace.lifecycle.heartbeat import Live
+from disttrace.recording.recorder import Recorder
 from support.preloaded import preloaded
 from support.raw import RawJournal, read_journals
 
@@ -170,3 +177,27 @@ run()
 """
     for n in range(4):
         run(tmp_path / str(n), program)
+
+
+def test_who_begins_something_during_a_look_wakes_the_thread() -> None:
+    """A poller has looked and seen nothing: what is pending since is not left for the next turn."""
+    reporter = errors.Reporter()
+    recorder = Recorder(
+        t0=0,
+        process=lambda: "1-1",
+        open_journal=lambda: pytest.fail("nothing is recorded"),
+        opening=list,
+        on_failure=lambda error: None,
+        core="python",
+    )
+    live = Live(Capture(recorder, reporter, stack_depth=1), beats=False)
+    live._thread = threading.current_thread()  # it runs
+    live._idle = False  # something was pending at the turn before
+
+    def poll() -> bool:
+        live.wake()  # another thread's
+        return False
+
+    live._capture.pollers.append(poll)
+    live._turn()
+    assert not live._wake.empty()

@@ -48,7 +48,6 @@ def stands() -> Iterator[Callable[[int], int]]:
         threads.append(threading.Thread(target=down, args=(depth,)))
         threads[-1].start()
         ready.wait()
-        time.sleep(0.05)  # it comes out of `set`, and into `wait`
         return threads[-1].ident or 0
 
     yield start
@@ -66,6 +65,7 @@ def own(lines: list[Line]) -> list[Line]:
 def test_a_thread_that_stands(make: Callable[[], Reader], stands: Callable[[int], int]) -> None:
     """Innermost first, with the line of the call in every frame, and no thread that asks."""
     ident = stands(3)
+    time.sleep(0.1)  # it comes out of `set`, and into `wait`
     found = make()(threading.get_ident())
     assert threading.get_ident() not in found
     first = start_line()
