@@ -87,9 +87,11 @@ faults: $(STAMP) ## the whole matrix of faults, and the page that shows it; BACK
 fuzz: $(STAMP) ## wrong journals against every command and reader: make fuzz CASES=20000
 	PYTHONPATH=.:viewer:tests $(BIN)/python -m fuzz --cases $(CASES)
 
-stress: $(STAMP) ## 64 threads on stores and collectives for a minute, on each core at each bound
+stress: $(STAMP) ## 64 threads for a minute, on each core at each bound; 300 times traced anew
 	$(BIN)/python tests/reliability/many_threads.py
 	$(BIN)/python tests/reliability/many_threads.py --written --max-mb 1 --max-mb 16
+	PYTHONPATH=. $(BIN)/python tests/reliability/reinstalled.py build/reinstalled c 300
+	PYTHONPATH=. $(BIN)/python tests/reliability/reinstalled.py build/reinstalled python 300
 
 memory: $(STAMP) ## what every command needs of memory for 50 MB of the most expensive input
 	$(BIN)/python tests/reliability/memory.py
