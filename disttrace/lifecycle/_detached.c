@@ -14,7 +14,9 @@ parent. So what execs is never the program's child:
 What runs in the new processes is safe in signal handlers: no malloc, no locks, no Python. */
 
 #define PY_SSIZE_T_CLEAN
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <Python.h>
 
 #ifdef __linux__
@@ -111,6 +113,7 @@ static int give_descriptors(const Order *order) {
     int out = order->out, err = order->err;
     if (err == 1 && (err = dup(err)) < 0) return -1; /* the program had closed its own */
     if (dup2(out, 1) < 0 || dup2(err, 2) < 0) return -1;
+    if (fcntl(1, F_SETFD, 0) < 0 || fcntl(2, F_SETFD, 0) < 0) return -1; /* they may be the same */
     close_from(3); /* before anything is opened: the program may have all that it may have */
     close(0);
     return open("/dev/null", O_RDONLY);

@@ -81,6 +81,27 @@ def test_it_holds_nothing_of_the_program(tmp_path: Path, kept: bool) -> None:
         assert lines == ["0"]
 
 
+@pytest.mark.parametrize("closed", [(0,), (0, 1), (1, 2), (0, 1, 2), (2,)])
+def test_a_program_without_its_outputs_hands_over_other_numbers(
+    tmp_path: Path, closed: tuple[int, ...]
+) -> None:
+    """What is opened then has theirs."""
+    code = f"""
+import os
+from disttrace.lifecycle import detached
+for number in {closed}:
+    os.close(number)
+err = os.open({str(tmp_path / "err")!r}, os.O_CREAT | os.O_WRONLY)
+out = os.open({str(tmp_path / "out")!r}, os.O_CREAT | os.O_WRONLY)
+command = ["/bin/sh", "-c", "echo out; echo err >&2; read line || echo end >&2"]
+detached.start(command, {{}}, out=out, err=err, kept=False)
+os._exit(0)
+"""
+    python("-c", code).check()
+    wait_until(lambda: (tmp_path / "err").read_text() == "err\nend\n")
+    assert (tmp_path / "out").read_text() == "out\n"
+
+
 @WAYS
 @pytest.mark.parametrize(("name", "error"), [("none", FileNotFoundError), ("", PermissionError)])
 def test_what_cannot_be_started_is_said(
