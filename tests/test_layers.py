@@ -67,6 +67,8 @@ VIEWER_ROOMS = (
     "otlp/send",
     "otlp",
     "api",
+    "companion/channel",
+    "companion/telling",
     "companion",
     "commands",
 )

@@ -1,338 +1,319 @@
 """Companions that share no folder tell each other where their processes stand, while they stall.
 
-What they say travels through the job's own TCPStore, over a connection of our own and under a
-prefix of ours; in good times there is neither. One of them leads, that with the lowest rank which
-answers: it calls a round, the others answer it with the states of their processes, and it alone
-judges and speaks. Keys:
-
-* ``who``: a line ``ORDER ID`` for each that joined, ``- ID`` for each that left
-* ``lead``: the id of the one that leads; ``round``: how often it asked; ``beat``: it lives
-* ``want``: during a round in which all is asked of some processes, their ids, one a line
-* ``left``: a line ``ID`` for each that left an answer behind, for the processes on its host failed
-* ``s/ID``: ``ROUND PIECES`` of the newest answer, whose pieces are in ``s/ID/NUMBER``
-
-Whoever leaves takes its keys with it, the last one those of all, and what was left behind.
+They meet at a port that follows from the job's store, on the host that serves it (``channel/``), so
+nothing of ours is in that store. Nobody listens before something stalls, and who does listens until
+the stall is over. Judging is done by whoever asks here; what the others want to know meanwhile is
+heard by a thread, and told by ``poll``.
 """
 
 from __future__ import annotations
 
+import os
+import queue
+import resource
+import select
+import socket
+import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
 
-from disttrace_viewer.companion.store_client import MOST_BYTES, StoreClient
+from disttrace_viewer.companion.channel import places, secret
+from disttrace_viewer.companion.channel.guest import CONFIRM_S, REPLY_S
+from disttrace_viewer.companion.channel.places import Address
+from disttrace_viewer.companion.channel.rounds import Answer, Gathered
+from disttrace_viewer.companion.channel.sockets import Sockets
+from disttrace_viewer.companion.channel.station import ALONE, GUEST, HUB, IDLE, SEEKING, Station
 
-PREFIX = "disttrace/stall/"
 CONNECT_S = 2.0
-PATIENCE_S = 4.0
-"""Whoever leads and has not been heard of for so long does not lead any more."""
-FIRST_S = 1.5
-"""So long after the limit the one with the lowest rank has to begin to lead."""
-ANSWER_S = 1.5
-WHOLE_S = 5.0
-"""So long one waits for what takes reading whole journals."""
-LATE_ROUNDS = 2
-MOST_PIECES = 1024
-"""Of an answer; 32 MB."""
-POLL_S, POLL_RESTING_S, POLL_LATER_S = 0.2, 0.8, 2.0
-_LATER_S = 30.0
-"""So long after the last round others are asked for less often."""
+SETTLE_S = 6.0
+"""So long one waits at most until it is known who is there."""
+UNHEARD_S = 20.0
+"""Where nobody has asked us for so long, though somebody else leads, we say what we know."""
+POLL_S = 1.0
+ALONE_S = 20.0
+"""Without a question of anybody's or our own for so long, the stall is over."""
 _AGAIN_S = 0.5
 _MUCH_LATER = 5
 """Times as long as it took in vain to connect one lets pass before the next try."""
-_BEAT_S = 1.0
-_ALONE_S = 20.0
-"""Without a round, a beat or a question of our own for so long, the stall is over."""
-_SHARED = ("who", "lead", "round", "beat", "want", "left")
-
-Address = tuple[str, int]
+T = TypeVar("T")
 
 
 class Exchange:
-    """This companion's part in it. What the store raises ends it, and it is tried again later."""
+    """This companion's part in it. Nothing that others send or do is raised here."""
 
-    def __init__(self, identity: str, answer: Callable[[Sequence[str]], bytes]) -> None:
+    def __init__(
+        self,
+        identity: str,
+        answer: Callable[[Sequence[str], bool], bytes],
+        public: Callable[[bytes], bytes],
+    ) -> None:
         """``answer`` gives what is to be told of our processes, now; where some are named, all of
-        those among them that are ours.
+        those among them that are ours; and only what anybody may know, unless it is told True.
+        ``public`` takes out of such an answer what is more.
         """
         self._me = identity
         self._answer = answer
-        self._store: StoreClient | None = None
-        self._again = 0.0
-        self._order = 0
-        self._joined = 0.0
-        self._round = self._beat = -1
-        self._moved = self._polled = self._wanted = 0.0
-        self._leads = self._mute = self._rests = False
-        self._beaten = 0.0
-        self._silent: set[str] = set()
-        self._left: dict[str, bytes] = {}
+        self._public = public
+        self._secret = secret.of_job()
+        self._questions: queue.SimpleQueue[tuple[int, tuple[str, ...], bool]] = queue.SimpleQueue()
+        self._ear, self._mouth = os.pipe()
+        for end in (self._ear, self._mouth):
+            os.set_blocking(end, False)
+        self._sockets: Sockets | None = None
+        self._station: Station | None = None
+        self._store: socket.socket | None = None
+        self._again = self._wanted = self._asked_at = 0.0
+        self._refused_since: float | None = None
+        self._term = 0
+        self._speaks_alone = self._mute = False
 
     @property
     def open(self) -> bool:
-        """Whether the store answers."""
-        return self._store is not None
+        """Whether there is somebody who decides who leads."""
+        station = self._station
+        return station is not None and station.state in (GUEST, HUB) and not self._speaks_alone
 
     @property
     def pause_s(self) -> float | None:
-        """Until ``poll`` is due; None: there is nothing to poll."""
-        if self._store is None:
-            return None
-        often = POLL_S if time.monotonic() - self._moved < _LATER_S or self._leads else POLL_LATER_S
-        if self._rests:
-            often = POLL_RESTING_S
-        return max(0.0, self._polled + often - time.monotonic())
+        """Until ``poll`` is due, or sooner when ``fileno`` can be read; None: nothing is."""
+        return None if self._station is None else POLL_S
+
+    def fileno(self) -> int:
+        """Readable when ``poll`` has somebody to answer."""
+        return self._ear
 
     def join(self, addresses: Sequence[Address], order: int) -> bool:
-        """Be one of those who are asked, by ``order``; False: no store answers."""
+        """Be one of those who are asked, by ``order``; False: no store answers, so there is no
+        place to meet.
+        """
         now = time.monotonic()
         self._wanted = now
-        self._rests = False
-        if self._store is not None:
-            return True
+        if self._station is not None:
+            self._stance(rests=False)
+            alive = self._sockets is not None and self._sockets.alive
+            if self._station.state != IDLE and alive:
+                return True
+            self.close()
         if now < self._again:
             return False
-        for address in addresses:
-            try:
-                self._store = StoreClient(*address, CONNECT_S)
-                self._order = order
-                self._joined = self._moved = now
-                self._leads = False
-                self._silent.clear()
-                self._append(f"{order} {self._me}\n")
-                self._round, self._beat = self._counters()
-                return True
-            except OSError:
-                self._lost()
-        ended = time.monotonic()
-        self._again = ended + max(_AGAIN_S, _MUCH_LATER * (ended - now))  # it may come yet
-        return False
+        place = self._reached(addresses)
+        if place is None:
+            ended = time.monotonic()
+            self._again = ended + max(_AGAIN_S, _MUCH_LATER * (ended - now))  # it may come yet
+            return False
+        self._begin(place, order)
+        return True
 
     def poll(self) -> None:
-        """Answer when a round was called; say that we live where we lead."""
-        if self._store is None:
+        """Answer who asked; leave where nobody has for long."""
+        with suppress(OSError):
+            os.read(self._ear, 4096)
+        latest = None
+        while not self._questions.empty():
+            latest = self._questions.get()
+        station = self._station
+        if station is None:
             return
-        now = self._polled = time.monotonic()
-        try:
-            if self._leads:
-                if now - self._beaten >= _BEAT_S:
-                    self._beaten = now
-                    self._beat = self._store.add(f"{PREFIX}beat", 1)
-                return
-            asked, beat = self._counters()
-            if (asked, beat) != (self._round, self._beat):
-                self._moved = now
-            elif now - max(self._moved, self._wanted) > _ALONE_S:
-                self.leave()
-                return
-            self._beat = beat
-            if asked != self._round:
-                self._round = asked
-                self._tell(asked)
-        except OSError:
-            self._lost()
+        now = time.monotonic()
+        if latest is not None:
+            number, wanted, whole = latest
+            self._asked_at, self._refused_since, self._speaks_alone = now, None, False
+            data = self._answer(wanted, whole)
+            self._call(lambda: station.answer(number, data))
+        elif station.state == IDLE:
+            self.close()
+        elif now - max(self._wanted, self._asked_at) > ALONE_S and not self._leads(station):
+            self.leave()
 
-    def gather(self, wanted: Sequence[str] = ()) -> list[bytes] | None:
+    def gather(self, wanted: Sequence[str] = ()) -> list[Answer] | None:
         """What the others answer, where it is for us to lead; else None. ``wanted``: processes of
         which all is asked, and of others nothing.
         """
-        if self._store is None or self._mute:
+        station = self._settled()
+        if station is None or station.state == SEEKING:
             return None
-        try:
-            return self._lead(wanted) if self._leads or self._takes_the_lead() else None
-        except OSError:
-            self._lost()
+        if station.state not in (GUEST, HUB):
+            return []
+        if self._mute:
             return None
+        nothing: Gathered | None = None
+        gathered = self._asked(lambda done: station.gather(wanted, done), nothing, REPLY_S + 1.0)  # type: Gathered | None
+        now = time.monotonic()
+        if gathered is None:
+            if self._refused_since is None:
+                self._refused_since = now
+            heard = max(self._asked_at, self._refused_since)
+            self._speaks_alone = station.state in (GUEST, HUB) and now - heard > UNHEARD_S
+            return [] if self._speaks_alone or station.state == ALONE else None
+        self._refused_since, self._speaks_alone = None, False
+        self._term = gathered.term
+        return list(gathered.answers)
+
+    def confirm(self) -> bool:
+        """Whether it is still for us to speak; asked right before."""
+        station = self._station
+        if station is None or self._speaks_alone or station.state == ALONE:
+            return True
+        return self._asked(lambda done: station.confirm(self._term, done), False, CONFIRM_S + 1.0)
 
     def mute(self) -> None:
         """None of our processes can speak: somebody else has to lead."""
         self._mute = True
-        try:
-            if self._store is not None:
-                self._append(f"{1 << 40} {self._me}\n")
-        except OSError:
-            self._lost()
-        self._follow()
+        self._stance(rests=False)
 
     def rest(self) -> None:
         """We need nobody's answer for now: another one may lead, and ask us."""
-        self._rests = True
-        self._follow()
-
-    def _follow(self) -> None:
-        self._leads = False
-        try:
-            if self._store is not None and self._store.get(f"{PREFIX}lead") == self._me.encode():
-                self._store.delete(f"{PREFIX}lead")
-        except OSError:
-            self._lost()
+        self._stance(rests=True)
 
     def leave(self) -> None:
-        """The stall is over, or the job is: no key of ours stays."""
-        store = self._store
-        if store is None:
-            return
-        try:
-            self._append(f"- {self._me}\n")
-            self._forget(self._me)
-            if store.get(f"{PREFIX}lead") == self._me.encode():
-                store.delete(f"{PREFIX}lead")
-            if not self._who():
-                for one in self._who_left():
-                    self._forget(one)
-                for name in _SHARED:
-                    store.delete(f"{PREFIX}{name}")
-        except OSError:
-            pass  # the store went, and its keys with it
-        self._lost()
+        """The stall is over here. Where others meet at our place they still may."""
+        station = self._station
+        self._mute = self._speaks_alone = False
+        self._refused_since = None
         self._again = 0.0
-        self._mute = False
+        if station is None:
+            return
 
-    def leave_behind(self, addresses: Sequence[Address], data: bytes) -> None:
-        """Our processes failed and we go with them: what is to be told of them stays."""
-        self.leave()
-        one = f"{self._me}-left"
-        for address in addresses:
-            try:
-                self._store = StoreClient(*address, CONNECT_S)
-                self._put(one, 0, data)
-                self._store.append(f"{PREFIX}left", f"{one}\n".encode())
-                return
-            except OSError:
-                continue  # the store went
-            finally:
-                self._lost()
+        def left(done: Callable[[bool], None]) -> None:
+            station.leave(at_once=False)
+            done(True)
 
-    # -- leading -----------------------------------------------------------------------------
+        self._asked(left, False, CONNECT_S)
+        if station.state == IDLE:
+            self.close()
 
-    def _takes_the_lead(self) -> bool:
-        assert self._store is not None
-        now, me = time.monotonic(), self._me.encode()
-        leads = self._store.get(f"{PREFIX}lead") or b""
-        if leads and leads != me:
-            if now - self._moved < PATIENCE_S:
-                return False
-        elif not leads:
-            who = self._who()
-            first = min(who, key=lambda one: (who[one], one), default=self._me)
-            if first != self._me and now - max(self._joined, self._moved) < FIRST_S:
-                return False
-        self._leads = self._store.compare_set(f"{PREFIX}lead", leads, me) == me
-        return self._leads
-
-    def _lead(self, wanted: Sequence[str]) -> list[bytes] | None:
-        store = self._store
-        assert store is not None
-        if store.get(f"{PREFIX}lead") != self._me.encode():
-            self._leads = False  # we were held up, and another one took over
-            self._moved = time.monotonic()
-            return None
-        began = time.monotonic()
-        seldom = began - self._moved > _LATER_S
-        if wanted:
-            store.set(f"{PREFIX}want", "\n".join(wanted).encode())
-        self._round = store.add(f"{PREFIX}round", 1)
-        self._moved = began
-        others = [one for one in self._who() if one != self._me]
-        found: dict[str, bytes] = {}
-        while True:
-            for one in others:
-                if one not in found and (told := self._told_by(one)) is not None:
-                    found[one] = told
-            waited = time.monotonic() - began
-            if all(one in found or one in self._silent for one in others):
-                break
-            patience = WHOLE_S if wanted else ANSWER_S
-            if waited > patience + (POLL_LATER_S if seldom else 0.0):
-                break
-            time.sleep(0.05)
-        if wanted:
-            store.delete(f"{PREFIX}want")
-            return list(found.values())
-        for one in self._who_left():
-            if one not in self._left and (told := self._pieces(one)) is not None:
-                self._left[one] = told
-        for one in others:  # on a host with much to do an answer may be late, again and again
-            if one not in found and (told := self._told_by(one, ago=LATE_ROUNDS)) is not None:
-                found[one] = told
-        for one in others:
-            if one in found:
-                self._silent.discard(one)
-            elif one in self._silent:  # twice: it is gone, and cannot take its keys with it
-                self._append(f"- {one}\n")
-                self._forget(one)
-            else:
-                self._silent.add(one)
-        return [*self._left.values(), *found.values()]
-
-    def _told_by(self, one: str, *, ago: int = 0) -> bytes | None:
-        """What another one answered in this round or up to so many before; None: nothing yet."""
-        assert self._store is not None
-        words = (self._store.get(f"{PREFIX}s/{one}") or b"").split()
-        if len(words) != 2 or not self._round - ago <= int(words[0]) <= self._round:
-            return None
-        return self._pieces(one)
-
-    def _pieces(self, one: str) -> bytes | None:
-        assert self._store is not None
-        words = (self._store.get(f"{PREFIX}s/{one}") or b"").split()
-        if len(words) != 2 or int(words[1]) > MOST_PIECES:
-            return None
-        pieces = [self._store.get(f"{PREFIX}s/{one}/{n}") for n in range(int(words[1]))]
-        return None if None in pieces else b"".join(p for p in pieces if p is not None)
-
-    # -- what is told ------------------------------------------------------------------------
-
-    def _tell(self, asked: int) -> None:
-        store = self._store
-        assert store is not None
-        data = self._answer((store.get(f"{PREFIX}want") or b"").decode().split())
-        self._put(self._me, asked, data)
-        if self._me not in self._who():  # it was taken for gone
-            self._append(f"{self._order} {self._me}\n")
-
-    def _put(self, one: str, asked: int, data: bytes) -> None:
-        store = self._store
-        assert store is not None
-        pieces = [data[at : at + MOST_BYTES] for at in range(0, len(data), MOST_BYTES)]
-        before = (store.get(f"{PREFIX}s/{one}") or b"0 0").split()
-        for number, piece in enumerate(pieces):
-            store.set(f"{PREFIX}s/{one}/{number}", piece)
-        store.set(f"{PREFIX}s/{one}", b"%d %d" % (asked, len(pieces)))
-        for number in range(len(pieces), int(before[1])):
-            store.delete(f"{PREFIX}s/{one}/{number}")
-
-    def _who_left(self) -> list[str]:
-        assert self._store is not None
-        return (self._store.get(f"{PREFIX}left") or b"").decode().split()
-
-    def _forget(self, one: str) -> None:
-        assert self._store is not None
-        words = (self._store.get(f"{PREFIX}s/{one}") or b"0 0").split()
-        for number in range(int(words[1])):
-            self._store.delete(f"{PREFIX}s/{one}/{number}")
-        self._store.delete(f"{PREFIX}s/{one}")
-
-    def _who(self) -> dict[str, int]:
-        """Those who joined and have not left, with their order."""
-        assert self._store is not None
-        found: dict[str, int] = {}
-        for line in (self._store.get(f"{PREFIX}who") or b"").decode().splitlines():
-            order, _, one = line.partition(" ")
-            if order == "-":
-                found.pop(one, None)
-            else:
-                found[one] = int(order)
-        return found
-
-    def _append(self, line: str) -> None:
-        assert self._store is not None
-        self._store.append(f"{PREFIX}who", line.encode())
-
-    def _counters(self) -> tuple[int, int]:
-        assert self._store is not None
-        return self._store.add(f"{PREFIX}round", 0), self._store.add(f"{PREFIX}beat", 0)
-
-    def _lost(self) -> None:
+    def close(self) -> None:
+        """Nothing of ours listens any more, nothing is connected."""
+        station, sockets = self._station, self._sockets
+        self._station = self._sockets = None
+        if station is not None and sockets is not None:
+            sockets.call(lambda: station.leave(at_once=True))
+            sockets.stop()
         if self._store is not None:
             self._store.close()
-        self._store, self._leads = None, False
+            self._store = None
+
+    def leave_behind(self, addresses: Sequence[Address], data: bytes, *, stay_s: float) -> None:
+        """Our processes failed: stay until somebody took what is to be told of them, the job's
+        store has gone, or the time is over.
+        """
+        self.close()
+        place = self._reached(addresses)
+        if place is None:
+            return
+        until = time.monotonic() + stay_s
+        self._begin(place, 1 << 40, left=data)
+        station = self._station
+        while station is not None and time.monotonic() < until and not self._is_told(station):
+            if self._store is None or self._has_ended(self._store):
+                break
+            while not self._questions.empty():
+                number, _, _ = self._questions.get()
+                self._call(lambda n=number: station.answer(n, b""))  # type: ignore[misc]
+            time.sleep(0.1)
+        self.close()
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _reached(self, addresses: Sequence[Address]) -> Address | None:
+        """The first of these stores that is there: all hosts take the same one, or they would meet
+        apart. It is not asked anything; when the connection ends, that store has gone.
+        """
+        for address in addresses:
+            try:
+                self._store = socket.create_connection(address, CONNECT_S)
+                return address
+            except (OSError, OverflowError, UnicodeError):
+                continue
+        return None
+
+    def _begin(self, place: Address, order: int, left: bytes | None = None) -> None:
+        host, port = place
+        numeric = places.resolved(host)
+        ports = places.ports(port)
+        here = places.to_listen_at(host, numeric)
+        _take_descriptors()
+        sockets = Sockets()
+        station = Station(self._me, sockets, self._hear, self._public, secret=self._secret)
+        self._sockets, self._station = sockets, station
+        sockets.start(station)
+        self._asked_at = time.monotonic()
+
+        def meet(done: Callable[[bool], None]) -> None:
+            if left is not None:
+                station.leave_behind(left)
+                station.stance(mute=True, rests=True)
+            there = [(one, at) for at in ports for one in numeric[:2]]
+            listen_at = [] if here is None else [(here, at) for at in ports]
+            station.meet(places.job_of(port), there, listen_at, order)
+            done(True)
+
+        if self._mute:
+            self._stance(rests=False)
+        self._asked(meet, False, CONNECT_S)
+
+    def _hear(self, number: int, wanted: tuple[str, ...], whole: bool) -> None:
+        """On the thread of the sockets."""
+        self._questions.put((number, wanted, whole))
+        with suppress(OSError):
+            os.write(self._mouth, b"?")
+
+    def _settled(self) -> Station | None:
+        until = time.monotonic() + SETTLE_S
+        station = self._station
+        while station is not None and station.state == SEEKING and time.monotonic() < until:
+            time.sleep(0.02)
+        return station
+
+    def _stance(self, *, rests: bool) -> None:
+        station, mute = self._station, self._mute
+        if station is not None:
+            self._call(lambda: station.stance(mute=mute, rests=rests))
+
+    @staticmethod
+    def _leads(station: Station) -> bool:
+        if station.hub is not None:
+            return station.hub.coordinator.leader is not None or station.hub.guests > 0
+        return station.guest is not None and station.guest.leads
+
+    @staticmethod
+    def _is_told(station: Station) -> bool:
+        hub = station.hub
+        return station.handed_over or (
+            hub is not None and hub.rounds.number > 0 and not hub.guests and not hub.rounds.asks
+        )
+
+    @staticmethod
+    def _has_ended(store: socket.socket) -> bool:
+        readable, _, _ = select.select([store], [], [], 0)
+        try:
+            return bool(readable) and store.recv(1) == b""
+        except OSError:
+            return True
+
+    def _call(self, do: Callable[[], Any]) -> None:
+        if self._sockets is not None:
+            self._sockets.call(do)
+
+    def _asked(self, ask: Callable[[Callable[[T], None]], Any], otherwise: T, within_s: float) -> T:
+        """What the thread of the sockets answers, or ``otherwise`` where it takes too long."""
+        box: list[T] = []
+        answered = threading.Event()
+
+        def done(value: T) -> None:
+            box.append(value)
+            answered.set()
+
+        self._call(lambda: ask(done))
+        answered.wait(within_s)
+        return box[0] if box else otherwise
+
+
+def _take_descriptors() -> None:
+    """As many connections as this process may have: there may be thousands of hosts."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -14,6 +14,15 @@ from disttrace_viewer.companion.registry import Registry
 POLL_S = 0.25
 LINGER_S = 1.0
 """A job whose last process went may go on with the next one (a restart, a shell loop)."""
+STAY_S, OF_LIMIT = 60.0, 2.0
+"""So long, or so many times the limit, one whose processes failed stays for other hosts to ask
+why, while the job's store is there.
+"""
+
+
+def stay_s(stall_s: float) -> float:
+    """Seconds that the companion of processes that failed stays at most."""
+    return max(STAY_S, OF_LIMIT * stall_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,17 @@ import orjson
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, is_own
 from disttrace_viewer.analysis.liveness import Look, Seen, look
-from disttrace_viewer.companion.exchange import Address
+from disttrace_viewer.companion.channel.places import Address
+from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.telling.public import known_files, public, revealed
+from disttrace_viewer.companion.telling.sound import sound
+from disttrace_viewer.companion.telling.words import known_words
 from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.merged import Merged, trace_of
+from disttrace_viewer.states.packed import rating
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State, checked, inflated
+from disttrace_viewer.states.state import State, StateError, inflated
 from disttrace_viewer.trace.model import Process, Trace
 from disttrace_viewer.trace.numbers import whole
 
@@ -30,6 +35,8 @@ MOST_STATE = 8 << 10
 """Bytes of a packed state; of a longer one half of the operations are told, and so on."""
 MOST_WHOLE = 64 << 10
 """Of one that was asked for by itself, with the order of its collectives."""
+MOST_PROCESSES = 1_024
+"""Of one host."""
 MOST_BESIDE = 256
 """So many of the newest journals in the folder are looked at for processes of the same job."""
 
@@ -40,6 +47,8 @@ class Told:
 
     states: tuple[State, ...] = ()
     seen: Mapping[str, Seen] | None = None
+    senders: Mapping[str, str] | None = None
+    """By process who told of it."""
 
     def look(self, process: Process) -> Seen:
         """What is known of a process: by its own host, else by this one."""
@@ -47,27 +56,94 @@ class Told:
         return look(process) if found is None else found
 
 
-def packed(merged: Merged, see: Look = look, *, most: int = MOST_STATE) -> bytes:
-    """The states of our processes as bytes, and whether these live; ``most`` bytes of each."""
+def packed(
+    merged: Merged, see: Look = look, *, most: int = MOST_STATE, whole: bool = True
+) -> bytes:
+    """The states of our processes as bytes, and whether these live; ``most`` bytes of each.
+
+    ``whole``: not only what anybody may know.
+    """
     trace, _ = trace_of(merged)
     seen = {p.id: (s.alive, s.code, s.state) for p in trace.processes for s in [see(p)]}
     states = [_bounded(state, most) for state in merged.states.values()]
+    return _packed(states if whole else [public(_as_told(s)) for s in states], seen)
+
+
+def in_public(data: bytes) -> bytes:
+    """What was packed, without what only those may know who have shown that they are of our job."""
+    try:
+        told = orjson.loads(inflated(data))
+        return _packed([public(sound(state)) for state in told["states"]], told["seen"])
+    except _WRONG:
+        return b""
+
+
+def _packed(states: Sequence[State], seen: Mapping[str, Any]) -> bytes:
     told = {"states": states, "seen": seen}
     return zlib.compress(orjson.dumps(told, option=orjson.OPT_NON_STR_KEYS), 6)
 
 
-def unpacked(answers: Iterable[bytes]) -> Told:
-    """All answers in one; what is none of ours is left out."""
-    states: list[State] = []
-    seen: dict[str, Seen] = {}
-    for data in answers:
+def _as_told(state: State) -> State:
+    found: State = orjson.loads(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS))
+    return found
+
+
+def unpacked(answers: Iterable[Answer], local: Merged) -> Told:
+    """All answers in one. What is none of ours is left out, with the one who told it; so is what
+    two tell of one process, unless one of them alone has shown that it is of our job.
+    """
+    words = known_words(local.states.values())
+    files = known_files(local.states.values())
+    told: dict[str, list[tuple[Answer, State, Seen | None]]] = {}
+    for answer in answers:
         try:
-            told = orjson.loads(inflated(data))
-            states += map(checked, told["states"])
-            seen.update((one, Seen(*word)) for one, word in told["seen"].items())
-        except (ValueError, KeyError, TypeError, AttributeError):
+            states, seen = _one(answer)
+        except _WRONG:
             continue  # of another version, or no answer at all: its ranks are not known then
-    return Told(tuple(states), seen)
+        for state in states:
+            if state["id"] not in local.states:
+                row = (answer, revealed(state, words, files), seen.get(state["id"]))
+                told.setdefault(state["id"], []).append(row)
+    believed = [one for rows in told.values() for one in _believed(rows)]
+    return Told(
+        tuple(state for _, state, _ in believed),
+        {state["id"]: seen for _, state, seen in believed if seen is not None},
+        {state["id"]: answer.sender for answer, state, _ in believed},
+    )
+
+
+def _one(answer: Answer) -> tuple[list[State], dict[str, Seen]]:
+    """The states of an answer, and what is said of their processes. Raises one of ``_WRONG``."""
+    if not answer.data:
+        return [], {}
+    told = orjson.loads(inflated(answer.data))
+    if len(told["states"]) > MOST_PROCESSES:
+        raise StateError("is of more processes than a host has")
+    states = [sound(state) for state in told["states"]]
+    seen = {}
+    for state in states:
+        if (word := told["seen"].get(state["id"])) is not None:
+            alive, code, letter = word
+            fits = (type(alive) in (bool, type(None)), type(code) in (int, type(None)))
+            if not all(fits) or not (letter is None or (type(letter) is str and len(letter) < 64)):
+                raise StateError("says nothing of a process that a kernel says")
+            seen[state["id"]] = Seen(alive, code, letter)
+    return states, seen
+
+
+_WRONG = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""StateError and what reading JSON of anybody's may raise."""
+
+
+_Row = tuple[Answer, State, Seen | None]
+
+
+def _believed(rows: Sequence[_Row]) -> Sequence[_Row]:
+    """Of what is told of one process; of a host whose companion was replaced the newest counts."""
+    known = [row for row in rows if row[0].known]
+    if known:
+        return [max(known, key=lambda row: rating(row[1]))]
+    return rows if len(rows) == 1 else ()
 
 
 def _bounded(state: State, most: int) -> State:

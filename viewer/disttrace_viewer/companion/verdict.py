@@ -28,13 +28,16 @@ from disttrace.journal.format import (
 )
 from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.analysis.node_rendezvous import AGENT
+from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
+from disttrace_viewer.companion.service import stay_s
 from disttrace_viewer.companion.told import (
     MOST_WHOLE,
     Told,
     addresses,
     beside,
+    in_public,
     is_alone,
     order,
     packed,
@@ -58,6 +61,7 @@ from disttrace_viewer.states.engines import here
 from disttrace_viewer.states.job import in_full, judged
 from disttrace_viewer.states.merged import Merged, newest_try, trace_of
 from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.wording import quantities, sentences
 
@@ -90,7 +94,7 @@ class Judge:
         self._holders = GilHolders()
         self._stalled: set[tuple[str, int]] = set()
         self._leave_at: float | None = None
-        self.exchange = Exchange(uuid.uuid4().hex[:12], self._answer)
+        self.exchange = Exchange(uuid.uuid4().hex[:12], self._answer, in_public)
 
     def ready(self) -> None:
         """Something may be about to stall: be there when others ask."""
@@ -101,20 +105,20 @@ class Judge:
         local = self._local()
         trace, _ = trace_of(local)
         if local.states and is_alone(trace):
-            self.exchange.leave_behind(addresses(local, trace.processes), packed(local))
+            places = addresses(local, trace.processes)
+            self.exchange.leave_behind(places, packed(local), stay_s=stay_s(self._stall_s))
 
     def pause_s(self) -> float | None:
         """Until ``turn`` is due; None: only a question makes us do something."""
-        if self.exchange.open:
-            return self.exchange.pause_s
-        return None if self._is_ready else JOIN_S
+        pause_s = self.exchange.pause_s
+        return JOIN_S if pause_s is None and not self._is_ready else pause_s
 
     def turn(self) -> None:
         """Answer others; be there for them as soon as there is a store."""
         if self._leave_at is not None and time.monotonic() >= self._leave_at:
             self._leave_at = None
             self.exchange.leave()
-        elif self.exchange.open:
+        elif self.exchange.pause_s is not None:
             self.exchange.poll()
         elif not self._is_ready:
             self.ready()
@@ -131,20 +135,18 @@ class Judge:
         """
         local = self._heard()
         joined = self._join(local)
-        told = Told()
+        answers: Sequence[Answer] = ()
         if joined:
-            answers = self.exchange.gather()
-            if answers is None and self.exchange.open:
+            heard = self.exchange.gather()
+            if heard is None:
                 return _LISTENS
-            told = unpacked(answers or ())
-        if not self._all_here:
-            silent = beside(self._directory, local, told.states)
-            told = replace(told, states=(*told.states, *silent))
-        judgement = settled(lambda: self._judged(told), lambda judgement: judgement.case.evidence)
-        found = self._found(judgement, told, joined=joined)
+            answers = heard
+        found = self._of(answers, local, joined=joined)
         if found["signature"] and not found["voices"] and self.exchange.open:
             self.exchange.mute()  # nobody here can speak, and somebody elsewhere has to
             return _LISTENS
+        if joined and not self.exchange.confirm():
+            return _LISTENS  # somebody else has come to lead meanwhile
         if found["waiting"] or found["signature"]:
             self._leave_at = None
         else:
@@ -152,6 +154,29 @@ class Judge:
             self.exchange.rest()
             self._leave_at = time.monotonic() + REST_S
         return found
+
+    def _of(self, answers: Sequence[Answer], local: Merged, *, joined: bool) -> dict[str, Any]:
+        """What is found with these answers; without those of whoever tells what cannot be judged,
+        for what is known here is said whatever others send.
+        """
+        told = unpacked(answers, local)
+        try:
+            return self._found_by(told, local, joined=joined)
+        except Exception:
+            if not told.senders:
+                raise  # it is not by what others told
+        try:
+            told = unpacked([one for one in answers if judgeable(one)], local)
+            return self._found_by(told, local, joined=joined)
+        except Exception:
+            return self._found_by(Told(), local, joined=joined)
+
+    def _found_by(self, told: Told, local: Merged, *, joined: bool) -> dict[str, Any]:
+        if not self._all_here:
+            silent = beside(self._directory, local, told.states)
+            told = replace(told, states=(*told.states, *silent))
+        judgement = settled(lambda: self._judged(told), lambda judgement: judgement.case.evidence)
+        return self._found(judgement, told, joined=joined)
 
     def _judged(self, told: Told) -> Verdict:
         return judged(
@@ -163,20 +188,28 @@ class Judge:
             stall_ns=round(self._stall_s * 1e9),
             local=self._local(),
             others=told.states,
-            fetch=lambda wanted: unpacked(self.exchange.gather(wanted) or ()).states,
+            fetch=lambda wanted: self._fetched(wanted, told),
             look=told.look,
         )
 
-    def _answer(self, wanted: Sequence[str]) -> bytes:
+    def _fetched(self, wanted: Sequence[str], told: Told) -> Sequence[State]:
+        """All of some processes, from those who told of them."""
+        answers = self.exchange.gather(wanted) or ()
+        found = unpacked(answers, self._local())
+        senders = told.senders or {}
+        whose = found.senders or {}
+        return [s for s in found.states if senders.get(s["id"]) == whose.get(s["id"])]
+
+    def _answer(self, wanted: Sequence[str], whole: bool) -> bytes:
         """What another host is told: of all processes where they stand, or all of some."""
         local = self._heard()
         if not wanted:
-            return packed(local)
+            return packed(local, whole=whole)
         ours = [one for one in wanted if one in local.states]
         if not ours:
             return b""
-        whole = in_full(local, ours, journals(self._directory, self._in_names), here).states
-        return packed(Merged({one: whole[one] for one in ours}), most=MOST_WHOLE)
+        full = in_full(local, ours, journals(self._directory, self._in_names), here).states
+        return packed(Merged({one: full[one] for one in ours}), most=MOST_WHOLE, whole=whole)
 
     def _found(self, judgement: Verdict, told: Told, *, joined: bool) -> dict[str, Any]:
         case, trace = judgement.case, judgement.case.evidence.trace
@@ -299,6 +332,15 @@ _LISTENS = {
 """Somebody else leads."""
 
 
+def judgeable(answer: Answer) -> bool:
+    """Whether a trace can be made of what one other host told."""
+    try:
+        trace_of(Merged({state["id"]: state for state in unpacked([answer], Merged({})).states}))
+    except Exception:
+        return False
+    return True
+
+
 def journals(directory: str, job: str) -> list[str]:
     """The files of the journals of ``job`` (as names have it): other jobs in the folder are
     nobody's business here."""
@@ -315,8 +357,8 @@ def main(argv: list[str]) -> None:
     judge = Judge(directory, job, in_names, float(stall_s))
     asked = b""
     while True:
-        readable, _, _ = select.select([0], [], [], judge.pause_s())
-        if not readable:
+        readable, _, _ = select.select([0, judge.exchange.fileno()], [], [], judge.pause_s())
+        if 0 not in readable:
             judge.turn()
             continue
         piece = os.read(0, 4096)
@@ -331,7 +373,7 @@ def main(argv: list[str]) -> None:
             else:
                 print(json.dumps(judge.verdict()), flush=True)  # noqa: T201
         if not piece:
-            judge.exchange.leave()
+            judge.exchange.close()
             return
 
 

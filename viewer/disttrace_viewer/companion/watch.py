@@ -23,7 +23,7 @@ from disttrace.journal.proc import ROOT, send, who
 from disttrace_viewer.companion.command import Commands
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.pulse import Pulse
-from disttrace_viewer.companion.service import Order
+from disttrace_viewer.companion.service import Order, stay_s
 from disttrace_viewer.otlp.follow.tail import Tail
 
 _SOON_S = 1.0
@@ -126,20 +126,22 @@ class Watch:
 
     def finish(self) -> None:
         """Leave nothing behind here; elsewhere others may wait for those who failed here."""
+        leave_s = _LEAVE_S
         if any(_has_failed(os.path.join(self._order.directory, base)) for base in self._gone):
             if self._verdicts is None:
                 self._verdicts = _start(self._order)
             self._tell_child(b"farewell\n")
-        if self._verdicts is not None:
-            self._end(self._verdicts)
+            leave_s += stay_s(self._order.stall_s)
         self._commands.finish()
-        if self._file is not None:
+        if self._file is not None:  # now: the next job of this name has one of that name
             os.close(self._file)
             try:
                 if fmt.is_own(self._path):
                     os.unlink(self._path)
             except OSError:
                 pass  # the folder is gone
+        if self._verdicts is not None:
+            self._end(self._verdicts, leave_s)
 
     # -- verdicts ----------------------------------------------------------------------------
 
@@ -161,12 +163,12 @@ class Watch:
             return False
         return True
 
-    def _end(self, child: subprocess.Popen[bytes]) -> None:
-        """Give it time to take its keys out of the job's store."""
+    def _end(self, child: subprocess.Popen[bytes], leave_s: float) -> None:
+        """Give it time to take its leave of other hosts."""
         assert child.stdin is not None
         try:
             child.stdin.close()
-            child.wait(_LEAVE_S)
+            child.wait(leave_s)
         except (OSError, subprocess.TimeoutExpired):
             child.kill()
             child.wait()

@@ -1,0 +1,1 @@
+"""How companions of several hosts talk: messages, conversations, who meets where, and who leads."""

@@ -1,0 +1,115 @@
+"""Who leads, decided at one place: order decides, not speed, and each lead has a term of its own.
+
+The lowest order that has joined leads. Another one does only when that one has left, cannot speak
+or rests, or was seen and has then been silent for ``PATIENCE_S``. Whoever wants to speak asks first
+whether its term is still the one that counts, so of each term there is at most one voice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PATIENCE_S = 4.0
+FIRST_S = 1.5
+"""So long the lowest order has to begin to lead, before the next ones may."""
+STEP_S, MOST_STEPS = 0.2, 10
+"""The second one may after that, the third one later by a step, and so on."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One that joined; ``heard`` when it last said anything, ``lost`` whether it is cut off."""
+
+    order: int
+    heard: float
+    mute: bool = False
+    rests: bool = False
+    lost: bool = False
+    silent: bool = False
+    """It led, and was not heard for too long."""
+
+
+class Coordinator:
+    """The members of a meeting, and the one that leads."""
+
+    def __init__(self, term: int, now: float) -> None:
+        self.term = term
+        """The newest one; also of former meetings."""
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self._vacant_since = now
+
+    def join(self, one: str, order: int, now: float, *, term: int = 0) -> None:
+        """One more member, which knows of terms up to ``term``."""
+        known = self.members.get(one)
+        self.members[one] = Member(order, now)
+        if known is not None:
+            self.members[one].mute, self.members[one].rests = known.mute, known.rests
+        if term > self.term:  # of another part of the job that was cut off: neither lead counts
+            self.term = term
+            self._vacate(now)
+
+    def heard(self, one: str, now: float) -> None:
+        """It lives."""
+        if (member := self.members.get(one)) is not None:
+            member.heard, member.silent = now, False
+
+    def lost(self, one: str, now: float) -> None:
+        """It is cut off: if it leads, it may be back before it is taken for gone."""
+        if one == self.leader:
+            self.members[one].lost = True
+        else:
+            self.leave(one, now)
+
+    def leave(self, one: str, now: float) -> None:
+        """It needs nobody any more."""
+        self.members.pop(one, None)
+        if one == self.leader:
+            self._vacate(now)
+
+    def change(self, one: str, now: float, *, mute: bool, rests: bool) -> None:
+        """It cannot speak, or needs nobody for now: another one has to lead then."""
+        if (member := self.members.get(one)) is None:
+            return
+        member.mute, member.rests = mute, rests
+        if one == self.leader and (mute or rests):
+            self._vacate(now)
+
+    def claim(self, one: str, now: float) -> int | None:
+        """The term in which it leads, or None."""
+        member = self.members.get(one)
+        if member is None:
+            return None
+        self.heard(one, now)
+        if member.mute or member.rests:
+            return None
+        if self.leader == one:
+            return self.term
+        if self.leader is not None:
+            leader = self.members[self.leader]
+            if now - leader.heard < PATIENCE_S:
+                return None
+            leader.silent = True
+            if leader.lost:
+                del self.members[self.leader]
+            self._vacate(leader.heard)
+        able = {
+            name: other
+            for name, other in self.members.items()
+            if not (other.mute or other.rests or other.silent)
+        }
+        place = sum((m.order, n) < (member.order, one) for n, m in able.items())
+        wait = FIRST_S + STEP_S * min(place, MOST_STEPS) if place else 0.0
+        if now - self._vacant_since < wait:
+            return None
+        self.term += 1
+        self.leader = one
+        return self.term
+
+    def leads(self, one: str, term: int) -> bool:
+        """Whether it may speak: nobody has led since."""
+        return one == self.leader and term == self.term
+
+    def _vacate(self, now: float) -> None:
+        self.leader = None
+        self._vacant_since = now

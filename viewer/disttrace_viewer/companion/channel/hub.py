@@ -1,0 +1,266 @@
+"""The one that listens: members join it, it decides who leads, and passes questions and answers on.
+
+It leads itself or not. A few of the members are its deputies: they listen as well, and all know
+where, so that the others meet there should it go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from disttrace_viewer.companion.channel.coordinator import Coordinator
+from disttrace_viewer.companion.channel.message import Garbled, Message
+from disttrace_viewer.companion.channel.places import Address
+from disttrace_viewer.companion.channel.rounds import (
+    MOST_ANSWER,
+    Answer,
+    Done,
+    Gathered,
+    Rounds,
+    joined,
+)
+
+BEAT_S = 1.5
+CHOOSE_S = 1.0
+"""So long after the first one joined deputies are chosen."""
+MOST_WANTED = 64
+MOST_LEFT = 4_096
+"""So many hosts may leave something behind."""
+
+Asked = Callable[[int, tuple[str, ...], bool], None]
+"""Called with the number of a round, the processes wanted (none: all), and whether whoever asks has
+shown that it is of our job.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Deputy:
+    """A member that listens too."""
+
+    name: str
+    address: Address
+
+
+@dataclass(slots=True)
+class _Guest:
+    name: str
+    order: int
+    known: bool
+    peer: str
+    asked_to_stand: bool = False
+    address: Address | None = None
+
+
+class Hub:
+    """Members by the stream on which they are. ``say`` sends a message on a stream."""
+
+    def __init__(
+        self,
+        me: str,
+        order: int,
+        say: Callable[[int, Message], None],
+        asked: Asked,
+        public: Callable[[bytes], bytes],
+        *,
+        term: int,
+        now: float,
+    ) -> None:
+        self._me = me
+        self._say = say
+        self._asked = asked
+        self._public = public
+        self._guests: dict[int, _Guest] = {}
+        self._stream_of: dict[str, int] = {}
+        self._due = self._choose_at = now
+        self._deputies: tuple[Deputy, ...] = ()
+        self.coordinator = Coordinator(term, now)
+        self.rounds = Rounds()
+        self.coordinator.join(me, order, now)
+
+    @property
+    def guests(self) -> int:
+        """How many have joined."""
+        return len(self._guests)
+
+    # -- what is heard -----------------------------------------------------------------------
+
+    def heard(self, stream: int, message: Message, now: float, *, known: bool, peer: str) -> bool:
+        """Do what a member says. False: it is to be let go. Raises Garbled."""
+        if message.kind == "left":
+            answer = Answer(f"left {message.text('id')}", known, message.body)
+            self.rounds.left(answer, MOST_LEFT)
+            self._say(stream, Message("kept"))
+            return True
+        if message.kind == "join":
+            return self._join(stream, message, now, known=known, peer=peer)
+        guest = self._guests.get(stream)
+        if guest is None:
+            raise Garbled("it has not joined")
+        self.coordinator.heard(guest.name, now)
+        if message.kind == "answer":
+            answer = Answer(guest.name, known, message.body)
+            self.rounds.answered(message.number("round"), answer)
+            self.rounds.turn(now)
+        elif message.kind == "gather":
+            self._gather(stream, guest, message, now)
+        elif message.kind == "confirm":
+            leads = self.coordinator.leads(guest.name, message.number("term"))
+            self._say(stream, Message("confirmed", {"n": message.number("n"), "leads": leads}))
+        elif message.kind == "stance":
+            mute, rests = message.flag("mute"), message.flag("rests")
+            self.coordinator.change(guest.name, now, mute=mute, rests=rests)
+        elif message.kind == "stands" and guest.asked_to_stand:
+            guest.address = (peer, message.number("port"))
+            self._tell_deputies()
+        elif message.kind == "leave":
+            self._guests.pop(stream)
+            self._forget(guest)
+            self.coordinator.leave(guest.name, now)
+            return False
+        elif message.kind != "beat":
+            raise Garbled("nothing that anybody says")
+        return True
+
+    def lost(self, stream: int, now: float) -> None:
+        """A stream is cut off."""
+        guest = self._guests.pop(stream, None)
+        if guest is not None:
+            self._forget(guest)
+            self.coordinator.lost(guest.name, now)
+
+    def turn(self, now: float) -> None:
+        """Beat, see that there are deputies, and that a round ends."""
+        self.coordinator.heard(self._me, now)
+        self.rounds.turn(now)
+        if now >= self._due:
+            self._due = now + BEAT_S
+            for stream in [*self._guests]:
+                self._say(stream, Message("beat", {"term": self.coordinator.term}))
+            if now >= self._choose_at:
+                self._choose()
+
+    def due(self) -> float:
+        """When ``turn`` has something to do at the latest."""
+        return self._due
+
+    # -- what is asked here, of this one or of a member ----------------------------------------
+
+    def gather(self, wanted: Sequence[str], now: float, done: Done) -> None:
+        """Ask all members, if this one leads."""
+        term = self.coordinator.claim(self._me, now)
+        if term is None:
+            done(None)
+            return
+        others = {g.name for g in self._guests.values()}
+        self._ask(wanted, others, term, now, done)
+
+    def _gather(self, stream: int, guest: _Guest, message: Message, now: float) -> None:
+        number = message.number("n")
+        wanted = [str(one)[:64] for one in message.items("wanted", MOST_WANTED)]
+        term = self.coordinator.claim(guest.name, now)
+        if term is None:
+            self._say(stream, Message("refused", {"n": number}))
+            return
+
+        def done(gathered: Gathered | None) -> None:
+            if gathered is None or stream not in self._guests:
+                self._say(stream, Message("refused", {"n": number}))
+                return
+            answers = gathered.answers
+            if not guest.known:
+                answers = tuple(Answer(a.sender, a.known, self._public(a.data)) for a in answers)
+            fields = {"n": number, "term": gathered.term}
+            self._say(stream, Message("gathered", fields, joined(answers)))
+
+        others = {g.name for g in self._guests.values() if g is not guest} | {self._me}
+        self._ask(wanted, others, term, now, done)
+
+    def _ask(
+        self, wanted: Sequence[str], others: set[str], term: int, now: float, done: Done
+    ) -> None:
+        self.rounds.call(wanted, others, term, now, done)
+        fields: dict[str, Any] = {"round": self.rounds.number, "wanted": list(wanted)}
+        question = Message("ask", fields)
+        for name in others:
+            if name in self._stream_of:
+                self._say(self._stream_of[name], question)
+        if self._me in others:
+            self._asked(self.rounds.number, tuple(wanted), True)
+        self.rounds.turn(now)
+
+    # -- members -----------------------------------------------------------------------------
+
+    def _join(self, stream: int, message: Message, now: float, *, known: bool, peer: str) -> bool:
+        name, order, term = message.text("id", 64), message.number("order"), message.number("term")
+        if message.flag("probe"):
+            self._say(stream, Message("welcome", {"term": self.coordinator.term}))
+            return True
+        former = self._guests.get(self._stream_of.get(name, stream))
+        if name == self._me or (former and (former.peer, former.known) != (peer, known)):
+            self._say(stream, Message("busy"))  # till its former stream is seen to be cut off
+            return False
+        if former is not None:
+            self._guests.pop(self._stream_of[name])
+        self._guests[stream] = _Guest(name, order, known, peer)
+        self._stream_of[name] = stream
+        if len(self._guests) == 1:
+            self._choose_at = now + CHOOSE_S
+        self.coordinator.join(name, order, now, term=term)
+        mute, rests = message.flag("mute"), message.flag("rests")
+        self.coordinator.change(name, now, mute=mute, rests=rests)
+        welcome = {"term": self.coordinator.term, "most": MOST_ANSWER}
+        self._say(stream, Message("welcome", welcome))
+        self._say(stream, self._deputies_message())
+        return True
+
+    def _forget(self, guest: _Guest) -> None:
+        self._stream_of.pop(guest.name, None)
+        self.rounds.forget(guest.name)
+        if guest.address is not None:
+            self._tell_deputies()
+
+    def _choose(self) -> None:
+        """Of all members the first, one in the middle, the last and the second: a network that
+        falls apart leaves one in most of its parts.
+        """
+        ordered = sorted(self._guests.items(), key=lambda item: (item[1].order, item[1].name))
+        count = len(ordered)
+        standing = sum(guest.asked_to_stand for _, guest in ordered)
+        for place in dict.fromkeys((0, count // 2, count - 1, 1)):
+            if standing < MOST_DEPUTIES and 0 <= place < count:
+                stream, guest = ordered[place]
+                if not guest.asked_to_stand:
+                    guest.asked_to_stand = True
+                    standing += 1
+                    self._say(stream, Message("stand"))
+
+    def _tell_deputies(self) -> None:
+        ordered = sorted(self._guests.values(), key=lambda guest: (guest.order, guest.name))
+        found = tuple(Deputy(g.name, g.address) for g in ordered if g.address is not None)
+        if found != self._deputies:
+            self._deputies = found
+            message = self._deputies_message()
+            for stream in [*self._guests]:
+                self._say(stream, message)
+
+    def _deputies_message(self) -> Message:
+        rows = [[one.name, *one.address] for one in self._deputies]
+        return Message("deputies", {"who": rows})
+
+
+MOST_DEPUTIES = 4
+
+
+def deputies_of(message: Message) -> tuple[Deputy, ...]:
+    """The deputies that a hub names. Raises Garbled."""
+    found = []
+    for row in message.items("who", MOST_DEPUTIES):
+        if not (isinstance(row, list) and [type(v) for v in row] == [str, str, int]):
+            raise Garbled("no deputy")
+        name, host, port = row
+        if len(name) > 64 or len(host) > 64 or not 0 < port < 1 << 16:
+            raise Garbled("no deputy")
+        found.append(Deputy(name, (host, port)))
+    return tuple(found)

@@ -1,0 +1,163 @@
+"""A round: all members are asked, and what they answer is gathered within bounds and a time."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from disttrace_viewer.companion.channel.message import Garbled
+
+ANSWER_S = 1.5
+WHOLE_S = 5.0
+"""So long one waits for what takes reading whole journals."""
+LATE_ROUNDS = 2
+MOST_ANSWER = 4 << 20
+MOST_ROUND = 128 << 20
+"""Bytes of an answer, and of all answers together; a state has about two thousand."""
+_PIECE = struct.Struct("!BBI")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one member told of its processes; ``known``: it has shown that it is of our job."""
+
+    sender: str
+    known: bool
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """What all told in a round, and the term in which its caller led."""
+
+    term: int
+    answers: tuple[Answer, ...]
+
+
+Done = Callable[[Gathered | None], None]
+
+
+class Rounds:
+    """The round that is called, and what is known of former ones."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.wanted: tuple[str, ...] = ()
+        self._done: Done | None = None
+        self._term = 0
+        self._until = 0.0
+        self._expected: set[str] = set()
+        self._found: dict[str, Answer] = {}
+        self._newest: dict[str, tuple[int, Answer]] = {}
+        self._silent: set[str] = set()
+        self._left: dict[str, Answer] = {}
+
+    @property
+    def asks(self) -> bool:
+        """Whether a round is called and not over."""
+        return self._done is not None
+
+    def call(
+        self, wanted: Sequence[str], whom: Iterable[str], term: int, now: float, done: Done
+    ) -> None:
+        """Begin one; one that was not over is."""
+        self.close()
+        self.number += 1
+        self.wanted = tuple(wanted)
+        self._done, self._term = done, term
+        self._until = now + (WHOLE_S if wanted else ANSWER_S)
+        self._found = {}
+        self._expected = set(whom)
+
+    def answered(self, number: int, answer: Answer) -> None:
+        """An answer came. One to an earlier round counts where all are asked for all: on a host
+        with much to do it may be late every time. One that goes beyond the bounds does not.
+        """
+        if not self.number - LATE_ROUNDS <= number <= self.number:
+            return
+        kept = [*(one for _, one in self._newest.values()), *self._found.values()]
+        if sum(len(one.data) for one in kept) + len(answer.data) > 2 * MOST_ROUND:
+            return
+        if self.asks and self.wanted:
+            if number == self.number and answer.sender in self._expected:
+                self._found[answer.sender] = answer
+        else:
+            self._newest[answer.sender] = (number, answer)
+            if number == self.number:
+                self._found[answer.sender] = answer
+        self._silent.discard(answer.sender)
+
+    def left(self, answer: Answer, most: int) -> None:
+        """What a host whose processes failed leaves behind."""
+        if len(self._left) < most:
+            self._left[answer.sender] = answer
+
+    def forget(self, one: str) -> None:
+        """It is not a member any more."""
+        self._expected.discard(one)
+        self._newest.pop(one, None)
+        self._found.pop(one, None)
+        self._silent.discard(one)
+
+    def turn(self, now: float) -> None:
+        """See whether the round is over."""
+        if self._done is None:
+            return
+        missing = self._expected - self._found.keys()
+        if missing - self._silent and now < self._until:
+            return
+        if not self.wanted:
+            for one in missing:
+                number, answer = self._newest.get(one, (-1, None))
+                if answer is not None and number >= self.number - LATE_ROUNDS:
+                    self._found[one] = answer
+            self._silent |= missing  # nobody waits for them again till they say something
+        self._over()
+
+    def close(self) -> None:
+        """Nobody waits for the round any more."""
+        if self._done is not None:
+            done, self._done = self._done, None
+            done(None)
+
+    def _over(self) -> None:
+        assert self._done is not None
+        told = [*self._found.values()]
+        if not self.wanted:
+            told += self._left.values()
+        answers, total = [], 0
+        for answer in told:
+            total += len(answer.data)
+            if total <= MOST_ROUND:
+                answers.append(answer)
+        done, self._done = self._done, None
+        self.wanted = ()
+        done(Gathered(self._term, tuple(answers)))
+
+
+def joined(answers: Iterable[Answer]) -> bytes:
+    """Answers as one body."""
+    pieces = []
+    for answer in answers:
+        name = answer.sender.encode()
+        pieces += [_PIECE.pack(answer.known, len(name), len(answer.data)), name, answer.data]
+    return b"".join(pieces)
+
+
+def parted(body: bytes) -> tuple[Answer, ...]:
+    """The answers of a body. Raises Garbled."""
+    found, at = [], 0
+    try:
+        while at < len(body):
+            known, name, size = _PIECE.unpack_from(body, at)
+            at += _PIECE.size
+            if at + name + size > len(body):
+                raise Garbled("an answer that is cut")
+            sender = body[at : at + name].decode()
+            at += name
+            found.append(Answer(sender, bool(known), body[at : at + size]))
+            at += size
+    except (struct.error, UnicodeDecodeError) as error:
+        raise Garbled("no answers") from error
+    return tuple(found)

@@ -1,0 +1,429 @@
+"""A companion's place in the meeting: it looks for the hub, joins it, or is it.
+
+Phases of the search: the ports on the store's host; where that is this host, to listen there; then
+the deputies of a hub that went, in their order, up to oneself. Whoever finds nobody is alone, says
+what it knows by itself, and looks again later. No clock and no socket of its own: see
+``transport.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from disttrace_viewer.companion.channel.conversation import Conversation
+from disttrace_viewer.companion.channel.guest import Confirmed, Guest
+from disttrace_viewer.companion.channel.hub import Asked, Deputy, Hub
+from disttrace_viewer.companion.channel.message import Garbled, Message
+from disttrace_viewer.companion.channel.places import Address
+from disttrace_viewer.companion.channel.rounds import MOST_ANSWER, Answer, Done
+from disttrace_viewer.companion.channel.transport import Transport
+
+IDLE, SEEKING, GUEST, HUB, ALONE = "idle", "seeking", "guest", "hub", "alone"
+SEEK_S, SEEK_AGAIN_S = 2.0, 1.0
+"""So long a phase may take; where a hub was there before and does not answer."""
+BUSY_S, MOST_BUSY = 0.5, 12
+"""A deputy that still hears the hub is asked again after so long, and so often."""
+TAKEN_S, TAKEN_TIMES = 0.2, 3
+LATER_S = 2.0
+HEAL_S = 5.0
+"""So often a deputy that took over looks whether those before it are back."""
+MOST_STREAMS = 20_000
+MOST_GREETING = 16
+"""From one address at a time: streams that have not greeted yet."""
+MOST_UNKNOWN = 256
+"""Streams from one address that have not shown that they are of our job."""
+
+
+@dataclass(slots=True)
+class _Stream:
+    talk: Conversation
+    peer: str
+    called: bool
+    """They called us."""
+    known: bool = False
+
+
+class Station:
+    """See above. ``asked`` is told what others want to know, for ``answer`` to tell them;
+    ``public`` takes from an answer what only those may see who have shown that they are of our job.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        transport: Transport,
+        asked: Asked,
+        public: Callable[[bytes], bytes],
+        *,
+        secret: bytes | None,
+    ) -> None:
+        self._me = me
+        self._transport = transport
+        self._asked = asked
+        self._public = public
+        self._secret = secret
+        self._job = ""
+        self._order = 0
+        self._mute = self._rests = False
+        self._places: tuple[Address, ...] = ()
+        self._listen_at: tuple[Address, ...] = ()
+        self._streams: dict[int, _Stream] = {}
+        self._calls: set[int] = set()
+        """Streams of the phase, or of the look whether those before us are back."""
+        self._phases: list[tuple[Address, ...] | None] = []
+        self._phase_until = self._again_at = 0.0
+        self._busy = 0
+        self._met = self._stood = False
+        self._taken = self._taken_times = 0
+        """Ports of ours that are other programs', and how often the next one was not to be had."""
+        self._hub_stream = -1
+        self._deputies: tuple[Deputy, ...] = ()
+        self._term = 0
+        self._left: bytes | None = None
+        self._leaving = False
+        self.state = IDLE
+        self.handed_over = False
+        """Whether what is left behind was taken."""
+        self.hub: Hub | None = None
+        self.guest: Guest | None = None
+
+    # -- what is asked of it -------------------------------------------------------------------
+
+    def meet(
+        self, job: str, places: Sequence[Address], listen_at: Sequence[Address], order: int
+    ) -> None:
+        """Look for the others at ``places``; ``listen_at``: the same, where they are ours."""
+        self._order = order
+        self._leaving = False
+        if self.state != IDLE:
+            return
+        self._job, self._places, self._listen_at = job, tuple(places), tuple(listen_at)
+        self._seek(again=False)
+
+    def leave_behind(self, data: bytes) -> None:
+        """Have this kept by the hub, in place of joining it."""
+        self._left = data
+
+    def stance(self, *, mute: bool, rests: bool) -> None:
+        """Say whether our processes cannot speak, and whether we need nobody for now."""
+        if (mute, rests) == (self._mute, self._rests):
+            return
+        self._mute, self._rests = mute, rests
+        if self.hub is not None:
+            self.hub.coordinator.change(self._me, self._now, mute=mute, rests=rests)
+        elif self.guest is not None:
+            self.guest.leads = self.guest.leads and not (mute or rests)
+            self._say(self._hub_stream, Message("stance", {"mute": mute, "rests": rests}))
+
+    def gather(self, wanted: Sequence[str], done: Done) -> None:
+        """Ask all others, if it is for us to lead; ``done`` gets None where it is not."""
+        if self.hub is not None:
+            self.hub.gather(wanted, self._now, done)
+        elif self.guest is not None:
+            self.guest.gather(wanted, self._now, done)
+            self._streams[self._hub_stream].talk.most_body = self.guest.most_body
+        else:
+            done(None)
+
+    def confirm(self, term: int, done: Confirmed) -> None:
+        """Ask whether that term still counts."""
+        if self.hub is not None:
+            done(self.hub.coordinator.leads(self._me, term))
+        elif self.guest is not None:
+            self.guest.confirm(term, self._now, done)
+        else:
+            done(False)
+
+    def answer(self, number: int, data: bytes) -> None:
+        """What is told in a round."""
+        if len(data) > MOST_ANSWER:
+            return
+        if self.hub is not None:
+            self.hub.rounds.answered(number, Answer(self._me, True, data))
+            self.hub.rounds.turn(self._now)
+        elif self.guest is not None:
+            self._say(self._hub_stream, Message("answer", {"round": number}, data))
+
+    def leave(self, *, at_once: bool) -> None:
+        """We need nobody any more. A hub stays while it has members, unless ``at_once``."""
+        if self.hub is not None and self.hub.guests and not at_once:
+            self._leaving = True
+            self.stance(mute=self._mute, rests=True)
+            return
+        if self.guest is not None:
+            self._say(self._hub_stream, Message("leave"))
+        self._close_all()
+        self._transport.unlisten()
+        self._met = self._stood = self._leaving = self._mute = self._rests = False
+        self._deputies = ()
+        self._taken = self._taken_times = 0
+        self.state = IDLE
+
+    # -- what the transport tells --------------------------------------------------------------
+
+    def accepted(self, stream: int) -> None:
+        """Somebody called."""
+        peer = self._transport.peer(stream)
+        alike = [s for s in self._streams.values() if s.peer == peer and s.called]
+        greeting = sum(not one.talk.ready for one in alike)
+        unknown = sum(not one.known for one in alike)
+        if (
+            len(self._streams) >= MOST_STREAMS
+            or greeting >= MOST_GREETING
+            or unknown >= MOST_UNKNOWN
+        ):
+            self._transport.close(stream)
+            return
+        talk = Conversation(self._job, self._secret, listens=True, now=self._now)
+        self._streams[stream] = _Stream(talk, peer, called=True)
+        self._transport.send(stream, talk.greeting())
+
+    def opened(self, stream: int) -> None:
+        """Whom we called is there."""
+        if stream in self._streams:
+            self._streams[stream].peer = self._transport.peer(stream)
+
+    def received(self, stream: int, data: bytes) -> None:
+        """Bytes came. Whoever sends what is wrong is let go, and nobody else is."""
+        one = self._streams.get(stream)
+        if one is None:
+            return
+        was_ready = one.talk.ready
+        try:
+            messages, answer = one.talk.heard(data, self._now)
+            if answer:
+                self._transport.send(stream, answer)
+            if one.talk.ready and not was_ready:
+                one.known = one.talk.proved or self._transport.is_ours(stream)
+                one.talk.most_body = MOST_ANSWER if one.called else 0
+                if not one.called:
+                    self._greeted(stream)
+            for message in messages:
+                if self._streams.get(stream) is one:
+                    self._heard(stream, one, message)
+        except (Garbled, KeyError):
+            self._drop(stream)
+
+    def closed(self, stream: int) -> None:
+        """The other one is gone, or was never there."""
+        if self._streams.pop(stream, None) is not None:
+            self._lost(stream)
+
+    def tick(self) -> None:
+        """Do what is due."""
+        now = self._now
+        for stream in [s for s, one in self._streams.items() if one.talk.overdue(now)]:
+            self._drop(stream)
+        if self.state == SEEKING:
+            if self._again_at and now >= self._again_at:
+                self._again_at = 0.0
+                self._call()
+            elif not self._again_at and now >= self._phase_until:
+                self._next_phase()
+        elif self.state == ALONE and now >= self._again_at:
+            self._seek(again=self._met)
+        elif self.guest is not None:
+            if not self.guest.turn(now):
+                self._drop(self._hub_stream)
+        elif self.hub is not None:
+            self.hub.turn(now)
+            if self._leaving and not self.hub.guests:
+                self.leave(at_once=True)
+            elif self._stood and now >= self._again_at:
+                self._again_at = now + HEAL_S
+                self._close_calls()
+                self._open_calls([*self._places, *(d.address for d in self._before_us())])
+
+    # -- messages ------------------------------------------------------------------------------
+
+    def _heard(self, stream: int, one: _Stream, message: Message) -> None:
+        now = self._now
+        if one.called:
+            if self.hub is None:
+                self._say(stream, Message("busy"))
+            elif not self.hub.heard(stream, message, now, known=one.known, peer=one.peer):
+                self._drop(stream)
+        elif stream == self._hub_stream and self.guest is not None:
+            if message.kind == "stand":
+                self._stand(stream)
+                return
+            self.guest.heard(message, now, known=one.known)
+            if stream in self._streams and self.guest is not None:
+                one.talk.most_body = self.guest.most_body
+                self._term = max(self._term, self.guest.term)
+                self._deputies = self.guest.deputies or self._deputies
+        elif message.kind == "busy":
+            self._drop(stream)
+            if self.state == SEEKING and self._busy < MOST_BUSY:
+                self._busy += 1
+                self._close_calls()
+                self._again_at = now + BUSY_S
+        elif message.kind == "kept":
+            self.handed_over = True
+            self.leave(at_once=True)
+        elif message.kind == "welcome":
+            self._welcome(stream, one, message)
+        else:
+            raise Garbled("nothing that was asked")
+
+    def _greeted(self, stream: int) -> None:
+        if self._left is not None:
+            self._streams[stream].talk.most_body = 0
+            self._say(stream, Message("left", {"id": self._me}, self._left))
+            return
+        fields = {"id": self._me, "order": self._order, "term": self._term}
+        if self.hub is not None:
+            fields["probe"] = True
+        self._say(stream, Message("join", {**fields, "mute": self._mute, "rests": self._rests}))
+
+    def _welcome(self, stream: int, one: _Stream, message: Message) -> None:
+        self._term = max(self._term, message.number("term"))
+        if self.hub is not None:  # one before us is back
+            self._end_hub()
+            self._seek(again=False)
+            return
+        self._calls.discard(stream)
+        self._close_calls()
+        self._hub_stream = stream
+        self.guest = Guest(lambda m: self._say(self._hub_stream, m), self._asked, self._now)
+        one.talk.most_body = self.guest.most_body
+        self.state = GUEST
+        self._met = True
+        self._busy = 0
+
+    def _stand(self, stream: int) -> None:
+        at = self._transport.listen((self._transport.own(stream), 0))
+        if at is not None:
+            self._say(stream, Message("stands", {"port": at[1]}))
+
+    def _say(self, stream: int, message: Message) -> None:
+        one = self._streams.get(stream)
+        if one is not None:
+            self._transport.send(stream, one.talk.said(message))
+
+    # -- the search ----------------------------------------------------------------------------
+
+    def _before_us(self) -> list[Deputy]:
+        names = [one.name for one in self._deputies]
+        return list(self._deputies[: names.index(self._me)] if self._me in names else ())
+
+    def _seek(self, *, again: bool) -> None:
+        self.state = SEEKING
+        self._busy = 0
+        self._phases = [self._places]
+        if self._listen_at:
+            self._phases.append(None)
+        elif again:
+            for deputy in self._deputies:
+                mine = deputy.name == self._me
+                self._phases.append(None if mine else (deputy.address,))
+                if mine:
+                    break
+        self._call()
+
+    def _call(self) -> None:
+        """Begin the phase that is first in line."""
+        self._close_calls()
+        if not self._phases:
+            self.state = ALONE
+            self._again_at = self._now + LATER_S
+            return
+        addresses = self._phases[0]
+        if addresses is None:
+            self._become_hub()
+            return
+        self._phase_until = self._now + (SEEK_AGAIN_S if self._met else SEEK_S)
+        self._open_calls(addresses)
+
+    def _open_calls(self, addresses: Sequence[Address]) -> None:
+        for address in addresses:
+            stream = self._transport.connect(address)
+            talk = Conversation(self._job, self._secret, listens=False, now=self._now)
+            self._streams[stream] = _Stream(talk, address[0], called=False)
+            self._calls.add(stream)
+
+    def _next_phase(self) -> None:
+        self._phases.pop(0)
+        self._busy = 0
+        self._call()
+
+    def _become_hub(self) -> None:
+        self._stood = not self._listen_at
+        now = self._now
+        for place, address in enumerate(self._listen_at):
+            if self._transport.listen(address) is not None:
+                break
+            if place == self._taken:
+                # Whose port it is has time to say that it is one of ours, before the next is taken.
+                self._again_at = now + TAKEN_S
+                self._taken_times += 1
+                if self._taken_times >= TAKEN_TIMES:
+                    self._taken, self._taken_times = place + 1, 0
+                self._phases = [self._places, None]
+                return
+        else:
+            if not self._stood:
+                self._next_phase()
+                return
+        self.hub = Hub(
+            self._me, self._order, self._say, self._asked, self._public, term=self._term, now=now
+        )
+        self.hub.coordinator.change(self._me, now, mute=self._mute, rests=self._rests)
+        if self._left is not None:
+            self.hub.rounds.left(Answer(f"left {self._me}", True, self._left), 1)
+        self.state = HUB
+        self._again_at = now + HEAL_S
+        self._met = True
+
+    # -- ends ----------------------------------------------------------------------------------
+
+    def _drop(self, stream: int) -> None:
+        if self._streams.pop(stream, None) is not None:
+            self._transport.close(stream)
+            self._lost(stream)
+
+    def _lost(self, stream: int) -> None:
+        if self.hub is not None:
+            self.hub.lost(stream, self._now)
+        if stream in self._calls:
+            self._calls.discard(stream)
+            if self.state == SEEKING and not self._calls and not self._again_at:
+                self._phase_until = self._now  # all have refused: no need to wait
+        elif stream == self._hub_stream and self.guest is not None:
+            guest, self.guest = self.guest, None
+            self._hub_stream = -1
+            guest.close()
+            self._seek(again=True)
+
+    def _close_calls(self) -> None:
+        for stream in [*self._calls]:
+            self._streams.pop(stream, None)
+            self._transport.close(stream)
+        self._calls.clear()
+
+    def _end_hub(self) -> None:
+        hub, self.hub = self.hub, None
+        if hub is not None:
+            self._term = max(self._term, hub.coordinator.term)
+            hub.rounds.close()
+        for stream, one in [*self._streams.items()]:
+            if one.called:
+                self._streams.pop(stream)
+                self._transport.close(stream)
+
+    def _close_all(self) -> None:
+        guest, self.guest = self.guest, None
+        if guest is not None:
+            guest.close()
+        self._end_hub()
+        self._close_calls()
+        for stream in [*self._streams]:
+            self._transport.close(stream)
+        self._streams.clear()
+        self._hub_stream = -1
+        self._again_at = 0.0
+
+    @property
+    def _now(self) -> float:
+        return self._transport.now()
