@@ -12,6 +12,9 @@ from dataclasses import dataclass
 PATIENCE_S = 4.0
 FIRST_S = 1.5
 """So long the lowest order has to begin to lead, before the next ones may."""
+GATHER_S = 1.5
+"""So long nobody leads after a meeting began, or two became one: others are about to come."""
+PLACES = 8
 STEP_S, MOST_STEPS = 0.2, 10
 """The second one may after that, the third one later by a step, and so on."""
 
@@ -32,12 +35,18 @@ class Member:
 class Coordinator:
     """The members of a meeting, and the one that leads."""
 
-    def __init__(self, term: int, now: float) -> None:
+    def __init__(self, term: int, place: int, now: float) -> None:
+        """``term``: the newest of former meetings; ``place``: of the one that decides among those
+        that may, from 0. Where the network has fallen apart several do, so each gives terms that
+        no other one gives.
+        """
         self.term = term
-        """The newest one; also of former meetings."""
+        self._place = place
+        self._open_at = now + GATHER_S
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
-        self._vacant_since = now
+        self._claimed_since: float | None = None
+        """When the first one wanted to lead, since nobody does."""
 
     def join(self, one: str, order: int, now: float, *, term: int = 0) -> None:
         """One more member, which knows of terms up to ``term``."""
@@ -47,33 +56,34 @@ class Coordinator:
             self.members[one].mute, self.members[one].rests = known.mute, known.rests
         if term > self.term:  # of another part of the job that was cut off: neither lead counts
             self.term = term
-            self._vacate(now)
+            self._open_at = now + GATHER_S
+            self._vacate()
 
     def heard(self, one: str, now: float) -> None:
         """It lives."""
         if (member := self.members.get(one)) is not None:
             member.heard, member.silent = now, False
 
-    def lost(self, one: str, now: float) -> None:
+    def lost(self, one: str) -> None:
         """It is cut off: if it leads, it may be back before it is taken for gone."""
         if one == self.leader:
             self.members[one].lost = True
         else:
-            self.leave(one, now)
+            self.leave(one)
 
-    def leave(self, one: str, now: float) -> None:
+    def leave(self, one: str) -> None:
         """It needs nobody any more."""
         self.members.pop(one, None)
         if one == self.leader:
-            self._vacate(now)
+            self._vacate()
 
-    def change(self, one: str, now: float, *, mute: bool, rests: bool) -> None:
+    def change(self, one: str, *, mute: bool, rests: bool) -> None:
         """It cannot speak, or needs nobody for now: another one has to lead then."""
         if (member := self.members.get(one)) is None:
             return
         member.mute, member.rests = mute, rests
         if one == self.leader and (mute or rests):
-            self._vacate(now)
+            self._vacate()
 
     def claim(self, one: str, now: float) -> int | None:
         """The term in which it leads, or None."""
@@ -81,7 +91,7 @@ class Coordinator:
         if member is None:
             return None
         self.heard(one, now)
-        if member.mute or member.rests:
+        if member.mute or member.rests or now < self._open_at:
             return None
         if self.leader == one:
             return self.term
@@ -92,7 +102,7 @@ class Coordinator:
             leader.silent = True
             if leader.lost:
                 del self.members[self.leader]
-            self._vacate(leader.heard)
+            self._vacate()
         able = {
             name: other
             for name, other in self.members.items()
@@ -100,9 +110,11 @@ class Coordinator:
         }
         place = sum((m.order, n) < (member.order, one) for n, m in able.items())
         wait = FIRST_S + STEP_S * min(place, MOST_STEPS) if place else 0.0
-        if now - self._vacant_since < wait:
+        if self._claimed_since is None:
+            self._claimed_since = now
+        if now - self._claimed_since < wait:
             return None
-        self.term += 1
+        self.term += 1 + (self._place - self.term - 1) % PLACES
         self.leader = one
         return self.term
 
@@ -110,6 +122,5 @@ class Coordinator:
         """Whether it may speak: nobody has led since."""
         return one == self.leader and term == self.term
 
-    def _vacate(self, now: float) -> None:
-        self.leader = None
-        self._vacant_since = now
+    def _vacate(self) -> None:
+        self.leader = self._claimed_since = None

@@ -23,7 +23,7 @@ from disttrace_viewer.companion.channel.rounds import (
 )
 
 BEAT_S = 1.5
-CHOOSE_S = 1.0
+CHOOSE_S = 0.5
 """So long after the first one joined deputies are chosen."""
 MOST_WANTED = 64
 MOST_LEFT = 4_096
@@ -65,6 +65,7 @@ class Hub:
         public: Callable[[bytes], bytes],
         *,
         term: int,
+        place: int,
         now: float,
     ) -> None:
         self._me = me
@@ -75,7 +76,7 @@ class Hub:
         self._stream_of: dict[str, int] = {}
         self._due = self._choose_at = now
         self._deputies: tuple[Deputy, ...] = ()
-        self.coordinator = Coordinator(term, now)
+        self.coordinator = Coordinator(term, place, now)
         self.rounds = Rounds()
         self.coordinator.join(me, order, now)
 
@@ -110,25 +111,25 @@ class Hub:
             self._say(stream, Message("confirmed", {"n": message.number("n"), "leads": leads}))
         elif message.kind == "stance":
             mute, rests = message.flag("mute"), message.flag("rests")
-            self.coordinator.change(guest.name, now, mute=mute, rests=rests)
+            self.coordinator.change(guest.name, mute=mute, rests=rests)
         elif message.kind == "stands" and guest.asked_to_stand:
             guest.address = (peer, message.number("port"))
             self._tell_deputies()
         elif message.kind == "leave":
             self._guests.pop(stream)
             self._forget(guest)
-            self.coordinator.leave(guest.name, now)
+            self.coordinator.leave(guest.name)
             return False
         elif message.kind != "beat":
             raise Garbled("nothing that anybody says")
         return True
 
-    def lost(self, stream: int, now: float) -> None:
+    def lost(self, stream: int) -> None:
         """A stream is cut off."""
         guest = self._guests.pop(stream, None)
         if guest is not None:
             self._forget(guest)
-            self.coordinator.lost(guest.name, now)
+            self.coordinator.lost(guest.name)
 
     def turn(self, now: float) -> None:
         """Beat, see that there are deputies, and that a round ends."""
@@ -209,7 +210,7 @@ class Hub:
             self._choose_at = now + CHOOSE_S
         self.coordinator.join(name, order, now, term=term)
         mute, rests = message.flag("mute"), message.flag("rests")
-        self.coordinator.change(name, now, mute=mute, rests=rests)
+        self.coordinator.change(name, mute=mute, rests=rests)
         welcome = {"term": self.coordinator.term, "most": MOST_ANSWER}
         self._say(stream, Message("welcome", welcome))
         self._say(stream, self._deputies_message())

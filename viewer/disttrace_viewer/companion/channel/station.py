@@ -25,7 +25,7 @@ SEEK_S, SEEK_AGAIN_S = 2.0, 1.0
 BUSY_S, MOST_BUSY = 0.5, 12
 """A deputy that still hears the hub is asked again after so long, and so often."""
 TAKEN_S, TAKEN_TIMES = 0.2, 3
-LATER_S = 2.0
+LATER_S = 1.0
 HEAL_S = 5.0
 """So often a deputy that took over looks whether those before it are back."""
 MOST_STREAMS = 20_000
@@ -111,7 +111,7 @@ class Station:
             return
         self._mute, self._rests = mute, rests
         if self.hub is not None:
-            self.hub.coordinator.change(self._me, self._now, mute=mute, rests=rests)
+            self.hub.coordinator.change(self._me, mute=mute, rests=rests)
         elif self.guest is not None:
             self.guest.leads = self.guest.leads and not (mute or rests)
             self._say(self._hub_stream, Message("stance", {"mute": mute, "rests": rests}))
@@ -367,9 +367,16 @@ class Station:
                 self._next_phase()
                 return
         self.hub = Hub(
-            self._me, self._order, self._say, self._asked, self._public, term=self._term, now=now
+            self._me,
+            self._order,
+            self._say,
+            self._asked,
+            self._public,
+            term=self._term,
+            place=1 + len(self._before_us()) if self._stood else 0,
+            now=now,
         )
-        self.hub.coordinator.change(self._me, now, mute=self._mute, rests=self._rests)
+        self.hub.coordinator.change(self._me, mute=self._mute, rests=self._rests)
         if self._left is not None:
             self.hub.rounds.left(Answer(f"left {self._me}", True, self._left), 1)
         self.state = HUB
@@ -385,7 +392,7 @@ class Station:
 
     def _lost(self, stream: int) -> None:
         if self.hub is not None:
-            self.hub.lost(stream, self._now)
+            self.hub.lost(stream)
         if stream in self._calls:
             self._calls.discard(stream)
             if self.state == SEEKING and not self._calls and not self._again_at:
