@@ -29,7 +29,7 @@ JOB = "a job"
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """A verdict that was said: by whom, when, in which term (0: alone), with so many hosts known."""
+    """A verdict that was said: by whom, when, in which term (0: alone), and how many it knows."""
 
     host: int
     at_s: float

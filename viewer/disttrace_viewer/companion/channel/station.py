@@ -24,7 +24,7 @@ SEEK_S, SEEK_AGAIN_S = 2.0, 1.0
 """So long a phase may take; where a hub was there before and does not answer."""
 BUSY_S, MOST_BUSY = 0.5, 12
 """A deputy that still hears the hub is asked again after so long, and so often."""
-TAKEN_S, TAKEN_TIMES = 0.2, 3
+TAKEN_S, TAKEN_TIMES = 0.2, 2
 LATER_S = 1.0
 HEAL_S = 5.0
 """So often a deputy that took over looks whether those before it are back."""

@@ -1,0 +1,200 @@
+"""What companions tell each other: whom they ask, what is believed, and what strangers are told."""
+
+from __future__ import annotations
+
+import os
+import random
+import zlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.told import addresses, beside, in_public, packed, unpacked
+from disttrace_viewer.companion.verdict import journals, judgeable
+from disttrace_viewer.states.folder import of_journals
+from disttrace_viewer.states.merged import Merged, trace_of
+from support.journals import MS, UNIX_NS, Journal
+from support.scenes import S
+
+
+@pytest.mark.parametrize("agent_pid", [1, 9])
+def test_all_hosts_ask_the_same_store_first(tmp_path: Path, agent_pid: int) -> None:
+    """Whichever journal is read first, and also where no group is there yet; not a dead one's."""
+    agent = Journal(tmp_path / "host", agent_pid, role="agent")
+    worker = Journal(tmp_path / "host", 5, rank=0, world_size=3)
+    alone = Journal(tmp_path / "alone", 7, rank=1, world_size=3)
+    dead = Journal(tmp_path / "host", 3, rank=2, world_size=3)
+    for journal, port in ((agent, 29500), (worker, 1000), (alone, 44031), (dead, 2000)):
+        store = journal.tcp_store(port, host="node1")
+        journal.run(journal.call("store.get", kind="store", store=store), 1, 2)
+    worker.group(worker.tcp_store(44031, host="node1"), default=True, size=3)
+    dead.group(dead.tcp_store(2000, host="node1"), default=True, size=3)
+
+    def asked(host: str) -> list[int]:
+        merged = of_journals(journals(str(tmp_path / host), ""), window=None)
+        alive = [p for p in trace_of(merged)[0].processes if p.pid != 3]
+        return [port for _, port in addresses(merged, alive)]
+
+    assert asked("host")[0] == 44031
+    assert set(asked("host")) == {44031, 29500, 1000}
+    assert asked("alone") == [44031]
+
+
+def test_who_answers_nobody_is_read_beside_us(tmp_path: Path) -> None:
+    """Bare processes draw a job each; those of another store are strangers."""
+    for rank in range(3):
+        port = 29500 if rank < 2 else 29600
+        journal = Journal(tmp_path, job=f"job_{rank}", rank=rank, world_size=2, pid=700 + rank)
+        call = journal.collective(journal.world(port))
+        journal.run(call, t=MS, d=MS, q=1)
+        os.utime(journal.definitions, ns=(UNIX_NS + S, UNIX_NS + S))
+    ours = of_journals([str(p) for p in tmp_path.glob("job_0-*")])
+    (found,) = beside(str(tmp_path), ours, [])
+    assert found["process"]["pid"] == 701
+    assert beside(str(tmp_path), ours, [found]) == []
+    theirs = next(tmp_path.glob("job_1-*.defs.jsonl"))
+    theirs.rename(tmp_path / "elsewhere")
+    theirs.symlink_to(tmp_path / "elsewhere")
+    assert beside(str(tmp_path), ours, []) == []  # nobody's links are followed
+    (tmp_path / "elsewhere").replace(theirs)
+    os.utime(theirs, ns=(UNIX_NS - S, UNIX_NS - S))
+    assert beside(str(tmp_path), ours, []) == []  # it was there before us: another job's
+
+
+SECRETS = ("hunter2", "/home/me", "tenant", "the shard is gone", "loader-thread")
+
+
+def host(tmp_path: Path, rank: int = 1) -> Merged:
+    """The states of a process that holds what is nobody's business."""
+    journal = Journal(
+        tmp_path,
+        rank=rank,
+        world_size=3,
+        pid=700 + rank,
+        keys={"argv": ["train.py", "--token", "hunter2"], "cwd": "/home/me/project"},
+    )
+    world = journal.world(29500)
+    stack = journal.stack(("/home/me/project/train.py", 10, "main"))
+    call = journal.collective(world, stack=stack, args={"name": "tenant", "ranks": [0, 1]})
+    journal.run(call, t=MS, d=MS, q=1)
+    store = journal.tcp_store(29500)
+    get = journal.call("store.get", kind="store", store=store, stack=stack)
+    number = journal.begin(get, t=3 * MS, k="tenant/7/ready")
+    assert number
+    journal.define(
+        "failure", t=4 * MS, type="ValueError", text="the shard is gone", stack=stack, causes=[]
+    )
+    return of_journals([str(path) for path in tmp_path.iterdir()])
+
+
+def answer(data: bytes, sender: str = "b", *, known: bool = True) -> Answer:
+    return Answer(sender, known, data)
+
+
+def told_of(merged: Merged, **changes: Any) -> bytes:
+    """An answer as its host would have packed it, with something changed on its way."""
+    told = orjson.loads(zlib.decompress(packed(merged)))
+    for state in told["states"]:
+        state.update(changes)
+    return zlib.compress(orjson.dumps(told))
+
+
+NOBODY = Merged({})
+
+
+def test_strangers_are_told_numbers_and_places(tmp_path: Path) -> None:
+    """Which operation, where in the code, and how it ended; nothing that anybody wrote."""
+    whole = packed(host(tmp_path))
+    assert all(secret.encode() in zlib.decompress(whole) for secret in SECRETS[:4])
+    for data in (packed(host(tmp_path), whole=False), in_public(whole)):
+        text = zlib.decompress(data)
+        assert not [secret for secret in SECRETS if secret.encode() in text]
+        assert b"train.py" in text
+        assert b"ValueError" in text
+        (state,) = unpacked([answer(data, known=False)], NOBODY).states
+        assert state["process"]["pid"] == 701
+        assert [row[6] for row in state["ops"]][:1] == [1]
+
+
+def test_who_knows_the_words_reads_them(tmp_path: Path) -> None:
+    """Keys and files of our own journals are recognised in what strangers may be told."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    ours, theirs = host(tmp_path / "a", 0), host(tmp_path / "b", 1)
+    (state,) = unpacked([answer(packed(theirs, whole=False))], ours).states
+    assert [row[7] for row in state["ops"] if len(row) > 7 and row[7]] == ["tenant/7/ready"]
+    assert [f[0] for frames in state["numbered"]["stack"].values() for f in frames] == [
+        "/home/me/project/train.py"
+    ]
+
+
+def test_what_is_told_of_our_own_processes_is_not_believed(tmp_path: Path) -> None:
+    """Whoever says it: we have their journals."""
+    ours = host(tmp_path)
+    assert unpacked([answer(packed(ours))], ours).states == ()
+
+
+def test_what_two_tell_of_one_process_is_not_believed(tmp_path: Path) -> None:
+    """Unless one alone has shown that it is of our job. No kernel speaks of others' processes."""
+    data = packed(host(tmp_path))
+    pair = [answer(data, "b", known=False), answer(data, "liar", known=False)]
+    assert unpacked(pair, NOBODY).states == ()
+    one_known = unpacked([answer(data, "b"), pair[1]], NOBODY)
+    assert [*(one_known.senders or {}).values()] == ["b"]
+    told = orjson.loads(zlib.decompress(data))
+    told["seen"] = {"somebody else": [False, -9, None]}
+    assert unpacked([answer(zlib.compress(orjson.dumps(told)))], NOBODY).seen == {}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"garbage",
+        zlib.compress(b"[]"),
+        zlib.compress(b'{"states": {}, "seen": []}'),
+        zlib.compress(b"[" * 100_000),
+        zlib.compress(bytes(80 << 20)),
+    ],
+    ids=["bytes", "list", "tables", "deep", "bomb"],
+)
+def test_what_is_no_answer_costs_its_sender_only(tmp_path: Path, data: bytes) -> None:
+    """The others are heard."""
+    told = unpacked([answer(data, "liar"), answer(packed(host(tmp_path)))], NOBODY)
+    assert [*(told.senders or {}).values()] == ["b"]
+
+
+def test_what_is_believed_can_be_judged(tmp_path: Path) -> None:
+    """Whatever stands in place of any value: a state is whole, or it is left out."""
+    merged = host(tmp_path)
+    (state,) = orjson.loads(zlib.decompress(packed(merged)))["states"]
+    draw = random.Random(7)
+    odd = (None, -1, 1 << 70, 1.5, "x" * 5_000, "\x1b[31m", [], {}, [[]], {"a": 1}, True)
+    refused = 0
+    for _ in range(400):
+        changed = orjson.loads(orjson.dumps(state))
+        where: Any = changed
+        for _ in range(draw.randint(1, 5)):
+            keys = [*where] if isinstance(where, dict) else [*range(len(where))]
+            if not keys:
+                break
+            key = draw.choice(keys)
+            if not isinstance(where[key], (dict, list)) or draw.random() < 0.3:
+                where[key] = draw.choice(odd)
+                break
+            where = where[key]
+        try:
+            text = orjson.dumps({"states": [changed], "seen": {}})
+        except TypeError:
+            continue  # no JSON holds that number
+        told = unpacked([answer(zlib.compress(text))], NOBODY)
+        refused += not told.states
+        assert not told.states or b"\x1b" not in orjson.dumps(
+            told.states[0], option=orjson.OPT_NON_STR_KEYS
+        )
+        if told.states:
+            assert judgeable(answer(zlib.compress(text)))
+            trace_of(Merged({one["id"]: one for one in told.states}))
+    assert 50 < refused < 390
