@@ -17,6 +17,8 @@ from disttrace import redact, switch
 PREFIX = "DISTTRACE_"
 PRIVATE = ("DISTTRACE_PARENT",)
 """Variables of our own making, handed from a traced process to its children."""
+UNRECORDED = ("DISTTRACE_SECRET",)
+"""Variables that are no settings, for settings are recorded: by what companions know each other."""
 
 EXPORTS = ("json", "otlp")
 _NAMES = re.compile(r"[a-z0-9_]+")
@@ -395,10 +397,10 @@ def _refuse_unknown(arguments: Mapping[str, object]) -> None:
 
 
 def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    known = [row.variable for row in SETTINGS]
+    known = [*(row.variable for row in SETTINGS), *PRIVATE, *UNRECORDED]
     sentences = []
     for variable in sorted(environ):
-        if variable.startswith(PREFIX) and variable not in known and variable not in PRIVATE:
+        if variable.startswith(PREFIX) and variable not in known:
             near = _nearest(variable[len(PREFIX) :], [row.name for row in SETTINGS])
             hint = (
                 f"did you mean {PREFIX}{near}?" if near else "`disttrace info` lists the settings."

@@ -1,0 +1,111 @@
+"""Jobs over hosts that share no folder, of which network namespaces are the picture."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.companion.channel import places
+from support import networks
+from support.networks import Host
+from support.processes import ROOT, clean_environ, companions, wait_until
+
+HANG = ROOT / "examples" / "faults" / "slow_loader.py"
+COUNTS = ROOT / "tests" / "reliability" / "counted_keys.py"
+
+
+@pytest.fixture
+def hosts(request: pytest.FixtureRequest) -> Iterator[Sequence[Host]]:
+    """As many as the test asks for."""
+    try:
+        with networks.hosts(request.param) as made:
+            yield made
+    except OSError as error:
+        if os.geteuid() == 0 and "Operation not permitted" not in str(error):
+            raise
+        pytest.skip(f"network namespaces cannot be made here: {error}")
+
+
+def environ(**variables: str) -> dict[str, str]:
+    return clean_environ(
+        DISTTRACE_STALL="3",
+        DISTTRACE_JOB="hosts",
+        OMP_NUM_THREADS="1",
+        MASTER_PORT="29500",
+        **variables,
+    )
+
+
+def said(folder: Path, rank: int) -> str:
+    return (folder / str(rank)).read_text(errors="replace")
+
+
+def told(folder: Path, count: int) -> list[int]:
+    return [rank for rank in range(count) if "disttrace: stalled" in said(folder, rank)]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hosts", [2, 4], indirect=True)
+@pytest.mark.parametrize("secret", ["", "of this job"], ids=["no secret", "secret"])
+def test_a_hang_is_told_once(tmp_path: Path, hosts: Sequence[Host], secret: str) -> None:
+    """By one host, with who is missing and where, although that is in another one's journal."""
+    variables = environ(DISTTRACE="1", DISTTRACE_SECRET=secret)
+    with networks.job(hosts, [sys.executable, str(HANG), "--culprit", "1"], variables, tmp_path):
+        wait_until(lambda: "disttrace: more:" in said(tmp_path, 0), timeout=90)
+        text = said(tmp_path, 0)
+        assert "disttrace: stalled: Rank 1 never joined all_reduce #3" in text
+        assert "rank 1 is at slow_loader.py:34 in load" in text
+        assert "nothing is known" not in text
+        assert told(tmp_path, len(hosts)) == [0]
+    wait_until(lambda: all(map(_is_clean, tmp_path.glob("journals*"))), timeout=60)
+
+
+def _is_clean(folder: Path) -> bool:
+    return not companions(folder) and all(path.suffix == ".jsonl" for path in folder.iterdir())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hosts", [3], indirect=True)
+def test_whose_place_it_was_is_gone(tmp_path: Path, hosts: Sequence[Host]) -> None:
+    """The companion at which all have met is killed before anything was told: one of them tells."""
+    variables = {**environ(DISTTRACE="1"), "DISTTRACE_STALL": "8"}
+    command = [sys.executable, str(HANG), "--culprit", "2"]
+    with networks.job(hosts, command, variables, tmp_path):
+        meeting = set(places.ports(29500))
+        wait_until(lambda: meeting & {*hosts[0].listeners()}, timeout=60)
+        time.sleep(2.5)  # till the others are there, and know where to meet then
+        for pid in companions(tmp_path / "journals0"):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: told(tmp_path, 3), timeout=60)
+        time.sleep(3)
+        (who,) = told(tmp_path, 3)
+        assert "Rank 2 never joined all_reduce #3" in said(tmp_path, who)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hosts", [2], indirect=True)
+@pytest.mark.parametrize("libuv", ["1", "0"], ids=["libuv", "plain"])
+def test_what_a_program_counts_is_its_own(
+    tmp_path: Path, hosts: Sequence[Host], libuv: str
+) -> None:
+    """At each of hundreds of polls, before, during and after the stall, as without tracing."""
+    found = {}
+    for switch in ("0", "1"):
+        folder = tmp_path / switch
+        variables = environ(DISTTRACE=switch, USE_LIBUV=libuv)
+        command = [sys.executable, str(COUNTS), "8"]
+        with networks.job(hosts, command, variables, folder) as processes:
+            if switch == "1":
+                # Somebody waits, so companions have met: the claim is about something.
+                wait_until(lambda: len(hosts[0].listeners()) > 1, timeout=30)
+            codes = [process.wait(90) for process in processes]
+        lines = [line for line in said(folder, 0).splitlines() if "disttrace" not in line]
+        found[switch] = (codes, [line for line in lines if line.startswith(("counted", "often"))])
+    assert found["1"] == found["0"]
+    assert found["1"][1][1:] == ["often"]
