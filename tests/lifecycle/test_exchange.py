@@ -124,6 +124,22 @@ def test_nothing_is_in_the_store(store: TCPStore, join: Join) -> None:
     assert counted == {before}
 
 
+def test_nothing_is_asked_of_the_store() -> None:
+    """A connection to it is held, and no byte goes over it; when we leave it ends."""
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = Exchange("a", answering(b""), lambda data: data)
+        assert one.join([server.getsockname()], 1)
+        caller, _ = server.accept()
+        with caller:
+            within(10, lambda: one.gather() == [])
+            assert one.confirm()
+            one.close()
+            caller.settimeout(5)
+            heard.append(caller.recv(100))
+    assert heard == [b""]
+
+
 def test_all_is_asked_of_some(store: TCPStore, join: Join) -> None:
     """Whose companion answers that; the next round is one like any other."""
     first = join("a", 1, b"")

@@ -59,6 +59,8 @@ class Told:
 def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Hosts) -> Told:
     """One row: until its stderr tells, or for two and a half minutes beyond the limit."""
     variables = {} if stall_s == 10 else {"DISTTRACE_STALL": f"{stall_s:g}"}
+    if hosts:  # without one texts of other hosts' exceptions and keys are not told
+        variables["DISTTRACE_SECRET"] = "of the fault table"
     stderr = folder / "stderr"
     with started(row, folder, variables, apart=apart, hosts=hosts) as process:
         deadline = time.monotonic() + LONGEST_S + stall_s
