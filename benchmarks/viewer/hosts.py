@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "tests" / "reliability"))
+sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 
-import hosts_in_virtual_time as virtual  # noqa: E402
+from reliability import hosts_in_virtual_time as virtual  # noqa: E402
 
 HEAD = (
     "| hosts | case | leaders | voices | terms | whole verdict | messages per host |",

@@ -171,7 +171,19 @@ def test_what_is_believed_can_be_judged(tmp_path: Path) -> None:
     merged = host(tmp_path)
     (state,) = orjson.loads(zlib.decompress(packed(merged)))["states"]
     draw = random.Random(7)
-    odd = (None, -1, 1 << 70, 1.5, "x" * 5_000, "\x1b[31m", [], {}, [[]], {"a": 1}, True)
+    odd: tuple[Any, ...] = (
+        None,
+        -1,
+        1 << 70,
+        1.5,
+        "x" * 5_000,
+        "\x1b[31m",
+        [],
+        {},
+        [[]],
+        {"a": 1},
+        True,
+    )
     refused = 0
     for _ in range(400):
         changed = orjson.loads(orjson.dumps(state))

@@ -84,7 +84,7 @@ class Wire:
         self._streams[stream] = (other, theirs)
         there.wire._streams[theirs] = (self._number, stream)
         self._world.after(DELAY_S, lambda: self._hosts[self._number].station.opened(stream))
-        self._world.after(DELAY_S, lambda: there.lives and there.station.accepted(theirs))
+        self._over(stream, lambda there, theirs: there.station.accepted(theirs))
         return stream
 
     def listen(self, address: Address) -> Address | None:
@@ -164,7 +164,7 @@ class Host:
     def _asked(self, number: int, wanted: tuple[str, ...], whole: bool) -> None:
         if self.answers:
             answer = b"" if wanted else STATE
-            self._world.after(0.05, lambda: self.lives and self.station.answer(number, answer))
+            self._world.after(0.05, lambda: self.station.answer(number, answer))
 
     def _verdict(self) -> None:
         if not self.lives:
