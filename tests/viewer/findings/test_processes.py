@@ -379,7 +379,7 @@ def test_whom_a_launcher_ended_alone_was_where_it_began(tmp_path: Path, lost: bo
         assert ("process_failed", [1]) not in [(kind, who) for kind, _, who in told]
     else:
         assert told == [("process_failed", "likely", [1])]
-        assert "was ended by the process that started it" in found[0].summary
+        assert "was ended by its launcher" in found[0].summary
 
 
 def test_whom_a_launcher_is_about_to_end_did_not_fail(tmp_path: Path) -> None:

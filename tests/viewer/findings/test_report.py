@@ -65,7 +65,7 @@ def test_every_key_of_the_contract_is_there(
     by_rank = {p["rank"]: p for p in told["processes"]}
     assert all(set(p) == PROCESS for p in told["processes"])
     assert finding["culprits"] == [by_rank[1]["id"]]
-    assert by_rank[0]["state"] == "running"
+    assert by_rank[0]["state"] == "unknown"
     assert by_rank[0]["last"]["status"] == "in_flight"
     assert (by_rank[0]["last"]["op"], by_rank[0]["last"]["seq"]) == ("all_reduce", 3)
     assert set(told["coverage"]) >= {"journals", "missing_ranks", "dropped", "clock_error_ns"}
@@ -153,8 +153,12 @@ def test_the_text_leads_with_the_finding_and_shows_everybody(tmp_path: Path) -> 
     assert text[1].startswith("   What to do: ")
     where = text.index("Where the ranks are:")
     first, second = text[where + 1 : where + 3]
-    assert re.match("▶ rank 1 +running +not in any collective .*at loader.py:9 in load$", first)
-    assert re.match("  rank 0 +running +in all_reduce #3 of the default group for 19.8 s", second)
+    assert re.match(
+        r"▶ rank 1 +silent for \d+ days +not in any collective .*at loader.py:9 in load$", first
+    )
+    assert re.match(
+        r"  rank 0 +silent for \d+ days +in all_reduce #3 of the default group for 19.8 s", second
+    )
     assert second.endswith("at train.py:10 in main")
     assert text[-1].startswith("Read: 2 journals, 5 operations of 1 job.")
 

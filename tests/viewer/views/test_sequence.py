@@ -324,7 +324,7 @@ def test_a_bad_end_is_a_row_and_in_the_head(tmp_path: Path) -> None:
     assert isinstance(row, EndRow)
     assert (row.processes, row.what, row.place) == (
         (0, 1),
-        r"raised ValueError: no data\nhere",
+        r"failed with ValueError: no data\nhere",
         "train.py:7 step",
     )
     assert found.header.jobs[0].states == (("failed", 2),)
@@ -366,8 +366,8 @@ def test_a_launcher_knows_how_its_workers_ended(tmp_path: Path) -> None:
     agent.define("exit", t=99 * MS, how="normal", code=None)
     found = report(tmp_path)
     assert {(ranks(found, end.processes)[0], end.what) for end in found.endings} == {
-        (0, "was stopped by its launcher (SIGTERM)"),
+        (0, "was ended by its launcher (SIGTERM)"),
         (1, "was ended by SIGKILL"),
-        (2, "ended with code 3"),
+        (2, "ended with exit code 3"),
     }
-    assert any("1 stopped by the launcher" in line for line in painted(found, width=120))
+    assert any("2 killed" in line for line in painted(found, width=120))

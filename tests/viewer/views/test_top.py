@@ -22,11 +22,11 @@ from disttrace.journal import proc
 from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.diagnosis.diagnose import judge
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.load.growth import Grown, Growth
 from disttrace_viewer.merge.reader import load
-from disttrace_viewer.views.terminal import in_flight
 from disttrace_viewer.views.terminal.paint.top import Look, lines
 from disttrace_viewer.views.terminal.top import Snapshot, activity_of, snapshot_of
 from support.journals import MS, Journal, workers
@@ -212,7 +212,7 @@ def test_a_running_process_has_rates_and_a_place(tmp_path: Path) -> None:
         ("/venv/site-packages/torch/utils/data/dataloader.py", 5, "next"), ("train.py", 3, "load")
     )
     journal.record(at=2 * MS, h=0, k=stack)
-    assert in_flight.alive(load([str(tmp_path)]).processes[0])
+    assert look(load([str(tmp_path)]).processes[0]).alive
     found = snapshot(tmp_path)
     (row,) = found.rows
     assert (row.state, row.doing, row.ops_per_s) == ("running", "not in any collective", 2.0)
@@ -224,7 +224,7 @@ def test_a_pid_that_was_given_again_is_not_the_process(tmp_path: Path) -> None:
     """A process that began at another tick is another process."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     Journal(tmp_path, pid=os.getpid(), boot_id=boot, keys={**proc.own(), "ticks": 1})
-    assert not in_flight.alive(load([str(tmp_path)]).processes[0])
+    assert not look(load([str(tmp_path)]).processes[0]).alive
 
 
 def test_the_command_prints_one_snapshot_without_a_terminal(tmp_path: Path) -> None:

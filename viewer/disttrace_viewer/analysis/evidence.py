@@ -147,18 +147,28 @@ class Evidence:
         """How each process ended."""
         found = process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)
         found = process_ends.since_interrupt(found, self.interrupted_ns)
-        return process_ends.without_a_word(
-            self.trace.processes, found, self.seen, self.trace.groups, self.failed, self._parted
+        processes = self.trace.processes
+        found = process_ends.without_a_word(
+            processes, found, self.seen, self.trace.groups, self.failed, self._parted
         )
+        now_ns = max(time.time_ns(), self.cut_ns)
+        return process_ends.heard_of(found, processes, self.seen, now_ns)
 
     @property
     def _parted(self) -> Set[int]:
         """Those that destroyed their groups, and did nothing since."""
         return {p for p, op in self.last.items() if op.call.op == DRAINING}
 
+    @property
+    def runs(self) -> bool:
+        """Whether anybody is known to live now."""
+        return any(end.runs for end in self.ends)
+
     @cached_property
     def live(self) -> bool:
-        """Whether anybody lives: then waiting becomes a fault only after ``stall_ns``."""
+        """Whether anybody lived when the picture stops: then waiting becomes a fault only after
+        ``stall_ns``.
+        """
         return any(end.how == ALIVE or end.lingers for end in self.ends)
 
     @cached_property
@@ -490,21 +500,22 @@ class Evidence:
 
         What its own thread did counts, also composed operations (``destroy_process_group``).
         """
-        sample = self._latest_samples.get(process)
+        sample = self.samples.get(process)
         return None if sample is None else innermost(sample.stack)
 
     def inside(self, process: int) -> Frame | None:
         """What the user's line that ``stands`` gives has called, where that is not known by it."""
-        sample = self._latest_samples.get(process)
+        sample = self.samples.get(process)
         return None if sample is None else inside(sample.stack)
 
     def stack(self, process: int) -> Stack:
         """The recorded frames of where a process stands; empty where nothing was noted."""
-        sample = self._latest_samples.get(process)
+        sample = self.samples.get(process)
         return () if sample is None else sample.stack
 
     @cached_property
-    def _latest_samples(self) -> Mapping[int, StackSample]:
+    def samples(self) -> Mapping[int, StackSample]:
+        """Where the main thread of each process stands, if that was noted since it did anything."""
         at_work: dict[int, set[int]] = {}
         for op in self.sample.of_kind("collective", "message"):
             at_work.setdefault(op.process, set()).add(op.thread)

@@ -24,12 +24,18 @@ from disttrace_viewer.analysis.operation import Op, is_library
 from disttrace_viewer.trace.model import Failure, Group, Process, Stack
 
 ALIVE, CLEAN, OWN, CASCADE, SILENT = "alive", "clean", "own", "cascade", "silent"
+RUNNING, EXITED, FAILED, KILLED, UNKNOWN = "running", "exited", "failed", "killed", "unknown"
+"""With ``stopped`` the states of a process, the same words on every surface."""
 
 UNINSTALLED = "uninstalled"
 """An exit record's word for: tracing was taken off, and what came after is not known."""
 
 MISSED_NS = 3 * HEARTBEAT_NS
 """Silent for longer than this while others beat: it does not run any more."""
+APART_NS = 60_000_000_000
+"""Silent for longer than this by the reader's clock: unless a kernel says that it lives, nobody can
+tell. Clocks of hosts are apart, but not by as much.
+"""
 TOGETHER_NS = HEARTBEAT_NS + 1_000_000_000
 """Last signs that are no further apart may be of one moment."""
 
@@ -107,11 +113,31 @@ class End:
     """By a KeyboardInterrupt (SIGINT), or while the whole job was ended from outside."""
     held: str | None = None
     """``stopped`` or ``disk``: what the kernel says of a process that lives and does not run."""
+    silent_ns: int | None = None
+    """For how long nobody has heard of it, where nobody can tell whether it lives."""
 
     @property
     def over(self) -> bool:
         """It does not live any more, or is not known to."""
         return self.how != ALIVE
+
+    @property
+    def state(self) -> str:
+        """``running``, ``stopped``, ``exited``, ``failed``, ``killed`` or ``unknown``."""
+        if self.silent_ns is not None or self.exit_word == UNINSTALLED:
+            return UNKNOWN
+        if self.how == ALIVE:
+            return STOPPED if self.held == STOPPED else RUNNING
+        if self.how == CLEAN:
+            return EXITED
+        if self.how == SILENT or (self.code is not None and self.code < 0):
+            return KILLED if self.known_dead else UNKNOWN
+        return FAILED
+
+    @property
+    def runs(self) -> bool:
+        """Whether it is known to live: only then clocks run."""
+        return self.state in (RUNNING, STOPPED) or (self.lingers and self.silent_ns is None)
 
 
 def is_closed(text: str | None) -> bool:
@@ -269,6 +295,27 @@ def without_a_word(
             if processes[i].last_ns <= lost_ns + TOGETHER_NS:
                 ends[i] = End(SILENT, processes[i].last_ns)
     return tuple(ends)
+
+
+def heard_of(
+    found: Sequence[End], processes: Sequence[Process], seen: Sequence[Seen], now_ns: int
+) -> tuple[End, ...]:
+    """The ends; of those of whom no kernel tells, with how long they have been silent. ``now_ns``:
+    of the reader, whose journals may be days old.
+    """
+    return tuple(
+        replace(end, silent_ns=max(0, now_ns - one.last_ns))
+        if _unheard(end, one, by_kernel, now_ns)
+        else end
+        for end, one, by_kernel in zip(found, processes, seen, strict=True)
+    )
+
+
+def _unheard(end: End, process: Process, seen: Seen, now_ns: int) -> bool:
+    if end.how == SILENT:
+        return not end.known_dead
+    lives = end.how == ALIVE or end.lingers
+    return lives and seen.alive is None and now_ns - process.last_ns > APART_NS
 
 
 def is_interrupt(failure: Failure) -> bool:

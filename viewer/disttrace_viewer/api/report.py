@@ -144,7 +144,7 @@ class Report:
             rank=one.rank,
             host=one.host,
             pid=one.pid,
-            state=report.state(case, one.index),
+            state=case.evidence.ends[one.index].state,
             op=None if last is None else last.call.op,
             group=None if group is None else groups[group].id,
             seq=None if last is None else last.seq,

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.peer_addresses import end_of
-from disttrace_viewer.analysis.process_ends import SILENT
-from disttrace_viewer.diagnosis.report import state
+from disttrace_viewer.analysis.process_ends import RUNNING, SILENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import HELD, NOWHERE, ended
+from disttrace_viewer.wording.ends import HELD, NOWHERE, ended, state
 
 SEVERAL = 8
 """Of more places than this those in groups of one kind (a mesh has many) are one."""
@@ -27,6 +26,8 @@ class Place:
     doing: str
     at: str
     state: str
+    word: str
+    """The state as text has it: ``silent for 28 min``."""
     processes: tuple[int, ...]
     longest_ns: int
     culprit: bool
@@ -39,7 +40,7 @@ class Place:
         """``ranks 0-60, 62, 63  in all_reduce #6 of the default group  train.py:10  52.6 s``."""
         who = sentences.processes(case.evidence.trace, self.processes)
         age = sentences.span(self.longest_ns) if self.longest_ns else ""
-        parts = (who, "" if self.state == "running" else self.state, self.doing, self.at, age)
+        parts = (who, "" if self.state == RUNNING else self.word, self.doing, self.at, age)
         return "  ".join(part for part in parts if part)
 
 
@@ -71,7 +72,7 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
         if process.role == AGENT and process.index not in culprits | waiting:
             continue  # it looks after its workers, wherever it is
         one = _doing(case, process.index)
-        key = (process.index in culprits, one.text, one.at, state(case, process.index))
+        key = (process.index in culprits, one.text, one.at, case.evidence.ends[process.index].state)
         found.setdefault(key, []).append(process.index)
         ages[key] = max(one.age_ns, ages.get(key, 0))
         does.setdefault(key, one)
@@ -91,7 +92,9 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
             briefly = ()
         longest = max(ages[key] for key in keys)
         waits = bool(waiting & set(members))
-        places.append(Place(doing, at, how, members, longest, culprit, waits, briefly))
+        ends = [case.evidence.ends[process] for process in members]
+        word = state(max(ends, key=lambda end: (not end.told_to_end, end.silent_ns or 0)))
+        places.append(Place(doing, at, how, word, members, longest, culprit, waits, briefly))
     return sorted(
         places,
         key=lambda p: (

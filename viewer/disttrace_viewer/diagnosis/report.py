@@ -7,7 +7,6 @@ from typing import Any
 
 from disttrace.journal.format import ranges_of
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT, UNINSTALLED
 from disttrace_viewer.diagnosis.completeness import missing_ranks
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
@@ -102,18 +101,6 @@ def by_rank(processes: Iterable[Process]) -> list[Process]:
     return sorted(processes, key=lambda p: (p.rank is None, p.rank or 0, p.index))
 
 
-def state(case: Case, index: int) -> str:
-    """``running``, ``exited``, ``failed``, ``killed`` or ``unknown``."""
-    end = case.evidence.ends[index]
-    if end.how == ALIVE:
-        return "running"
-    if end.how == CLEAN:
-        return "unknown" if end.exit_word == UNINSTALLED else "exited"
-    if end.how == SILENT or (end.code is not None and end.code < 0):
-        return "killed" if end.known_dead else "unknown"
-    return "failed"
-
-
 def process(case: Case, one: Process) -> dict[str, Any]:
     """One process and the last that it did."""
     return {
@@ -126,7 +113,7 @@ def process(case: Case, one: Process) -> dict[str, Any]:
         "host": one.host,
         "pid": one.pid,
         "attempt": one.attempt,
-        "state": state(case, one.index),
+        "state": case.evidence.ends[one.index].state,
         "last": last(case, current(case, one.index)),
     }
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from disttrace.journal.format import DEFS_SUFFIX
+from disttrace_viewer.analysis.evidence import Evidence
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.otlp.build.pipeline import Pipeline
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 _BATCH = 512
-_RECENT_NS = 10_000_000_000
-"""A process that wrote so recently, and no exit record, counts as running."""
 
 
 def lines(trace: Trace) -> Iterator[bytes]:
@@ -80,14 +80,16 @@ _NEVER = 1 << 62
 
 def _feed(pipeline: Pipeline, trace: Trace) -> Iterator[None]:
     """Journal by journal; control comes back after each, and every so many spans."""
-    for process in trace.processes:
+    found: dict[str, End] = {}
+    for process, end in zip(trace.processes, Evidence(trace, Exchanges(trace)).ends, strict=True):
         for path in process.paths:
             if path.endswith(DEFS_SUFFIX):
                 directory, name = os.path.split(path)
-                pipeline.follow(directory, name.removesuffix(DEFS_SUFFIX))
-    now = time.time_ns()
+                base = name.removesuffix(DEFS_SUFFIX)
+                pipeline.follow(directory, base)
+                found[base] = end
     for base in list(pipeline.journals):
-        yield from pipeline.replay(base, running_after=now - _RECENT_NS)
+        yield from pipeline.replay(base, found.get(base))
     pipeline.finish()
     yield
 

@@ -1,10 +1,11 @@
-"""How a process ended, or why it does not run, to follow it as a subject."""
+"""The state of a process in words: how it ended, or why it does not run, to follow a subject."""
 
 from __future__ import annotations
 
 from disttrace.journal.format import EXEC
 from disttrace_viewer.analysis.liveness import DISK, STOPPED, signal_name
-from disttrace_viewer.analysis.process_ends import SILENT, UNINSTALLED, End
+from disttrace_viewer.analysis.process_ends import SILENT, UNINSTALLED, UNKNOWN, End
+from disttrace_viewer.wording.quantities import roughly
 
 HELD = {
     STOPPED: "stopped (SIGSTOP, or a debugger)",
@@ -14,14 +15,32 @@ HELD = {
 NOWHERE = "not in any collective"
 
 
-def ended(end: End, *, many: bool = False) -> str:
-    """``failed with ValueError: ...``, ``has ended``. ``many``: several processes did."""
+LAUNCHER = "ended by its launcher"
+
+
+def state(end: End) -> str:
+    """``running``, ``killed, ended by its launcher``, ``silent for 28 min``."""
+    found = end.state
+    if found == UNKNOWN and end.silent_ns is not None:
+        found = f"silent for {roughly(end.silent_ns)}"
+    return f"{found}, {LAUNCHER}" if end.told_to_end and not end.interrupted else found
+
+
+def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
+    """``failed with ValueError: ...``, ``has ended``. ``many``: several processes did; ``surely``:
+    somebody noticed the end of one of which no record tells.
+    """
     if end.interrupted:
         return f"{'were' if many else 'was'} interrupted from outside"
+    if end.silent_ns is not None and not surely and end.failure is None and end.code is None:
+        return f"{'have' if many else 'has'} been silent for {roughly(end.silent_ns)}"
     if end.failure is not None:
         text = end.failure.text
         shown = text if len(text) <= 120 else text[:117] + "..."
         return f"failed with {end.failure.type}" + (f": {shown}" if text else "")
+    if end.told_to_end and end.failure is None:
+        by = f" ({signal_name(end.code)})" if end.code is not None and end.code < 0 else ""
+        return f"{'were' if many else 'was'} {LAUNCHER}{by}"
     if end.code is not None and end.code < 0:
         return f"{'were' if many else 'was'} ended by {signal_name(end.code)}"
     if end.exit_word == UNINSTALLED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.trace.model import Group, Process, Stack, Trace
 from disttrace_viewer.wording.quantities import few, spans
 
@@ -153,8 +154,8 @@ def _group_name(group: Group) -> str:
 
 
 def place(stack: Stack) -> str | None:
-    """``train.py:42 step``: the last part of the path, the line, the function."""
-    if not stack:
+    """``train.py:42 step``: the user's line, by the last part of its path, and the function."""
+    frame = innermost(stack)
+    if frame is None:
         return None
-    frame = stack[0]
     return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line} {frame.function}"

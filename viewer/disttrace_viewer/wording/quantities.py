@@ -25,6 +25,15 @@ def duration(ns: int) -> str:
     return f"{seconds // 3600} h {seconds // 60 % 60:02d} min"
 
 
+def roughly(ns: int) -> str:
+    """``45 s``, ``28 min``, ``3 h``, ``7 days``: of what is too long for more to count."""
+    seconds = ns // _SECOND
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
 def _three_digits(value: float) -> str:
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:.{digits}f}"

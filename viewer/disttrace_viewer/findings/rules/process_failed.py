@@ -154,7 +154,12 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     return Finding(
         kind="process_failed",
         summary=words.summary(
-            trace, alike, end_of(evidence, first), evidence.whereabouts(first), last
+            trace,
+            alike,
+            end_of(evidence, first),
+            evidence.whereabouts(first),
+            last,
+            surely=sure,
         ),
         certainty=CERTAIN if sure else LIKELY,
         hint=words.hint(end),

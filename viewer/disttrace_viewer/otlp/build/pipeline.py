@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from disttrace_viewer.analysis.process_ends import End
 from disttrace_viewer.otlp.build import processes
 from disttrace_viewer.otlp.build.exchanges import Exchanges
 from disttrace_viewer.otlp.build.spans import Builder, Emit, Exchanged, Span, exchanged
@@ -82,11 +83,11 @@ class Pipeline:
         except Exception as error:
             self._give_up(self.journals[base], error)
 
-    def replay(self, base: str, *, running_after: int | None = None) -> Iterator[None]:
+    def replay(self, base: str, how: End | None = None) -> Iterator[None]:
         """Read a journal to its end, and yield between spans.
 
-        ``running_after``: a process without an exit record that gave a sign of life after this
-        unix time may still run: what it has in flight is pending then.
+        ``how`` its process ended (default: it is gone, as its own journal tells); of one that may
+        still run what it has in flight is pending.
         """
         journal = self.journals[base]
         if journal.gone:
@@ -97,9 +98,7 @@ class Pipeline:
         for operation in chain(waiting, journal.poll(final=True)):
             self._over(journal, operation, now)
             yield
-        last = self._builder.time.unix(journal, journal.last)
-        said = journal.definitions.exit is not None
-        running = running_after is not None and last > running_after and not said
+        running = how is not None and how.runs
         for operation in list(journal.in_flight.values()):
             if running:
                 self._emit(self._builder.pending(journal, operation, now))
@@ -110,7 +109,8 @@ class Pipeline:
         if journal.definitions.process:
             self._root(journal)
             if not running:
-                self._emit(processes.end(self._builder, journal))
+                how = processes.end_of(journal) if how is None else how
+                self._emit(processes.end(self._builder, journal, how))
         self._tell(journal)
         journal.close()
         yield

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from disttrace_viewer.analysis.liveness import GONE
+from disttrace_viewer.analysis.process_ends import FAILED, KILLED, End, ends
 from disttrace_viewer.load import ids
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.ids import Context
+from disttrace_viewer.load.journals import Journal
+from disttrace_viewer.merge.processes import Clocks, process_of
 from disttrace_viewer.otlp.build import attributes
 from disttrace_viewer.otlp.build.attributes import Attributes
 from disttrace_viewer.otlp.build.spans import Builder, Span
 from disttrace_viewer.otlp.follow.journal import JournalReader
+from disttrace_viewer.wording.ends import ended
 
 
 def label(journal: JournalReader) -> str:
@@ -44,19 +50,27 @@ def start(builder: Builder, journal: JournalReader) -> Span:
     )
 
 
-def end(builder: Builder, journal: JournalReader) -> Span:
+def end_of(journal: JournalReader) -> End:
+    """How a process ended of which nothing is known but its own journal, and that it is gone."""
+    read = Journal(journal.definitions.id, Files(journal.base, journal.base), journal.definitions)
+    clocks = Clocks()
+    clocks.add(read)
+    process = process_of(0, read, clocks, clocks.found())
+    return ends([process], {}, process.last_ns, [GONE])[0]
+
+
+def end(builder: Builder, journal: JournalReader, how: End) -> Span:
     """How a process ended: a moment under its root."""
     definitions = journal.definitions
     said = definitions.exit
     failure = definitions.failures[0] if definitions.failures else None
-    state, code = _state(said, failure is not None)
-    found: Attributes = {attributes.TYPE: "end", "disttrace.process.state": state}
+    found: Attributes = {attributes.TYPE: "end", "disttrace.process.state": how.state}
     if said is not None:
         found["disttrace.process.exit"] = str(said.get("how"))
-    if code is not None:
-        found["process.exit.code"] = code
+    if how.code is not None:
+        found["process.exit.code"] = how.code
     events = []
-    description = None if state == "exited" else f"{label(journal)} {_SAID[state]}"
+    description = f"{label(journal)} {ended(how)}" if how.state in (FAILED, KILLED) else None
     for record in definitions.failures:
         exception: Attributes = {
             "exception.type": str(record.get("type")),
@@ -83,16 +97,3 @@ def end(builder: Builder, journal: JournalReader) -> Span:
         failed=description,
         events=tuple(events),
     )
-
-
-_SAID = {"failed": "failed", "killed": "ended without a word: killed or aborted"}
-
-
-def _state(said: dict[str, object] | None, failed: bool) -> tuple[str, int | None]:
-    if said is None:
-        return ("failed" if failed else "killed"), None
-    code = said.get("code")
-    number = code if isinstance(code, int) else None
-    if failed or said.get("how") == "exception" or number:
-        return "failed", number
-    return "exited", number

@@ -193,7 +193,7 @@ def _where(
         waits = bool(waiting & set(place.processes))
         yield Line(
             _doing(place),
-            f"{'▶' if place.culprit else ' '} {label:<{room}}  {place.state:<7}  ",
+            f"{'▶' if place.culprit else ' '} {label:<{room}}  {place.word:<7}  ",
             BAD if place.culprit else WAIT if waits else PLAIN,
         )
     rest = sum(len(place.processes) for place in found[most:])

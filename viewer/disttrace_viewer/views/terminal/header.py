@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.trace.model import Group, Job, Process, Trace
-from disttrace_viewer.views.terminal import in_flight
 from disttrace_viewer.wording.names import Names
 from disttrace_viewer.wording.quantities import duration, few, number, spans
 
@@ -65,10 +65,11 @@ class Header:
     """What else lies in the folder."""
 
 
-def header_of(trace: Trace, exchanges: Exchanges, names: Names) -> Header:
+def header_of(evidence: Evidence, exchanges: Exchanges, names: Names) -> Header:
     """The head for a trace."""
+    trace = evidence.trace
     return Header(
-        jobs=tuple(_job(trace, names, job) for job in trace.jobs),
+        jobs=tuple(_job(evidence, names, job) for job in trace.jobs),
         groups=_groups(trace, exchanges, names),
         journals=len(trace.processes),
         operations=trace.operations.height,
@@ -98,7 +99,8 @@ def program(process: Process) -> str:
     return " ".join(words)
 
 
-def _job(trace: Trace, names: Names, job: Job) -> JobHead:
+def _job(evidence: Evidence, names: Names, job: Job) -> JobHead:
+    trace = evidence.trace
     processes = [trace.processes[i] for i in job.processes]
     roles = Counter(p.role for p in processes)
     oldest = min(processes, key=lambda p: (p.parent in trace.by_id, p.role != "agent", p.start_ns))
@@ -117,7 +119,7 @@ def _job(trace: Trace, names: Names, job: Job) -> JobHead:
         ),
         ranks=tuple(sorted({p.rank for p in processes if p.rank is not None})),
         world_size=max((p.world_size for p in processes if p.world_size), default=None),
-        states=tuple(Counter(in_flight.state(p) for p in processes).most_common()),
+        states=tuple(Counter(evidence.ends[p.index].state for p in processes).most_common()),
         attempts=1 + max((p.attempt or 0 for p in processes), default=0),
         torch=tuple(sorted({str(p.versions["torch"]) for p in processes if "torch" in p.versions})),
         linked=tuple(names.letters.get(other, other) for other in job.linked),

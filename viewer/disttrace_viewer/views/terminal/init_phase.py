@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, Member, Place, Store, Trace
@@ -93,7 +94,7 @@ class Initialization:
 
 
 def initialization(
-    trace: Trace,
+    evidence: Evidence,
     exchanges: Exchanges,
     names: Names,
     inside: pl.DataFrame,
@@ -102,6 +103,7 @@ def initialization(
     full: bool = False,
 ) -> Initialization:
     """``inside``: what ``initialization_of`` found. Steps and keys are computed if ``full``."""
+    trace = evidence.trace
     calls = trace.calls.lazy().with_row_index("call")
     operations = (
         trace.operations.lazy()
@@ -132,7 +134,7 @@ def initialization(
         ready = [j.ready_ns for made in groups for j in made.joined if j.ready_ns is not None]
         until = origin_ns + max(ready) if ready else trace.end_ns
         inner = until_ready(trace, operations, until)
-        lanes, steps, left_out = steps_of(trace, names, inner, origin_ns)
+        lanes, steps, left_out = steps_of(evidence, names, inner, origin_ns)
         left_out += operations.height - inner.height
     return Initialization(
         phases=tuple(_phases(trace, names, operations, servers, groups, rows, origin_ns)),

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Trace
@@ -36,11 +37,12 @@ class KeyUse:
 
 
 def steps_of(
-    trace: Trace, names: Names, operations: pl.DataFrame, origin_ns: int
+    evidence: Evidence, names: Names, operations: pl.DataFrame, origin_ns: int
 ) -> tuple[tuple[Lane, ...], tuple[Row, ...], int]:
     """The steps until all is ready; the n-th time of all processes at one line is one row."""
     lanes = lanes_of(names, operations["process"].unique().sort().to_list())
-    maker = Maker(trace, names, lanes, origin_ns)
+    trace = evidence.trace
+    maker = Maker(evidence, names, lanes, origin_ns)
     loud = pl.col("error").is_not_null() | IN_FLIGHT
     agents = [p.index for p in trace.processes if p.role == "agent"]
     numbered = _unrepeated(trace, agents, operations)

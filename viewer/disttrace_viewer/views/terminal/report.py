@@ -8,6 +8,7 @@ from typing import Protocol
 
 import polars as pl
 
+from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.errors import ViewerError
@@ -55,26 +56,29 @@ def report_of(
     trace: Trace,
     filters: Filters | None = None,
     *,
+    evidence: Evidence | None = None,
     exchanges: Exchanges | None = None,
     findings: Sequence[Finding] = (),
     init: bool = False,
 ) -> Report:
-    """Compute the report; ``init`` draws initialization and nothing else.
+    """Compute the report; ``init`` draws initialization and nothing else. ``evidence``: what the
+    findings rest on, and what is said of processes.
 
     Raises ``ViewerError`` for filters that fit nothing in this trace, and says what would.
     """
     filters = filters or Filters()
     exchanges = exchanges or Exchanges(trace)
+    evidence = evidence or Evidence(trace, exchanges)
     _check(trace, filters)
     names = names_of(trace)
     origin = min((p.start_ns for p in trace.processes), default=0)
     inside = initialization_of(trace)
-    endings = endings_of(trace)
+    endings = endings_of(evidence)
     if init:
         sequence = SequenceView((), (), 0)
     else:
         sequence = sequence_of(
-            trace,
+            evidence,
             exchanges,
             names,
             filters,
@@ -82,15 +86,17 @@ def report_of(
             initialization=_quiet(trace, inside),
             endings=endings,
         )
-    flights = flights_of(trace, names)
+    flights = flights_of(evidence, names)
     return Report(
         names=names,
-        header=header_of(trace, exchanges, names),
+        header=header_of(evidence, exchanges, names),
         findings=tuple((f.severity, f.summary) for f in findings),
-        initialization=initialization(trace, exchanges, names, inside, origin_ns=origin, full=init),
+        initialization=initialization(
+            evidence, exchanges, names, inside, origin_ns=origin, full=init
+        ),
         sequence=sequence,
         flights=flights,
-        samples=samples_of(trace, flights) if flights else (),
+        samples=samples_of(evidence, flights) if flights else (),
         endings=endings,
         origin_ns=origin,
         init_only=init,

@@ -41,7 +41,9 @@ class Flight:
     age_ns: int
     place: str | None
     ended: bool = False
-    """The processes are gone: the operation was in flight when they ended."""
+    """The processes are not known to live: it was in flight when they ended."""
+    silent: bool = False
+    """Nobody can tell whether they ended: it was in flight when they were last heard of."""
     outside: bool = False
     """In no operation at all: ``what`` says so, and the age is since it stands at its place."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal import sequence_rows
@@ -33,7 +34,7 @@ class SequenceView:
 
 
 def sequence_of(
-    trace: Trace,
+    evidence: Evidence,
     exchanges: Exchanges,
     names: Names,
     filters: Filters,
@@ -43,9 +44,10 @@ def sequence_of(
     endings: Sequence[Ending] = (),
 ) -> SequenceView:
     """The sequence of a trace under the user's filters."""
+    trace = evidence.trace
     plan = plan_of(trace, exchanges, filters, initialization)
     pieces = _choose(plan.rows, filters, origin_ns)
-    shown = _materialise(trace, exchanges, names, plan, pieces, filters, origin_ns)
+    shown = _materialise(evidence, exchanges, names, plan, pieces, filters, origin_ns)
     lanes = shown.lanes
     rows: list[Row] = []
     for piece in pieces:
@@ -143,7 +145,7 @@ class _Shown:
 
 
 def _materialise(
-    trace: Trace,
+    evidence: Evidence,
     exchanges: Exchanges,
     names: Names,
     plan: Plan,
@@ -158,8 +160,8 @@ def _materialise(
         for row in range(piece.start, piece.start + piece.period if piece.period else piece.stop)
     ]
     chosen = plan.rows[wanted].with_columns(row=pl.Series(wanted, dtype=pl.UInt32))
-    lanes = lanes_of(names, _actors(trace, plan, filters))
-    maker = sequence_rows.Maker(trace, names, lanes, origin_ns)
+    lanes = lanes_of(names, _actors(evidence.trace, plan, filters))
+    maker = sequence_rows.Maker(evidence, names, lanes, origin_ns)
     found: dict[int, Row] = {}
     made: dict[int, Mapping[int, Row]] = {}
     for kind in (COLLECTIVE, MESSAGE, LOCAL):

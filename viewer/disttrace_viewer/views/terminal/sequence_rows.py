@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal import in_flight
@@ -30,15 +31,16 @@ Operation = Mapping[str, Any]
 class Maker:
     """Rows for one trace under one set of lanes."""
 
-    trace: Trace
+    evidence: Evidence
     names: Names
     lanes: Sequence[Lane]
     origin_ns: int
+    trace: Trace = field(init=False)
     describer: Describer = field(init=False)
     _lane: dict[int, int] = field(init=False)
-    _states: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.trace = self.evidence.trace
         self.describer = Describer(self.trace, self.names)
         self._lane = {p: i for i, lane in enumerate(self.lanes) for p in lane.processes}
 
@@ -198,30 +200,23 @@ class Maker:
         return tuple((lane, _shared(found)) for lane, found in sorted(marks.items()))
 
     def _flights(self, arrived: Sequence[Operation]) -> tuple[Flight, ...]:
-        grouped: dict[tuple[str | None, bool], list[Operation]] = {}
+        grouped: dict[str | None, list[Operation]] = {}
         for one in arrived:
             if _flying(one):
-                gone = self._state(one["process"]) != "running"
-                grouped.setdefault((place(self.trace.stack(one["call"])), gone), []).append(one)
+                grouped.setdefault(place(self.trace.stack(one["call"])), []).append(one)
         return tuple(
-            Flight(
-                what=self.describer.title(found[0]),
-                processes=tuple(sorted({o["process"] for o in found})),
-                age_ns=max(self._age(o) for o in found),
-                place=where,
-                ended=gone,
+            flight
+            for where, found in grouped.items()
+            for flight in in_flight.flight(
+                self.evidence,
+                self.describer.title(found[0]),
+                where,
+                [(self._age(o), o["process"]) for o in found],
             )
-            for (where, gone), found in grouped.items()
         )
 
     def _age(self, one: Operation) -> int:
-        process = self.trace.processes[one["process"]]
-        return max(0, in_flight.until_ns(process, self.trace) - int(one["begin_ns"]))
-
-    def _state(self, process: int) -> str:
-        if process not in self._states:
-            self._states[process] = in_flight.state(self.trace.processes[process])
-        return self._states[process]
+        return self.evidence.until_ns(one["process"]) - int(one["begin_ns"])
 
     def _failures(self, arrived: Sequence[Operation]) -> tuple[Failed, ...]:
         grouped: dict[tuple[str, str | None], list[int]] = {}

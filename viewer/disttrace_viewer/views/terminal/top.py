@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.process_ends import RUNNING, UNKNOWN
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.diagnosis.positions import Place, places
 from disttrace_viewer.diagnosis.report import by_rank
@@ -49,6 +50,7 @@ class Row:
     ids: tuple[str, ...]
     ranks: tuple[int, ...]
     state: str
+    word: str
     doing: str
     at: str
     age_ns: int | None
@@ -83,6 +85,8 @@ class Snapshot:
     at_ns: int
     live: bool
     """Somebody still runs."""
+    silent: bool
+    """Nobody is known to, and of somebody nobody can tell."""
     jobs: tuple[str, ...]
     processes: int
     verdict: Verdict
@@ -158,17 +162,19 @@ def _shares(table: pl.DataFrame, window: int) -> dict[int, float]:
 def snapshot_of(case: Case, findings: Sequence[Finding], activity: Activity) -> Snapshot:
     """The snapshot at the instant at which the case stops: now, while a process lives here."""
     evidence, trace = case.evidence, case.evidence.trace
+    states = {end.state for end in evidence.ends}
     serious = [finding for finding in findings if finding.severity != NOTE]
     activity = _with_absence(serious, activity)
     rows = [_position(place, trace, activity) for place in places(case, serious)]
     return Snapshot(
         at_ns=evidence.cut_ns,
-        live=evidence.live,
+        live=evidence.runs,
+        silent=not evidence.runs and UNKNOWN in states,
         jobs=_jobs(trace),
         processes=len(trace.processes),
         verdict=_verdict(case, serious),
         rows=tuple(rows),
-        ops_per_s=sum(activity.ops_per_s.values()) if evidence.live else None,
+        ops_per_s=sum(activity.ops_per_s.values()) if evidence.runs else None,
         problems=len(trace.problems),
     )
 
@@ -184,12 +190,13 @@ def _position(place: Place, trace: Trace, activity: Activity) -> Row:
             ids=tuple(one.id for one in whose),
             ranks=tuple(sorted(one.rank for one in whose if one.rank is not None)),
             state=place.state,
+            word=place.word,
             doing=doing,
             at="",
             age_ns=None,
             culprit=place.culprit,
             waits=place.waits,
-            ops_per_s=_rate(indices, activity) if place.state == "running" else None,
+            ops_per_s=_rate(indices, activity) if place.state == RUNNING else None,
             late=_share(indices, activity.late, activity),
             waiting=_share(indices, activity.waiting, activity),
         )
@@ -246,6 +253,9 @@ def _verdict(case: Case, findings: Sequence[Finding]) -> Verdict:
     if case.incomplete:
         text = f"No fault is certain: {number(len(case.incomplete), 'journal')} could not be read"
         return Verdict(WAITING, None, None, f"{text} in full (`disttrace diagnose`).", 0)
-    if not case.evidence.live:
-        return Verdict(WELL, None, None, "No fault was found, and nobody runs any more.", 0)
+    if not case.evidence.runs:
+        alone = "and nobody runs any more"
+        if any(end.state == UNKNOWN for end in case.evidence.ends):
+            alone = "and nothing here can tell whether anybody still runs"
+        return Verdict(WELL, None, None, f"No fault was found, {alone}.", 0)
     return Verdict(WELL, None, None, "No fault yet: nobody waits for somebody who is missing.", 0)

@@ -14,7 +14,6 @@ import polars as pl
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.diagnosis.report import finding as as_values
-from disttrace_viewer.diagnosis.report import state
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.bandwidth import BUS
@@ -24,6 +23,7 @@ from disttrace_viewer.views.call_fields import shared
 from disttrace_viewer.views.timeline.columns import Columns
 from disttrace_viewer.views.timeline.tracks import Tracks, placed
 from disttrace_viewer.views.timeline.waits import waits
+from disttrace_viewer.wording.ends import state
 from disttrace_viewer.wording.sentences import group as group_words
 
 OPERATIONS = 1_000_000
@@ -113,7 +113,7 @@ class _Content:
         }
 
     def _process(self, index: int) -> dict[str, Any]:
-        one = self._trace.processes[index]
+        one, end = self._trace.processes[index], self._case.evidence.ends[index]
         return {
             "label": one.label,
             "rank": one.rank,
@@ -122,7 +122,8 @@ class _Content:
             "pid": one.pid,
             "attempt": one.attempt,
             "id": self._trace.short_ids[index],
-            "state": state(self._case, index),
+            "state": end.state,
+            "word": state(end),
             "last": one.last_ns - self._start,
             "samples": [
                 [sample.t_ns - self._start, self._stack(sample.stack)] for sample in one.samples

@@ -17,14 +17,17 @@ NATIVE = (
 
 
 def summary(
-    trace: Trace, who: Sequence[int], end: End, where: Location | None, last: Op | None
+    trace: Trace,
+    who: Sequence[int],
+    end: End,
+    where: Location | None,
+    last: Op | None,
+    *,
+    surely: bool = True,
 ) -> str:
     """``end``, ``where`` and ``last`` operation: of the first of them."""
     many = len(who) > 1
-    how = ended(end, many=many)
-    if end.told_to_end:
-        were, them = ("were", "them") if many else ("was", "it")
-        how = f"{were} ended by the process that started {them}"
+    how = ended(end, many=many, surely=surely)
     at = before = ""
     if where is not None and (end.failure is not None or end.asked_at):
         at = f" at {sentences.is_at(where)}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from disttrace_viewer.analysis.liveness import STOPPED
+from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, RUNNING, UNKNOWN
 from disttrace_viewer.views.terminal.header import ROLES, GroupHead, Header, JobHead
 from disttrace_viewer.views.terminal.paint.console import BAD, DIM, GOOD, HEAD, WAIT, TextConsole
 from disttrace_viewer.wording.quantities import clock_time, duration, few, number, spans
@@ -12,18 +14,12 @@ LABEL = 14
 GROUPS, SENTENCES = 8, 6
 """Groups and sentences shown before the rest is counted."""
 _STATE_STYLES = {
-    "failed": BAD,
-    "silent": BAD,
-    "stopped": WAIT,
-    "running": WAIT,
-    "ended": GOOD,
-}
-_STATE_WORDS = {
-    "ended": "ended well",
-    "failed": "failed",
-    "silent": "ended without an exit record",
-    "stopped": "stopped by the launcher",
-    "running": "running",
+    FAILED: BAD,
+    KILLED: BAD,
+    STOPPED: WAIT,
+    RUNNING: WAIT,
+    UNKNOWN: WAIT,
+    EXITED: GOOD,
 }
 
 
@@ -83,12 +79,9 @@ def _job(job: JobHead, out: TextConsole) -> None:
 
 
 def _states(job: JobHead) -> Text:
-    if len(job.states) == 1 and job.states[0][0] == "ended":
-        return Text("all ended well", style=GOOD)
-    parts = [
-        Text(f"{count} {_STATE_WORDS[state]}", style=_STATE_STYLES[state])
-        for state, count in job.states
-    ]
+    if len(job.states) == 1 and job.states[0][0] == EXITED:
+        return Text("all exited", style=GOOD)
+    parts = [Text(f"{count} {state}", style=_STATE_STYLES[state]) for state, count in job.states]
     return Text(", ").join(parts)
 
 

@@ -49,8 +49,11 @@ def _flights(report: Report, out: TextConsole) -> None:
     """The product: what nobody has come back from."""
     if not report.flights:
         return
-    live = [f for f in report.flights if not f.ended]
-    title = "in flight now" if live else "in flight when they ended"
+    title = "in flight when they ended"
+    if any(flight.silent for flight in report.flights):
+        title = "last known in flight"
+    if not all(flight.ended for flight in report.flights):
+        title = "in flight now"
     out.heading(title, "the innermost operation of each thread, oldest first")
     for flight in report.flights[:FLIGHTS]:
         _flight(report, flight, out)
@@ -66,6 +69,8 @@ def _flight(report: Report, flight: Flight, out: TextConsole) -> None:
     text = Text.assemble((who, "bold yellow"), f" {link}{flight.what}")
     if flight.place:
         text.append(f" at {flight.place}")
-    gone = "  (ended in it)" if flight.ended and not flight.outside else ""
+    gone = ""
+    if flight.ended and not flight.outside:
+        gone = "  (last heard of in it)" if flight.silent else "  (ended in it)"
     age = Text(f"  {duration(flight.age_ns):>9}  ", style="bold yellow")
     out.wrapped(Text.assemble(text, (gone, DIM)), age, Text(" " * 13))

@@ -242,9 +242,11 @@ class SequencePainter:
     def flight(self, flight: Flight) -> Text:
         """``rank 0 in flight for 12.3 s at train.py:42 step``."""
         who = self.names.processes(flight.processes)
-        state = "was in flight when it ended, for" if flight.ended else "in flight for"
-        if flight.ended and len(flight.processes) > 1:
-            state = "were in flight when they ended, for"
+        state = "in flight for"
+        if flight.ended:
+            many = len(flight.processes) > 1
+            last = "last heard of" if flight.silent else "they ended" if many else "it ended"
+            state = f"{'were' if many else 'was'} in flight when {last}, for"
         text = Text.assemble((f"{who} {state} {duration(flight.age_ns)}", "bold yellow"))
         text.append(f" at {flight.place}" if flight.place else "")
         return text

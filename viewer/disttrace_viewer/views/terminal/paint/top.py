@@ -9,6 +9,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
+from disttrace_viewer.analysis.liveness import STOPPED
+from disttrace_viewer.analysis.process_ends import RUNNING
 from disttrace_viewer.views.terminal.paint.console import BAD, DIM, GOOD, HEAD, WAIT
 from disttrace_viewer.views.terminal.top import FAULT, WELL, Row, Snapshot
 from disttrace_viewer.wording.quantities import clock_time, number
@@ -118,7 +120,11 @@ def _head(values: Snapshot, width: int, older_ns: int) -> Text:
     more = f" and {len(values.jobs) - 1} more" if len(values.jobs) > 1 else ""
     parts = [
         number(values.processes, "process", "processes"),
-        "live" if values.live else "nobody runs any more",
+        "live"
+        if values.live
+        else "nothing here can tell whether it runs"
+        if values.silent
+        else "nobody runs any more",
         clock_time(values.at_ns + (older_ns if values.live else 0)),
     ]
     if values.ops_per_s is not None:
@@ -170,7 +176,11 @@ def _names(look: Look, who: int, width: int) -> Text:
 
 
 def _row(row: Row, member: bool, who: int, width: int, older_ns: int) -> Text:
-    age = "" if row.age_ns is None else span(row.age_ns + older_ns * (row.state == "running"))
+    age = (
+        ""
+        if row.age_ns is None
+        else span(row.age_ns + older_ns * (row.state in (RUNNING, STOPPED)))
+    )
     cells = (
         (age, BAD if row.culprit else WAIT if row.waits else ""),
         ("" if row.ops_per_s is None else f"{row.ops_per_s:,.0f}", ""),
@@ -198,8 +208,8 @@ def _row(row: Row, member: bool, who: int, width: int, older_ns: int) -> Text:
 def _doing(row: Row, room: int) -> str:
     """What and where: the place is kept whole, what stands before it gives way."""
     words = [text.removeprefix("in ") for text in row.briefly or (row.doing,)]
-    if row.state != "running":
-        words = [f"{row.state}: {what}" if what else row.state for what in words]
+    if row.state != RUNNING:
+        words = [f"{row.word}: {what}" if what else row.word for what in words]
     if not row.at:
         return _cut(words[0], room)
     for at in (row.at, row.at.partition(" in ")[0]):

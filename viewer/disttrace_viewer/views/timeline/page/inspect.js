@@ -136,7 +136,7 @@ function gapDetail(panel, gap) {
   row("begin", "+" + (gap.begin / 1e9).toFixed(6) + " s");
   row("share", gaps ? Math.round((100 * gaps.end.reduce((sum, end, n) => sum + end - gaps.begin[n], 0)) / Math.max(one.last, 1)) + " % of its time is outside communication" : null);
   row("host, pid", one.host + ", " + one.pid);
-  row("state", one.state);
+  row("state", one.word);
 }
 
 // ---- statistics of what is in view, or of the measured span

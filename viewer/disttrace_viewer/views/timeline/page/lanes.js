@@ -226,5 +226,5 @@ function whereabouts(process) {
   const { stack } = T.gaps[process];
   const sampled = stack[stack.length - 1];
   if (one.state !== "exited" && sampled >= 0) return "at " + place(sampled);
-  return one.state;
+  return one.word;
 }

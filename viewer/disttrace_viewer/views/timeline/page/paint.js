@@ -129,7 +129,7 @@ function drawLane(lane) {
   pen.font = "11px " + FONT;
   pen.fillStyle = C.dim;
   if (two) write(whereabouts(lane.process), left, first + 15, LABEL - left - 10);
-  else write(one.state, left + 56, first, LABEL - left - 66);
+  else write(one.word, left + 56, first, LABEL - left - 66);
   pen.font = "12px " + FONT;
 }
 

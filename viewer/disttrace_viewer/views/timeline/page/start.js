@@ -218,7 +218,7 @@ function toldLane(lane) {
   return [
     [people(lane.processes)],
     [lane.folded ? lane.processes.length + " that did the same; shown is " + one.label + ". Click to unfold." : whereabouts(lane.process), "say"],
-    [(hosts.size === 1 ? one.host : count(hosts.size, "host")) + (lane.folded ? "" : ", pid " + one.pid) + ", " + one.state, "dim"],
+    [(hosts.size === 1 ? one.host : count(hosts.size, "host")) + (lane.folded ? "" : ", pid " + one.pid) + ", " + one.word, "dim"],
   ];
 }
 
