@@ -230,10 +230,22 @@ def _append(path: Path, record: dict[str, Any]) -> None:
         file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
 
 
-def workers(folder: Path, world_size: int, **keys: Any) -> list[Journal]:
-    """The journals of a job of ``world_size`` workers on one host."""
+def workers(
+    folder: Path, world_size: int, *, apart_ns: int | None = None, **keys: Any
+) -> list[Journal]:
+    """The journals of a job of ``world_size`` workers on one host; with ``apart_ns`` the odd ranks
+    are on another one, whose clock is so much ahead.
+    """
+
+    def of(rank: int) -> dict[str, Any]:
+        if apart_ns is None or rank % 2 == 0:
+            return keys
+        there = f"{keys.get('host', 'host')}-2"
+        offset = keys.get("offset_ns", UNIX_NS - T0) + apart_ns
+        return {**keys, "host": there, "boot_id": f"boot of {there}", "offset_ns": offset}
+
     return [
-        Journal(folder, pid=4000 + rank, rank=rank, world_size=world_size, **keys)
+        Journal(folder, pid=4000 + rank, rank=rank, world_size=world_size, **of(rank))
         for rank in range(world_size)
     ]
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.analysis.clock_alignment import Bounds, _tree, align, fit
+from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.merge.clock_fit import Bounds, _tree, fit
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, T0, UNIX_NS, Journal
 

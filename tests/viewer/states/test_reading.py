@@ -72,7 +72,9 @@ def lines(seed: int) -> list[bytes]:
 
 
 def taken(pieces: list[list[bytes]]) -> dict[str, object]:
-    """What is kept of pieces of a segment."""
+    """What is kept of pieces of a segment; exchanges to set clocks by are looked for only among the
+    newest of what is read at once.
+    """
     found = Reading(definitions())
     for piece in pieces:
         found.take(b"\n".join(piece) + b"\n")
@@ -80,7 +82,7 @@ def taken(pieces: list[list[bytes]]) -> dict[str, object]:
     return {
         name: value
         for name, value in kept.items()
-        if not name.startswith("_") and name != "definitions"
+        if not name.startswith("_") and name not in ("definitions", "met")
     }
 
 

@@ -1,192 +1,31 @@
-"""Clocks of several hosts brought together by what cannot be: nothing is received before it was
-sent, and nobody leaves a collective before the last one came.
-
-Each exchange between two hosts bounds the difference of their clocks from above or from below. The
-line of offset and drift that keeps the greatest distance from all bounds is taken (the feasible
-band of Duda et al., "Estimating Global Time in Distributed Systems", 1987); half of that distance
-is the error.
-
-Clocks form a tree, outwards from that of most processes: the members of the largest group that
-has a placed clock are placed by it. So the work grows with the hosts in each exchange, and not
-with pairs of them.
-"""
+"""The clocks of a trace brought together by all of its exchanges, in columns."""
 
 from __future__ import annotations
 
-import dataclasses
-import heapq
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from operator import ge, le
 
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.clock import realign
-from disttrace_viewer.trace.model import Clock, Trace
-from disttrace_viewer.trace.operation import SYNCHRONIZING
+from disttrace_viewer.merge.clock_fit import JOINING, Bounds, Point, Tree, place
+from disttrace_viewer.trace.model import Trace
 
-JOINING = (*SYNCHRONIZING, "monitored_barrier")
-"""Collectives that nobody leaves before everybody came."""
-MOST_DRIFT = 5e-4
-"""Crystals are off by less."""
 BINS = 200
-UNMET_NS = 50_000_000
-"""How far wall clocks of hosts may be apart that never exchanged anything."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What exchanges say of ``clock - reference`` at some times (ns after ``origin_ns``)."""
-
-    origin_ns: int
-    upper: tuple[tuple[float, float], ...]
-    """(time, bound)."""
-    lower: tuple[tuple[float, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """``offset_ns + drift * t``, and how far it may be off."""
-
-    offset_ns: float
-    drift: float
-    error_ns: float
-
-
-Point = tuple[float, float]
-"""(time, bound)."""
-Tree = Sequence[tuple[int, int]]
-"""(placed clock, clock that is placed by it), outwards."""
 
 
 def align(trace: Trace) -> Trace:
     """The trace on one time line; unchanged where all processes share one clock."""
-    used = sorted({p.clock for p in trace.processes})
-    if len(used) < 2:
+    if len({p.clock for p in trace.processes}) < 2:
         return trace
-    root = _reference(trace)
     sides = _sides_of_collectives(trace)
     messages = _messages(trace)
     joined = _joined(sides, messages)
-    clocks = list(trace.clocks)
-    placed: set[int] = set()
-    rejected: set[tuple[int, int]] = set()
-    while True:
-        edges = _tree(root, joined, rejected)
-        bounds = _bounds(edges, sides, messages)
-        unmet = {edge for edge in edges if edge not in bounds}
-        if not unmet - rejected:
-            break
-        rejected |= unmet  # they met one way only, or in nothing that was over for both
-    for reference, clock in edges:
-        found = fit(bounds[reference, clock])
-        clocks[clock] = _shifted(trace, clocks, reference, clock, bounds[reference, clock], found)
-        placed.add(clock)
-    for clock in set(used) - placed - {root}:
-        error = max(clocks[clock].error_ns, UNMET_NS)
-        clocks[clock] = dataclasses.replace(clocks[clock], error_ns=error)
-    return realign(trace, tuple(clocks))
-
-
-def _reference(trace: Trace) -> int:
-    """The clock that most processes go by; of equals, that of the lowest rank."""
-    count: dict[int, int] = {}
-    least: dict[int, int] = {}
-    for process in trace.processes:
-        clock = process.clock
-        count[clock] = count.get(clock, 0) + 1
-        rank = 1 << 30 if process.rank is None else process.rank
-        least[clock] = min(rank, least.get(clock, rank))
-    return max(sorted(count), key=lambda clock: (count[clock], -least[clock]))
-
-
-def _tree(
-    root: int, joined: Iterable[AbstractSet[int]], rejected: AbstractSet[tuple[int, int]]
-) -> list[tuple[int, int]]:
-    """A tree over clocks that met, from ``root``: the largest of the sets within reach first."""
-    sets = [sorted(clocks) for clocks in joined]
-    of_clock: dict[int, list[int]] = {}
-    for number, clocks in enumerate(sets):
-        for clock in clocks:
-            of_clock.setdefault(clock, []).append(number)
-    placed = {root}
-    edges: list[tuple[int, int]] = []
-    waiting = [(-len(sets[number]), number, root) for number in of_clock.get(root, ())]
-    heapq.heapify(waiting)
-    while waiting:
-        _, number, reference = heapq.heappop(waiting)
-        for clock in sets[number]:
-            if clock in placed or (reference, clock) in rejected:
-                continue
-            placed.add(clock)
-            edges.append((reference, clock))
-            for other in of_clock[clock]:
-                if other != number:
-                    heapq.heappush(waiting, (-len(sets[other]), other, clock))
-    return edges
-
-
-def _shifted(
-    trace: Trace, clocks: Sequence[Clock], reference: int, clock: int, bounds: Bounds, line: Line
-) -> Clock:
-    """A clock set right by its line against a reference, which may have been set right itself."""
-    old, above, moved = trace.clocks[clock], clocks[reference], trace.clocks[reference]
-    # Where the reference was moved, its own line comes on top.
-    origin = bounds.origin_ns - old.offset_ns
-    there = bounds.origin_ns - moved.offset_ns - above.origin_ns
-    shift = above.offset_ns - moved.offset_ns - round(there * above.drift)
-    return dataclasses.replace(
-        old,
-        offset_ns=old.offset_ns - round(line.offset_ns) + shift,
-        drift=line.drift + above.drift,
-        origin_ns=origin,
-        error_ns=round(line.error_ns) + (above.error_ns if shift else 0),
+    clocks = place(
+        trace.clocks, trace.processes, joined, lambda tree: _bounds(tree, sides, messages)
     )
-
-
-def fit(bounds: Bounds) -> Line:
-    """The line that keeps the greatest distance from all bounds; without drift if that does too."""
-    bounds = Bounds(
-        bounds.origin_ns,
-        _hull(bounds.upper, turns_back=le),
-        _hull(bounds.lower, turns_back=ge),
-    )
-    low, high = -MOST_DRIFT, MOST_DRIFT
-    for _ in range(80):
-        third = (high - low) / 3
-        # The width of the band is concave in the drift.
-        if _width(bounds, low + third) < _width(bounds, high - third):
-            low += third
-        else:
-            high -= third
-    drift = (low + high) / 2
-    if _width(bounds, 0.0) >= 0.9 * _width(bounds, drift) > 0:
-        drift = 0.0
-    top = min(bound - drift * t for t, bound in bounds.upper)
-    bottom = max(bound - drift * t for t, bound in bounds.lower)
-    return Line((top + bottom) / 2, drift, abs(top - bottom) / 2)
-
-
-def _width(bounds: Bounds, drift: float) -> float:
-    top = min(bound - drift * t for t, bound in bounds.upper)
-    return top - max(bound - drift * t for t, bound in bounds.lower)
-
-
-def _hull(
-    points: Sequence[tuple[float, float]], *, turns_back: Callable[[float, float], bool]
-) -> tuple[tuple[float, float], ...]:
-    """The points that can be the sharpest bound of a line: one side of the convex hull."""
-    kept: list[tuple[float, float]] = []
-    for t, bound in sorted(points):
-        while len(kept) > 1:
-            (t0, b0), (t1, b1) = kept[-2:]
-            if not turns_back((t1 - t0) * (bound - b0), (b1 - b0) * (t - t0)):
-                break
-            kept.pop()
-        kept.append((t, bound))
-    return tuple(kept)
+    return realign(trace, clocks)
 
 
 def _bounds(

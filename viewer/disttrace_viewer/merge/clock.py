@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.trace.model import Clock, Member, Process, Trace
+from disttrace_viewer.trace.model import Clock, Group, Member, Process, Trace
 
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""
@@ -80,22 +80,29 @@ def realign(trace: Trace, clocks: tuple[Clock, ...]) -> Trace:
     operations = (
         moved.select(trace.operations.columns).sort("begin_ns", "process", "number").collect()
     )
-    processes = tuple(_moved(p, trace.clocks[p.clock], clocks[p.clock]) for p in trace.processes)
-    groups = tuple(
-        dataclasses.replace(
-            group, members=tuple(_moved_member(m, trace, clocks) for m in group.members)
-        )
-        for group in trace.groups
-    )
+    processes, groups = moved_definitions(trace.processes, trace.groups, trace.clocks, clocks)
     return trace.replace(operations=operations, processes=processes, groups=groups, clocks=clocks)
 
 
-def _moved_member(member: Member, trace: Trace, clocks: tuple[Clock, ...]) -> Member:
-    if member.t_ns is None:
-        return member
-    clock = trace.processes[member.process].clock
-    t_ns = to_unix(clocks[clock], member.t_ns - trace.clocks[clock].offset_ns)
-    return dataclasses.replace(member, t_ns=t_ns)
+def moved_definitions(
+    processes: Sequence[Process],
+    groups: Sequence[Group],
+    was: Sequence[Clock],
+    clocks: Sequence[Clock],
+) -> tuple[tuple[Process, ...], tuple[Group, ...]]:
+    """Processes and groups with all their times under other clocks."""
+    changed = [new != old for new, old in zip(clocks, was, strict=True)]
+
+    def member(one: Member) -> Member:
+        clock = processes[one.process].clock
+        if one.t_ns is None or not changed[clock]:
+            return one
+        t_ns = to_unix(clocks[clock], one.t_ns - was[clock].offset_ns)
+        return dataclasses.replace(one, t_ns=t_ns)
+
+    return tuple(
+        _moved(p, was[p.clock], clocks[p.clock]) if changed[p.clock] else p for p in processes
+    ), tuple(dataclasses.replace(g, members=tuple(map(member, g.members))) for g in groups)
 
 
 def _moved(process: Process, old: Clock, new: Clock) -> Process:

@@ -261,10 +261,10 @@ class _Building:
         self._mine = {number: first + at for number, at in bases.items()}
         for mine, place in self._asked.get(index, ()):
             self.ids[place] = journal.definitions.group_id(mine) or ""
-        zero = to_unix(clock, process.t0)  # clocks of states do not drift
+        zero = to_unix(clock, process.t0)
 
         def unix(t: int) -> int:
-            return zero + t
+            return to_unix(clock, process.t0 + t) if clock.drift else zero + t
 
         beat = state["beat"]
         last_ns = max(process.last_ns, unix(state["last_t"]))
@@ -292,7 +292,7 @@ class _Building:
             if known is None:
                 unknown = self._call(index, journal, {}) if unknown is None else unknown
                 known = unknown
-            self._op(index, journal, row, known, zero + row[2])
+            self._op(index, journal, row, known, unix(row[2]))
         for call, ns in state["longest"]:
             if call in calls:
                 self.longest[index, calls[call]] = ns

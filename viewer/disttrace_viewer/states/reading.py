@@ -8,6 +8,7 @@ on the same tables.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -21,11 +22,13 @@ from disttrace_viewer.sample.sample import BUILDING
 from disttrace_viewer.states.history import Calls
 from disttrace_viewer.states.records import (
     INTEGERS,
+    Meeting,
     Record,
     are_numbers,
     hashed,
     is_begin,
     keys_of,
+    meeting_of,
     over,
     site_of,
     write_end,
@@ -33,6 +36,10 @@ from disttrace_viewer.states.records import (
 from disttrace_viewer.states.shapes import Shapes, shapes_of
 
 _NOTHING: Record = {}
+MOST_MET = 8
+"""Of so many newest exchanges of a stream it is kept when they began and ended."""
+_NEWEST = 64
+"""Of records read together so many are looked at for them."""
 
 
 @dataclass
@@ -68,6 +75,8 @@ class Reading:
     """
     history: dict[tuple[int, str | None], Calls] | None = None
     """The calls of each stream, where that is asked for: of all with one site the first."""
+    met: dict[Meeting, deque[tuple[int, int, int]]] = field(default_factory=dict)
+    """Number, begin and end of the newest exchanges of each stream that bound clocks."""
     bad: int = 0
     _kept_whole: set[int] = field(default_factory=set)
     """Calls of which every operation is kept."""
@@ -75,6 +84,8 @@ class Reading:
     _in_store: dict[int, int] = field(default_factory=dict)
     _on_course: dict[int, tuple[list[int], int]] = field(default_factory=dict)
     _past: dict[int, tuple[Calls, int]] = field(default_factory=dict)
+    _meets: dict[int, deque[tuple[int, int, int]]] = field(default_factory=dict)
+    """By call where its stream notes exchanges."""
     _first_of_site: dict[int, int] = field(default_factory=dict)
     _threads: bool = False
     """Whether any but the first thread did anything."""
@@ -228,6 +239,9 @@ class Reading:
             self._kept_whole.add(call)
         if "store" in found:
             self._in_store[call] = found["store"]
+        meeting = meeting_of(found)
+        if meeting is not None:
+            self._meets[call] = self.met.setdefault(meeting, deque(maxlen=MOST_MET))
         if kind == fmt.COLLECTIVE and "group" in found:
             stream = (found["group"], found.get("backend"))
             course = self.courses.setdefault(stream, [0, 0, 0, 1])
@@ -283,6 +297,9 @@ class Reading:
         if at > newest(0, 0) and not threads:
             active[0] = at
         self.last_t = max(self.last_t, at)
+        if self._meets:
+            for begin, end in zip(begun[-_NEWEST:], ends[-_NEWEST:], strict=True):
+                self._meet(begin, begin.get("s", 0), end["d"])
         done = {begin.get("s", 0): begin for begin in begun}
         self.done.update(done)
         fates = {end["e"]: end for end in ends}
@@ -320,12 +337,19 @@ class Reading:
             if more and self._unusual(begin, record, call):
                 continue
             done[call] = begin
+            self._meet(begin, call, d)
             waited = d - begin.get("wait", 0)
             if waited > longest.get(call, -1):
                 longest[call] = waited
             if "k" in begin:
                 self._key_done(begin, call)
         self.last_t = max(last_t, self.last_t)
+
+    def _meet(self, begin: Record, call: int, duration: int) -> None:
+        """An exchange ended well: so long after the last one came."""
+        stream = self._meets.get(call)
+        if stream is not None and "q" in begin and "a" not in begin:
+            stream.append((begin["q"], begin["t"], begin["t"] + duration))
 
     def _unusual(self, begin: Record, record: Record, call: int) -> bool:
         """What few ends tell: numbers, sources, errors. Whether it ended in an error."""
@@ -352,6 +376,7 @@ class Reading:
 
     def _done(self, begin: Record, call: int, end: int) -> None:
         self.done[call] = begin
+        self._meet(begin, call, end)
         waited = end - begin.get("wait", 0)
         if waited > self.longest.get(call, -1):
             self.longest[call] = waited

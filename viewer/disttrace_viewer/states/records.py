@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import disttrace.journal.format as fmt
+from disttrace_viewer.merge.clock_fit import JOINING
 
 Record = dict[str, Any]
 INTEGERS = {int}
@@ -28,6 +29,24 @@ def hashed(start: int, sites: tuple[int, ...]) -> tuple[int, int]:
     for site in sites:
         before, now = now, (now * 1_000_003 + site) & _HASH
     return now, before
+
+
+Meeting = tuple[str | None, int, "str | int | None", "int | None"]
+"""A stream of exchanges: of collectives (None, group, backend), else the side of a message, group,
+peer and tag.
+"""
+
+
+def meeting_of(call: Mapping[str, Any]) -> Meeting | None:
+    """The stream of a call whose exchanges bound the clocks of their members; None for others."""
+    group, op, backend = call.get("group"), call.get("op"), call.get("backend")
+    if group is None:
+        return None
+    if call.get("kind") == fmt.COLLECTIVE:
+        return (None, group, backend, None) if op in JOINING else None
+    if call.get("kind") != fmt.MESSAGE or call.get("peer") is None:
+        return None
+    return (op, group, call["peer"], None if backend in fmt.ON_DEVICE else call.get("tag"))
 
 
 def write_end(begin: Record, end: Record) -> int:

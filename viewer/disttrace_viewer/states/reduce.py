@@ -24,7 +24,7 @@ from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.states.history import MOST_SITES, packed
 from disttrace_viewer.states.kept import MOST_KEYS, chosen
 from disttrace_viewer.states.reading import Reading
-from disttrace_viewer.states.records import Record, over
+from disttrace_viewer.states.records import Meeting, Record, over
 from disttrace_viewer.states.state import ROW, VERSION, State
 
 _ERROR = ROW.index("error")
@@ -32,6 +32,8 @@ WINDOW = 256 << 10
 """Bytes at the end of a journal that say where its process stands, but for rare cases."""
 HEAD = 64 << 10
 CHUNK = 1 << 20
+MOST_STREAMS = 4
+"""Streams of collectives of which exchanges are kept, by which clocks are set right."""
 OVERRIDES = 1 << 30
 """Calls of one operation only, with fields of its own, are numbered from here."""
 
@@ -165,6 +167,7 @@ def _state(
         "active": list(reading.active.items()),
         "queues": [[store, key, *counts] for (store, key), counts in reading.queues.items()],
         "courses": [[*key, *course[:3]] for key, course in reading.courses.items() if course[3]],
+        "met": _met(reading),
         "beat": reading.beat,
         "last_t": max(reading.last_t, definitions.last_t, *reading.active.values()),
         "stands": [[thread, *at] for thread, at in reading.stands.items()],
@@ -178,6 +181,23 @@ def _state(
             *([path, CUT_OFF, ""] for path in problems.cut_off),
         ],
     }
+
+
+def _met(reading: Reading) -> list[list[Any]]:
+    """The newest exchanges, of the streams of collectives with most members and of the newest
+    messages.
+    """
+    groups = reading.definitions.numbered["group"]
+
+    def order(meeting: Meeting) -> tuple[int, int]:
+        collective = meeting[0] is None
+        size = (groups.get(meeting[1]) or {}).get("size") or 0
+        return (-size if collective else 0, -reading.met[meeting][-1][1])
+
+    kept = sorted((one for one, rows in reading.met.items() if rows), key=order)
+    collectives = [one for one in kept if one[0] is None][:MOST_STREAMS]
+    messages = [one for one in kept if one[0] is not None][: 2 * MOST_STREAMS]
+    return [[*one, list(reading.met[one])] for one in (*collectives, *messages)]
 
 
 def _past(reading: Reading) -> list[tuple[int, str | None, array[int]]]:

@@ -14,7 +14,9 @@ A state is a dictionary, so that it can be sent, stored and merged without anyth
   (``made``, a hash of their ranks)
 * ``count``: operations begun; ``longest`` [call, ns], ``active`` [thread, t], ``queues``
   [store, key, pushes, finished pops], ``courses`` [group, backend, newest number, hash of the call
-  sites of all collectives up to it, and up to the one before], ``beat``, ``last_t``, ``stands``
+  sites of all collectives up to it, and up to the one before], ``met`` [side of a message, group,
+  backend or peer, tag, [number, begin, end] of the newest that bound clocks],
+  ``beat``, ``last_t``, ``stands``
   [thread, t, stack]
 * ``history``, only where it was asked for: [group, backend, packed calls of all collectives by
   number] (``disttrace_viewer.states.history``); of calls with one call site the first one stands

@@ -18,7 +18,8 @@ from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge import jobs as launching
 from disttrace_viewer.merge import processes as processing
-from disttrace_viewer.merge.clock import to_unix
+from disttrace_viewer.merge.clock import moved_definitions, to_unix
+from disttrace_viewer.merge.meetings import Met, aligned
 from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
 from disttrace_viewer.merge.survey import life_of
 from disttrace_viewer.merge.tables import seen, store_of
@@ -182,6 +183,7 @@ class _Surveying:
         self.sources: dict[int, str] = {}
         self.modified: dict[int, int] = {}
         self.made: dict[int, int] = {}
+        self.met: list[Met] = []
         self.orphans: set[int] = set()
         self.partial: set[int] = set()
         self.unsettled = False
@@ -211,6 +213,8 @@ class _Surveying:
         self.sources[place] = journal.definitions.process.get("job_source") or ""
         self.modified[place] = journal.modified_ns
         self.made[place] = state["made"]
+        if met := state.get("met"):
+            self.met.append((place, to_unix(self.clocks[process.clock], process.t0), met))
         self.unsettled |= state["unsettled"]
         if journal.orphaned:
             self.orphans.add(place)
@@ -267,10 +271,14 @@ class _Surveying:
         jobs = launching.jobs_of(processes, places, groups, lives, sources, orphans, modified)
         for index, store in enumerate(bases):
             bases[index] = replace(store, place=place_ids[index])
+        clocks = aligned(self.clocks, processes, group_index, groups, self.met)
+        known = launching.with_jobs(processes, jobs)
+        if clocks != tuple(self.clocks):
+            known, groups = moved_definitions(known, groups, self.clocks, clocks)
         return StateSurvey(
             index=self.index,
-            processes=launching.with_jobs(processes, jobs),
-            clocks=self.clocks,
+            processes=known,
+            clocks=clocks,
             bases=tuple(bases),
             first_base=first_base,
             places=places,

@@ -1,0 +1,98 @@
+"""The clocks of states brought together by the newest exchanges that these keep.
+
+Of a journal all exchanges bound its clock, of a state the last few: that is when its clock counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from disttrace_viewer.merge.clock_fit import Bounds, Point, Tree, place
+from disttrace_viewer.trace.model import Clock, Group, Process
+
+Side = tuple[int, int]
+"""Of one clock in an exchange the last begin and the first end, unix ns."""
+Met = tuple[int, int, list[list[Any]]]
+"""Process, what is to be added to its times, and the rows of its state."""
+
+
+def aligned(
+    clocks: Sequence[Clock],
+    processes: Sequence[Process],
+    group_index: Mapping[tuple[int, int], int],
+    groups: Sequence[Group],
+    met: Iterable[Met],
+) -> tuple[Clock, ...]:
+    """The clocks of processes, set right by what their members met in."""
+    if len({process.clock for process in processes}) < 2:
+        return tuple(clocks)
+    rank_of = {
+        (group.index, member.process): member.rank for group in groups for member in group.members
+    }
+    sides: dict[tuple[object, ...], dict[int, Side]] = {}
+    sent: dict[tuple[object, ...], tuple[int, int]] = {}
+    received: list[tuple[tuple[object, ...], int, int]] = []
+    for process, zero, rows in met:
+        clock = processes[process].clock
+        for side, number, of, tag, exchanges in rows:
+            group = group_index.get((process, number))
+            own = rank_of.get((group, process)) if group is not None else None
+            for seq, begin, end in exchanges if group is not None else ():
+                begin, end = begin + zero, end + zero
+                if side is None:
+                    here = sides.setdefault((group, of, seq), {})
+                    known = here.get(clock)
+                    here[clock] = (
+                        (begin, end)
+                        if known is None
+                        else (max(begin, known[0]), min(end, known[1]))
+                    )
+                elif side == "send":
+                    sent[group, own, of, tag, seq] = (clock, begin)
+                else:
+                    received.append(((group, of, own, tag, seq), clock, end))
+    bounds = _bounds_of_collectives(sides)
+    joined = {frozenset(of_stream) for of_stream in _streams(sides)}
+    ways: dict[tuple[int, int], list[Point]] = {}
+    for key, clock, end in received:
+        first = sent.get(key)
+        if first is not None and first[0] != clock:
+            ways.setdefault((first[0], clock), []).append((float(first[1]), float(end - first[1])))
+    joined |= {frozenset(way) for way in ways if way[::-1] in ways}
+
+    def bounds_of(tree: Tree) -> dict[tuple[int, int], Bounds]:
+        found = {}
+        for above, clock in tree:
+            upper = [*ways.get((above, clock), ())]
+            lower = [(t, -bound) for t, bound in ways.get((clock, above), ())]
+            for here in bounds:
+                if above in here and clock in here:
+                    (begin_above, end_above), (begin, end) = here[above], here[clock]
+                    upper.append((float(begin_above), float(end - begin_above)))
+                    lower.append((float(begin), float(begin - end_above)))
+            if upper and lower:
+                origin = round(min(t for t, _ in (*upper, *lower)))
+                found[above, clock] = Bounds(
+                    origin,
+                    tuple((t - origin, bound) for t, bound in upper),
+                    tuple((t - origin, bound) for t, bound in lower),
+                )
+        return found
+
+    order = sorted((one for one in joined if len(one) > 1), key=sorted)
+    return place(clocks, processes, order, bounds_of)
+
+
+def _bounds_of_collectives(
+    sides: Mapping[tuple[object, ...], Mapping[int, Side]],
+) -> list[Mapping[int, Side]]:
+    return [here for here in sides.values() if len(here) > 1]
+
+
+def _streams(sides: Mapping[tuple[object, ...], Mapping[int, Side]]) -> Iterable[set[int]]:
+    found: dict[tuple[object, ...], set[int]] = {}
+    for key, here in sides.items():
+        if len(here) > 1:
+            found.setdefault(key[:2], set()).update(here)
+    return found.values()
