@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
 from disttrace_viewer.diagnosis.diagnose import diagnose
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.load.discover import discover
+from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
+from disttrace_viewer.states import merge, pack, reduce, unpack
+from disttrace_viewer.states.job import judged
 from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, beat, fail, leave, stand, steps, store_call
+from support.scenes import OF_HISTORY, PEER_GONE, S, beat, fail, leave, stand, steps, store_call
 
 SPAN = re.compile(r"[\d.]+ (h|min|s|ms|us)\b")
 
@@ -26,27 +35,30 @@ def live(process: Process) -> Seen:
     return (UNKNOWN, GONE, Seen(True), Seen(False, -9), Seen(False, 3))[(process.rank or 0) % 5]
 
 
-def job(folder: Path, seed: int, host: str) -> None:
-    """Two to eight ranks; each does up to three things, hangs in the last one or not, and ends."""
+def job(folder: Path, seed: int, host: str, apart_ns: int | None = None) -> None:
+    """Two to eight ranks; each does up to three things, hangs in the last one or not, and ends.
+    ``apart_ns``: on two hosts, whose clocks are apart.
+    """
     drawn = random.Random(seed)
     size = drawn.choice([2, 3, 4, 5, 8])
     halves = [list(range(0, size, 2)), list(range(1, size, 2))]
-    for journal, group in steps(folder, size, drawn.choice([1, 2]), host=host):
+    count = drawn.choice([1, 2])
+    for journal, group in steps(folder, size, count, host=host, apart_ns=apart_ns):
         rank = journal.rank or 0
         half = halves[rank % 2]
-        groups = [group]
+        groups = {group: count}
         if len(half) > 1 and seed % 2:
             name = f"half{rank % 2}"
-            groups.append(journal.group(name=name, ranks=half, size=len(half), default=False))
+            groups[journal.group(name=name, ranks=half, size=len(half), default=False)] = 0
         act(journal, drawn, groups, size)
 
 
-def act(journal: Journal, drawn: random.Random, groups: list[int], size: int) -> None:
-    """What one rank does."""
-    now, done, open_ = S, dict.fromkeys(groups, 2), False
+def act(journal: Journal, drawn: random.Random, done: dict[int, int], size: int) -> None:
+    """What one rank does; ``done``: how many collectives in each group."""
+    now, open_ = S, False
     for _ in range(drawn.choice([0, 1, 1, 2, 3])):
         now += drawn.randrange(1, 300) * MS
-        number = begin(journal, drawn, groups, size, now, done)
+        number = begin(journal, drawn, [*done], size, now, done)
         open_ = drawn.random() < 0.5
         if open_:
             if drawn.random() < 0.15:
@@ -92,9 +104,8 @@ def begin(
     return journal.begin(store_call(journal, op, line), now, k=key)
 
 
-def told(folder: Path, look: Look) -> list[tuple[object, ...]]:
+def told(case: Case, found: Sequence[Finding]) -> list[tuple[object, ...]]:
     """What is said, processes by their ranks, in an order of its own."""
-    case, found = diagnose(load([str(folder)]), look=look)
     rank = [p.rank or 0 for p in case.evidence.trace.processes]
     return sorted(
         (
@@ -109,11 +120,54 @@ def told(folder: Path, look: Look) -> list[tuple[object, ...]]:
     )
 
 
+def by_table(folder: Path, look: Look) -> list[tuple[object, ...]]:
+    """The verdict from a table of all operations, but for what needs the history."""
+    case, found = diagnose(align(load([str(folder)])), look=look)
+    return told(case, [finding for finding in found if finding.kind not in OF_HISTORY])
+
+
+def by_states(folder: Path, look: Look, **ways: Any) -> list[tuple[object, ...]]:
+    """The verdict from states."""
+    choose = lambda jobs: [job.id for job in jobs]  # noqa: E731
+    found = judged([str(folder)], choose=choose, look=look, **ways)
+    return told(found.case, found.findings)
+
+
+def ways(folder: Path, look: Look) -> dict[str, list[tuple[object, ...]]]:
+    """The same journals judged in every way that there is: the table of all operations, the ends of
+    journals, whole journals, and states that have travelled from two hosts.
+    """
+    files = discover([str(folder)], Problems())
+    whole = [state for one in files if (state := reduce(one, history=True))]
+    halves = (merge(whole[::2]), merge(unpack(pack(state)) for state in whole[1::2]))
+    return {
+        "table": by_table(folder, look),
+        "ends": by_states(folder, look),
+        "whole": by_states(folder, look, local=merge(whole)),
+        "hosts": by_states(folder, look, local=merge(halves)),
+    }
+
+
 @pytest.mark.parametrize("seed", range(16))
 def test_a_drawn_situation(tmp_path: Path, seed: int) -> None:
     """By journals read on another machine, and by those whose kernels can be asked."""
     for host in ("a", "b", "c"):
         job(tmp_path / host, seed, host)
     for look in (lambda _: UNKNOWN, live):
-        first, *others = (told(tmp_path / host, look) for host in ("a", "b", "c"))
+        first, *others = (by_table(tmp_path / host, look) for host in ("a", "b", "c"))
         assert others == [first, first]
+
+
+APART_S = (0, 0.02, 0.2, 3, 20)
+"""By how much the clocks of two hosts are apart."""
+
+
+@pytest.mark.parametrize("apart_s", [None, *APART_S])
+@pytest.mark.parametrize("seed", range(100, 105))
+def test_every_way_to_a_verdict_finds_the_same(
+    tmp_path: Path, seed: int, apart_s: float | None
+) -> None:
+    """``tests/reliability/judged.py`` has them all."""
+    job(tmp_path, seed, "a", None if apart_s is None else round(apart_s * S))
+    found = ways(tmp_path, lambda _: UNKNOWN)
+    assert found == dict.fromkeys(found, found["table"])

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.liveness import STOPPED, Look, Seen, look
@@ -28,13 +28,16 @@ from disttrace_viewer.analysis.process_ends import (
 )
 from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.merge.clock import to_unix
-from disttrace_viewer.sample.sample import Course, Sample, Stream
+from disttrace_viewer.sample.sample import Course, Sample, Stream, stand_in
 from disttrace_viewer.trace.model import Frame, Location, Stack, StackSample, Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING
 
 if TYPE_CHECKING:
     from disttrace_viewer.analysis.exchanges import Exchanges
 
+_UNKNOWN_ARGUMENTS: dict[str, Any] = dict.fromkeys(
+    ("shapes", "dtypes", "bytes", "splits", "reduce_op", "root")
+)
 STUCK_NS = 1_500_000_000
 """Blocked for longer than this is stuck: communication of a healthy step takes less."""
 STALL_NS = 10_000_000_000
@@ -112,6 +115,45 @@ class Evidence:
             for key, course in self.sample.history.items()
             if key in courses
         }
+
+    def exchange(self, stream: Stream, seq: int) -> Mapping[int, Op]:
+        """The members of a collective whose calls are known, by group rank: also of those that went
+        on while somebody waits in it, if it was asked what they called.
+        """
+        found: dict[int, Op] = {}
+        for rank, kept in self.sample.streams.get(stream, {}).items():
+            here = next((op for op in kept if op.seq == seq), None)
+            if here is None and (kept[-1].seq or 0) > seq:
+                here = self._went_on(kept, stream, seq)
+            if here is not None:
+                found[rank] = here
+        return found
+
+    def _went_on(self, kept: Sequence[Op], stream: Stream, seq: int) -> Op | None:
+        """What a member called that is through. All calls of one place are known by the first of
+        them, so its operation is known, and not what it passed.
+        """
+        course = self.course(kept[-1].process, stream)
+        call = None if course is None else next((c for n, c in course if n == seq), None)
+        if call is None:
+            return None
+        of = self.trace.call(call)
+        of = replace(of, signature=replace(of.signature, **_UNKNOWN_ARGUMENTS))
+        over = stand_in(kept, seq)
+        return replace(over, process=kept[-1].process, call=of)
+
+    @cached_property
+    def went_on(self) -> tuple[int, ...]:
+        """Processes of which it is to be asked what they called where others wait."""
+        found: dict[int, None] = {}
+        for op in self.sample.ops:
+            stream = (op.call.group, op.call.backend)
+            if op.call.kind == "collective" and op.seq is not None and op.status != "ok":
+                known = self.exchange(stream, op.seq)
+                for rank, kept in self.sample.streams.get(stream, {}).items():
+                    if rank not in known and (kept[-1].seq or 0) > op.seq:
+                        found[kept[-1].process] = None
+        return tuple(found)
 
     @cached_property
     def seen(self) -> tuple[Seen, ...]:

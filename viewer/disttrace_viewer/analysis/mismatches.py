@@ -122,8 +122,11 @@ def _known(evidence: Evidence) -> Iterator[_Exchange]:
             for op in kept:
                 here.setdefault(op.seq or 0, {})[rank] = op
         for seq in sorted(here):
-            if len(here[seq]) > 1:
-                yield _Exchange(group, backend, seq, 1, here[seq].copy)
+            found = here[seq]
+            if any(op.status != "ok" for op in found.values()):
+                found = {**evidence.exchange((group, backend), seq)}
+            if len(found) > 1:
+                yield _Exchange(group, backend, seq, 1, found.copy)
 
 
 def _raised(evidence: Evidence) -> Iterator[_Exchange]:

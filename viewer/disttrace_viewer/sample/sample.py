@@ -116,7 +116,7 @@ class Sample:
         found = {}
         for rank, kept in self.streams.get(stream, {}).items():
             if (kept[-1].seq or 0) >= seq:
-                found[rank] = _at(kept, seq)
+                found[rank] = stand_in(kept, seq)
         return found
 
     @cached_property
@@ -146,10 +146,10 @@ class Sample:
         kept = () if stream is None else self.message_streams.get((side, stream), ())
         if op.seq is None or not kept or (kept[-1].seq or 0) < op.seq:
             return None
-        return _at(kept, op.seq)
+        return stand_in(kept, op.seq)
 
 
-def _at(kept: tuple[Op, ...], seq: int) -> Op:
+def stand_in(kept: Sequence[Op], seq: int) -> Op:
     """The kept operation of a number; else a stand-in that was over before the next kept one."""
     later = next(op for op in kept if (op.seq or 0) >= seq)
     if later.seq == seq:

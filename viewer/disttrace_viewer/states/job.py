@@ -101,6 +101,7 @@ def suspects_of(found: Verdict, merged: Merged) -> tuple[str, ...]:
         if group is not None and finding.seq is not None:
             members = (*finding.waiting, *sorted(finding.scope.roots))
             compared.update(dict.fromkeys(_differing(evidence, group.index, members)))
+    compared.update(dict.fromkeys(evidence.went_on))
     again = [
         i for i in [*compared][:MOST_COMPARED] if "history" not in merged.states[processes[i].id]
     ]
