@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from disttrace_viewer.api.live import follow, show, snapshot
     from disttrace_viewer.api.reading import Paths, jobs, print_jobs
-    from disttrace_viewer.api.report import Finding, Location, Position, Report, diagnose
+    from disttrace_viewer.api.report import Finding, Location, Position, Report
     from disttrace_viewer.api.statistics import Stats, stats
     from disttrace_viewer.api.trace import Trace, load
+    from disttrace_viewer.api.verdict import diagnose
     from disttrace_viewer.trace.errors import ViewerError
     from disttrace_viewer.views.jobs import Job
 
@@ -41,9 +42,10 @@ __all__ = [
 _FROM = {
     "disttrace_viewer.api.live": ("follow", "show", "snapshot"),
     "disttrace_viewer.api.reading": ("Paths", "jobs", "print_jobs"),
-    "disttrace_viewer.api.report": ("Finding", "Location", "Position", "Report", "diagnose"),
+    "disttrace_viewer.api.report": ("Finding", "Location", "Position", "Report"),
     "disttrace_viewer.api.statistics": ("Stats", "stats"),
     "disttrace_viewer.api.trace": ("Trace", "load"),
+    "disttrace_viewer.api.verdict": ("diagnose",),
     "disttrace_viewer.trace.errors": ("ViewerError",),
     "disttrace_viewer.views.jobs": ("Job",),
 }

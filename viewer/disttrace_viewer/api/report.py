@@ -19,7 +19,8 @@ from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace import model
 
 if TYPE_CHECKING:
-    from disttrace_viewer.api.reading import Paths
+    from disttrace_viewer.findings import finding as findings
+    from disttrace_viewer.findings.case import Case
 
 _WHOLE = 100_000
 """Columns that no line of a report fills."""
@@ -92,44 +93,48 @@ class Position:
 class Report:
     """What ``disttrace diagnose`` says of a job."""
 
+    case: Case
+    """What the rules share, and ``found`` by them; no stable interface."""
+    found: tuple[findings.Finding, ...]
+
     def __init__(self, trace: model.Trace, *, stall_s: float | None = None) -> None:
         """``disttrace.diagnose`` makes one."""
-        self._case, self._found = apply_rules(trace, stall_ns=stall_ns(stall_s))
+        self.case, self.found = apply_rules(trace, stall_ns=stall_ns(stall_s))
 
     @classmethod
     def of_states(cls, verdict: Verdict) -> Report:
         """The report of a verdict from states."""
         report = cls.__new__(cls)
-        report._case, report._found = verdict.case, verdict.findings
+        report.case, report.found = verdict.case, verdict.findings
         return report
 
     @property
     def healthy(self) -> bool:
         """Whether there is neither an error nor a warning."""
-        return report.healthy(self._found)
+        return report.healthy(self.found)
 
     @property
     def incomplete(self) -> tuple[str, ...]:
         """What is missing of the job's journals, as sentences; none: the verdict rests on all."""
-        return self._case.incomplete
+        return self.case.incomplete
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
         """What is wrong, errors first."""
-        return tuple(_finding(report.finding(self._case, found)) for found in self._found)
+        return tuple(_finding(report.finding(self.case, found)) for found in self.found)
 
     @cached_property
     def positions(self) -> tuple[Position, ...]:
         """Where every process is, by rank; those without one last."""
-        found = [self._position(p) for p in self._case.evidence.trace.processes]
+        found = [self._position(p) for p in self.case.evidence.trace.processes]
         return tuple(sorted(found, key=lambda p: (p.rank is None, p.rank or 0, p.pid or 0)))
 
     def to_dict(self, *, full: bool = True) -> dict[str, Any]:
         """The values of ``diagnose --json``; those of many processes folded unless ``full``."""
-        return report.report(self._case, self._found, full=full)
+        return report.report(self.case, self.found, full=full)
 
     def _position(self, one: model.Process) -> Position:
-        case = self._case
+        case = self.case
         last = report.current(case, one.index)
         where = (
             case.evidence.whereabouts(one.index)
@@ -157,7 +162,7 @@ class Report:
         """The report as the terminal shows it."""
         from disttrace_viewer.views.terminal.diagnosis import lines
 
-        return "\n".join(lines(self._case, self._found))
+        return "\n".join(lines(self.case, self.found))
 
     def print(
         self, *, stacks: bool = False, width: int | None = None, color: bool | None = None
@@ -166,15 +171,20 @@ class Report:
         stay whole). ``stacks`` adds the recorded frames of whoever is stuck.
         """
         from disttrace_viewer.views.terminal.diagnosis import page
-        from disttrace_viewer.views.terminal.paint.console import paper
-        from disttrace_viewer.views.terminal.paint.diagnosis import paint
 
         whole = width is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
+        try:
+            from disttrace_viewer.views.terminal.paint.console import paper
+            from disttrace_viewer.views.terminal.paint.diagnosis import paint
+        except ModuleNotFoundError:  # no rich: the same lines, not wrapped and without colour
+            for line in page(self.case, self.found, stacks=stacks):
+                sys.stdout.write(f"{str(line).rstrip()}\n")
+            return
         out = paper(width=_WHOLE if whole else width, color=color)
-        paint(out, page(self._case, self._found, stacks=stacks))
+        paint(out, page(self.case, self.found, stacks=stacks))
 
     def __repr__(self) -> str:
-        kinds = ", ".join(found.kind for found in self._found) or "nothing found"
+        kinds = ", ".join(found.kind for found in self.found) or "nothing found"
         return f"<disttrace.Report: {'healthy' if self.healthy else 'not healthy'}, {kinds}>"
 
     def _repr_html_(self) -> str:
@@ -182,21 +192,9 @@ class Report:
         return f"<pre style='white-space: pre-wrap'>{html.escape(str(self))}</pre>"
 
 
-def diagnose(path: Paths = None, job: str | None = None, *, stall_s: float | None = None) -> Report:
-    """What is wrong in a job (see ``load`` for ``path`` and ``job``). ``stall_s``: while processes
-    live, waiting is a fault from so many seconds on (default: DISTTRACE_STALL, else 10).
-
-    Raises:
-        ViewerError: when there are no journals, or no such job.
-    """
-    from disttrace_viewer.api.reading import read  # needs Polars: a verdict by states does not
-
-    return settled(lambda: Report(read(path, job), stall_s=stall_s))
-
-
 def settled(read: Callable[[], Report]) -> Report:
     """The report that ``read`` gives, read again where the job has only just broken."""
-    return reread.settled(read, lambda report: report._case.evidence)
+    return reread.settled(read, lambda report: report.case.evidence)
 
 
 def stall_ns(seconds: float | None) -> int:

@@ -158,7 +158,7 @@ class Trace:
         report = report_of(
             self.model,
             filters,
-            evidence=self._report._case.evidence,
+            evidence=self._report.case.evidence,
             exchanges=self.exchanges,
             findings=self.findings,
             init=phase == "init",

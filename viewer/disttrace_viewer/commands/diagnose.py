@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import argparse
 import gc
-from typing import TYPE_CHECKING
 
 from disttrace_viewer.commands import common
-
-if TYPE_CHECKING:
-    from disttrace_viewer.api.report import Report
 
 INCOMPLETE = 2
 """Exit code where nothing wrong was found, but not everything could be read."""
@@ -42,11 +38,13 @@ def execute(args: argparse.Namespace) -> int:
     """Print the report; 0 healthy, 1 an error or a warning, 2 journals that the answer needs are
     missing (or, raised, all of them).
     """
-    from disttrace_viewer.api.report import settled
     from disttrace_viewer.api.states import no_cycles
+    from disttrace_viewer.api.verdict import diagnose
 
-    with no_cycles():
-        report = settled(lambda: _read(args))
+    with no_cycles(), common.journals_progress() as progress:
+        report = diagnose(
+            args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress
+        )
         gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
     if args.json:
         import orjson
@@ -58,13 +56,3 @@ def execute(args: argparse.Namespace) -> int:
     if not report.healthy:
         return 1
     return INCOMPLETE if report.incomplete else 0
-
-
-def _read(args: argparse.Namespace) -> Report:
-    from disttrace_viewer.api.states import diagnose_large
-
-    with common.journals_progress() as progress:
-        large = diagnose_large(
-            args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress
-        )
-    return large or common.read(args).diagnose(stall_s=args.stall)

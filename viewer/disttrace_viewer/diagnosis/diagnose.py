@@ -26,7 +26,7 @@ def diagnose(
 
 def judge(evidence: Evidence) -> tuple[Case, tuple[Finding, ...]]:
     """As ``diagnose``, of any evidence."""
-    case = Case(evidence)
+    case = Case(evidence, history=evidence.columnar)
     for rule in RULES:
         for finding in rule(case):
             case.add(finding)

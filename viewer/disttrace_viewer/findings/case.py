@@ -44,6 +44,9 @@ class Case:
     incomplete: tuple[str, ...] = ()
     """What is missing of the job's journals; none: the verdict rests on all of them."""
 
+    history: bool = False
+    """Whether all that is over was looked at as well."""
+
     @cached_property
     def rendezvous(self) -> RendezvousIndex:
         """Constructors of stores and groups, sorted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 
 from disttrace_viewer.analysis.evidence import STALL_NS, Evidence
@@ -21,7 +22,7 @@ from disttrace_viewer.trace.model import Job
 
 MANY_JOURNALS = 2_000
 LARGE_BYTES = 1 << 28
-"""Folders with more than that are judged by states: a table of all operations would not fit."""
+"""Of folders with more than that no table of all operations is made."""
 MOST_SUSPECTS = 4_096
 MOST_COMPARED = 64
 """Processes whose collectives are compared one by one."""
@@ -29,17 +30,11 @@ Choose = Callable[[Sequence[Job]], Sequence[str]]
 Fetch = Callable[[Sequence[str]], Sequence[State]]
 
 
-def is_large(paths: Sequence[str]) -> bool:
-    """Whether there is too much below these folders to be read as a whole for a verdict."""
+def fits_a_table(paths: Sequence[str]) -> bool:
+    """Whether all operations below these folders may be read as a whole."""
     found = discover(paths, Problems())
-    if len(found) > MANY_JOURNALS:
-        return True
-    total = 0
-    for files in found:
-        total += sum(map(size, files.segments.values()))
-        if total > LARGE_BYTES:
-            return True
-    return False
+    sizes = itertools.accumulate(size(path) for one in found for path in one.segments.values())
+    return len(found) <= MANY_JOURNALS and all(total <= LARGE_BYTES for total in sizes)
 
 
 @folder.no_cycles()

@@ -257,7 +257,7 @@ def _coverage(case: Case) -> Iterator[Line]:
         yield Line(f"No journal of {sentences.ranks(found['missing_ranks'])}.", style=WAIT)
     if found["dropped"]:
         yield Line(f"{found['dropped']:,} old operations were dropped (DISTTRACE_MAX_MB).")
-    if not case.evidence.columnar:
+    if not case.history:
         yield Line(NO_HISTORY, style=DIM)
     for problem in found["problems"][:CAVEATS]:
         yield Line(problem, style=WAIT)

@@ -1,0 +1,66 @@
+"""A hang is diagnosed where nothing but orjson is installed, in the same words."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.processes import clean_environ, run_program
+from support.scenes import S, fail, steps
+from support.states import hang
+
+LEAN = """
+import pathlib, sys, time
+sys.modules.update(dict.fromkeys(("polars", "rich", "torch", "numpy")))
+from disttrace.cli import main
+code = main(["diagnose", *sys.argv[1:]])
+status = pathlib.Path("/proc/self/status")
+lines = status.read_text().splitlines() if status.exists() else []
+used_kb = next((line.split()[1] for line in lines if line.startswith("VmHWM")), 0)
+sys.stderr.write(f"{used_kb} {time.process_time()}")
+sys.exit(code)
+"""
+FULL = "import sys; from disttrace.cli import main; sys.exit(main(['diagnose', *sys.argv[1:]]))"
+MOST_KB, MOST_CPU_S = 40_000, 1.0
+"""A table of operations takes 100 MB; on a quiet machine it is 27 MB and 0.15 s."""
+
+
+@pytest.mark.parametrize("scene", ["hang", "failure"])
+def test_the_same_is_said(tmp_path: Path, scene: str) -> None:
+    """But for the sentence that only where processes are was looked at."""
+    pytest.importorskip("polars")
+    if scene == "hang":
+        hang(tmp_path)
+    else:
+        for journal, group in steps(tmp_path, 3):
+            if journal.rank == 1:
+                fail(journal, S, "ValueError", "bad batch")
+            else:
+                journal.begin(journal.collective(group), S, q=3)
+    lean = run_program([sys.executable, "-c", LEAN, str(tmp_path)], clean_environ())
+    full = run_program([sys.executable, "-c", FULL, str(tmp_path)], clean_environ())
+    assert (lean.code, full.code) == (1, 1), f"{lean}{full}"
+    said = lean.stdout.splitlines()
+    assert said.pop().startswith("Only where processes are was read")
+    assert said == full.stdout.splitlines()
+    used_kb, cpu_s = lean.stderr.split()
+    assert int(used_kb) < MOST_KB
+    assert float(cpu_s) < MOST_CPU_S
+
+
+def test_what_is_over_is_looked_at_where_polars_is(tmp_path: Path) -> None:
+    """Arguments that differed in a call that returned: without a table nobody knows of them."""
+    pytest.importorskip("polars")
+    for journal, group in steps(tmp_path, 3):
+        odd = journal.collective(group, reduce_op="MAX" if journal.rank == 1 else "SUM")
+        journal.run(odd, t=S, d=S // 10, q=3)
+        for number in range(4, 8):
+            journal.run(journal.collective(group), t=number * S, d=S // 10, q=number)
+        journal.define("exit", t=9 * S, how="normal", code=0)
+    lean = run_program([sys.executable, "-c", LEAN, str(tmp_path)], clean_environ())
+    full = run_program([sys.executable, "-c", FULL, str(tmp_path)], clean_environ())
+    assert (lean.code, full.code) == (0, 1), f"{lean}{full}"
+    assert "arguments in calls that are over were not looked at" in lean.stdout
+    assert "reduce_op_mismatch" in full.stdout
