@@ -249,8 +249,46 @@ def test_who_never_came_is_waited_for_to_the_end(tmp_path: Path) -> None:
     assert stats.ranks["made_others_wait_ns"].to_list() == [0, 0]
     assert stats.operations["algbw"].to_list() == [None]
     assert str(stats).splitlines()[1] == (
-        "5.00 s of waiting is for what never arrived; `disttrace diagnose` tells more."
+        "5.00 s of waiting is for what never completed; `disttrace diagnose` tells more."
     )
+
+
+@pytest.mark.parametrize("how", ["KeyboardInterrupt: ", "RuntimeError: timed out", "mismatch"])
+def test_what_never_completed_is_waiting(tmp_path: Path, how: str) -> None:
+    """A hang ended by Ctrl-C, by a time-out, and one of members that disagree: from the last
+    arrival on nothing is exchanged, and no bandwidth follows from it.
+    """
+    hung = 5000 * MS
+    for journal in workers(tmp_path, 3):
+        rank = journal.rank or 0
+        group = journal.world()
+        call = journal.collective(group)
+        for step in range(1, 4):
+            journal.run(call, START + step * 10 * MS, MS, q=step)
+        at = START + (100 + rank) * MS
+        if how == "mismatch":
+            other = journal.collective(group, "all_gather" if rank else "all_reduce")
+            journal.begin(other, at, q=4)
+        elif rank < 2:
+            number = journal.begin(call, at, q=4)
+            journal.end(number, hung, x=journal.string(how))
+        journal.record(hb=at + hung)
+    stats = disttrace.stats(tmp_path)
+    members = 3 if how == "mismatch" else 2
+    never = stats.ranks["never_completed_ns"].to_list()
+    assert [ns // MS for ns in never] == pytest.approx(
+        [5000] * members + [0] * (3 - members), abs=2
+    )
+    assert stats.ranks["waiting_ns"].sum() >= sum(never)
+    assert stats.waiting_ns > 0.99 * (stats.communicating_ns - 9 * MS)
+    assert stats.ranks["made_others_wait_ns"].sum() < 10 * MS
+    healthy = 16 / 0.001  # 16 bytes in a millisecond
+    known = [speed for speed in stats.operations["algbw"].to_list() if speed is not None]
+    assert known == [pytest.approx(healthy)]
+    named = dict(stats.wait_states.select("state", "time_ns").iter_rows())
+    assert named["never completed"] == sum(never)
+    assert named["exchange"] <= 10 * MS
+    assert sum(named.values()) == stats.wall_ns
 
 
 def test_a_window_cuts_times_and_lives(tmp_path: Path) -> None:
@@ -286,11 +324,11 @@ def test_json_is_the_contract(tmp_path: Path, capfdbinary: pytest.CaptureFixture
     ]  # fmt: skip
     assert list(found["operations"][0]) == [
         "op", "group", "line", "calls", "bytes", "total_ns", "median_ns", "p99_ns", "max_ns",
-        "waiting_ns", "last_to_arrive", "algbw", "busbw",
+        "waiting_ns", "never_completed_ns", "last_to_arrive", "algbw", "busbw",
     ]  # fmt: skip
     assert list(found["ranks"][0]) == [
         "rank", "process", "wall_ns", "communicating_ns", "waiting_ns", "outside_ns",
-        "made_others_wait_ns",
+        "made_others_wait_ns", "never_completed_ns",
     ]  # fmt: skip
     assert sum(state["time_ns"] for state in found["wait_states"]) == found["wall_ns"]
     assert list(found["origins"][0]) == ["rank", "line", "count", "of", "mean_ns", "caused_ns"]

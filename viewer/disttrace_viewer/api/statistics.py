@@ -32,6 +32,7 @@ NUMBERS = (
     "p99_ns",
     "max_ns",
     "waiting_ns",
+    "never_completed_ns",
     "last_to_arrive",
     "algbw",
     "busbw",
@@ -59,9 +60,10 @@ class Stats:
     def operations(self) -> pl.DataFrame:
         """One row per operation, group and line, longest ``total_ns`` first.
 
-        ``op group line calls bytes total_ns median_ns p99_ns max_ns waiting_ns last_to_arrive algbw
-        busbw clock``: ``group`` is the id that every export has, ``line`` is ``file:line``,
-        ``waiting_ns`` the part of the total before the last member arrived, ``last_to_arrive`` a
+        ``op group line calls bytes total_ns median_ns p99_ns max_ns waiting_ns never_completed_ns
+        last_to_arrive algbw busbw clock``: ``group`` is its id, ``line`` is ``file:line``,
+        ``waiting_ns`` the part of the total before the last member arrived, and of what never
+        completed all (``never_completed_ns``: since the last came), ``last_to_arrive`` a
         list of structs (rank, count), most first; bandwidths are bytes per second as nccl-tests
         define them, counted from the last arrival on, null where none is defined; ``clock`` says
         whose time that is: ``device`` where the backend measured it, else ``host``.
@@ -111,7 +113,7 @@ class Stats:
     @cached_property
     def ranks(self) -> pl.DataFrame:
         """One row per process with a rank, by rank: ``rank process wall_ns communicating_ns
-        waiting_ns outside_ns made_others_wait_ns``.
+        waiting_ns outside_ns made_others_wait_ns never_completed_ns``.
 
         ``wall_ns`` is its life, ``communicating_ns`` what it was blocked in collectives and
         messages, ``waiting_ns`` the part of that before the last member arrived, ``outside_ns``

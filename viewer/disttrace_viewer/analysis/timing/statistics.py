@@ -25,6 +25,8 @@ KEYS = ("op", "group", "line")
 FAMILY = "family"
 """A further key: groups of one description (the tp groups of a mesh) are one family."""
 P99 = 0.99
+NEVER = "never completed"
+"""A state beside Scalasca's: waiting in an exchange that never was over."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Statistics:
         under which a person knows the group), longest first.
 
         ``calls`` and ``bytes`` of all ranks; ``total_ns``, ``median_ns``, ``p99_ns`` and ``max_ns``
-        of begin to end; ``waiting_ns``; ``last_to_arrive``: (process, count) of exchanges of more
+        of begin to end; ``waiting_ns``, of which ``never_completed_ns`` was for
+        what never completed; ``last_to_arrive``: (process, count) of exchanges of more
         than one that a process was the last to begin, most first; ``algbw`` and ``busbw``: bytes
         per second from the last arrival on, over all that ended; ``clock``: the one that this time
         is of, ``device`` where the backend measured all of them, else ``host``.
@@ -53,7 +56,7 @@ class Statistics:
         keys = list(keys)
         duration = pl.col("end_ns") - pl.col("begin_ns")
         rows = self._parts.filter(self._inside).with_columns(_duration=duration)
-        over = ~pl.col("in_flight")
+        over = ~pl.col("in_flight") & pl.col("busy_ns").is_not_null()
         seconds = pl.col("busy_ns").filter(over & pl.col("_moved").is_not_null()).sum() / 1e9
         moved = pl.col("_moved").filter(over)
         bus = (pl.col("_moved") * pl.col("_factor")).filter(over)
@@ -65,6 +68,7 @@ class Statistics:
             pl.col("_duration").quantile(P99, "nearest").cast(pl.Int64).alias("p99_ns"),
             pl.col("_duration").max().alias("max_ns"),
             pl.col("wait_ns").sum().alias("waiting_ns"),
+            pl.col("never_ns").sum().alias("never_completed_ns"),
             pl.when(seconds > 0).then(moved.sum() / seconds).alias("algbw"),
             pl.when(seconds > 0).then(bus.sum() / seconds).alias("busbw"),
             pl.when((pl.col("clock").filter(over) == DEVICE).all())
@@ -91,12 +95,14 @@ class Statistics:
     @cached_property
     def ranks(self) -> pl.DataFrame:
         """One row per process that has a rank or communicates: ``process``, ``wall_ns`` (its life),
-        ``communicating_ns``, ``waiting_ns``, ``outside_ns``, ``made_others_wait_ns``.
+        ``communicating_ns``, ``waiting_ns``, ``outside_ns``, ``made_others_wait_ns``,
+        ``never_completed_ns``.
         """
         parts = self._parts
         mine = parts.group_by("process").agg(
             pl.col("blocked_ns").sum().alias("communicating_ns"),
             pl.col("wait_ns").sum().alias("waiting_ns"),
+            pl.col("never_ns").sum().alias("never_completed_ns"),
         )
         caused = (
             parts.filter(pl.col("by") != pl.col("process"))
@@ -120,6 +126,7 @@ class Statistics:
                 "waiting_ns",
                 "outside_ns",
                 "made_others_wait_ns",
+                "never_completed_ns",
             )
             .collect()
         )
@@ -159,13 +166,20 @@ class Statistics:
         waits = (
             self._parts.filter(pl.col("wait_ns") > 0)
             .group_by("state")
-            .agg(pl.len().alias("count"), pl.col("wait_ns").sum().alias("time_ns"))
+            .agg(
+                pl.len().alias("count"),
+                (pl.col("wait_ns") - pl.col("never_ns")).sum().alias("time_ns"),
+            )
+            .filter(pl.col("time_ns") > 0)
             .collect()
         )
         known = {state: (count, time) for state, count, time in waits.iter_rows()}
         sums = self.ranks.select(pl.exclude("process").sum()).row(0, named=True)
         exchanged = sums["communicating_ns"] - sums["waiting_ns"]
         rows = [(state, *known[state]) for state in STATES if state in known]
+        never = self.waits.parts.filter(pl.col("never_ns") > 0)
+        if never.height:
+            rows.append((NEVER, never.height, self.never_completed_ns))
         rows.append(("exchange", self.waits.parts.height, exchanged))
         rows.append(("outside communication", None, sums["outside_ns"]))
         return pl.DataFrame(
@@ -175,10 +189,9 @@ class Statistics:
         )
 
     @cached_property
-    def never_arrived_ns(self) -> int:
-        """What was waited for members that had not come when the picture stops."""
-        parts = self.waits.parts
-        return int(parts.filter(pl.col("in_flight") & pl.col("by").is_null())["wait_ns"].sum())
+    def never_completed_ns(self) -> int:
+        """What was waited for members that never came, or in what ended in an error."""
+        return int(self.waits.parts["never_ns"].sum())
 
     @property
     def _inside(self) -> pl.Expr:

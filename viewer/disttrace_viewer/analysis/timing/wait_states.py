@@ -5,6 +5,9 @@ An operation blocks its process from begin to issue and from the begin of its wa
 it needs began is waiting. The states are those of Scalasca's patterns (scalasca.org): late sender,
 late receiver, late broadcast, early reduce, and wait at a collective for all others. Time in which
 a process is blocked in several operations at once counts once, for the one that began first.
+
+An exchange that lacks members, or whose members disagree or ended in an error, never completed:
+from the last arrival on it is waiting for what never came, and nothing was exchanged.
 """
 
 from __future__ import annotations
@@ -46,8 +49,9 @@ class WaitStates:
         end_ns`` (in flight: the last sign of life of its process), ``in_flight op group expected
         arrived is_root bytes``, ``until_ns`` (when the partner began for which it waited; null
         where it waited for none), ``by`` (that process; null where it is not known), ``state``,
-        ``busy_ns`` (from the last arrival to its end; null in flight), ``blocked_ns`` and
-        ``wait_ns`` (its share of its process's time).
+        ``busy_ns`` (from the last arrival to its end; null in flight, and where it never
+        completed), ``never`` (whether it did not, for this member), ``blocked_ns``, ``wait_ns``
+        (its share of its process's time) and ``never_ns`` (the part of that since the last came).
         """
         rows = self._windowed(pl.concat([self._collectives(), self._messages()]).collect())
         rows = rows.with_row_index("_row")
@@ -55,11 +59,14 @@ class WaitStates:
         waiting = pieces.filter(pl.col("until_ns").is_not_null()).with_columns(
             stop=pl.min_horizontal("stop", "until_ns")
         )
+        never = waiting.filter("never").with_columns(start=pl.max_horizontal("start", "came_ns"))
         return (
             rows.join(_exclusive(pieces, "blocked_ns"), on="_row", how="left")
             .join(_exclusive(waiting, "wait_ns"), on="_row", how="left")
-            .with_columns(pl.col("blocked_ns", "wait_ns").fill_null(0))
-            .drop("_row", "issued_ns", "wait_begin_ns", "unseen")
+            .join(_exclusive(never, "never_ns"), on="_row", how="left")
+            .with_columns(pl.col("blocked_ns", "wait_ns", "never_ns").fill_null(0))
+            .with_columns(never_ns=pl.min_horizontal("never_ns", "wait_ns"))
+            .drop("_row", "issued_ns", "wait_begin_ns", "unseen", "came_ns")
             .sort("process", "begin_ns", "number")
         )
 
@@ -135,6 +142,7 @@ class WaitStates:
         trace = self.exchanges.trace
         calls = trace.calls.lazy().with_row_index("call")
         names = ["exchange", "group", "expected", "arrived", "last_ns", "last_process"]
+        names += ["errors", "pending", "alike"]
         rows = (
             self.exchanges.participants()
             .lazy()
@@ -160,11 +168,12 @@ class WaitStates:
         short = pl.col("arrived") < pl.col("expected")
         from_root = pl.col("op").is_in(FROM_ROOT) & ~pl.col("is_root")
         to_root = pl.col("op").is_in(TO_ROOT) & ~pl.col("is_root")
+        broken = (pl.col("errors") > 0) | (pl.col("pending") & (short | ~pl.col("alike")))
+        never = broken & (pl.col("in_flight") | pl.col("error").is_not_null())
         # Somebody who is not there yet is waited for to the end of what was seen.
-        open_ = pl.col("in_flight") & short
         early = end < last
         until = (
-            pl.when(open_)
+            pl.when(never)
             .then(end)
             .when(from_root & early)
             .then(root)
@@ -175,7 +184,7 @@ class WaitStates:
             .otherwise(last)
         )
         by = (
-            pl.when(open_)
+            pl.when(never & ~early)
             .then(pl.lit(None, pl.UInt32))
             .when((from_root | to_root) & early)
             .then("_root")
@@ -188,7 +197,7 @@ class WaitStates:
             .then(pl.lit(EARLY_REDUCE))
             .otherwise(pl.lit(AT_COLLECTIVE))
         )
-        return _parts(rows, "collective", until, by, state, last)
+        return _parts(rows, "collective", until, by, state, last, broken=broken, never=never)
 
     def _messages(self) -> pl.LazyFrame:
         trace = self.exchanges.trace
@@ -226,15 +235,13 @@ class WaitStates:
         rows = self._over(rows)
         end, partner = pl.col("end_ns"), pl.col("_other_ns")
         # A send that was over before its receive began did not wait for it.
-        until = (
-            pl.when(pl.col("in_flight") & partner.is_null())
-            .then(end)
-            .when(~pl.col("_sends") | (end >= partner))
-            .then(partner)
-        )
+        never = (pl.col("in_flight") & partner.is_null()) | pl.col("error").is_not_null()
+        until = pl.when(never).then(end).when(~pl.col("_sends") | (end >= partner)).then(partner)
         state = pl.when("_sends").then(pl.lit(LATE_RECEIVER)).otherwise(pl.lit(LATE_SENDER))
         last = pl.max_horizontal("begin_ns", partner)
-        return _parts(rows, "message", until, pl.col("_other"), state, last)
+        return _parts(
+            rows, "message", until, pl.col("_other"), state, last, broken=never, never=never
+        )
 
     def _over(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """``end_ns`` of what is in flight is when its process was last heard of."""
@@ -262,7 +269,7 @@ class WaitStates:
 
     def _pieces(self, rows: pl.DataFrame) -> pl.DataFrame:
         """The stretches in which operations block their processes, within life and window."""
-        columns = ["_row", "process", "until_ns"]
+        columns = ["_row", "process", "until_ns", "never", "came_ns"]
         whole = pl.col("issued_ns").is_null() | (
             pl.col("wait_begin_ns").is_null() & pl.col("unseen")
         )
@@ -285,7 +292,15 @@ class WaitStates:
 
 
 def _parts(
-    rows: pl.LazyFrame, kind: str, until: pl.Expr, by: pl.Expr, state: pl.Expr, last: pl.Expr
+    rows: pl.LazyFrame,
+    kind: str,
+    until: pl.Expr,
+    by: pl.Expr,
+    state: pl.Expr,
+    last: pl.Expr,
+    *,
+    broken: pl.Expr,
+    never: pl.Expr,
 ) -> pl.LazyFrame:
     later = until > pl.col("begin_ns")
     return rows.select(
@@ -308,7 +323,9 @@ def _parts(
         until_ns=pl.when(later).then(until),
         by=pl.when(later).then(by),
         state=pl.when(later).then(state),
-        busy_ns=pl.when(~pl.col("in_flight")).then(
+        never=never,
+        came_ns=last,
+        busy_ns=pl.when(~pl.col("in_flight") & ~broken).then(
             pl.max_horizontal(pl.col("end_ns") - last, pl.lit(0))
         ),
     )

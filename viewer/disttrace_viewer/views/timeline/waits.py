@@ -25,7 +25,7 @@ def waits(exchanges: Exchanges) -> pl.DataFrame:
 def _partners(exchanges: Exchanges) -> pl.DataFrame:
     """As ``stats`` counts them; where one process alone has not begun, it is the one waited for."""
     missing = pl.concat([_only_missing(exchanges), _other_ends(exchanges)])
-    open_ = pl.col("in_flight") & (pl.col("arrived") < pl.col("expected"))
+    open_ = pl.col("in_flight") & pl.col("never")
     return (
         WaitStates(exchanges)
         .parts.filter(pl.col("until_ns").is_not_null())

@@ -51,9 +51,9 @@ def sentences(statistics: Statistics) -> tuple[str, str]:
         f"{number(count, 'rank')}, {each} communicating,"
         f" {share:.0%} of it waiting for the last to arrive."
     )
-    open_ns = statistics.never_arrived_ns
+    open_ns = statistics.never_completed_ns
     if open_ns >= MOST * sums["waiting_ns"]:
-        waited = f"{duration(open_ns)} of waiting is for what never arrived"
+        waited = f"{duration(open_ns)} of waiting is for what never completed"
         return first, f"{waited}; `disttrace diagnose` tells more."
     origins = statistics.origins
     if not origins.height:
