@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import here
@@ -76,12 +77,13 @@ def test_another_host_is_asked_for_the_calls_of_one_of_those_who_made_the_same(
         asked.extend(wanted)
         whole = job.in_full(there, wanted, [str(tmp_path / "b")], here).states
         answer = packed(merge([whole[one] for one in wanted]), nobody_knows, most=MOST_WHOLE)
-        return unpacked([b"", answer]).states
+        answers = [Answer("b", True, told) for told in (b"", answer)]
+        return unpacked(answers, folder.of_journals([str(tmp_path / "a")])).states
 
     found = job.judged(
         [str(tmp_path / "a")],
         choose=all_of,
-        others=unpacked([packed(there, nobody_knows)]).states,
+        others=unpacked([Answer("b", True, packed(there, nobody_knows))], merge([])).states,
         fetch=fetch,
         look=nobody_knows,
     )
