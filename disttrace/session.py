@@ -33,7 +33,7 @@ from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.standard_library import StandardLibrary
 from disttrace.journal.writer import Journal
-from disttrace.lifecycle import abort, spans
+from disttrace.lifecycle import abort, detached, spans
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
@@ -101,6 +101,7 @@ class Session:
         self.capture.when_imported = self._hook.when_imported
         self._ending = Ending(self.capture, self._close, self._leave_farewell)
         self._environment: dict[str, str | None] = {}
+        self._only_adopts = False
 
     def start(self) -> None:
         """Hand the settings down, and install every part once torch is there."""
@@ -115,7 +116,9 @@ class Session:
         if self._companion.exports or spans.wanted:
             self._hook.when_imported("opentelemetry.trace", spans.note_spans(self.recorder))
         self._hook.when_imported(_DISTRIBUTED, self._torch_arrived)
-        if self.role in (AGENT, WORKER):
+        # Who adopts orphans has to be there for those who want a companion, and wants none itself.
+        self._only_adopts = self.role not in (AGENT, WORKER) and detached.adopts()
+        if self.role in (AGENT, WORKER) or self._only_adopts:
             self.recorder.open()
 
     def stop(self) -> None:
@@ -140,6 +143,7 @@ class Session:
         """In a forked child: a process of its own, with a journal of its own."""
         self.identity = identify(os.environ, job=self.config.job, forked_from=self.identity)
         self.role = self.identity.role
+        self._only_adopts = False
         self.recorder.after_fork(t0=self.identity.clock.mono_ns)
         self.live.in_child()
         self._companion.forked()
@@ -230,6 +234,9 @@ class Session:
             self.capture.fail("torch.distributed", error)
 
     def _progress_mark(self) -> object:
+        ranks = self.role in (AGENT, WORKER)
+        if self._only_adopts and not ranks and not self.recorder.core.begins_in_flight():
+            return None
         return self.recorder.progress_mark(launcher=self.role == AGENT)
 
     def _identified(self, keys: Mapping[str, Any]) -> None:

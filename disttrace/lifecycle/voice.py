@@ -53,7 +53,8 @@ class Voice:
         progress_mark: Callable[[], object],
         end: Callable[[int], None],
     ) -> None:
-        """``progress_mark`` is equal while nothing moves; ``end`` ends the process."""
+        """``progress_mark`` is equal while nothing moves, and None where nothing needs to; ``end``
+        ends the process."""
         self._companion = companion
         self._start_after = int(stall_s * _START_AT * 1e9)
         self._progress_mark = progress_mark
@@ -127,7 +128,7 @@ class Voice:
                 self._companion.start(self._identity)
         place = self._progress_mark()
         before, self._looked = self._looked or now, now
-        if place != self._seen and self._gets_on():
+        if place is None or (place != self._seen and self._gets_on()):
             self._since = before  # it may have come just after that look
             self._asked = self._ask_at = 0
         elif now - self._since >= self._start_after and now >= self._ask_at:
