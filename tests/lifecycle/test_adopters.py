@@ -23,7 +23,7 @@ from disttrace.lifecycle.companion import Companion
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.registry import Registry
 from disttrace_viewer.companion.service import serve
-from support.processes import ROOT, clean_environ, free_port, python, wait_until
+from support.processes import ROOT, clean_environ, companions, free_port, python, wait_until
 
 ADOPTS = Path(__file__).with_name("adopts.py")
 HANG = ROOT / "examples" / "faults" / "slow_loader.py"
@@ -78,12 +78,34 @@ def children(pid: int) -> list[str]:
     return [child for task in tasks for child in (task / "children").read_text().split()]
 
 
+TORCHRUN = ["--nproc-per-node=2", str(HANG), "--culprit=1"]
+SPAWNS = """
+import os, sys, time
+import torch, torch.distributed as dist, torch.multiprocessing as mp
+def main(rank, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    for step in range(3):
+        time.sleep(60 * rank * (step == 2))
+        dist.all_reduce(torch.ones(2))
+if __name__ == "__main__":
+    mp.spawn(main, [sys.argv[1]], 2)
+"""
+
+
 @FIRST
 @pytest.mark.long
-def test_the_stall_of_a_container_whose_first_process_is_torchrun_is_told(tmp_path: Path) -> None:
-    """Whoever notices it first: a rank asks the agent."""
-    command = [*NAMESPACE, sys.executable, "-m", "torch.distributed.run"]
-    command += [f"--master-port={free_port()}", "--nproc-per-node=2", str(HANG), "--culprit=1"]
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+def test_the_stall_of_a_container_is_told_whatever_its_first_process(
+    tmp_path: Path, launcher: str
+) -> None:
+    """Whoever notices it first: a rank asks the launcher, also one that does nothing else."""
+    (tmp_path / "spawns.py").write_text(SPAWNS)
+    ways = {
+        "torchrun": ["-m", "torch.distributed.run", f"--master-port={free_port()}", *TORCHRUN],
+        "spawn": [str(tmp_path / "spawns.py"), str(free_port())],
+    }
+    command = [*NAMESPACE, sys.executable, *ways[launcher]]
     environ = clean_environ(
         DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2", OMP_NUM_THREADS="1"
     )
@@ -92,10 +114,10 @@ def test_the_stall_of_a_container_whose_first_process_is_torchrun_is_told(tmp_pa
         process = subprocess.Popen(command, env=environ, stderr=stderr)
     try:
         wait_until(lambda: "disttrace: stalled: Rank 1 never joined" in told.read_text(), 90)
-        (agent,) = children(process.pid)
-        names = [Path(f"/proc/{pid}/comm").read_text() for pid in children(int(agent))]
-        assert names.count("disttrace\n") == 1
-        assert len(names) == 3  # two ranks, and who keeps the companion
+        (first,) = children(process.pid)
+        found = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in children(int(first))}
+        assert [*found.values()].count("disttrace\n") == 1
+        assert not {*found} & {*map(str, companions(tmp_path / "out"))}
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
