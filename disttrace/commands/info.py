@@ -163,6 +163,9 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     native = "native (c)" if core["name"] == "c" else "plain (python)"
     yield f"  the {native} core writes them: {core['reason']}"
     yield f"  records are {journal['mechanism']}: {plain(journal['reason'])}"
+    problem = report["companion"]["problem"]
+    lost = f"cannot be started, so no stall is told and nothing exported by otlp: {problem}"
+    yield f"  the companion process {lost if problem else 'starts where the program sees no child'}"
     if not journal["stacks_without_gil"]:
         yield "  no stacks of who keeps the GIL, or is ended by SIGTERM: that was not compiled"
     yield ""
