@@ -30,16 +30,14 @@ class Local:
 
 
 class Cycle:
-    """Garbage that lets other threads run when it is collected, and starts one."""
+    """Garbage that lets other threads run when it is collected. (It starts none: `threading` takes
+    a lock for that, in whose midst the collector may have come.)"""
 
     def __init__(self) -> None:
         self.cycle = self
 
     def __del__(self) -> None:
         time.sleep(0)
-        thread = threading.Thread(target=int)
-        thread.start()
-        thread.join()
 
 
 def down(depth: int, *values: object) -> None:
@@ -52,11 +50,15 @@ def down(depth: int, *values: object) -> None:
 
 
 def works(is_over: threading.Event) -> None:
-    """Stands nowhere for long."""
+    """Stands nowhere for long, and starts others."""
     turn = 0
     while not is_over.is_set():
         turn += 1
         down(turn % 23, *range(turn % 5))
+        if turn % 20 == 0:
+            thread = threading.Thread(target=down, args=(turn % 7,))
+            thread.start()
+            thread.join()
 
 
 def reimported() -> Any:
