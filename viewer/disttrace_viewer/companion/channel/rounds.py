@@ -48,6 +48,10 @@ class Rounds:
         self._term = 0
         self._until = 0.0
         self._expected: set[str] = set()
+        self._awaited: set[str] = set()
+        """Of those the ones that have not answered, and have not been silent before."""
+        self._held = 0
+        """Bytes of all that is kept."""
         self._found: dict[str, Answer] = {}
         self._newest: dict[str, tuple[int, Answer]] = {}
         self._silent: set[str] = set()
@@ -68,7 +72,9 @@ class Rounds:
         self._done, self._term = done, term
         self._until = now + (WHOLE_S if wanted else ANSWER_S)
         self._found = {}
+        self._held = sum(len(one.data) for _, one in self._newest.values())
         self._expected = set(whom)
+        self._awaited = self._expected - self._silent
 
     def answered(self, number: int, answer: Answer) -> None:
         """An answer came. One to an earlier round counts where all are asked for all: on a host
@@ -76,17 +82,21 @@ class Rounds:
         """
         if not self.number - LATE_ROUNDS <= number <= self.number:
             return
-        kept = [*(one for _, one in self._newest.values()), *self._found.values()]
-        if sum(len(one.data) for one in kept) + len(answer.data) > 2 * MOST_ROUND:
+        if self._held + len(answer.data) > 2 * MOST_ROUND:
             return
+        self._held += len(answer.data)
         if self.asks and self.wanted:
             if number == self.number and answer.sender in self._expected:
                 self._found[answer.sender] = answer
         else:
+            _, before = self._newest.get(answer.sender, (0, None))
+            self._held -= 0 if before is None else len(before.data)
             self._newest[answer.sender] = (number, answer)
             if number == self.number:
                 self._found[answer.sender] = answer
         self._silent.discard(answer.sender)
+        if answer.sender in self._found:
+            self._awaited.discard(answer.sender)
 
     def left(self, answer: Answer, most: int) -> None:
         """What a host whose processes failed leaves behind."""
@@ -96,7 +106,9 @@ class Rounds:
     def forget(self, one: str) -> None:
         """It is not a member any more."""
         self._expected.discard(one)
-        self._newest.pop(one, None)
+        self._awaited.discard(one)
+        _, before = self._newest.pop(one, (0, None))
+        self._held -= 0 if before is None else len(before.data)
         self._found.pop(one, None)
         self._silent.discard(one)
 
@@ -104,9 +116,9 @@ class Rounds:
         """See whether the round is over."""
         if self._done is None:
             return
-        missing = self._expected - self._found.keys()
-        if missing - self._silent and now < self._until:
+        if self._awaited and now < self._until:
             return
+        missing = self._expected - self._found.keys()
         if not self.wanted:
             for one in missing:
                 number, answer = self._newest.get(one, (-1, None))

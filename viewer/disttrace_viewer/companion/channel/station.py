@@ -69,6 +69,8 @@ class Station:
         self._places: tuple[Address, ...] = ()
         self._listen_at: tuple[Address, ...] = ()
         self._streams: dict[int, _Stream] = {}
+        self._from: dict[str, set[int]] = {}
+        """Streams of those who called, by their address."""
         self._calls: set[int] = set()
         """Streams of the phase, or of the look whether those before us are back."""
         self._phases: list[tuple[Address, ...] | None] = []
@@ -165,7 +167,7 @@ class Station:
     def accepted(self, stream: int) -> None:
         """Somebody called."""
         peer = self._transport.peer(stream)
-        alike = [s for s in self._streams.values() if s.peer == peer and s.called]
+        alike = [self._streams[other] for other in self._from.get(peer, ())]
         greeting = sum(not one.talk.ready for one in alike)
         unknown = sum(not one.known for one in alike)
         if (
@@ -177,6 +179,7 @@ class Station:
             return
         talk = Conversation(self._job, self._secret, listens=True, now=self._now)
         self._streams[stream] = _Stream(talk, peer, called=True)
+        self._from.setdefault(peer, set()).add(stream)
         self._transport.send(stream, talk.greeting())
 
     def opened(self, stream: int) -> None:
@@ -207,7 +210,7 @@ class Station:
 
     def closed(self, stream: int) -> None:
         """The other one is gone, or was never there."""
-        if self._streams.pop(stream, None) is not None:
+        if self._taken_out(stream):
             self._lost(stream)
 
     def tick(self) -> None:
@@ -385,8 +388,17 @@ class Station:
 
     # -- ends ----------------------------------------------------------------------------------
 
+    def _taken_out(self, stream: int) -> bool:
+        one = self._streams.pop(stream, None)
+        if one is not None and one.called:
+            alike = self._from[one.peer]
+            alike.discard(stream)
+            if not alike:
+                del self._from[one.peer]
+        return one is not None
+
     def _drop(self, stream: int) -> None:
-        if self._streams.pop(stream, None) is not None:
+        if self._taken_out(stream):
             self._transport.close(stream)
             self._lost(stream)
 
@@ -405,7 +417,7 @@ class Station:
 
     def _close_calls(self) -> None:
         for stream in [*self._calls]:
-            self._streams.pop(stream, None)
+            self._taken_out(stream)
             self._transport.close(stream)
         self._calls.clear()
 
@@ -415,8 +427,7 @@ class Station:
             self._term = max(self._term, hub.coordinator.term)
             hub.rounds.close()
         for stream, one in [*self._streams.items()]:
-            if one.called:
-                self._streams.pop(stream)
+            if one.called and self._taken_out(stream):
                 self._transport.close(stream)
 
     def _close_all(self) -> None:
@@ -428,6 +439,7 @@ class Station:
         for stream in [*self._streams]:
             self._transport.close(stream)
         self._streams.clear()
+        self._from.clear()
         self._hub_stream = -1
         self._again_at = 0.0
 
