@@ -172,7 +172,7 @@ def test_a_member_that_lies_costs_its_own_word(pair: tuple[Exchange, int]) -> No
     first, port = pair
     assert first._store is not None
     job = places.job_of(first._store.getpeername()[1])
-    for name in ("a", "b", "liar"):
+    for name in ("a", "liar", "b"):
         member = Member(port, job, name)
         within(5, lambda m=member: (m.hear(), m.heard)[1])  # type: ignore[misc]
         member.say("gather", n=1, wanted=[])

@@ -34,7 +34,7 @@ def test_all_hosts_ask_the_same_store_first(tmp_path: Path, agent_pid: int) -> N
     dead.group(dead.tcp_store(2000, host="node1"), default=True, size=3)
 
     def asked(host: str) -> list[int]:
-        merged = of_journals(journals(str(tmp_path / host), ""), window=None)
+        merged = of_journals(journals(str(tmp_path / host), "job"), window=None)
         alive = [p for p in trace_of(merged)[0].processes if p.pid != 3]
         return [port for _, port in addresses(merged, alive)]
 
