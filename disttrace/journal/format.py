@@ -327,6 +327,9 @@ LONGEST = {"id": 64, "name": 300, "text": 4_000, "key": 1_000}
 ANNOUNCEMENTS_SUFFIX = ".say"
 """Of the file in which the companion of a job asks one of its processes to speak."""
 
+VERDICTS_SUFFIX = ".verdicts.jsonl"
+"""Of the file in which a job keeps what it said itself."""
+
 EXPORTER_LINE = b"exporter\n"
 """In the registry of an exporter: whoever locks the file says by it that it starts one."""
 

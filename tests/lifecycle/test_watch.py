@@ -50,7 +50,7 @@ class Told(Watch):
         self.now = at
         found: dict[str, Any] = {
             "signature": [["missing_participant", [*missing], "g", 3, None]] if missing else [],
-            "lines": [f"stalled: {missing}"], "voices": ["me"], "text": "", "ops": [],
+            "lines": [f"stalled: {missing}"], "voices": ["me"], "text": "", "ops": [], "said": [],
             "aborting": [],
             "waiting": waiting, "over": over, "next_s": 5.0, "going_on": "all",
         }  # fmt: skip

@@ -73,7 +73,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         )
     try:
         deadline = time.monotonic() + 60
-        while "disttrace: more:" not in said.read_text() and time.monotonic() < deadline:
+        while (
+            "Rank 2 never joined all_reduce #3" not in said.read_text()
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
         time.sleep(2)  # until rank 2 has noted where it stands
         yield Scene(folder, launcher, said)
@@ -94,12 +97,14 @@ def check(found: dict[str, Any], state: str) -> None:
 def test_it_runs_wherever_it_is_read(scene: Scene) -> None:
     """On the spot the kernel tells, elsewhere signs of life do."""
     said = scene.said.read_text()
-    assert "disttrace: stalled: Rank 2 never joined all_reduce #3" in said
+    assert "stalled: Rank 2 never joined all_reduce #3" in said
     assert f"slow_loader.py:{WAITS}" in said
     (here,) = scene.read(0)
     check(here, "running")
     assert (here["live"], here["ended"]) == (True, {})
     assert "3 running" in here["texts"]["view"]["text"]
+    for surface in ("diagnose", "view", "notebook"):
+        assert "Said by the job itself at" in here["texts"][surface]["text"], surface
 
 
 @needs_namespaces

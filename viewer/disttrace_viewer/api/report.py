@@ -15,6 +15,7 @@ from disttrace_viewer.analysis.evidence import STALL_NS
 from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis import settled as reread
 from disttrace_viewer.diagnosis.diagnose import diagnose as apply_rules
+from disttrace_viewer.load.said import said
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace import model
 
@@ -100,6 +101,8 @@ class Report:
     def __init__(self, trace: model.Trace, *, stall_s: float | None = None) -> None:
         """``disttrace.diagnose`` makes one."""
         self.case, self.found = apply_rules(trace, stall_ns=stall_ns(stall_s))
+        paths = {path for one in trace.processes for path in one.paths}
+        self.case.said = said({os.path.dirname(path) for path in paths}, jobs_of(trace))
 
     @classmethod
     def of_states(cls, verdict: Verdict) -> Report:
@@ -190,6 +193,11 @@ class Report:
     def _repr_html_(self) -> str:
         """The report in a notebook."""
         return f"<pre style='white-space: pre-wrap'>{html.escape(str(self))}</pre>"
+
+
+def jobs_of(trace: model.Trace) -> set[str]:
+    """The ids of jobs as its processes bear them."""
+    return {one.job for one in trace.processes} | {job.id for job in trace.jobs}
 
 
 def settled(read: Callable[[], Report]) -> Report:

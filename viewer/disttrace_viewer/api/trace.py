@@ -19,6 +19,7 @@ from disttrace_viewer.api.statistics import Stats
 from disttrace_viewer.trace import model
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.call_fields import FIELDS, FURTHER
+from disttrace_viewer.views.terminal.diagnosis import MOST_SAID, said
 from disttrace_viewer.views.terminal.filters import Filters, parse_ranks
 from disttrace_viewer.views.terminal.paint.console import paper
 from disttrace_viewer.views.terminal.paint.report import paint
@@ -161,6 +162,7 @@ class Trace:
             evidence=self._report.case.evidence,
             exchanges=self.exchanges,
             findings=self.findings,
+            said=[said(one) for one in self._report.case.said[-MOST_SAID:]],
             init=phase == "init",
         )
         paint(report, paper(width=width, color=color), places=places, verbose=verbose)

@@ -7,13 +7,15 @@ arguments that differed in a call that returned) takes a table of all operations
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from disttrace_viewer.api.report import Report, settled, stall_ns
+from disttrace_viewer.api.report import Report, jobs_of, settled, stall_ns
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.load.files import is_remote
+from disttrace_viewer.load.said import said
 from disttrace_viewer.merge.choice import chooser, folders
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import engine_of
@@ -63,6 +65,8 @@ def _read(
         progress=progress,
     )
     report = Report.of_states(found)
+    bases = {os.path.dirname(base) for base in found.bases}
+    report.case.said = said(bases, jobs_of(report.case.evidence.trace))
     # Reading these as a whole would move them all.
     apart = engine is not None or any(map(is_remote, where)) or any(map(folder.holds_states, where))
     if apart or importlib.util.find_spec("polars") is None:

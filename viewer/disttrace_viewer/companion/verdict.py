@@ -46,6 +46,7 @@ from disttrace_viewer.companion.told import (
 )
 from disttrace_viewer.companion.words import (
     ASKS,
+    MOST_FINDINGS,
     habitual,
     lines,
     living,
@@ -53,6 +54,7 @@ from disttrace_viewer.companion.words import (
     voices,
     who_waits,
 )
+from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.settled import settled
 from disttrace_viewer.findings.finding import CERTAIN, ERROR
 from disttrace_viewer.merge.jobs import closure
@@ -270,6 +272,15 @@ class Judge:
         return {
             "signature": signature,
             "lines": said,
+            "said": [
+                {
+                    "certainty": one.certainty,
+                    "summary": one.summary,
+                    "culprit_ranks": as_values(case, one)["culprit_ranks"],
+                    "finding": as_values(case, one),
+                }
+                for one in errors[:MOST_FINDINGS]
+            ],
             "going_on": f"{quantities.number(len(trace.processes), 'process', 'processes')}"
             " of the job communicate again.",
             "text": "\n".join(judgement.lines()) + "\n",
@@ -320,6 +331,7 @@ class Judge:
 _LISTENS = {
     "signature": [],
     "lines": [],
+    "said": [],
     "going_on": "",
     "text": "",
     "voices": [],

@@ -215,11 +215,15 @@ class Watch:
             if not self._signature:
                 self._stalled_since = now
             self._say(verdict["lines"], verdict["voices"])
+            if verdict["voices"]:
+                self._keep([{"kind": "stalled", **one} for one in verdict["said"]])
             self._tell_command(verdict["text"])
             if self._tell is not None and verdict["lines"]:
                 self._tell(verdict["lines"][0], verdict["text"], verdict["ops"])
         elif changed and self._signature is not None and over:
             self._say([f"going on: {verdict['going_on']}"], verdict["voices"])
+            if verdict["voices"]:
+                self._keep([{"kind": "going on", "summary": verdict["going_on"]}])
         if (signature and not held) or over:
             self._signature = signature or None
         if not signature and not verdict["waiting"]:
@@ -279,6 +283,17 @@ class Watch:
             self._number += 1
             self._saying = _Announcement(self._number, lines, voices)
             self._ask_next()
+
+    def _keep(self, said: list[dict[str, Any]]) -> None:
+        """Keep what is said beside the journals: later, and elsewhere, less may be known."""
+        name = self._order.in_names.removesuffix("-") + fmt.VERDICTS_SUFFIX
+        lines = [json.dumps({"disttrace": 1, "at": time.time(), **one}) + "\n" for one in said]
+        try:
+            flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
+            with fmt.opened_own(os.path.join(self._order.directory, name), flags) as file:
+                os.write(file, "".join(lines).encode())
+        except OSError as error:
+            self._log.say(f"a verdict could not be kept: {error}")
 
     def _ask_next(self) -> None:
         """Ask the next process to say it; nobody left means that nobody answers."""

@@ -40,6 +40,7 @@ def report(case: Case, findings: Sequence[Finding], *, full: bool = True) -> dic
         "healthy": healthy(findings),
         "processes": [process(case, p) for p in by_rank(case.evidence.trace.processes)],
         "findings": [finding(case, f) for f in findings],
+        "said": [dict(one) for one in case.said],
         "coverage": coverage(case),
     }
 

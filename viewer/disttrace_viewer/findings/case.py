@@ -44,6 +44,8 @@ class Case:
     incomplete: tuple[str, ...] = ()
     """What is missing of the job's journals; none: the verdict rests on all of them."""
 
+    said: tuple[Mapping[str, Any], ...] = ()
+    """What the job said itself, oldest first."""
     history: bool = False
     """Whether all that is over was looked at as well."""
 

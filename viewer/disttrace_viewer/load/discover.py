@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
+from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, VERDICTS_SUFFIX
 from disttrace_viewer.load import files
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.plain_text import plain
@@ -45,7 +45,7 @@ def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
     roots = tuple(map(os.path.realpath, paths))
     for path in _walk(paths, problems):
         name = os.path.basename(path)
-        if not name.endswith(_OURS):
+        if not name.endswith(_OURS) or name.endswith(VERDICTS_SUFFIX):
             continue
         if files.is_remote(path):
             _sort(path, found, foreign, problems)

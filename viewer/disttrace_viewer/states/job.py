@@ -11,13 +11,13 @@ from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.discover import Files, discover
 from disttrace_viewer.load.files import size
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.merge.choice import nothing
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import Engine, here
 from disttrace_viewer.states.merged import Merged, jobs_of, merge
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict, verdict
-from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Job
 
 MANY_JOURNALS = 2_000
@@ -63,7 +63,9 @@ def judged(
         merged = local or folder.of_journals(paths, window=WINDOW, engine=engine, progress=progress)
         merged = merge([merged, *others])
     if not merged.states:
-        raise ViewerError(f"neither journals nor states in {', '.join(paths)}.")
+        problems = Problems()
+        discover(paths, problems)
+        raise nothing(paths, problems.found())
     jobs = choose(jobs_of(merged))
     found = verdict(merged, jobs=jobs, stall_ns=stall_ns, look=look)
     suspects = () if stored else suspects_of(found, merged)

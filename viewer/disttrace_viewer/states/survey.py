@@ -5,6 +5,7 @@ States are gone through by the batch, and nothing of them is kept but what the r
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -62,6 +63,8 @@ class StateSurvey:
     """Processes of whose journals only a part was read."""
     unsettled: bool
     """Some process is not done with a group that it makes, or failed to make it."""
+    paths: tuple[str, ...]
+    """Of the first journal in each folder, without its suffix."""
     made: list[int]
     """By process the hash of the groups that it made."""
 
@@ -184,6 +187,7 @@ class _Surveying:
         self.modified: dict[int, int] = {}
         self.made: dict[int, int] = {}
         self.met: list[Met] = []
+        self.folders: dict[str, str] = {}
         self.orphans: set[int] = set()
         self.partial: set[int] = set()
         self.unsettled = False
@@ -197,6 +201,7 @@ class _Surveying:
         """One state."""
         place = self.index[state["id"]]
         told = state["process"]
+        self.folders.setdefault(os.path.dirname(state["base"]), state["base"])
         for record in (told, state["identity"]):
             for name in OF_MANY:
                 if type(word := record.get(name)) is str:
@@ -288,6 +293,7 @@ class _Surveying:
             jobs=jobs,
             problems=problems,
             partial=frozenset(self.partial),
+            paths=tuple(self.folders.values()),
             unsettled=self.unsettled,
             made=[self.made[i] for i in range(count)],
         )

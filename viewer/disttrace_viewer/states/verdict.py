@@ -24,6 +24,8 @@ class Verdict:
 
     case: Case
     findings: tuple[Finding, ...]
+    bases: tuple[str, ...] = ()
+    """The paths of journals without their suffixes."""
 
     @property
     def healthy(self) -> bool:
@@ -61,9 +63,9 @@ def verdict(
     What needs history is left out, and the report says so. A finding is certain only if the
     journals of those concerned were read in full for their states.
     """
-    unfinished = merged.partial
+    unfinished, bases = merged.partial, merged.survey.paths
     trace, sample = trace_of(merged, jobs=jobs)
     partial = frozenset(i for i, p in enumerate(trace.processes) if p.id in unfinished)
     none = cast("Exchanges", None)
     evidence = Evidence(trace, none, stall_ns=stall_ns, look=look, given=sample, partial=partial)
-    return Verdict(*judge(evidence))
+    return Verdict(*judge(evidence), bases=bases)

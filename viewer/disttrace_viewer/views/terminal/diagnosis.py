@@ -6,8 +6,9 @@ fits one screen; ``paint.diagnosis`` wraps and colours it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from disttrace_viewer.diagnosis.positions import Place, places
 from disttrace_viewer.diagnosis.report import NO_HISTORY, coverage, healthy
@@ -15,7 +16,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.trace.model import Stack
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.quantities import number
+from disttrace_viewer.wording.quantities import clock_time, number
 
 CAVEATS = 8
 """Sentences about what is missing, and about problems of files, that are shown."""
@@ -58,6 +59,16 @@ class Line:
         return f"{self.lead}{self.text}"
 
 
+MOST_SAID = 3
+"""Of what the job said itself the newest is shown."""
+
+
+def said(one: Mapping[str, Any]) -> str:
+    """``Said by the job itself at 19:29:26: Rank 2 never joined ...``."""
+    at = clock_time(round(one["at"] * 1e9)).rpartition(" ")[2]
+    return f"Said by the job itself at {at}: {one['summary']}"
+
+
 def lines(case: Case, findings: Sequence[Finding], *, stacks: bool = False) -> Iterator[str]:
     """The report, not wrapped."""
     return (str(line).rstrip() for line in page(case, findings, stacks=stacks))
@@ -92,6 +103,10 @@ def _judgement(
     yield from _where(case, findings, where, length.rows)
     for place, finding in enumerate(shown, 1):
         yield from _following(place if len(findings) > 1 else None, finding, length.following)
+    if case.said:
+        yield Line("")
+    for one in case.said[-MOST_SAID:]:
+        yield Line(said(one), style=DIM)
 
 
 # -- what is wrong ---------------------------------------------------------------------------

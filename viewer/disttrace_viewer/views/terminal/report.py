@@ -42,6 +42,8 @@ class Report:
     header: Header
     findings: tuple[tuple[str, str], ...]
     """(severity, sentence) of what ``diagnose`` tells at length."""
+    said: tuple[str, ...]
+    """What the job said itself."""
     initialization: Initialization
     sequence: SequenceView
     flights: tuple[Flight, ...]
@@ -59,6 +61,7 @@ def report_of(
     evidence: Evidence | None = None,
     exchanges: Exchanges | None = None,
     findings: Sequence[Finding] = (),
+    said: Sequence[str] = (),
     init: bool = False,
 ) -> Report:
     """Compute the report; ``init`` draws initialization and nothing else. ``evidence``: what the
@@ -91,6 +94,7 @@ def report_of(
         names=names,
         header=header_of(evidence, exchanges, names),
         findings=tuple((f.severity, f.summary) for f in findings),
+        said=tuple(said),
         initialization=initialization(
             evidence, exchanges, names, inside, origin_ns=origin, full=init
         ),

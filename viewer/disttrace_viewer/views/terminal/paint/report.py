@@ -37,12 +37,13 @@ def _count(report: Report) -> str:
 
 
 def _findings(report: Report, out: TextConsole) -> None:
-    if not report.findings:
-        return
-    out.heading("findings", "disttrace diagnose tells more")
+    if report.findings or report.said:
+        out.heading("findings", "disttrace diagnose tells more")
     for severity, summary in report.findings:
         style = {"error": BAD, "warning": WAIT}.get(severity, DIM)
         out.wrapped(Text(summary), Text(f"  {severity:<8} ", style=style), Text(" " * 11))
+    for sentence in report.said:
+        out.wrapped(Text(sentence, style=DIM), Text("  "), Text("  "))
 
 
 def _flights(report: Report, out: TextConsole) -> None:

@@ -1,0 +1,48 @@
+"""What a job said itself while it ran, as whoever said it has kept it in the folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from disttrace.journal.format import VERDICTS_SUFFIX
+from disttrace_viewer.load import files
+from disttrace_viewer.load.journals import in_name
+from disttrace_viewer.trace.plain_text import plain
+
+MOST = 100
+"""Of more verdicts the newest."""
+MOST_BYTES = 4 << 20
+
+
+def path_of(directory: str, job: str) -> str:
+    """The file of a job's verdicts in a folder."""
+    return os.path.join(directory, in_name(job) + VERDICTS_SUFFIX)
+
+
+def said(directories: Iterable[str], jobs: Iterable[str]) -> tuple[dict[str, Any], ...]:
+    """The objects that were kept of some jobs, oldest first; what is none is left out."""
+    wanted = sorted({*jobs})
+    paths = [path_of(one, job) for one in sorted({*directories}) for job in wanted]
+    found = [one for path in paths if not files.is_remote(path) for one in _read(path)]
+    return tuple(sorted(found, key=lambda one: float(one["at"]))[-MOST:])
+
+
+def _read(path: str) -> Iterable[dict[str, Any]]:
+    try:
+        data, _ = files.read(path, MOST_BYTES)
+    except OSError:  # a job that had nothing to say
+        return
+    for line in data.split(b"\n"):
+        try:
+            one = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            continue  # torn, or nothing of ours
+        if not isinstance(one, dict) or one.get("disttrace") != 1:
+            continue
+        at, summary = one.get("at"), one.get("summary")
+        if type(at) in (int, float) and type(summary) is str:
+            yield {**one, "summary": plain(summary)}
