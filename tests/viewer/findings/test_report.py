@@ -54,7 +54,7 @@ def test_every_key_of_the_contract_is_there(
     hang(tmp_path)
     code, told = as_json(tmp_path, capsysbinary)
     assert (code, told["format"], told["healthy"]) == (1, 1, False)
-    assert set(told) == {"format", "healthy", "processes", "findings", "coverage"}
+    assert set(told) == {"format", "healthy", "processes", "findings", "said", "coverage"}
     (finding,) = told["findings"]
     assert set(finding) == FINDING
     assert (finding["culprit_ranks"], finding["waiting_ranks"]) == ([1], [0])

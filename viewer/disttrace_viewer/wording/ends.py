@@ -33,7 +33,7 @@ def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
     if end.interrupted:
         return f"{'were' if many else 'was'} interrupted from outside"
     if end.silent_ns is not None and not surely and end.failure is None and end.code is None:
-        return f"{'have' if many else 'has'} been silent for {roughly(end.silent_ns)}"
+        return "fell silent"  # the same sentence whenever it is read
     if end.failure is not None:
         text = end.failure.text
         shown = text if len(text) <= 120 else text[:117] + "..."

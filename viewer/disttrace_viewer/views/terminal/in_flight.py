@@ -13,7 +13,7 @@ from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, UNKNOWN
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.views.terminal.rows import Flight
-from disttrace_viewer.wording.ends import ended
+from disttrace_viewer.wording.ends import ended, state
 from disttrace_viewer.wording.names import Names, place
 from disttrace_viewer.wording.operations import Describer, brief
 
@@ -39,7 +39,7 @@ def endings_of(evidence: Evidence) -> tuple[Ending, ...]:
     for index, end in enumerate(evidence.ends):
         if end.state not in (FAILED, KILLED, UNKNOWN):
             continue
-        what = brief(ended(end_of(evidence, index)))
+        what = state(end) if end.state == UNKNOWN else brief(ended(end_of(evidence, index)))
         stack = end.asked_at if end.failure is None else end.failure.stack
         heard_ns = evidence.trace.processes[index].last_ns
         when = end.t_ns if end.silent_ns is None else heard_ns
