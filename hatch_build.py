@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import tempfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,18 @@ def compiled(root: Path, into: Path | None = None) -> tuple[list[Path], str]:
 
 def _fails(source: Path, target: Path) -> str | None:
     """Compile one module; why it fails."""
+    as_interpreter = shlex.split(sysconfig.get_config_var("CFLAGS") or "")
+    reason = _refuses(source, target, as_interpreter)
+    if reason and as_interpreter:  # another compiler's than that of today, which may know them not
+        return _refuses(source, target, ())
+    return reason
+
+
+def _refuses(source: Path, target: Path, further: Sequence[str]) -> str | None:
+    """What the compiler says against one module with these ``further`` flags."""
     command = [
         *shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"),
-        *shlex.split(sysconfig.get_config_var("CFLAGS") or ""),  # as the interpreter was
+        *further,
         *("-O3", "-fPIC", "-fwrapv", "-DNDEBUG", "-Wall", "-Wextra", "-shared"),
         *("-Wno-missing-field-initializers", "-Wno-cast-function-type"),
         *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import site
 import sys
+import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -163,6 +165,27 @@ def test_a_wheel_leaves_nothing_in_the_checkout(built: Built, tmp_path: Path) ->
     run_program([*build, "--outdir", str(tmp_path / "dist"), str(source)], clean_environ(), 240)
     assert list((tmp_path / "dist").glob("*.whl"))
     assert [path for path in source.rglob("*") if path not in before] == []
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler here")
+def test_a_compiler_need_not_know_the_flags_of_the_interpreters(tmp_path: Path) -> None:
+    """Today's compiler may be another, or older, than that which made the interpreter."""
+    of_interpreter = shlex.split(sysconfig.get_config_var("CFLAGS") or "") or ["-Wthat"]
+    flag = next(each for each in of_interpreter if each not in ("-O3", "-fPIC", "-fwrapv", "-Wall"))
+    compiler, source = tmp_path / "refusing", tmp_path / "disttrace" / "lifecycle" / "_frames.c"
+    compiler.write_text(
+        f'#!/bin/sh\nfor a; do [ "$a" != {shlex.quote(flag)} ] || exit 1; done\nexec cc "$@"\n'
+    )
+    compiler.chmod(0o755)
+    source.parent.mkdir(parents=True)
+    for path in (source.relative_to(tmp_path), "hatch_build.py"):
+        shutil.copy(ROOT / path, tmp_path / path)
+    build = [sys.executable, str(tmp_path / "hatch_build.py")]
+    flags = sysconfig.get_config_var("CFLAGS") or flag
+    for environ, made in ({}, 1), ({"CFLAGS": flags}, 0):  # what is asked for is not left out
+        outcome = run_program(build, clean_environ(CC=str(compiler), **environ), 240)
+        assert (outcome.code == 0) == bool(made), outcome.stdout
+        assert len(list(source.parent.glob("*.so"))) == made
 
 
 def test_the_sdist_holds_what_a_build_needs(built: Built) -> None:
