@@ -15,6 +15,7 @@ documented C API is used. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <frameobject.h> /* PyFrame_Check of Python 3.10 */
 
 /* (file, line, function) of a frame; line 0: none. */
 static PyObject *line_of(PyFrameObject *frame) {
