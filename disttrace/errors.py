@@ -42,8 +42,11 @@ def is_ours(error: BaseException) -> bool:
 
 
 def is_scarcity(error: BaseException) -> bool:
-    """Whether memory or the stack had come to its end, which is nobody's fault and may pass."""
-    return isinstance(error, SCARCE)
+    """Whether memory or the stack had come to its end, which is nobody's fault and may pass.
+
+    Where C of the interpreter's returns in spite of that, it is the cause of a SystemError.
+    """
+    return isinstance(error, SCARCE) or isinstance(error.__cause__, SCARCE)
 
 
 def take_off(error: BaseException) -> None:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from disttrace import redact
 from disttrace.journal import format as fmt
-from disttrace.journal.extension_modules import orjson
+from disttrace.journal.encoding import encode
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.segment import Segment, SegmentFull, open_segment, write_budget
 from disttrace.journal.windows import MakeWindow, PlainWindow
@@ -30,14 +29,6 @@ def _append(segment: Segment, line: bytes) -> None:
     except ValueError:
         segment.extend(len(line))
         segment.put(line)
-
-
-def encode(value: Any) -> bytes:
-    """``value`` as one line of JSON; what JSON has no form for becomes its ``repr``."""
-    try:
-        return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # lone surrogates (undecodable file names), integers beyond 64 bits
-        return json.dumps(value, default=repr).encode()
 
 
 def make_folder(directory: str, mode: int) -> None:

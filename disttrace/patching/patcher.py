@@ -49,7 +49,6 @@ class Engine:
         if isinstance(function, types.FunctionType):
             rename(function, name, owner)
             _document(function, original)
-            dynamo.skip(function.__code__)
         setattr(owner, name, wrapper)
 
         def undo() -> None:
@@ -142,6 +141,7 @@ def rename(function: Any, name: str, owner: type) -> None:
     name and the object as its first argument.
     """
     function.__code__ = function.__code__.replace(co_name=name)
+    dynamo.skip(function.__code__)  # it was said of the other code
     function.__name__ = name
     function.__qualname__ = f"{owner.__name__}.{name}"
 

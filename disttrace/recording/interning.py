@@ -17,9 +17,10 @@ from typing import Any
 
 from disttrace import redact
 from disttrace.journal import format as fmt
-from disttrace.journal.writer import Journal, encode
+from disttrace.journal.encoding import encode, json_text
+from disttrace.journal.writer import Journal
 from disttrace.recording.core import PlainCore
-from disttrace.recording.operation import Call, Counter, json_text
+from disttrace.recording.operation import Call, Counter
 
 MOST = 50_000
 """Definitions that a process keeps in memory, whatever its journal may hold."""

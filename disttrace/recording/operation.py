@@ -13,7 +13,7 @@ from typing import Any
 
 from disttrace import redact
 from disttrace.journal import format as fmt
-from disttrace.journal.extension_modules import orjson
+from disttrace.journal.encoding import json_text
 
 # Calls of one thread that wait themselves and are under way at once: more than one only where a
 # signal handler communicates too.
@@ -113,14 +113,6 @@ class Threads(threading.local):
     def forget(self) -> None:
         """After fork, in the child: the number is the parent's."""
         self.state = self._make()
-
-
-def json_text(text: Any) -> bytes:
-    """``text`` as a JSON value for the ``extra`` of a begin record."""
-    try:
-        return orjson.dumps(text)
-    except TypeError:  # lone surrogates
-        return orjson.dumps(str(text).encode("utf-8", "replace").decode())
 
 
 def size(value: Any) -> int:

@@ -15,12 +15,13 @@ from typing import Any
 
 from disttrace import errors
 from disttrace.journal import format as fmt
+from disttrace.journal.encoding import encode, json_text
 from disttrace.journal.segment import SegmentFull, SegmentLost
-from disttrace.journal.writer import Journal, encode
+from disttrace.journal.writer import Journal
 from disttrace.recording import core as cores
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.interning import Definitions
-from disttrace.recording.operation import Operation, json_text
+from disttrace.recording.operation import Operation
 
 _LOSSES = 8
 """Segments that may be lost: whoever takes one after another does not want them."""

@@ -60,10 +60,17 @@ print(waited, lost)
 
 
 @pytest.mark.parametrize("what", ["works", "stores"])
+@pytest.mark.parametrize("turns", [300, pytest.param(5000, marks=pytest.mark.long)])
 @EACH_CORE
-def test_what_a_handler_raises_arrives(tmp_path: Path, core: str, what: str) -> None:
-    """As without tracing."""
-    for each in ("", core):
-        program = PROGRAM.replace("TURNS", "1000")
-        outcome = preloaded("-c", program, each, str(tmp_path), what).check()
-        assert (outcome.stdout, outcome.stderr) == ("0 []\n", "")
+def test_what_a_handler_raises_arrives(tmp_path: Path, core: str, what: str, turns: int) -> None:
+    """As without tracing, where nothing of the sort is seen."""
+    program = PROGRAM.replace("TURNS", str(turns))
+    outcome = preloaded("-c", program, core, str(tmp_path), what).check()
+    assert (outcome.stdout, outcome.stderr) == ("0 []\n", "")
+
+
+def test_untraced_nothing_is_lost(tmp_path: Path) -> None:
+    """The program that the others are compared with."""
+    for what in ("works", "stores"):
+        program = PROGRAM.replace("TURNS", "300")
+        assert preloaded("-c", program, "", str(tmp_path), what).check().stdout == "0 []\n"

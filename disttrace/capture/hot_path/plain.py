@@ -97,7 +97,11 @@ def _beginning(
             return core_begin(thread, call, told(args, kwargs) if told else b"")
         operation = part.begin(thread, frame, owner, *args, **kwargs)
         if key is not None:
-            calls.add(key, operation.call)
+            try:
+                calls.add(key, operation.call)
+            except BaseException:  # nobody gets it who could end it
+                part.capture.recorder.lost(operation)
+                raise
         return operation
 
     return begin

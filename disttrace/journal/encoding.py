@@ -1,0 +1,57 @@
+"""Values as JSON, in one line.
+
+By the standard library's encoder, which is C too: where memory ends it raises MemoryError. orjson,
+eight times as fast, crashes the process there or returns in spite of it, so it only gets what the
+other has no form for.
+"""
+
+from __future__ import annotations
+
+import json.encoder
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.journal.extension_modules import orjson
+
+
+def _refuse(value: Any) -> Any:
+    raise TypeError
+
+
+def _make() -> Callable[[Any], str]:
+    """The encoder alone: no function in Python that the program replaces, or dynamo looks at."""
+    encoder: Any = json.encoder
+    if encoder.c_make_encoder is None:  # another interpreter
+        return json.JSONEncoder(
+            ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_refuse
+        ).encode
+    text = encoder.encode_basestring
+    pieces = encoder.c_make_encoder(None, _refuse, text, None, ":", ",", False, False, False)
+    return lambda value: "".join(pieces(value, 0))
+
+
+_text = _make()
+
+
+def encode(value: Any) -> bytes:
+    """``value`` as one line of JSON; what JSON has no form for becomes its ``repr``."""
+    try:
+        return _text(value).encode()
+    except (TypeError, ValueError):  # dates and the like, NaN, lone surrogates
+        pass
+    try:
+        return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS)
+    except TypeError:  # lone surrogates (undecodable file names), integers beyond 64 bits
+        return json.dumps(value, default=repr).encode()
+
+
+def json_text(text: Any) -> bytes:
+    """``text`` as a JSON value for the ``extra`` of a begin record."""
+    try:
+        return _text(text).encode()
+    except (TypeError, ValueError):
+        pass
+    try:
+        return orjson.dumps(text)
+    except TypeError:  # lone surrogates
+        return orjson.dumps(str(text).encode("utf-8", "replace").decode())
