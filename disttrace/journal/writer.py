@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -107,19 +108,18 @@ class Journal:
         """
         self._defs.checked()  # in a copy of the process that nobody told us of, no file is ours
         path = fmt.segment_name(self._path, self._number + 1)
-        segment = open_segment(
-            path,
-            limit=self._limit,
-            budget=self._budget,
-            mode=self._mode,
-            window=self._window,
-        )
-        for line in opening:
-            if segment.size() + len(line) > self._limit // 2:
-                break  # thousands in flight: the newest do not fit, and stand in the segment before
-            _append(segment, line)
-        previous, self._segment, self.put = self._segment, segment, segment.put
-        self._number += 1
+        segment = self._made(path)
+        try:
+            for line in opening:
+                if segment.size() + len(line) > self._limit // 2:
+                    break  # thousands in flight: the newest do not fit, and stand in that before
+                _append(segment, line)
+        except BaseException:
+            segment.abandon()
+            raise
+        previous, number = self._segment, self._number + 1
+        # Without a call between, in which a signal handler could raise.
+        self._segment, self._number, self.put = segment, number, segment.put
         if previous is not None:
             self._kept.append((self._number - 1, previous.size()))
             previous.close()
@@ -127,6 +127,22 @@ class Journal:
             oldest, _ = self._kept.popleft()
             dropping(oldest)
             self._drop(oldest)
+
+    def _made(self, path: str) -> Segment:
+        """A new segment in the file ``path``. Raises OSError."""
+        make = functools.partial(
+            open_segment,
+            path,
+            limit=self._limit,
+            budget=self._budget,
+            mode=self._mode,
+            window=self._window,
+        )
+        try:
+            return make()
+        except FileExistsError:  # a signal handler raised when we were here before
+            os.unlink(path)
+            return make()
 
     def _size(self) -> int:
         """Bytes of the whole journal once the current segment is full."""

@@ -60,7 +60,7 @@ print(waited, lost)
 
 
 @pytest.mark.parametrize("what", ["works", "stores"])
-@pytest.mark.parametrize("turns", [300, pytest.param(5000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("turns", [300, pytest.param(3000, marks=pytest.mark.long)])
 @EACH_CORE
 def test_what_a_handler_raises_arrives(tmp_path: Path, core: str, what: str, turns: int) -> None:
     """As without tracing, where nothing of the sort is seen."""
