@@ -74,6 +74,7 @@ VIEWER_ROOMS = (
 )
 KNOWS_TORCH = ("capture", "session", "patching")
 SHARED = (
+    "disttrace.journal.code_files",
     "disttrace.journal.descriptors",
     "disttrace.journal.format",
     "disttrace.journal.proc",

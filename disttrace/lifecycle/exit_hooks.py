@@ -25,6 +25,7 @@ from typing import Any
 from disttrace import errors
 from disttrace.capture.calls.call_site import frames
 from disttrace.capture.wrapping.context import Capture
+from disttrace.journal.code_files import is_generated
 from disttrace.journal.format import EXEC, RESUMED
 from disttrace.lifecycle import exec_hook
 from disttrace.patching.import_hook import ImportHook
@@ -382,10 +383,14 @@ def shown(lines: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
 
     What a library raises far inside (a loader, a client of some service) is looked for there.
     """
-    own = next((n for n, line in enumerate(lines) if errors.is_program_file(line[0])), 0)
+    own = next((n for n, (file, _, _) in enumerate(lines) if _is_program(file)), 0)
     if own < _STACK:
         return lines[:_STACK]
     return lines[:_STACK] + lines[own : own + _STACK // 2]
+
+
+def _is_program(file: str) -> bool:
+    return errors.is_program_file(file) and not is_generated(file)
 
 
 def _from_traceback(traceback: types.TracebackType | None) -> list[tuple[str, int, str]]:

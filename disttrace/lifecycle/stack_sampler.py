@@ -89,14 +89,15 @@ class Stacks:
         recorder.sampled(thread, stack)
 
     def _shown(self, lines: list[Line]) -> list[Line]:
-        """At most 16 lines; where the user's lies deeper, half of them from there on."""
+        """At most 16 lines; where the program's lie deeper, half of them from there on."""
         lines = [line for line in lines if not errors.is_our_file(line[0])]
         if len(lines) <= _DEPTH:
             return lines
-        user = next((n for n, line in enumerate(lines) if not self._is_torch(line[0])), 0)
-        if user < _DEPTH - 1:
+        sites = self._capture.sites
+        for ours in (sites.is_programs, lambda file: not sites.is_torch(file)):
+            own = next((n for n, line in enumerate(lines) if ours(line[0])), None)
+            if own is not None:
+                break
+        if own is None or own < _DEPTH - 1:
             return lines[:_DEPTH]
-        return lines[: _DEPTH // 2] + lines[user : user + _DEPTH // 2]
-
-    def _is_torch(self, file: str) -> bool:
-        return self._capture.sites.is_torch(file)
+        return lines[: _DEPTH // 2] + lines[own : own + _DEPTH // 2]

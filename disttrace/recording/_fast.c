@@ -32,7 +32,8 @@ Longer than the other files of this project: its types refer to each other, so i
 
 enum {
     WAITED = 16,     /* as in operation.py */
-    DEEPEST = 100,   /* frames, as in call_site.py */
+    DEEPEST = 100,   /* frames to the first that is not torch's, as in call_site.py */
+    FURTHEST = 64,   /* frames from there to the program's own, as there */
     KEY_WORDS = 400, /* what a key may have; longer ones are read in Python each time */
     TABLE = 20000,   /* calls, as in call_table.py */
     ROWS = 1 << 15,  /* of the table: more than calls, a power of two */
@@ -47,7 +48,7 @@ enum { WINDOW, CALL, THREAD, OPERATION, CORE, OPTION, METHOD, TYPES };
    imported anew: only 255 may ask for an index, and the next module finds the last one's numbers. */
 typedef struct {
     Py_ssize_t index; /* where a code object keeps its number */
-    uintptr_t last;   /* the highest of them, an even one */
+    uintptr_t last;   /* the highest of them, without OWNER */
 } Numbers;
 
 typedef struct {
@@ -267,10 +268,10 @@ typedef struct {
     PyObject *threads;      /* as in operation.py */
     uint64_t thread_id;     /* of the thread that came last */
     Thread *thread;
-    /* Places: frames of a stack, and what says of a code object whether it is the user's. */
+    /* Places: frames of a stack, and what says whose a code object is. */
     int depth;
-    PyObject *is_user;
-    uintptr_t first_code; /* lower numbers were given under another `is_user` */
+    PyObject *whose;
+    uintptr_t first_code; /* lower numbers were given under another `whose` */
     Row *rows;            /* calls by key */
     int row_count;
     /* How arguments are read: {type: attributes that tell calls apart, each an Option or a name;
@@ -456,18 +457,20 @@ static Operation *waits_for(Thread *thread, PyObject *work) {
 
 /* ---- places: code objects and offsets down to the end of the recorded stack ---------------- */
 
-/* The number of a code object, which no other has or had, odd where its frames are the user's;
-   0 with an exception. */
+/* What the two lowest bits of a code object's number say: it is not torch's, it is the program's. */
+enum { NOT_TORCHS = 1, PROGRAMS = 2, OWNER = NOT_TORCHS | PROGRAMS };
+
+/* The number of a code object, which no other has or had; 0 with an exception. */
 static uintptr_t code_number(Core *core, PyObject *code) {
     State *state = core->state;
     void *known = NULL;
     if (PyUnstable_Code_GetExtra(code, state->numbers->index, &known) < 0) return 0;
     if ((uintptr_t)known >= core->first_code) return (uintptr_t)known;
-    PyObject *told = PyObject_CallOneArg(given(core->is_user) ? core->is_user : Py_None, code);
-    int user = told ? PyObject_IsTrue(told) : -1;
+    PyObject *told = PyObject_CallOneArg(given(core->whose) ? core->whose : Py_None, code);
+    long owner = told ? PyLong_AsLong(told) : -1;
     Py_XDECREF(told);
-    if (user < 0) return 0;
-    uintptr_t number = (state->numbers->last += 2) + (uintptr_t)user;
+    if (owner < 0) return 0;
+    uintptr_t number = (state->numbers->last += OWNER + 1) + ((uintptr_t)owner & OWNER);
     if (PyUnstable_Code_SetExtra(code, state->numbers->index, (void *)number) == 0) return number;
     if (!PyErr_Occurred()) PyErr_NoMemory(); /* it does not say so itself */
     return 0;
@@ -489,18 +492,24 @@ static int push_address(Key *key, const void *address) { return push(key, (uintp
 
 /* Append the place of `frame`. 1: done; 0: it does not fit; -1: an exception. */
 static int push_place(Core *core, Key *key, PyFrameObject *frame) {
-    int done = 1, left = 0;
+    int done = 1, left = -1;          /* frames of the stack to come; -1: it has not begun */
+    uintptr_t found = core->depth <= 0; /* the program's own frame, or it is not looked for */
     Py_XINCREF(frame);
     for (int i = 0; done > 0 && frame != NULL && i < DEEPEST; i++) {
         PyObject *code = (PyObject *)PyFrame_GetCode(frame);
         uintptr_t number = code_number(core, code);
         Py_DECREF(code);
-        done = number == 0 ? -1 : push(key, number) && push(key, (uint64_t)PyFrame_GetLasti(frame));
-        if (left)
-            left--;
-        else if (number & 1)
+        if (left < 0 && number & NOT_TORCHS) {
             left = core->depth > 0 ? core->depth : 1;
-        if (left == 1) break;
+            i = DEEPEST - FURTHEST;
+        }
+        if (number == 0)
+            done = -1;
+        else if (left != 0 || number & PROGRAMS) /* between the stack and that frame none counts */
+            done = push(key, number) && push(key, (uint64_t)PyFrame_GetLasti(frame));
+        found |= number & PROGRAMS;
+        if (left > 0) left--;
+        if (left == 0 && found) break;
         Py_SETREF(frame, PyFrame_GetBack(frame));
         if (frame == NULL && PyErr_Occurred()) done = -1; /* it has to be made */
     }
@@ -841,7 +850,7 @@ static PyMemberDef core_members[] = {
     {"works", T_OBJECT, offsetof(Core, works), READONLY, NULL},
     {"open", T_OBJECT, offsetof(Core, open), READONLY, NULL},
     {"depth", T_INT, offsetof(Core, depth), 0, "Frames of a stack."},
-    {"is_user", T_OBJECT, offsetof(Core, is_user), 0, "Whether code is the user's."},
+    {"whose", T_OBJECT, offsetof(Core, whose), 0, "Whose code is: what its number ends with."},
     {"tensor", T_OBJECT, offsetof(Core, tensor), 0, "torch.Tensor."},
     {"of_tensors", T_OBJECT, offsetof(Core, of_tensors), 0, "See call_key.of_tensors."},
     {"kinds", T_OBJECT, offsetof(Core, kinds), 0, "See call_key.kinds."},
@@ -863,7 +872,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSE
     }
     self->flight = (Link){&self->flight, &self->flight};
     self->last_fallen = &self->fallen;
-    self->first_code = self->state->numbers->last + 2;
+    self->first_code = self->state->numbers->last + OWNER + 1;
     self->works = PyDict_New();
     self->open = PyDict_New();
     self->rows = PyMem_RawCalloc(ROWS, sizeof(Row)); /* what is not used of it does not exist */
@@ -954,7 +963,7 @@ static PyObject *core_next_dropped(PyObject *op, PyObject *Py_UNUSED(ignored)) {
 static PyObject *core_forget_calls(PyObject *op, PyObject *Py_UNUSED(ignored)) {
     Core *self = (Core *)op;
     forget_calls(self);
-    self->first_code = self->state->numbers->last + 2;
+    self->first_code = self->state->numbers->last + OWNER + 1;
     self->thread_id = 0; /* after a fork another thread may have it */
     Py_RETURN_NONE;
 }

@@ -1,8 +1,10 @@
 """Where a call comes from: a cheap key on every call, file and line once per key.
 
-The key, a place, is made of code objects and instruction offsets of the frames from the call down
-to the last that the recorded stack shows, so two calls with one place have one stack. Frames are
-never kept, and code objects only as long as places may be compared.
+The key, a place, is made of code objects and instruction offsets of the frames that the recorded
+stack shows and of those before it, so two calls with one place have one stack. A stack begins at
+the first frame that is not torch's. Where a library called and the stack would not reach the
+program, the first frame of the program's own is its last one. Frames are never kept, and code
+objects only as long as places may be compared.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from disttrace.errors import HOME
+from disttrace.journal.code_files import is_program
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.recorder import Recorder
 
-_REACH = range(100)  # frames from a call to the user's
-_LEAST = 4  # frames that a place is made of from the user's on, if there are so many
+_REACH = range(100)  # frames from a call to the first that is not torch's
+_FURTHEST = range(64)  # frames from that one to the program's own
+_LEAST = 4  # frames that a place is made of from there on, if there are so many
+_TORCHS, _LIBRARYS, _PROGRAMS = 0, 1, 3  # as the numbers of code objects in C end
 _CODES = 8192  # code objects kept alive: programs may make new ones for ever
 _CONTEXTLIB = contextlib.__file__  # between torch's context managers and the user's code
 
@@ -27,39 +32,41 @@ class CallSites:
     """Places and stacks of calls."""
 
     def __init__(self, recorder: Recorder, *, depth: int) -> None:
-        """``depth`` is the number of frames a recorded stack has, from the user's frame on."""
+        """``depth`` is the number of frames a recorded stack has beside the program's own."""
         self._recorder = recorder
         self._depth = depth
         self._torch = os.sep * 2  # no file stands there: torch is not known yet
         self._below = range(max(depth, _LEAST) - 1)
         self._further = range(depth - _LEAST)
         self._codes: dict[int, types.CodeType] = {}  # by id(), which nothing else has meanwhile
-        self._users: dict[int, bool] = {}  # by the same: whether it is the user's
+        self._owners: dict[int, int] = {}  # by the same: whose it is
         self._generation = 0
         self.on_forget: list[Callable[[], None]] = []  # tables of places
         core: Any = recorder.core
         if core.name != PLAIN:
-            core.depth, core.is_user = depth, self._is_users
+            core.depth, core.whose = depth, self._whose
 
     def place(self, frame: types.FrameType | None) -> Hashable:
         """What tells the place of a call at ``frame`` from others."""
         if frame is None:
             return ()
-        users = self._users
+        owners = self._owners
         code = id(frame.f_code)
         place: Hashable = self._generation
         while True:
             try:
-                if users[code]:
-                    break
+                owner = owners[code]
             except KeyError:
-                if self._learn(frame.f_code):
-                    break
+                owner = self._learn(frame.f_code)
+            if owner:
+                break
             place = code, frame.f_lasti, place
             frame = frame.f_back
             if frame is None:
                 return place
             code = id(frame.f_code)
+        if owner != _PROGRAMS:
+            return self._place_outside(frame, place)
         # One by one, and few tuples: a loop over all of them would take half as long again.
         two = frame.f_back
         if two is None:
@@ -79,6 +86,24 @@ class CallSites:
             place = place, id(four.f_code), four.f_lasti
         return place
 
+    def _place_outside(self, frame: types.FrameType | None, place: Hashable) -> Hashable:
+        """The place of a call by a library: down to the program's frame, of those between only what
+        the stack shows."""
+        left, found = max(self._depth, _LEAST), not self._depth
+        for _ in _FURTHEST:
+            if frame is None:
+                break
+            code = frame.f_code
+            owner = self._owners.get(id(code))
+            found = (self._learn(code) if owner is None else owner) == _PROGRAMS or found
+            if left > 0 or found:
+                place = place, id(code), frame.f_lasti
+            left -= 1
+            if left <= 0 and found:
+                break
+            frame = frame.f_back
+        return place
+
     def torch_home(self, folder: str) -> None:
         """Where torch's own Python files are."""
         self._torch = folder.rstrip(os.sep) + os.sep
@@ -92,17 +117,26 @@ class CallSites:
         for _ in self._below:
             current = current.f_back or current
             self._keep(current.f_code)
-        return self._recorder.stack(frames(first, self._depth)) if self._depth else None
+        if not self._depth:
+            return None
+        shown = frames(first, self._depth)
+        if not any(self.is_programs(file) for file, _, _ in shown):
+            shown += self._programs(first)
+        return self._recorder.stack(shown)
 
     def is_torch(self, file: str) -> bool:
         """Whether a source file is torch's own."""
         return file.startswith(self._torch)
 
+    def is_programs(self, file: str) -> bool:
+        """Whether a source file is the program's own."""
+        return not file.startswith((self._torch, HOME)) and is_program(file)
+
     def forget(self) -> None:
         """Let go of every code object, at the latest after a fork: places made so far equal none
         that is made from now on."""
         self._codes.clear()
-        self._users.clear()
+        self._owners.clear()
         self._generation += 1
         for forget in self.on_forget:
             forget()
@@ -110,19 +144,32 @@ class CallSites:
         if core.name != PLAIN:
             core.forget_calls()
 
-    def _learn(self, code: types.CodeType) -> bool:
-        """Whether ``code``, which ``place`` has not met yet, is the user's; known from now on."""
+    def _learn(self, code: types.CodeType) -> int:
+        """Whose ``code`` is, which ``place`` has not met yet; known from now on."""
         self._keep(code)
-        user = self._users[id(code)] = self._is_users(code)
-        return user
+        owner = self._owners[id(code)] = self._whose(code)
+        return owner
 
     def _keep(self, code: types.CodeType) -> None:
         if len(self._codes) >= _CODES:
             self.forget()
         self._codes[id(code)] = code
 
-    def _is_users(self, code: types.CodeType) -> bool:
-        return not code.co_filename.startswith((self._torch, HOME, _CONTEXTLIB))
+    def _whose(self, code: types.CodeType) -> int:
+        file = code.co_filename
+        if file.startswith((self._torch, HOME, _CONTEXTLIB)):
+            return _TORCHS
+        return _PROGRAMS if is_program(file) else _LIBRARYS
+
+    def _programs(self, frame: types.FrameType | None) -> list[tuple[str, int, str]]:
+        """The first frame of the program's own from ``frame`` on, if it is near enough."""
+        for _ in _FURTHEST:
+            if frame is None:
+                break
+            if self.is_programs(frame.f_code.co_filename):
+                return frames(frame, 1)
+            frame = frame.f_back
+        return []
 
     def _skip(self, frame: types.FrameType) -> types.FrameType:
         """The first frame that is neither torch's nor ours, else ``frame``."""
@@ -130,7 +177,7 @@ class CallSites:
         for _ in _REACH:
             if current is None:
                 break
-            if self._is_users(current.f_code):
+            if self._whose(current.f_code):
                 return current
             current = current.f_back
         return frame

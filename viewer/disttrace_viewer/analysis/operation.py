@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-import re
-
+from disttrace.journal.code_files import (
+    TYPED,
+    in_package,
+    is_generated,
+    is_library,
+    is_program,
+)
 from disttrace_viewer.trace.model import Frame, Stack, Trace
 from disttrace_viewer.trace.operation import Op, ops
 
-__all__ = ["Op", "frame", "innermost", "ops"]
+__all__ = ["Op", "frame", "innermost", "is_library", "ops"]
 
-_STANDARD = re.compile(r"/python3[^/]*/(?!(site|dist)-packages/)")
-_PACKAGES = re.compile(r"/(site|dist)-packages/")
-_GENERATED = re.compile(r"^<eval_with_key>|/torchinductor_[^/]*/")
-"""Code that torch.compile wrote: no line of it is in anybody's program."""
-_CARRIERS = re.compile(r"/(torch|disttrace|typing_extensions\.py$)")
+Site = tuple[str, int | Frame | None]
+"""Operation and stack of a call, or the user's line: what makes two calls the same one."""
 
 
-def is_library(file: str) -> bool:
-    """Whether a source file is of the interpreter, its standard library or an installed package, or
-    was generated.
-    """
-    return bool(_STANDARD.search(file) or _PACKAGES.search(file) or _GENERATED.search(file))
+_CARRIERS = ("torch/", "disttrace/", "typing_extensions.py")
 
 
 def innermost(stack: Stack) -> Frame | None:
     """The innermost frame of the user's program.
 
-    A program may itself be an installed package, so where no frame lies outside of those, the
-    innermost one counts that is neither torch's nor of the standard library; else the innermost.
-    The interpreter's own start (``<frozen runpy>``) is no place in anybody's program.
+    Else that of ``python -c``. A program may itself be an installed package, so where no frame lies
+    outside of those, the innermost one counts that is neither torch's nor of the standard library;
+    else the innermost. The interpreter's own start (``<frozen runpy>``) is no place in anybody's
+    program.
     """
     shown = [one for one in stack if not one.file.startswith("<frozen ")]
-    for own in (_is_program, _is_package):
+    for own in (is_program, TYPED.__eq__, _is_package):
         found = next((one for one in shown if own(one.file)), None)
         if found is not None:
             return found
@@ -44,15 +43,26 @@ def inside(stack: Stack) -> Frame | None:
     return None if first is None or first == innermost(stack) else first
 
 
-def _is_program(file: str) -> bool:
-    return not is_library(file)
-
-
 def _is_package(file: str) -> bool:
-    found = _PACKAGES.search(file)
-    return found is not None and not _CARRIERS.match(file, found.end() - 1)
+    inside_package = in_package(file)
+    return inside_package is not None and not inside_package.startswith(_CARRIERS)
 
 
 def frame(trace: Trace, op: Op) -> Frame | None:
     """The user's line that called; None where Python had no frame."""
     return innermost(trace.stack(op.call.index))
+
+
+def site(trace: Trace, call: int) -> Site:
+    """Where a call was made. Each rank generates code of its own, under names and lines of its own:
+    what called from there is compared by the user's line.
+    """
+    value = trace.call(call)
+    if is_of_generated(trace, call):
+        return value.op, innermost(trace.stack(call))
+    return value.op, value.stack
+
+
+def is_of_generated(trace: Trace, call: int) -> bool:
+    """Whether code that was made while the program ran called, or handed the call on."""
+    return any(is_generated(one.file) for one in trace.stack(call) if one.file[:8] != "<frozen ")

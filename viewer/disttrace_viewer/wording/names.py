@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.trace.model import Group, Process, Stack, Trace
+from disttrace_viewer.wording.places import file_name
 from disttrace_viewer.wording.quantities import few, spans
 
 LANES = 8
@@ -158,4 +159,4 @@ def place(stack: Stack) -> str | None:
     frame = innermost(stack)
     if frame is None:
         return None
-    return f"{frame.file.rsplit('/', 1)[-1]}:{frame.line} {frame.function}"
+    return f"{file_name(frame.file)}:{frame.line} {frame.function}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterable, Sequence, Sized
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.operation import frame as frame_of
 from disttrace_viewer.trace.model import Frame, Group, Location, Trace
+from disttrace_viewer.wording.places import file_name
 from disttrace_viewer.wording.quantities import few, runs
 
 MANY = 8
@@ -124,7 +124,7 @@ def place(frame: Frame | Location | None) -> str:
     """``train.py:42``, or that it is not known."""
     if frame is None:
         return "an unknown line"
-    return f"{os.path.basename(frame.file)}:{frame.line}"
+    return f"{file_name(frame.file)}:{frame.line}"
 
 
 def line(trace: Trace, op: Op) -> str:
@@ -141,7 +141,7 @@ def is_at(frame: Frame | Location, within: Frame | None = None) -> str:
     """``train.py:42 in load``, and what that line has called: ``(in queue.py:171 get)``."""
     function = "" if frame.function == "<module>" else f" in {frame.function}"
     called = "" if within is None else f" (in {place(within)} {within.function})"
-    return f"{os.path.basename(frame.file)}:{frame.line}{function}{called}"
+    return f"{file_name(frame.file)}:{frame.line}{function}{called}"
 
 
 def operation(trace: Trace, op: Op, within: str | None = None, *, brief: bool = False) -> str:

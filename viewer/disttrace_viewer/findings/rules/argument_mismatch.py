@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from disttrace_viewer.analysis import mismatches
 from disttrace_viewer.analysis.mismatches import Difference
-from disttrace_viewer.analysis.operation import frame
+from disttrace_viewer.analysis.operation import frame, is_of_generated, site
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import one_call
@@ -66,8 +66,10 @@ def _one_call(case: Case, found: Difference) -> OneCall | None:
     sides: dict[object, list[int]] = {}
     for rank in sorted(found.members):
         op = found.members[rank]
-        # Of code that was generated the user's line may be one for several calls.
-        sides.setdefault((frame(trace, op), trace.stack(op.call.index)[:1]), []).append(rank)
+        where: object = (frame(trace, op), trace.stack(op.call.index)[:1])
+        if is_of_generated(trace, op.call.index):  # of each rank other code, for one user's line
+            where = site(trace, op.call.index)
+        sides.setdefault(where, []).append(rank)
     if len(sides) != 2:
         return None
     ones, twos = sides.values()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.analysis.evidence import Course
-from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.operation import Op, Site, site
 from disttrace_viewer.analysis.process_ends import CLEAN, SILENT, TOGETHER_NS
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
@@ -185,10 +185,10 @@ def _alone_there(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> bo
     evidence = case.evidence
     if len(inside) >= len(sinks) or any(evidence.longest_ns(wait.op) for wait in inside):
         return False
-    places = {(wait.op.call.op, wait.op.call.stack) for wait in inside}
+    places = {site(evidence.trace, wait.op.call.index) for wait in inside}
     who = {wait.process for wait in inside}
     return not any(
-        (op.call.op, op.call.stack) in places and op.process not in who
+        op.process not in who and site(evidence.trace, op.call.index) in places
         for op in evidence.sample.ops
     )
 
@@ -219,10 +219,7 @@ def _differed(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
     return mine is not None and mine[0] == wait.op.seq
 
 
-def _sites(case: Case, course: Course) -> list[tuple[str, int | None]]:
+def _sites(case: Case, course: Course) -> list[Site]:
     """Call sites of one process in a stream, by sequence number."""
-    of_call = {}
-    for call in {call for _, call in course}:
-        value = case.evidence.trace.call(call)
-        of_call[call] = (value.op, value.stack)
+    of_call = {call: site(case.evidence.trace, call) for call in {call for _, call in course}}
     return [of_call[call] for _, call in course]

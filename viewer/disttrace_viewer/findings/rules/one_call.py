@@ -6,12 +6,9 @@ after the same call, one side did what always came next, and the other one did s
 
 from __future__ import annotations
 
-from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.operation import Op, Site, site
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.wording.findings.one_call import OneCall
-
-Site = tuple[str, int | None]
-"""Operation and stack of a call."""
 
 
 def find(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> OneCall | None:
@@ -25,8 +22,9 @@ def find(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> O
     theirs = case.evidence.course(two.process, stream)
     if one.seq is None or mine is None or theirs is None:
         return None
-    before = [[_site(case, call) for seq, call in c if seq < one.seq] for c in (mine, theirs)]
-    here, there = _site(case, one.call.index), _site(case, two.call.index)
+    trace = case.evidence.trace
+    before = [[site(trace, call) for seq, call in c if seq < one.seq] for c in (mine, theirs)]
+    here, there = site(trace, one.call.index), site(trace, two.call.index)
     if here == there or before[0] != before[1] or not before[0]:
         return None
     usual = _after(before[0], before[0][-1])
@@ -40,11 +38,6 @@ def find(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> O
     if usual == here and there not in before[0]:
         return OneCall(tuple(twos), two, one, skipped=False, others=tuple(ones))
     return None
-
-
-def _site(case: Case, call: int) -> Site:
-    value = case.evidence.trace.call(call)
-    return (value.op, value.stack)
 
 
 def _after(course: list[Site], site: Site) -> Site | None:

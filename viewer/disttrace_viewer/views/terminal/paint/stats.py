@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import polars as pl
@@ -11,6 +10,7 @@ from rich.text import Text
 from disttrace_viewer.analysis.timing.statistics import FAMILY, Statistics
 from disttrace_viewer.views.terminal.paint.console import DIM, WAIT, TextConsole
 from disttrace_viewer.views.terminal.paint.table import Column, paint_table
+from disttrace_viewer.wording.places import file_name
 from disttrace_viewer.wording.quantities import duration, number, size, spans
 
 ROWS, RANKS, ORIGINS = 20, 12, 5
@@ -200,7 +200,7 @@ def _name(statistics: Statistics, process: int, *, capital: bool = False) -> str
 
 
 def _short(line: str | None) -> str:
-    return "?" if line is None else os.path.basename(line)
+    return "?" if line is None else file_name(line)
 
 
 def _rate(rate: float | None) -> str:

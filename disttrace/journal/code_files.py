@@ -1,0 +1,49 @@
+"""Whose code a file holds: the program's, a library's, or nobody's, by its path alone.
+
+Both halves ask this: the recorder of the frames that it writes, the viewer on another machine.
+"""
+
+from __future__ import annotations
+
+import re
+
+_STANDARD = re.compile(r"/python3[^/]*/(?!(site|dist)-packages/)")
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/(.+)")
+_GENERATED = re.compile(
+    r"^<eval_with_key>|^<frozen |^<__array_function__ |/torchinductor_[^/]*/|/c[a-z2-7]{51}\.py$"
+)
+"""What torch.compile or the interpreter made: no line of it is in anybody's program. Inductor names
+files by hashes, wherever its cache is."""
+_STARTER = re.compile(r"/bin/[^/.]+$")
+"""A script that pip made to call a package."""
+
+TYPED = "<string>"
+"""The text of ``python -c``, or what a library handed to ``exec``: nobody can tell."""
+
+
+def is_generated(file: str) -> bool:
+    """Whether the code was made while the program ran."""
+    return bool(_GENERATED.search(file))
+
+
+def in_package(file: str) -> str | None:
+    """The path of an installed package's file below the folder of packages, else None."""
+    found = _PACKAGES.search(file)
+    return None if found is None else found[1]
+
+
+def is_library(file: str) -> bool:
+    """Whether a source file is of the interpreter, its standard library or an installed package, or
+    was generated.
+    """
+    return bool(
+        _STANDARD.search(file)
+        or _PACKAGES.search(file)
+        or _GENERATED.search(file)
+        or _STARTER.search(file)
+    )
+
+
+def is_program(file: str) -> bool:
+    """Whether a source file is surely of the program itself."""
+    return file != TYPED and not is_library(file)

@@ -1,0 +1,77 @@
+"""The user's line of a call, and which calls are the same, where others' code lies between."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from disttrace.journal.code_files import is_library, is_program
+from disttrace_viewer.analysis.operation import innermost, site
+from disttrace_viewer.trace.model import Frame
+from disttrace_viewer.wording.places import file_name
+from disttrace_viewer.wording.sentences import place
+
+PACKAGES = "/env/lib/python3.11/site-packages"
+DDP = Frame(f"{PACKAGES}/lightning/pytorch/strategies/ddp.py", 303, "barrier")
+MINE = Frame("/src/train.py", 42, "step")
+INDUCTOR = "c" + "a7" * 25 + "b.py"
+
+
+@pytest.mark.parametrize(
+    ("file", "owner"),
+    [
+        ("/src/train.py", "program"),
+        ("<cell 3>", "program"),
+        ("/env/lib/python3.11/multiprocessing/process.py", "library"),
+        (f"{PACKAGES}/lightning/fabric.py", "library"),
+        ("/env/bin/accelerate", "library"),
+        ("/home/me/bin/train.py", "program"),
+        ("<eval_with_key>.7", "library"),
+        ("/tmp/torchinductor_me/ab/x.py", "library"),
+        (f"/scratch/cache/a7/{INDUCTOR}", "library"),
+        ("<frozen runpy>", "library"),
+        ("<string>", "nobody knows"),
+    ],
+)
+def test_whose_a_file_is(file: str, owner: str) -> None:
+    assert (is_program(file), is_library(file)) == (owner == "program", owner == "library")
+
+
+def test_the_programs_line_comes_before_a_packages() -> None:
+    """However far out; and the text of ``python -c`` before a package's."""
+    typed = Frame("<string>", 2, "<module>")
+    assert innermost((DDP, typed, MINE)) == MINE
+    assert innermost((DDP, typed)) == typed
+    assert innermost((DDP,)) == DDP
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        (DDP.file, "lightning/.../ddp.py"),
+        (f"{PACKAGES}/accelerate/data.py", "accelerate/data.py"),
+        (f"{PACKAGES}/typing_extensions.py", "typing_extensions.py"),
+        (MINE.file, "train.py"),
+    ],
+)
+def test_a_file_of_a_package_is_named_by_it(file: str, name: str) -> None:
+    assert file_name(file) == name
+    assert place(Frame(file, 7, "f")) == f"{name}:7"
+
+
+def test_calls_from_generated_code_are_compared_by_the_users_line() -> None:
+    """Each rank numbers and lays out the code that it generates by itself."""
+    stacks = (
+        (Frame("<eval_with_key>.3", 10, "forward"), MINE),
+        (Frame("<eval_with_key>.5", 12, "forward"), MINE),
+        (Frame("<eval_with_key>.5", 12, "forward"), Frame("/src/train.py", 43, "step")),
+        (MINE, Frame("<frozen runpy>", 88, "_run_code")),
+    )
+    trace: Any = SimpleNamespace(
+        call=lambda n: SimpleNamespace(op="all_reduce", stack=n), stack=lambda n: stacks[n]
+    )
+    assert site(trace, 0) == site(trace, 1) == ("all_reduce", MINE)
+    assert site(trace, 2) != site(trace, 1)
+    assert site(trace, 3) == ("all_reduce", 3)
