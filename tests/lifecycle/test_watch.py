@@ -44,15 +44,22 @@ class Told(Watch):
         self.said += lines
 
     def see(
-        self, at: float, missing: str = "", *, waiting: bool = True, over: bool = False
+        self,
+        at: float,
+        missing: str = "",
+        *,
+        waiting: bool = True,
+        over: bool = False,
+        spare: str = "",
     ) -> None:
         """A verdict at a time: these processes are missing in one collective; empty: no fault."""
         self.now = at
         found: dict[str, Any] = {
             "signature": [["missing_participant", [*missing], "g", 3, None]] if missing else [],
-            "lines": [f"stalled: {missing}"], "voices": ["me"], "text": "", "ops": [], "said": [],
-            "aborting": [],
-            "waiting": waiting, "over": over, "next_s": 5.0, "going_on": "all",
+            "lines": [f"stalled: {missing}"], "voices": ["me"],
+            "notes": [f"waiting: {spare}"] if spare else [], "noted": [*spare],
+            "text": "", "ops": [], "said": [],
+            "aborting": [], "waiting": waiting, "over": over, "next_s": 5.0, "going_on": "all",
         }  # fmt: skip
         self._judge(found)
 
@@ -67,6 +74,14 @@ def test_a_picture_is_told_once(told: Told) -> None:
     for at in (10, 12, 70):
         told.see(at, "ab")
     assert told.said == ["stalled: ab"]
+
+
+def test_who_waits_while_all_others_get_on_is_told_once(told: Told) -> None:
+    """It is no stall, which is told when the others stop."""
+    for at in (10, 12, 70):
+        told.see(at, spare="a")
+    told.see(80, "b")
+    assert told.said == ["waiting: a", "stalled: b"]
 
 
 def test_who_comes_is_not_told_of_at_once(told: Told) -> None:

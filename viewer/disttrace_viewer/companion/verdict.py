@@ -57,6 +57,7 @@ from disttrace_viewer.companion.words import (
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.settled import settled
 from disttrace_viewer.findings.finding import CERTAIN, ERROR
+from disttrace_viewer.findings.rules.getting_on import is_waiting
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import here
@@ -129,11 +130,13 @@ class Judge:
         """What is to be said now.
 
         ``signature`` tells one picture from another and is empty where nothing is stalled;
-        ``lines`` are for stderr, ``text`` is the whole report; ``voices`` are ids of processes of
-        this host that may speak, best first, and none where another host has the word; ``waiting``
-        says that somebody waits, ``over`` that nobody does any more of whom was told; ``aborting``
-        are identities of the processes that asked to be ended, ``next_s`` says when the longest of
-        these waits reaches the limit; ``ops`` are the waits of the stalled, as [process, number].
+        ``lines`` are for stderr, ``notes`` too where nothing is stalled and somebody waits while
+        all others get on (``noted`` tells one such picture from another), ``text`` is the whole
+        report; ``voices`` are ids of processes of this host that may speak, best first, and none
+        where another host has the word; ``waiting`` says that somebody waits, ``over`` that nobody
+        does any more of whom was told; ``aborting`` are identities of the processes that asked to
+        be ended, ``next_s`` says when the longest of these waits reaches the limit; ``ops`` are the
+        waits of the stalled, as [process, number].
         """
         local = self._heard()
         joined = self._join(local)
@@ -257,6 +260,7 @@ class Judge:
             ]
             for f in errors
         ]
+        notes = [] if errors else [f for f in judgement.findings if is_waiting(f)]
         said = lines(case, errors, self._directory)
         if said and unknown:
             whom = sentences.ranks(unknown)
@@ -279,8 +283,12 @@ class Judge:
                     "culprit_ranks": as_values(case, one)["culprit_ranks"],
                     "finding": as_values(case, one),
                 }
-                for one in errors[:MOST_FINDINGS]
+                for one in (errors or notes)[:MOST_FINDINGS]
             ],
+            "notes": lines(case, notes, self._directory, word="waiting"),
+            "noted": sorted(
+                [f.kind, sorted(trace.processes[i].id for i in f.waiting)] for f in notes
+            ),
             "going_on": f"{quantities.number(len(trace.processes), 'process', 'processes')}"
             " of the job communicate again.",
             "text": "\n".join(judgement.lines()) + "\n",
@@ -332,6 +340,8 @@ _LISTENS = {
     "signature": [],
     "lines": [],
     "said": [],
+    "notes": [],
+    "noted": [],
     "going_on": "",
     "text": "",
     "voices": [],

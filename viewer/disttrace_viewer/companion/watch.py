@@ -81,6 +81,7 @@ class Watch:
         self._look_due = self._due = 0.0
         self._limit_s = order.stall_s
         self._signature: list[Any] | None = None
+        self._noted: list[Any] = []
         self._stalled_since = 0.0
         self._saying: _Announcement | None = None
         self._number = time.monotonic_ns()
@@ -224,6 +225,11 @@ class Watch:
             self._say([f"going on: {verdict['going_on']}"], verdict["voices"])
             if verdict["voices"]:
                 self._keep([{"kind": "going on", "summary": verdict["going_on"]}])
+        elif not signature and verdict["notes"] and verdict["noted"] != self._noted:
+            self._noted = verdict["noted"]
+            self._say(verdict["notes"], verdict["voices"])
+            if verdict["voices"]:
+                self._keep([{"kind": "waiting", **one} for one in verdict["said"]])
         if (signature and not held) or over:
             self._signature = signature or None
         if not signature and not verdict["waiting"]:

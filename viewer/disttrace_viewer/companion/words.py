@@ -75,11 +75,11 @@ def stalled(case: Case, errors: Sequence[Finding]) -> list[list[Any]]:
     ]
 
 
-def lines(case: Case, found: list[Finding], directory: str) -> list[str]:
-    """At most ten lines, whatever the number of ranks."""
+def lines(case: Case, found: list[Finding], directory: str, *, word: str = "stalled") -> list[str]:
+    """At most ten lines, whatever the number of ranks. ``word``: what all of it is."""
     if not found:
         return []
-    said = [f"stalled{_marked(found[0])}"]
+    said = [f"{word}{_marked(found[0])}" if word == "stalled" else f"{word}: {found[0].summary}"]
     said += [f"also{_marked(finding)}" for finding in found[1:MOST_FINDINGS]]
     if len(found) > MOST_FINDINGS:
         said.append(f"and {len(found) - MOST_FINDINGS} more findings")

@@ -7,6 +7,7 @@ from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.diagnosis import consequences, doubt
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.rules.getting_on import eased
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.trace.model import Trace
 
@@ -29,6 +30,6 @@ def judge(evidence: Evidence) -> tuple[Case, tuple[Finding, ...]]:
     case = Case(evidence, history=evidence.columnar)
     for rule in RULES:
         for finding in rule(case):
-            case.add(finding)
+            case.add(eased(case, finding))
     findings, case.incomplete = doubt.judged(case, consequences.fold(case))
     return case, findings
