@@ -22,7 +22,7 @@ from disttrace_viewer.analysis.process_ends import (
 from disttrace_viewer.analysis.rendezvous import RendezvousIndex
 from disttrace_viewer.analysis.store_keys import ASKED_NS, Setters
 from disttrace_viewer.analysis.wait_graph import Wait, waits
-from disttrace_viewer.findings.finding import WARNING, Finding
+from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.witnesses import Witnesses
 
 EARLY_NS = 3_000_000_000
@@ -138,7 +138,7 @@ class Case:
         """Take a finding in and mark what follows from it."""
         self.findings.append(finding)
         number = len(self.findings) - 1
-        if finding.severity != WARNING:  # a note may be about somebody who waits
+        if finding.severity == ERROR or finding.scope.exchanges:  # a note may be about waits
             self._spread(finding, number)
 
     def _spread(self, finding: Finding, number: int) -> None:
