@@ -35,7 +35,7 @@ class Told(Watch):
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with tempfile.TemporaryFile() as file:
-            super().__init__(ORDER, Log(file.fileno()))
+            super().__init__(replace(ORDER, directory=str(directory)), Log(file.fileno()))
         self.said: list[str] = []
         self.now = 0.0
         monkeypatch.setattr("time.monotonic", lambda: self.now)
