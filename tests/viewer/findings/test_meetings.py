@@ -41,7 +41,7 @@ def test_a_rank_that_was_never_started_is_named(tmp_path: Path) -> None:
         beat(journal, 20)
     for path in tmp_path.glob("*-4002-*"):
         path.unlink()
-    found = only(findings(tmp_path))
+    found = only(findings(tmp_path, stall_s=3))
     assert (found.kind, found.certainty) == ("rendezvous_incomplete", "likely")
     assert (found.culprits, found.absent_ranks) == ((), (2,))
     assert ranks(tmp_path, found.waiting) == [0, 1]
@@ -143,9 +143,27 @@ def test_a_rank_that_stands_before_its_rendezvous_is_named_with_its_line(tmp_pat
         else:
             stand(journal, 3 * S, "/src/train.py", 3, "download")
         beat(journal, 20)
-    found = only(findings(tmp_path))
+    found = only(findings(tmp_path, stall_s=3))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_incomplete", [1])
     assert "rank 1 never joined; it is at train.py:3 in download, not in any" in found.summary
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_a_start_that_takes_long_is_a_note(tmp_path: Path, *, has_journal: bool) -> None:
+    """Rank 2 still imports: nobody has a group yet, and nobody is to blame."""
+    for journal in workers(tmp_path, 3):
+        if journal.rank == 2:
+            stand(journal, 3 * S, "/src/train.py", 1, "<module>")
+        else:
+            join(journal, 100 * MS, 3)
+        beat(journal, 20)
+    for path in [] if has_journal else list(tmp_path.glob("*-4002-*")):
+        path.unlink()
+    found = only(findings(tmp_path))
+    assert (found.severity, found.culprits, found.absent_ranks) == ("note", (), ())
+    assert found.summary.startswith("2 of 3 ranks have come to init_process_group (train.py:5)")
+    (late,) = [f for f in findings(tmp_path, look=all_gone) if f.severity == "error"]
+    assert late.kind == "rendezvous_incomplete"
 
 
 def test_nobody_listens_where_nobody_claims_rank_0(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.settled import settled
 from disttrace_viewer.findings.finding import CERTAIN, ERROR
 from disttrace_viewer.findings.rules.getting_on import is_waiting
+from disttrace_viewer.findings.rules.starting import is_start
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import here
@@ -222,6 +223,7 @@ class Judge:
         waiting = [op for op in case.evidence.blocking if op.error is None]  # the others gave up
         asking = [wait.op for wait in case.waits if wait.polled]
         ages = [case.evidence.age_ns(op) / 1e9 for op in (*waiting, *asking)]
+        starts = [f for f in judgement.findings if is_start(f)]
         # Whoever was quiet for so long may have been so before it began to wait. Where nobody
         # waits, and all that a finding is about is over, nothing stands still: a launcher sees to
         # those that failed, and may have started them anew.
@@ -248,7 +250,7 @@ class Judge:
                 errors = []
             else:
                 # Where nobody waits any more, the others gave up and somebody lives on.
-                errors = blamed or who_waits(case, unknown) or errors
+                errors = blamed or ([] if starts else who_waits(case, unknown)) or errors
         signature = [
             # Of those that are missing fewer may be so later, whether or not they are named.
             [
@@ -260,7 +262,7 @@ class Judge:
             ]
             for f in errors
         ]
-        notes = [] if errors else [f for f in judgement.findings if is_waiting(f)]
+        notes = [] if errors else starts or [f for f in judgement.findings if is_waiting(f)]
         said = lines(case, errors, self._directory)
         if said and unknown:
             whom = sentences.ranks(unknown)
@@ -285,10 +287,9 @@ class Judge:
                 }
                 for one in (errors or notes)[:MOST_FINDINGS]
             ],
-            "notes": lines(case, notes, self._directory, word="waiting"),
-            "noted": sorted(
-                [f.kind, sorted(trace.processes[i].id for i in f.waiting)] for f in notes
-            ),
+            "notes": lines(case, notes, self._directory, word="starting" if starts else "waiting"),
+            "noted": [f.kind for f in starts]  # those who come are not told of one by one
+            or sorted([f.kind, sorted(trace.processes[i].id for i in f.waiting)] for f in notes),
             "going_on": f"{quantities.number(len(trace.processes), 'process', 'processes')}"
             " of the job communicate again.",
             "text": "\n".join(judgement.lines()) + "\n",

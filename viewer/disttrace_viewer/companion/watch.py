@@ -229,7 +229,8 @@ class Watch:
             self._noted = verdict["noted"]
             self._say(verdict["notes"], verdict["voices"])
             if verdict["voices"]:
-                self._keep([{"kind": "waiting", **one} for one in verdict["said"]])
+                word = verdict["notes"][0].partition(":")[0]
+                self._keep([{"kind": word, **one} for one in verdict["said"]])
         if (signature and not held) or over:
             self._signature = signature or None
         if not signature and not verdict["waiting"]:

@@ -24,7 +24,6 @@ KINDS = frozenset(
         "unmatched_send",
         "unmatched_recv",
         "store_key_missing",
-        "rendezvous_incomplete",
     }
 )
 """Kinds that are about somebody who does not come."""

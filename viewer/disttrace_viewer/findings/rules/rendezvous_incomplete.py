@@ -8,8 +8,9 @@ from disttrace_viewer.analysis.mismatches import minority
 from disttrace_viewer.analysis.rendezvous import Rendezvous
 from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules import late_arrivals, outside
+from disttrace_viewer.findings.rules.starting import may_come
 from disttrace_viewer.findings.rules.unseen_workers import EXITED, Unseen, unseen_workers
 from disttrace_viewer.wording.findings import rendezvous_incomplete as words
 from disttrace_viewer.wording.findings.missing_evidence import EARLY
@@ -100,17 +101,22 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         there=case.rendezvous.of(elsewhere[0].op) if elsewhere else None,
         world_size=world_size,
     )
+    hopeless = elsewhere or ended or world_size is not None
+    start = not hopeless and may_come(case, same, sinks)
     return Finding(
         kind="rendezvous_incomplete",
-        summary=words.summary(case.evidence.trace, found),
-        certainty=CERTAIN if elsewhere or not (lost or early) else LIKELY,
+        severity=NOTE if start else ERROR,
+        summary=(words.start if start else words.summary)(case.evidence.trace, found),
+        certainty=CERTAIN if elsewhere or not (lost or early or start) else LIKELY,
         hint=words.CLIENTS
         if world_size is not None and not elsewhere
         else _hint(wait, elsewhere, unseen),
         culprits=_minority(case, same, elsewhere)
         if elsewhere
+        else ()
+        if start
         else late_arrivals.answerable(case, wait, sinks),
-        absent_ranks=() if elsewhere or world_size is not None else wait.absent,
+        absent_ranks=() if start or elsewhere or world_size is not None else wait.absent,
         waiting=tuple(who),
         op=top.call.op,
         locations=evidence.locations(w.op for w in [*same, *elsewhere])

@@ -69,6 +69,17 @@ def summary(trace: Trace, found: Incomplete) -> str:
     )
 
 
+def start(trace: Trace, found: Incomplete) -> str:
+    """How many have come, where the others may still be on their way."""
+    arrived, expected = found.rendezvous.arrived, found.rendezvous.expected
+    ranks = "ranks have" if len(arrived) != 1 else "ranks has" if expected != 1 else "rank has"
+    came = f"{len(arrived)} of {expected} {ranks}" if expected else f"{len(arrived)} {ranks}"
+    return (
+        f"{came} come to {found.top.call.op} ({sentences.line(trace, found.wait.op)}) in"
+        f" {sentences.span(found.waited_ns)}; {_missing(trace, found)}."
+    )
+
+
 def _apart(trace: Trace, found: Incomplete) -> str:
     """How the two rendezvous points differ."""
     if found.there is None:

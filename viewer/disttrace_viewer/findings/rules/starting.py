@@ -1,0 +1,47 @@
+"""Who waits at the start for those that still import: a note, for a time of its own.
+
+Hundreds of ranks that import from one file server take minutes, and no two of them as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from disttrace_viewer.analysis.process_ends import ALIVE
+from disttrace_viewer.analysis.wait_graph import Wait
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import NOTE, Finding
+
+LIMIT_NS, LIMITS = 60_000_000_000, 6
+"""Until a group exists a stall begins so late, and at most after so many times the usual limit."""
+
+
+def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
+    """Whether it is too early to say of a rendezvous that somebody is missing: no process that
+    lives has used a group yet, and those that are known and did not come may be on their way.
+    """
+    evidence = case.evidence
+    if not evidence.live or any(w.op.error is not None for w in waits) or _met(case):
+        return False
+    for process in sinks:
+        end = evidence.ends[process]
+        if end.how != ALIVE or end.held is not None or process in evidence.last:
+            return False  # it came that far before
+    limit_ns = max(evidence.stall_ns, min(LIMIT_NS, LIMITS * evidence.stall_ns))
+    return all(evidence.age_ns(w.op) < limit_ns for w in waits)
+
+
+def is_start(finding: Finding) -> bool:
+    """Whether a finding says no more than that a start takes long."""
+    return finding.severity == NOTE and finding.kind == "rendezvous_incomplete"
+
+
+def _met(case: Case) -> bool:
+    """Whether processes that live have exchanged anything: a group is on record before its members
+    are connected.
+    """
+    evidence = case.evidence
+    return any(
+        evidence.ends[op.process].how == ALIVE
+        for op in evidence.sample.of_kind("collective", "message")
+    )
