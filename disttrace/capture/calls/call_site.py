@@ -120,7 +120,10 @@ class CallSites:
         if not self._depth:
             return None
         shown = frames(first, self._depth)
-        if not any(self.is_programs(file) for file, _, _ in shown):
+        for file, _, _ in shown:  # no generator: what ends one early is told on stderr
+            if self.is_programs(file):
+                break
+        else:
             shown += self._programs(first)
         return self._recorder.stack(shown)
 
