@@ -76,7 +76,9 @@ class OwnFile:
         fd = self._fd
         try:
             stands = _lseek(fd, 0, os.SEEK_CUR)
-        except OSError:
+        except OSError as error:
+            if error.errno is None:  # not the kernel's: a signal handler's time-out
+                raise
             stands = -1
         if stands != self._end or not stands:
             fd = self.checked()

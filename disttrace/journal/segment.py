@@ -10,7 +10,6 @@ line.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import threading
@@ -186,8 +185,11 @@ class MappedSegment:
             raise SegmentLost(_SHORTENED) from error  # just now
         self._guard = Guard(mapping)
         self._map = mapping
-        with contextlib.suppress(OSError):  # an older kernel
+        try:
             self._map.madvise(_POPULATE_WRITE)
+        except OSError as error:
+            if error.errno is None:  # not the kernel's: a signal handler's time-out
+                raise
         self._window = self._make_window(self._map, size - start)
         self._start = start
         self._sealed = None
