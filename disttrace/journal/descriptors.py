@@ -15,8 +15,19 @@ from collections.abc import Iterator
 if sys.platform != "win32":  # where the viewer runs, and nothing is traced
     import fcntl
 
+_HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _FIRST = 400  # below the limit that most have, and above what a program has open
 _STREAMS = 3
+
+
+def is_kernels(error: OSError) -> bool:
+    """Whether the kernel refused us something. A signal handler of the program's that struck in the
+    middle may have raised it: a time-out is an OSError, too, and goes on to the program.
+    """
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return traceback is None or traceback.tb_frame.f_code.co_filename.startswith(_HOME)
 
 
 def aside(fd: int) -> int:
@@ -26,7 +37,10 @@ def aside(fd: int) -> int:
     """
     try:
         moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST)
-    except OSError:  # few descriptors are allowed here, or left
+    except OSError as error:  # few descriptors are allowed here, or left
+        if not is_kernels(error):
+            os.close(fd)
+            raise
         if fd >= _STREAMS:
             return fd
         try:

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from disttrace.journal.descriptors import aside
+from disttrace.journal.descriptors import aside, is_kernels
 
 FORMAT = 2
 """2: a list of ranks may hold ranges. Readers of 2 read 1, in which it is numbers only."""
@@ -464,8 +464,9 @@ def open_own(path: str, flags: int, owner: int | None = None) -> int:
     """
     try:
         fd = aside(os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600))
-    except OSError:
-        _refuse_foreign(path, os.lstat(path), owner)
+    except OSError as error:
+        if is_kernels(error):
+            _refuse_foreign(path, os.lstat(path), owner)
         raise
     try:
         _refuse_foreign(path, os.fstat(fd), owner)
@@ -486,16 +487,21 @@ def opened_own(path: str, flags: int, owner: int | None = None) -> Iterator[int]
     try:
         yield fd
     finally:
-        with contextlib.suppress(OSError):
+        try:
             if os.path.samestat(os.fstat(fd), ours):
                 os.close(fd)
+        except OSError as error:
+            if not is_kernels(error):
+                raise
 
 
 def is_own(path: str, owner: int | None = None) -> bool:
     """Whether ``path`` is a regular file of ``owner`` (default: this user), and no link to one."""
     try:
         _refuse_foreign(path, os.lstat(path), owner)
-    except OSError:
+    except OSError as error:
+        if not is_kernels(error):
+            raise
         return False
     return True
 

@@ -6,13 +6,12 @@ is written, cut or closed here is looked at first: it must still be the file tha
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
 import time
 
-from disttrace.journal.descriptors import aside
+from disttrace.journal.descriptors import aside, is_kernels
 from disttrace.journal.extension_modules import resource
 from disttrace.journal.slow_writes import WriteBudget
 
@@ -46,7 +45,9 @@ class OwnFile:
         """Whether the descriptor still is the file's."""
         try:
             return self._fd >= 0 and _identity(os.fstat(self._fd)) == self._identity
-        except OSError:
+        except OSError as error:
+            if not is_kernels(error):
+                raise
             return False
 
     def checked(self) -> int:
@@ -77,7 +78,7 @@ class OwnFile:
         try:
             stands = _lseek(fd, 0, os.SEEK_CUR)
         except OSError as error:
-            if error.errno is None:  # not the kernel's: a signal handler's time-out
+            if not is_kernels(error):
                 raise
             stands = -1
         if stands != self._end or not stands:
@@ -113,8 +114,12 @@ def _create(path: str, flags: int, mode: int) -> int:
     O_EXCL follows no link and opens nothing that somebody else put there.
     """
     fd = aside(os.open(path, flags | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode))
-    with contextlib.suppress(OSError):  # a file system without permissions
+    try:
         os.fchmod(fd, mode)
+    except OSError as error:  # a file system without permissions
+        if not is_kernels(error):
+            os.close(fd)
+            raise
     return fd
 
 

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from disttrace.journal.descriptors import streams_kept_free
+from disttrace.journal.descriptors import is_kernels, streams_kept_free
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.slow_writes import WriteBudget
 from disttrace.journal.windows import Guard, MakeWindow, PlainWindow, Window, guarded, uncompiled
@@ -188,7 +188,7 @@ class MappedSegment:
         try:
             self._map.madvise(_POPULATE_WRITE)
         except OSError as error:
-            if error.errno is None:  # not the kernel's: a signal handler's time-out
+            if not is_kernels(error):  # it is an older kernel's
                 raise
         self._window = self._make_window(self._map, size - start)
         self._start = start
@@ -284,7 +284,9 @@ def filesystem(path: str) -> str:
                 inside = path == point or path.startswith(point.rstrip("/") + "/")
                 if inside and len(point) >= len(best):
                     best, kind = point, fields[2]
-    except (OSError, IndexError):
+    except (OSError, IndexError) as error:
+        if isinstance(error, OSError) and not is_kernels(error):
+            raise
         return "unknown"
     return kind
 

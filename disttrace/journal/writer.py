@@ -6,7 +6,6 @@ Nothing here takes a lock or catches an error: the recorder does both.
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -14,6 +13,7 @@ from typing import Any
 
 from disttrace import redact
 from disttrace.journal import format as fmt
+from disttrace.journal.descriptors import is_kernels
 from disttrace.journal.encoding import encode
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.segment import Segment, SegmentFull, open_segment, write_budget
@@ -36,8 +36,11 @@ def make_folder(directory: str, mode: int) -> None:
     """The folder of files with ``mode``: who may read those may also list it. Raises OSError."""
     if not os.path.isdir(directory):
         os.makedirs(directory, exist_ok=True)
-        with contextlib.suppress(OSError):  # a file system without permissions
+        try:
             os.chmod(directory, mode | (mode & 0o444) >> 2)
+        except OSError as error:  # a file system without permissions
+            if not is_kernels(error):
+                raise
 
 
 class Journal:
