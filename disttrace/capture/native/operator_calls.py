@@ -1,7 +1,8 @@
 """Calls of torch's operators from Python, seen without a kernel: by the class of the operator.
 
 A kernel of Python's costs microseconds, for torch boxes what passes it. A call from Python passes
-the operator's object first, which gets a class of ours for as long as tracing lasts. Importing
+the operator's object first, which gets a class of ours until tracing ends, or inductor comes: that
+compiles only what is of torch's own class to the letter, and kernels see the rest. Importing
 functional collectives proves nothing (torch.profiler and DTensor do so in programs that never call
 one), so whatever else a first call needs can wait for it.
 """
@@ -40,7 +41,8 @@ def issuers(namespace: str) -> Iterator[tuple[str, int]]:
 class OperatorCalls:
     """Operators whose calls from Python pass ``wrap(original)``, called with the operator first.
 
-    ``scripted`` is called before TorchScript gets hold of one, whose calls come from C++.
+    ``scripted`` is called before TorchScript gets hold of one, whose calls come from C++, and when
+    operators have their own classes again while tracing goes on.
     """
 
     def __init__(
@@ -59,6 +61,13 @@ class OperatorCalls:
         self._armed: list[tuple[Any, type]] = []  # each with the class that it had
         self._classes: dict[type, type] = {}
         capture.engine.on_undo(part, "classes of operators", self.disarm)
+
+        def compiles(_: Any) -> None:
+            if not self._over:
+                guarded(capture, part, scripted)
+                self.disarm()
+
+        capture.when_imported("torch._inductor.ir", compiles)
 
     def watch(self, namespace: str, which: Which) -> None:
         """Do so with those of ``namespace`` that ``which`` gives, once it is looked up."""
