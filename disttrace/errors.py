@@ -127,13 +127,19 @@ def is_our_file(path: str) -> bool:
 
 
 def first_line(error: BaseException, *, limit: int = 300) -> str:
-    """``Type: first line`` of an exception, secrets masked, at most ``limit`` characters."""
+    """``Type: first line that says something`` of an exception, secrets masked, at most ``limit``
+    characters: of a long one the end, too, for there often stands what was wrong.
+    """
     try:
-        text = redact.current.text(str(error).partition("\n")[0].strip())
+        lines = map(str.strip, str(error).split("\n"))
+        said = next((line for line in lines if any(map(str.isalnum, line))), "")
+        text = redact.current.text(said)
     except Exception:
         text = "(its text cannot be read)"
     name = type(error).__name__
-    return f"{name}: {text}"[:limit] if text else name
+    whole = f"{name}: {text}" if text else name
+    end = limit // 3
+    return whole if len(whole) <= limit else f"{whole[: limit - end - 5]} ... {whole[-end:]}"
 
 
 def plain(text: str) -> str:

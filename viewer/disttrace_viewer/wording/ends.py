@@ -16,6 +16,10 @@ NOWHERE = "not in any collective"
 
 
 LAUNCHER = "ended by its launcher"
+UNSEEN = "SIGKILL, out of memory, SIGXCPU, SIGALRM, SIGUSR1 or the like, or a native crash"
+"""What ends a process before Python can say anything."""
+
+_SHOWN = 120  # characters of an exception's text
 
 
 def state(end: End) -> str:
@@ -36,8 +40,8 @@ def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
         return "fell silent"  # the same sentence whenever it is read
     if end.failure is not None:
         text = end.failure.text
-        shown = text if len(text) <= 120 else text[:117] + "..."
-        return f"failed with {end.failure.type}" + (f": {shown}" if text else "")
+        cause = f" (after {_cut(end.failure.causes[-1])})" if end.failure.causes else ""
+        return f"failed with {end.failure.type}" + (f": {_cut(text)}" if text else "") + cause
     if end.told_to_end and end.failure is None:
         by = f" ({signal_name(end.code)})" if end.code is not None and end.code < 0 else ""
         return f"{'were' if many else 'was'} {LAUNCHER}{by}"
@@ -52,5 +56,10 @@ def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
     if end.code:
         return f"ended with exit code {end.code}"
     if end.how == SILENT:
-        return "ended without an exit record (SIGKILL, out of memory, or a native crash)"
+        return f"ended without an exit record ({UNSEEN})"
     return f"{'have' if many else 'has'} ended"
+
+
+def _cut(text: str) -> str:
+    """The beginning and the end of a long text."""
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 45]} ... {text[-40:]}"

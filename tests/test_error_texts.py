@@ -1,0 +1,34 @@
+"""The one line of an exception that is told says something, and keeps both ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from disttrace.errors import first_line
+
+
+class HostileError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("bad batch\nsecond"), "ValueError: bad batch"),
+        (ValueError("\n  \n=====\n bad batch \nmore"), "ValueError: bad batch"),
+        (ValueError(""), "ValueError"),
+        (ValueError("\n---\n"), "ValueError"),
+        (HostileError(), "HostileError: (its text cannot be read)"),
+    ],
+)
+def test_the_first_line_that_says_something(error: Exception, text: str) -> None:
+    assert first_line(error) == text
+
+
+def test_a_long_text_keeps_its_end() -> None:
+    """Where a path or a list comes first, what was wrong stands last."""
+    told = first_line(ValueError("a" * 1000 + " is not on the mesh"), limit=100)
+    assert len(told) == 100
+    assert told.startswith("ValueError: aaaa")
+    assert told.endswith("aaaa is not on the mesh")
