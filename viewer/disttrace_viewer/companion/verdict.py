@@ -15,7 +15,7 @@ import select
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
+from disttrace_viewer.companion.load import Load
 from disttrace_viewer.companion.service import stay_s
 from disttrace_viewer.companion.told import (
     MOST_WHOLE,
@@ -56,7 +57,8 @@ from disttrace_viewer.companion.words import (
 )
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.settled import settled
-from disttrace_viewer.findings.finding import CERTAIN, ERROR
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, Finding
 from disttrace_viewer.findings.rules.getting_on import is_waiting
 from disttrace_viewer.findings.rules.starting import is_start
 from disttrace_viewer.merge.jobs import closure
@@ -67,6 +69,7 @@ from disttrace_viewer.states.merged import Merged, newest_try, trace_of
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict
+from disttrace_viewer.trace.model import Process
 from disttrace_viewer.wording import quantities, sentences
 
 READY, MUTE, FAREWELL = b"ready", b"mute", b"farewell"
@@ -78,6 +81,21 @@ ABORT = "abort"
 what is known.
 """
 ASK_AGAIN_S = 0.5
+MOST_LIMITS = 6
+"""For so many limits at most a wait is excused by the load of the host."""
+COMPUTES, MOST_COMPUTING = 0.5, 2
+"""Who runs, or waits for a processor, for so much of the time computes; of so many it is said."""
+ABOUT_WAITS = frozenset(
+    {
+        "missing_participant",
+        "unmatched_send",
+        "unmatched_recv",
+        "store_key_missing",
+        "rendezvous_incomplete",
+        "no_progress",
+    }
+)
+"""Kinds of what may still come about."""
 REST_S = 5.0
 """So long one who waits for nobody is there for the others' questions."""
 
@@ -96,13 +114,16 @@ class Judge:
         self._all_here = False
         self._is_ready = True
         self._holders = GilHolders()
+        self._load = Load()
         self._stalled: set[tuple[str, int]] = set()
         self._leave_at: float | None = None
         self.exchange = Exchange(uuid.uuid4().hex[:12], self._answer, in_public)
 
     def ready(self) -> None:
         """Something may be about to stall: be there when others ask."""
-        self._is_ready = self._join(self._local()) or self._all_here
+        local = self._local()
+        self._look_at_load(trace_of(local)[0].processes)
+        self._is_ready = self._join(local) or self._all_here
 
     def farewell(self) -> None:
         """The processes of this host have failed: those who wait for them shall know why."""
@@ -236,9 +257,13 @@ class Judge:
             and max(ages, default=self._stall_s) >= self._stall_s
             and (ages or not alive.isdisjoint((*f.culprits, *f.waiting)))
         ]
+        self._look_at_load(p for p in trace.processes if p.index in alive)
+        starved = [f for f in errors if self._is_starved(case, f, max(ages, default=0.0))]
+        errors = [f for f in errors if f not in starved]
         # What holds up the living comes before why an earlier attempt failed.
         errors.sort(key=lambda f: alive.isdisjoint((*f.culprits, *f.waiting)))
         rest = [self._stall_s - age for age in ages if age < self._stall_s]
+        rest += [ASK_AGAIN_S] if starved else []
         if unknown:
             # Who is not known may be in it as well as missing: that is nobody's fault by records.
             blamed = [
@@ -250,7 +275,7 @@ class Judge:
                 errors = []
             else:
                 # Where nobody waits any more, the others gave up and somebody lives on.
-                errors = blamed or ([] if starts else who_waits(case, unknown)) or errors
+                errors = blamed or ([] if starts or starved else who_waits(case, unknown)) or errors
         signature = [
             # Of those that are missing fewer may be so later, whether or not they are named.
             [
@@ -262,13 +287,17 @@ class Judge:
             ]
             for f in errors
         ]
-        notes = [] if errors else starts or [f for f in judgement.findings if is_waiting(f)]
+        notes = (
+            [] if errors or starved else starts or [f for f in judgement.findings if is_waiting(f)]
+        )
         said = lines(case, errors, self._directory)
         if said and unknown:
             whom = sentences.ranks(unknown)
             it, them = ("it", "it") if len(unknown) == 1 else ("they", "them")
             why = f"{it} did not answer" if joined else f"no store of the job leads to {them}"
             said.insert(len(said) - 1, f"nothing is known of {whom}: {why}")
+        if said:
+            said[-1:-1] = self._computing(case, errors)
         elsewhere = {state["id"] for state in told.states}
         ops = stalled(case, errors)
         if ops:
@@ -308,6 +337,34 @@ class Judge:
             "next_s": max(SOONEST_S, min(rest, default=self._stall_s)),
             "ops": ops,
         }
+
+    def _look_at_load(self, processes: Iterable[Process]) -> None:
+        self._load.look([p.pid for p in processes if p.pid and look(p).alive])
+
+    def _is_starved(self, case: Case, finding: Finding, age_s: float) -> bool:
+        """Whether those who do not come have waited for a processor, and without that nobody would
+        have waited for them for the limit. Not for ever: they may have nothing to do with it.
+        """
+        if finding.kind not in ABOUT_WAITS:
+            return False
+        if not self._stall_s <= age_s < MOST_LIMITS * self._stall_s:
+            return False  # the others have given up, or have waited long enough
+        processes = case.evidence.trace.processes
+        away = finding.culprits or finding.scope.roots or finding.waiting
+        shares = [self._load.share(p.pid) for i in away if (p := processes[i]).pid]
+        return age_s * (1 - max((s.starved for s in shares), default=0.0)) < self._stall_s
+
+    def _computing(self, case: Case, errors: Sequence[Finding]) -> list[str]:
+        """A line for each that is said not to come, and computes."""
+        processes = case.evidence.trace.processes
+        away = dict.fromkeys(i for f in errors[:1] if f.kind in ABOUT_WAITS for i in f.culprits)
+        shares = {i: self._load.share(pid) for i in away if (pid := processes[i].pid)}
+        return [
+            f"  {sentences.subject(case.evidence.trace, [i])} computes: it ran for {share.ran:.0%} of"
+            f" the last {share.over_s:.1f} s, and waited for a processor for {share.starved:.0%}"
+            for i, share in shares.items()
+            if share.ran + share.starved >= COMPUTES
+        ][:MOST_COMPUTING]
 
     def _local(self) -> Merged:
         found = folder.of_journals(journals(self._directory, self._in_names), window=WINDOW)
