@@ -360,8 +360,9 @@ class Judge:
         away = dict.fromkeys(i for f in errors[:1] if f.kind in ABOUT_WAITS for i in f.culprits)
         shares = {i: self._load.share(pid) for i in away if (pid := processes[i].pid)}
         return [
-            f"  {sentences.subject(case.evidence.trace, [i])} computes: it ran for {share.ran:.0%} of"
-            f" the last {share.over_s:.1f} s, and waited for a processor for {share.starved:.0%}"
+            f"  {sentences.subject(case.evidence.trace, [i])} computes: it ran for"
+            f" {share.ran:.0%} of the last {share.over_s:.1f} s, and waited for a processor for"
+            f" {share.starved:.0%}"
             for i, share in shares.items()
             if share.ran + share.starved >= COMPUTES
         ][:MOST_COMPUTING]
