@@ -453,7 +453,7 @@ def test_who_waits_in_a_creation_before_it_has_not_gone_past(tmp_path: Path) -> 
             mesh(journal, 200 * MS + 1, outer, 2, rank, "0/", f"hash{rank}/", "cpu/")
         beat(journal, 20)
     found = findings(tmp_path)
-    assert {f.kind for f in found} <= {"deadlock", "rendezvous_incomplete"}
+    assert {(f.kind, f.culprits) for f in found} == {("group_mismatch", ())}
     assert found
     assert not any(f.culprits for f in found)
 
@@ -468,3 +468,25 @@ def test_who_may_still_come_to_a_creation_is_missing(tmp_path: Path) -> None:
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+
+
+def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path) -> None:
+    """With ``use_local_synchronization`` rank 1 has made a group before that rank 0 is not in."""
+    for journal, _ in steps(tmp_path, 3):
+        rank = journal.rank or 0
+        if rank < 2:
+            where = journal.stack(("train.py", 30 + rank, "main"))
+            args = {"ranks": [0, 1], "use_local_synchronization": True}
+            make = journal.call(
+                "new_group", kind="composed", origin="python", stack=where, args=args
+            )
+            outer = journal.begin(make, 200 * MS)
+            store = journal.prefix_store(1, f"abc{rank}", "cpu")
+            args = {"rank": rank, "size": 2}
+            mesh = {"kind": "constructor", "store": store, "stack": where, "args": args}
+            journal.begin(journal.call("ProcessGroupGloo", **mesh), 201 * MS, p=outer)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits, found.cycle) == ("group_mismatch", (), None)
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+    assert "rank 0 makes it under 'abc0/cpu' (train.py:30)" in found.summary

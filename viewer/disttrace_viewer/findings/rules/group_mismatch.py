@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis import mismatches
@@ -27,6 +27,7 @@ class Creation:
 
 def find(case: Case) -> Iterator[Finding]:
     """Per default group the first position in the sequence of calls where they differ."""
+    yield from _two_names(case)
     if case.evidence.sample.alike:
         return
     for group in case.evidence.trace.groups:
@@ -35,6 +36,44 @@ def find(case: Case) -> Iterator[Finding]:
             finding = _differ(case, group, calls) or _went_past(case, group, calls)
             if finding is not None:
                 yield finding
+
+
+def _two_names(case: Case) -> Iterator[Finding]:
+    """One group that its members make under different names, in one store: among members only
+    (``use_local_synchronization``) torch names a group by how many each of them has made before.
+    """
+    same: dict[Hashable, dict[tuple[str | None, ...], list[Wait]]] = {}
+    for wait in case.open():
+        made = case.rendezvous.of(wait.op) if wait.kind == RENDEZVOUS else None
+        parent = case.rendezvous.parent(wait.op)
+        if made is None or made.ranks is None or parent is None or not case.old(wait):
+            continue
+        if parent.call.args.get("use_local_synchronization"):
+            names = same.setdefault((made.store.place, made.ranks, wait.op.call.op), {})
+            names.setdefault(made.store.prefix, []).append(wait)
+    for names in same.values():
+        waits = [wait for found in names.values() for wait in found]
+        who = tuple(sorted({wait.process for wait in waits}))
+        if len(names) < 2 or len(who) < len(waits):
+            continue
+        places = [case.evidence.top(wait.op) for wait in waits]
+        yield Finding(
+            kind="group_mismatch",
+            summary=words.two_names(
+                case.evidence.trace,
+                [
+                    (case.evidence.top(wait.op), "/".join(part or "?" for part in prefix))
+                    for prefix, found in names.items()
+                    for wait in found
+                ],
+            ),
+            hint=words.ONE_NAME,
+            waiting=who,
+            op="new_group",
+            locations=case.evidence.locations(places),
+            at_ns=min(wait.op.begin_ns for wait in waits),
+            scope=Scope(exchanges=frozenset(w.exchange for w in waits), roots=frozenset(who)),
+        )
 
 
 def _calls(case: Case, group: Group) -> Mapping[int, list[Creation]]:

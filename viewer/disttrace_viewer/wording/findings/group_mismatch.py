@@ -13,6 +13,11 @@ HINT = (
     " ranks (or pass use_local_synchronization=True)."
 )
 
+ONE_NAME = (
+    "Make the same groups in the same order in all members of this one, or pass"
+    " use_local_synchronization=False."
+)
+
 Made = Iterable[tuple[Op, Sequence[int]]]
 """Calls of new_group with the ranks that they name."""
 
@@ -39,6 +44,16 @@ def went_past(
     return (
         f"In call {position + 1} of new_group, {_makes(trace, made)}, but {who} went past it and"
         f" {then}."
+    )
+
+
+def two_names(trace: Trace, made: Iterable[tuple[Op, str]]) -> str:
+    """The same group, and the prefix under which each of its members makes it."""
+    told = ((f"it under {name!r} ({sentences.line(trace, op)})", op.process) for op, name in made)
+    return (
+        "Members of one group make it under different names in the same store, so they wait for"
+        f" each other: {sentences.sides(trace, told, 'makes', 'make')}. One of them has made more"
+        " such groups before, or fewer."
     )
 
 
