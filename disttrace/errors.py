@@ -7,6 +7,7 @@ signal handler or Ctrl-C may strike while our code runs, and those go on to the 
 
 from __future__ import annotations
 
+import opcode
 import os
 import select
 import signal
@@ -22,6 +23,7 @@ HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PATIENCE_MS = 200  # for whoever reads stderr and has much to do
 SCARCE = (MemoryError, RecursionError)
 
+_RAISE = opcode.opmap["RAISE_VARARGS"]
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 
@@ -199,3 +201,26 @@ def _write(fd: int, data: bytes) -> None:
             os.write(fd, piece)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def passes_on(error: BaseException, context: BaseException) -> bool:
+    """Whether ``error``, raised while ``context`` was handled, is about that.
+
+    A program that asks a store for something optional, catches the time-out and goes on fails by
+    itself when it fails then; Python notes the time-out as its context all the same. One that says
+    ``raise`` in its handler, or asks for its end there, tells of what it caught; so does a library
+    that raises one of its own in the place of another, inside the call that the program made.
+    """
+    caught = context.__traceback__
+    if caught is None or not isinstance(error, Exception):
+        return True  # nobody knows where, or it is a way to leave
+    handler = caught.tb_frame
+    if not is_program_file(handler.f_code.co_filename):
+        return True
+    raised = error.__traceback__
+    while raised is not None and raised.tb_frame is not handler:
+        raised = raised.tb_next
+    if raised is None:
+        return True
+    own = raised.tb_next is None
+    return own and handler.f_code.co_code[raised.tb_lasti] == _RAISE

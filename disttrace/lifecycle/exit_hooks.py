@@ -298,8 +298,9 @@ class Ending:
 
 
 def causes(error: BaseException) -> list[str]:
-    """``Type: first line`` of the exceptions from which ``error`` was raised, or while they were
-    handled; nearest first, at most eight, each once. Also those in a group of exceptions.
+    """``Type: first line`` of the exceptions from which ``error`` was raised, or which it passes on
+    (``errors.passes_on``); nearest first, at most eight, each once. Also those in a group of
+    exceptions.
 
     They tell a failure of the program's own from one that passes on what a collective raised.
     """
@@ -323,8 +324,11 @@ def handling(error: BaseException | None) -> list[str]:
 
 def _nearest(error: BaseException) -> list[BaseException]:
     # A context counts although `raise ... from None` hides it: it is what happened.
+    context = error.__context__
+    if context is not None and not errors.passes_on(error, context):
+        context = None
     within = getattr(error, "exceptions", ()) if _is_group(error) else ()
-    return [one for one in (error.__cause__, error.__context__, *within) if one is not None]
+    return [one for one in (error.__cause__, context, *within) if one is not None]
 
 
 def _is_group(error: BaseException) -> bool:

@@ -148,7 +148,12 @@ def test_a_failure_deep_inside_a_library_shows_the_programs_line() -> None:
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("passes_on", "failure"), ("leaves_over_it", "exit"), ("leaves_at_once_over_it", "exit")],
+    [
+        ("passes_on", "failure"),
+        ("says_so", "failure"),
+        ("leaves_over_it", "exit"),
+        ("leaves_at_once_over_it", "exit"),
+    ],
 )
 def test_what_it_was_raised_from(tmp_path: Path, name: str, kind: str) -> None:
     """A failure, or a request to end, names the error of the operation that it follows from."""
@@ -159,9 +164,10 @@ def test_what_it_was_raised_from(tmp_path: Path, name: str, kind: str) -> None:
     assert journal.only(kind)["causes"] == [failed]
 
 
-def test_a_failure_of_its_own_has_no_causes(tmp_path: Path) -> None:
-    """Nothing was being handled when it was raised."""
-    traced(tmp_path, "main", "raises")
+@pytest.mark.parametrize("name", ["raises", "goes_on_without"])
+def test_a_failure_of_its_own_has_no_causes(tmp_path: Path, name: str) -> None:
+    """Nothing was being handled when it was raised, or what the program does without."""
+    traced(tmp_path, "main", name)
     (journal,) = read_journals(tmp_path)
     assert "causes" not in journal.only("failure")
 

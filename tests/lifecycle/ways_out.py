@@ -155,6 +155,22 @@ def passes_on() -> None:
         raise ValueError("first line") from error
 
 
+def says_so() -> None:
+    """It raises in its handler, and so tells of what it caught."""
+    try:
+        times_out()
+    except RuntimeError:
+        raise ValueError("first line") from None
+
+
+def goes_on_without() -> None:
+    """It does without what did not come in time, and fails by itself."""
+    try:
+        times_out()
+    except RuntimeError:
+        int("no number")
+
+
 def leaves_over_it() -> None:
     try:
         times_out()
@@ -174,7 +190,7 @@ WAYS: tuple[Callable[[], None], ...] = (
     *(leaves_with_words, quits, leaves_well, catches, catches_late, catches_and_leaves),
     *(leaves_a_thread, leaves_through_others),
     *(raises_in_thread, leaves_a_daemon, forks, own_hook),
-    *(times_out, passes_on, leaves_over_it, leaves_at_once_over_it),
+    *(times_out, passes_on, says_so, goes_on_without, leaves_over_it, leaves_at_once_over_it),
 )
 
 
