@@ -476,3 +476,19 @@ def test_a_cycle_through_another_thread_is_not_certain(tmp_path: Path, *, failed
         assert "of a thread of rank 1 first: KeyError: 'norm' at train.py:12" in found.hint
     else:
         assert found.hint.startswith("The calls there are made by other threads of ranks 0, 1")
+
+
+@pytest.mark.parametrize(
+    ("function", "is_hinted"), [("main", False), ("save", True), (None, False)]
+)
+def test_uneven_inputs_take_evidence(
+    tmp_path: Path, function: str | None, *, is_hinted: bool
+) -> None:
+    """In DDP's backward; a rank in the function that called before may have been in the loop."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group, origin="c++"), 200 * MS, q=3)
+        elif function is not None:
+            stand(journal, 5 * S, "train.py", 9, function)
+        beat(journal, 20)
+    assert ("uneven inputs" in (only(findings(tmp_path)).hint or "")) is is_hinted

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.analysis.evidence import Course
-from disttrace_viewer.analysis.operation import Op, Site, site
+from disttrace_viewer.analysis.operation import Op, Site, is_library, site
 from disttrace_viewer.analysis.process_ends import CLEAN, SILENT, TOGETHER_NS
 from disttrace_viewer.analysis.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
@@ -143,9 +143,21 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         return words.held_up(sinks)
     if all(end.how == CLEAN and end.asked_at for end in ends):
         return words.ENDED
-    if wait.op.call.origin == "c++" or all(case.clean(s) for s in sinks):
+    if all(case.clean(s) for s in sinks):
+        return words.UNEVEN
+    if wait.op.call.origin == "c++" and all(_left_the_loop(case, s) for s in sinks):
         return words.UNEVEN
     return words.look_there(sinks)
+
+
+def _left_the_loop(case: Case, process: int) -> bool:
+    """Whether a process is known to stand in no function from which it made its last operation."""
+    last, stack = case.evidence.last.get(process), case.evidence.stack(process)
+    if last is None or not stack:
+        return False
+    called_by = case.evidence.trace.stack(last.call.index)
+    calling = {(f.file, f.function) for f in called_by if not is_library(f.file)}
+    return bool(calling) and calling.isdisjoint((f.file, f.function) for f in stack)
 
 
 def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Op | None:
