@@ -81,6 +81,7 @@ looked."""
 # Words of ``exit`` records: the process becomes another program, which writes a journal of its own,
 # or none; and it has not, for the operating system refused: the word before that is void.
 EXEC = "exec"
+ABORTED = "aborted"
 RESUMED = "resumed"
 
 # Kinds of calls.

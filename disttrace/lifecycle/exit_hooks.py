@@ -26,8 +26,8 @@ from disttrace import errors
 from disttrace.capture.calls.call_site import frames
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.code_files import is_generated
-from disttrace.journal.format import EXEC, RESUMED
-from disttrace.lifecycle import exec_hook
+from disttrace.journal.format import ABORTED, EXEC, RESUMED
+from disttrace.lifecycle import abort, exec_hook
 from disttrace.patching.import_hook import ImportHook
 
 PART = "the way the process ends"
@@ -152,6 +152,8 @@ class Ending:
     def _exits_at_once(self, status: int, caller: object, handled: BaseException | None) -> None:
         if caller in _FORKED_BY:  # a child that imported torch when it was under way already
             self.exit("exception" if self._failed else "exit", status)
+        elif caller == abort.__name__:
+            self.exit(ABORTED, status)
         else:
             self.exit("os._exit", status, self._caller(), handling(handled))
 

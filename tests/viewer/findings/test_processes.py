@@ -131,6 +131,17 @@ def test_a_silent_end_that_nobody_noticed_is_likely(
     assert ranks(tmp_path, found.culprits) == [1]
 
 
+def test_a_hanging_job_that_was_aborted_keeps_its_verdict(tmp_path: Path) -> None:
+    """Our own hand ended it, with a code of ours: nobody failed."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank != 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+        journal.define("exit", t=20 * S, how="aborted", code=75)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+
+
 def test_a_hanging_job_that_was_killed_keeps_its_verdict(tmp_path: Path) -> None:
     """All are gone at one time: what stood before counts, and not that they were killed."""
     for journal, group in steps(tmp_path, 3):

@@ -18,7 +18,7 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from disttrace.journal.format import HEARTBEAT_NS
+from disttrace.journal.format import ABORTED, HEARTBEAT_NS
 from disttrace_viewer.analysis.liveness import DISK, STOPPED, Seen
 from disttrace_viewer.analysis.operation import Op, is_library
 from disttrace_viewer.trace.model import Failure, Group, Process, Stack
@@ -202,6 +202,10 @@ def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen, *, e
         return _cut_short(process, told_of, code, dead=dead, killed=killed)
     failure, word = _failure(process), process.exit.how
     known = code if code is not None and code > 0 and not killed else process.exit.code
+    if word == ABORTED:  # by our own hand, since it was stuck
+        return End(
+            SILENT, process.exit.t_ns, known, exit_word=word, known_dead=True, told_to_end=True
+        )  # fmt: skip
     if word == "exception" and (known is None if failure is None else is_interrupt(failure)):
         # The interpreter ends itself by SIGINT, and the one who sent that is outside.
         t_ns = process.exit.t_ns if failure is None else failure.t_ns

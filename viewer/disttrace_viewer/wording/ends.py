@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disttrace.journal.format import EXEC
+from disttrace.journal.format import ABORTED, EXEC
 from disttrace_viewer.analysis.liveness import DISK, STOPPED, signal_name
 from disttrace_viewer.analysis.process_ends import SILENT, UNINSTALLED, UNKNOWN, End
 from disttrace_viewer.wording.quantities import roughly
@@ -27,13 +27,16 @@ def state(end: End) -> str:
     found = end.state
     if found == UNKNOWN and end.silent_ns is not None:
         found = f"silent for {roughly(end.silent_ns)}"
-    return f"{found}, {LAUNCHER}" if end.told_to_end and not end.interrupted else found
+    by_launcher = end.told_to_end and not end.interrupted and end.exit_word != ABORTED
+    return f"{found}, {LAUNCHER}" if by_launcher else found
 
 
 def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
     """``failed with ValueError: ...``, ``has ended``. ``many``: several processes did; ``surely``:
     somebody noticed the end of one of which no record tells.
     """
+    if end.exit_word == ABORTED:
+        return f"{'were' if many else 'was'} ended by DISTTRACE_ON_STALL=abort"
     if end.interrupted:
         return f"{'were' if many else 'was'} interrupted from outside"
     if end.silent_ns is not None and not surely and end.failure is None and end.code is None:
