@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support import compiled
 from support.patches import differences, leftovers, picture
 from support.processes import free_port
 
@@ -27,7 +28,11 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first."""
+    """Put the longest files first, and leave out what needs C where nothing was compiled."""
+    if compiled.is_missing():
+        for item in items:
+            if compiled.needs_it(item.nodeid):
+                item.add_marker(pytest.mark.skip(reason=compiled.REASON))
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.name, len(places)))
 

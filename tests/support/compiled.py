@@ -1,0 +1,43 @@
+"""What cannot be where nothing was compiled, as README says: its tests are skipped there, aloud."""
+
+from __future__ import annotations
+
+from disttrace.recording import choice
+
+REASON = "nothing was compiled here: no companion, no mapped journal, no stack without the GIL"
+
+# Files of tests, or beginnings of tests' names in one.
+_OF_C = (
+    "jobs/test_main_job.py::test_agent_and_workers_have_a_journal_each",
+    "journal/test_segment.py::test_a_full_disk_is_an_oserror[MappedSegment",
+    "journal/test_segment.py::test_holds_exactly_what_was_put[MappedSegment",
+    "journal/test_segment.py::test_is_full_at_its_limit[MappedSegment",
+    "journal/test_segment.py::test_survives_sigkill[MappedSegment",
+    "journal/test_segment.py::test_threads_lose_no_line[MappedSegment",
+    "journal/test_shortened.py",
+    "lifecycle/test_adopters.py",
+    "lifecycle/test_answers.py",
+    "lifecycle/test_companion_unseen.py",
+    "lifecycle/test_detached.py",
+    "lifecycle/test_exec.py",
+    "lifecycle/test_gil_free_stacks.py",
+    "lifecycle/test_stall_verdict.py",
+    "lifecycle/test_syncing.py",
+    "lifecycle/test_thread_lines.py::test_deep_stacks_are_cut[reader",
+    "test_hang_page.py::test_live",
+    "viewer/api/test_one_word.py::test_it_runs_wherever_it_is_read",
+    "viewer/otlp/test_bad_collectors.py",
+    "viewer/otlp/test_ecosystem.py",
+    "viewer/otlp/test_faults.py",
+    "viewer/otlp/test_live.py",
+)
+
+
+def is_missing() -> bool:
+    """Whether nothing was compiled here; all of it is, or nothing (`hatch_build.py`)."""
+    return choice.choose(None)[0] == choice.PLAIN
+
+
+def needs_it(name: str) -> bool:
+    """Whether a test of this name (`tests/FILE::TEST`) is about what only C can do."""
+    return name.removeprefix("tests/").startswith(_OF_C)
