@@ -169,6 +169,14 @@ def test_a_command_uses_the_api_and_nothing_below_it(path: Path) -> None:
     assert [name for name in below if not name.startswith("disttrace_viewer.commands")] == []
 
 
+@pytest.mark.parametrize("root", [RECORDER, VIEWER], ids=lambda root: root.name)
+def test_every_folder_stands_on_the_map(root: Path) -> None:
+    """The picture in docs/architecture.md names each of them."""
+    picture = (ROOT / "docs" / "architecture.md").read_text()
+    folders = {path.parent.name for path in root.rglob("__init__.py")} - {root.name}
+    assert [name for name in sorted(folders) if f"{name}/" not in picture] == []
+
+
 @pytest.mark.parametrize("package", [RECORDER, VIEWER], ids=lambda path: path.name)
 def test_no_room_is_crowded(package: Path) -> None:
     """What a folder holds can be taken in at a glance."""
