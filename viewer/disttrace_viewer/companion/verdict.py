@@ -75,8 +75,9 @@ from disttrace_viewer.wording import quantities, sentences
 READY, MUTE, FAREWELL = b"ready", b"mute", b"farewell"
 SOONEST_S = 0.3
 JOIN_S = 1.0
-PATIENCE_S, OF_PATIENCE = 3.0, 0.3
 ABORT = "abort"
+"""The value of DISTTRACE_ON_STALL that is no command."""
+PATIENCE_S, OF_PATIENCE = 3.0, 0.3
 """So long beyond the limit, at most (and for that part of it), one waits for answers before telling
 what is known.
 """
