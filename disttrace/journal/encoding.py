@@ -1,8 +1,8 @@
 """Values as JSON, in one line.
 
-By the standard library's encoder, which is C too: where memory ends it raises MemoryError. orjson is
-faster, but crashes the process there or returns in spite of it, so it only gets what the other has
-no form for.
+By the standard library's encoder, which is C too: where memory ends it raises MemoryError. orjson
+is faster, but crashes the process there or returns in spite of it, so it only gets what the other
+has no form for.
 """
 
 from __future__ import annotations
