@@ -1,8 +1,8 @@
 """Exchanges: what several processes do together, as tables that every rule and view asks.
 
-A collective (group, backend, sequence number), a message (group, source, destination, tag, n-th), a
-store key (who sets, who waits) and a rendezvous (who comes to which store server). All tables are
-built in the columnar engine; single operations become objects only where somebody looks.
+A collective (group, backend, sequence number), a message (group, source, destination, tag, n-th)
+and a store key (who sets, who waits). All tables are built in the columnar engine; single
+operations become objects only where somebody looks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Trace
 
 WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "store.barrier")
-
-MEETINGS = ("init_process_group", "rendezvous", "TCPStore", "FileStore", "HashStore")
 
 _BIG = 1 << 32
 
@@ -95,12 +93,6 @@ class Exchanges:
         )
         return self.collective_operations().join(keys, on="_exchange", how="inner")
 
-    def missing(self, exchange: int) -> tuple[int, ...]:
-        """Group ranks that did not begin a collective."""
-        group = self.collectives["group"][exchange]
-        came = set(self.participants([exchange])["group_rank"].to_list())
-        return tuple(r for r in range(self.trace.groups[group].size or 0) if r not in came)
-
     @cached_property
     def messages(self) -> pl.DataFrame:
         """One row per message, also those with one end only, ordered by the first begin.
@@ -108,7 +100,7 @@ class Exchanges:
         ``group``, ``source``, ``destination`` (group ranks), ``tag`` (null where the backend
         ignores it), ``seq``; then for each end ``send_``/``recv_`` + ``process number call
         begin_ns end_ns error``, null where that end was not seen. Receives from any source take
-        part once their source is known; until then they are in ``undecided``.
+        part once their source is known; until then they are in none.
         """
         ends = self._message_operations().filter(pl.col("seq").is_not_null())
         ends = ends.filter(pl.col("_peer").is_not_null() & pl.col("group_rank").is_not_null())
@@ -134,16 +126,6 @@ class Exchanges:
             .with_row_index("message")
             .collect()
         )
-
-    @cached_property
-    def undecided(self) -> pl.DataFrame:
-        """Receives (rows of the operations table) whose source or number is not known yet."""
-        rows = self._message_operations().filter(
-            (pl.col("op") == "recv")
-            & ~pl.col("refused")
-            & (pl.col("_peer").is_null() | pl.col("seq").is_null())
-        )
-        return rows.select("group", "group_rank", *self.trace.operations.columns).collect()
 
     @cached_property
     def key_events(self) -> pl.DataFrame:
@@ -208,35 +190,6 @@ class Exchanges:
                 (is_wait & pl.col("error").is_not_null()).sum().alias("failed"),
             )
             .collect()
-        )
-
-    @cached_property
-    def rendezvous(self) -> pl.DataFrame:
-        """Coming together: constructors of stores, ``rendezvous`` and ``init_process_group``.
-
-        ``op``, ``kind``, ``place`` (id of the store server; for a composed operation that of the
-        first store constructed inside it; null if it got to none), ``world_size`` and ``rank`` as
-        claimed in the arguments, and the columns of the operations table, by begin.
-        """
-        trace = self.trace
-        place = pl.LazyFrame(
-            {"store": [s.index for s in trace.stores], "place": [s.place for s in trace.stores]},
-            schema={"store": pl.UInt32, "place": pl.String},
-        )
-        calls = self._calls("constructor", "composed").filter(pl.col("op").is_in(MEETINGS))
-        rows = (
-            trace.operations.lazy()
-            .join(
-                calls.select("call", "op", "kind", "store", "args"),
-                on="call",
-                maintain_order="left",
-            )
-            .join(place, on="store", how="left", maintain_order="left")
-            .with_columns(_claim("world_size"), _claim("rank"))
-            .collect()
-        )
-        return _inherit_places(rows).select(
-            "op", "kind", "place", "world_size", "rank", *trace.operations.columns
         )
 
     def course(self, process: int, stream: Stream) -> Course:
@@ -307,23 +260,3 @@ class Exchanges:
     def _calls(self, *kinds: str) -> pl.LazyFrame:
         """The calls of some kinds, with their row number as ``call``."""
         return self.trace.calls.lazy().with_row_index("call").filter(pl.col("kind").is_in(kinds))
-
-
-def _claim(name: str) -> pl.Expr:
-    """A number among the arguments; torch writes -1 for one that is not given."""
-    value = pl.col("args").str.json_path_match(f"$.{name}").cast(pl.Int64, strict=False)
-    return pl.when(value >= 0).then(value).alias(name)
-
-
-def _inherit_places(rows: pl.DataFrame) -> pl.DataFrame:
-    """Composed operations take the place of the first store that was constructed inside them."""
-    own = {(r["process"], r["number"]): r["place"] for r in rows.iter_rows(named=True)}
-    place = dict(own)
-    # Innermost and last ones first, so that the first one inside has the last word.
-    for row in rows.sort("process", "number", descending=True).iter_rows(named=True):
-        process, parent = row["process"], row["parent"]
-        found = place[process, row["number"]]
-        if found is not None and own.get((process, parent), "") is None:
-            place[process, parent] = found
-    keys = zip(rows["process"].to_list(), rows["number"].to_list(), strict=True)
-    return rows.with_columns(pl.Series("place", [place[key] for key in keys], dtype=pl.String))
