@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.findings.rules.deadlock import cycles, ring
 from support.journals import MS
 from support.scenes import S, beat, findings, leave, only, ranks, stand, steps, verdict
 
@@ -162,32 +161,6 @@ def test_a_key_that_nobody_set_is_missing_and_the_nearest_is_named(tmp_path: Pat
     assert (found.kind, found.key, found.culprits) == ("store_key_missing", "app/ready/1", ())
     assert "the nearest key that was set is 'app/Ready/1', by rank 1" in found.summary
     assert found.consequences == ("Rank 1 waits in barrier #3 of the default group (train.py:10).",)
-
-
-def test_cycles_are_found_apart_from_those_who_lead_into_them() -> None:
-    """3 leads into the cycle of 0, 1 and 2; 4 and 5 are another."""
-    edges = {0: (1,), 1: (2,), 2: (0, 9), 3: (0,), 4: (5,), 5: (4,), 6: ()}
-    assert cycles(edges) == [(0, 1, 2), (4, 5)]
-    assert ring(edges, (0, 1, 2)) == [0, 1, 2]
-
-
-def test_a_cycle_comes_before_those_that_it_waits_for() -> None:
-    """5 waits for 2 as well, through 7, and 3 for 4."""
-    edges = {1: (2,), 2: (1,), 3: (0, 4), 0: (3,), 4: (5,), 5: (4, 7), 7: (2,)}
-    assert cycles(edges) == [(0, 3), (4, 5), (1, 2)]
-
-
-def test_the_ring_is_a_shortest_one() -> None:
-    """Of a knot of many cycles; the longest one comes first."""
-    edges = {0: (1,), 1: (2,), 2: (3, 1), 3: (0, 4), 4: (5,), 5: (3,)}
-    assert ring(edges, range(6)) == [1, 2]
-    assert ring({0: (1,), 1: (2,), 2: (3,), 3: (0, 4), 4: (5,), 5: (3,)}, range(6)) == [3, 4, 5]
-
-
-def test_a_long_cycle_needs_no_recursion() -> None:
-    """Five thousand ranks in one ring."""
-    size = 5000
-    assert cycles({n: ((n + 1) % size,) for n in range(size)}) == [tuple(range(size))]
 
 
 def test_on_nccl_a_ring_that_receives_first(tmp_path: Path) -> None:

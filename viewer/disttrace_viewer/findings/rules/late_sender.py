@@ -13,7 +13,7 @@ def find(case: Case) -> Iterator[Finding]:
     """One warning per process and line; only where nothing is broken."""
     if not case.evidence.columnar or any(f.severity == ERROR for f in case.findings):
         return
-    from disttrace_viewer.analysis import delays  # needs Polars
+    from disttrace_viewer.analysis.timing import delays  # needs Polars
 
     for delay in delays.late_senders(case.evidence.exchanges):
         if worth_telling(case, delay):

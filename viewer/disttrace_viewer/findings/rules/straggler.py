@@ -12,14 +12,14 @@ from disttrace_viewer.trace.model import Location
 from disttrace_viewer.wording.findings import straggler as words
 
 if TYPE_CHECKING:
-    from disttrace_viewer.analysis.delays import Delay
+    from disttrace_viewer.analysis.timing.delays import Delay
 
 
 def find(case: Case) -> Iterator[Finding]:
     """One warning per process and line; only where nothing is broken."""
     if not case.evidence.columnar or any(f.severity == ERROR for f in case.findings):
         return
-    from disttrace_viewer.analysis import delays  # needs Polars
+    from disttrace_viewer.analysis.timing import delays  # needs Polars
 
     for delay in delays.stragglers(case.evidence.exchanges):
         if worth_telling(case, delay):
@@ -28,7 +28,7 @@ def find(case: Case) -> Iterator[Finding]:
 
 def worth_telling(case: Case, delay: Delay) -> bool:
     """From 5 % of the span and 10 ms on, and above what the clocks leave open."""
-    from disttrace_viewer.analysis.delays import SHARE_OF_SPAN, WARN_NS
+    from disttrace_viewer.analysis.timing.delays import SHARE_OF_SPAN, WARN_NS
 
     trace = case.evidence.trace
     clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}

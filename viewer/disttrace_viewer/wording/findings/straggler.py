@@ -9,7 +9,7 @@ from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 
 if TYPE_CHECKING:
-    from disttrace_viewer.analysis.delays import Delay  # which needs Polars
+    from disttrace_viewer.analysis.timing.delays import Delay  # which needs Polars
 
 HINT = (
     "Look at what this rank does between its communication before and this line: data loading,"
