@@ -169,6 +169,37 @@ def test_a_command_uses_the_api_and_nothing_below_it(path: Path) -> None:
     assert [name for name in below if not name.startswith("disttrace_viewer.commands")] == []
 
 
+@pytest.mark.parametrize("start", ["states.job", "api.verdict", "companion.verdict"])
+def test_a_verdict_loads_no_polars(start: str) -> None:
+    """Whatever is loaded with it, found along the imports that are not inside functions."""
+    seen: set[str] = set()
+    left = [f"disttrace_viewer.{start}"]
+    while left:
+        name = left.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        path = VIEWER.parent.joinpath(*name.split("."))
+        source = (
+            path.with_suffix(".py") if path.with_suffix(".py").exists() else path / "__init__.py"
+        )
+        found = list(imports(source, VIEWER, top_only=True))
+        assert not [n for n in found if n.split(".")[0] in ("polars", "rich")], name
+        left += [n for n in found if n.startswith("disttrace_viewer.")]
+    assert "disttrace_viewer.findings.rules.table" in seen
+
+
+def test_nothing_but_the_judge_asks_the_rules() -> None:
+    """A surface that asked them by itself would have an opinion of its own."""
+    tables = {f"disttrace_viewer.findings.rules.{name}" for name in ("table", "history")}
+    asking = {
+        path.relative_to(VIEWER).as_posix()
+        for path in sources(VIEWER)
+        if tables & {*imports(path, VIEWER)}
+    }
+    assert asking == {"diagnosis/judge.py"}
+
+
 @pytest.mark.parametrize("root", [RECORDER, VIEWER], ids=lambda root: root.name)
 def test_every_folder_stands_on_the_map(root: Path) -> None:
     """The picture in docs/architecture.md names each of them."""

@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 from disttrace.cli import main
 from disttrace_viewer.diagnosis.report import report
 from disttrace_viewer.findings.finding import KINDS
+from disttrace_viewer.findings.rules.history import RULES_OF_HISTORY
 from disttrace_viewer.findings.rules.table import RULES
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.journals import MS, training
@@ -289,7 +290,7 @@ def test_each_kind_has_its_section_in_the_docs() -> None:
 
 def test_each_rule_is_in_a_file_of_its_own() -> None:
     """The table is in order of precedence and holds nothing twice."""
-    modules = [rule.__module__ for rule in RULES]
+    modules = [rule.__module__ for rule in (*RULES, *RULES_OF_HISTORY)]
     assert len(set(modules)) == len(modules)
     assert modules.index("disttrace_viewer.findings.rules.process_failed") < modules.index(
         "disttrace_viewer.findings.rules.missing_participant"

@@ -21,9 +21,9 @@ from rich.cells import cell_len
 from disttrace.journal import proc
 from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.evidence import Evidence
-from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.liveness import look
-from disttrace_viewer.diagnosis.diagnose import judge
+from disttrace_viewer.diagnosis.diagnose import evidence_of as evidence_in
+from disttrace_viewer.diagnosis.judge import judge
 from disttrace_viewer.diagnosis.positions import places
 from disttrace_viewer.load.growth import Grown, Growth
 from disttrace_viewer.merge.reader import load
@@ -35,12 +35,13 @@ from support.journals import MS, Journal, workers
 def evidence_of(folder: Path) -> Evidence:
     """The journals of a folder."""
     trace = align(load([str(folder)]))
-    return Evidence(trace, Exchanges(trace))
+    return evidence_in(trace)
 
 
 def snapshot(folder: Path) -> Snapshot:
     """What ``top`` would show of a folder."""
     evidence = evidence_of(folder)
+    assert evidence.exchanges is not None
     return snapshot_of(*judge(evidence), activity_of(evidence.exchanges))
 
 

@@ -55,19 +55,14 @@ class Evidence:
     """A trace with the questions that rules ask of it, each answered once."""
 
     trace: Trace
-    exchanges: Exchanges
+    given: Sample
+    """Operations as they were recorded; rules ask ``sample``."""
+    exchanges: Exchanges | None = None
+    """What is over as well, where a table of all operations was read."""
     stall_ns: int = STALL_NS
     look: Look = look
-
-    given: Sample | None = None
-    """The sample, where states were read instead of a table."""
     partial: frozenset[int] = frozenset()
     """Processes of whose journals only a part was read."""
-
-    @property
-    def columnar(self) -> bool:
-        """Whether there is a table of all operations; else only the sample is known."""
-        return self.given is None
 
     @cached_property
     def sample(self) -> Sample:
@@ -78,10 +73,6 @@ class Evidence:
         waited for when its process failed by that counts as ended.
         """
         found = self.given
-        if found is None:
-            from disttrace_viewer.sample.of_table import sample_of  # needs Polars
-
-            found = sample_of(self.trace)
         processes, at_ns = self.trace.processes, self.interrupted_ns
         ops = tuple(
             process_ends.unseen_error(process_ends.left(op, of), of)
@@ -101,7 +92,7 @@ class Evidence:
         """All collectives of a process in a stream, or of one that made the same; None where they
         are not at hand.
         """
-        if self.columnar:
+        if self.exchanges is not None:
             return self.exchanges.course(process, stream)
         found = self.sample.history.get((process, stream))
         hashed = self.sample.courses.get((process, stream))

@@ -18,6 +18,8 @@ from disttrace_viewer.trace.model import Call
 if TYPE_CHECKING:
     import polars as pl
 
+    from disttrace_viewer.analysis.exchanges import Exchanges
+
 Members = Mapping[int, Op]
 """Operations of one collective by group rank."""
 
@@ -48,7 +50,8 @@ def differences(evidence: Evidence) -> Iterator[Difference]:
     the rest: only a reduce op does not.
     """
     done: set[Hashable] = set()
-    found_in = _of_table(evidence) if evidence.columnar else _known(evidence)
+    tables = evidence.exchanges
+    found_in = _known(evidence) if tables is None else _of_table(evidence, tables)
     for exchange in (*found_in, *_raised(evidence)):
         stream = (exchange.group, exchange.backend)
         if stream in done:
@@ -92,17 +95,17 @@ class _Exchange:
     members: Callable[[], dict[int, Op]]
 
 
-def _of_table(evidence: Evidence) -> Iterator[_Exchange]:
+def _of_table(evidence: Evidence, exchanges: Exchanges) -> Iterator[_Exchange]:
     """The first of every way to be unlike, of all collectives of a trace."""
     import polars as pl  # here, for states are diagnosed where there is none
 
-    table = evidence.exchanges.collectives.filter(~pl.col("alike"))
+    table = exchanges.collectives.filter(~pl.col("alike"))
     if not table.height:
         return
-    for group, backend, seq, times, exchange in _patterns(evidence, table).iter_rows():
+    for group, backend, seq, times, exchange in _patterns(exchanges, table).iter_rows():
 
         def members(exchange: int = exchange) -> dict[int, Op]:
-            rows = evidence.exchanges.participants([exchange])
+            rows = exchanges.participants([exchange])
             found: dict[int, Op] = {}
             for rank, op in zip(rows["group_rank"].to_list(), ops(evidence.trace, rows)):
                 if rank is not None:
@@ -144,7 +147,7 @@ def _raised(evidence: Evidence) -> Iterator[_Exchange]:
 
 def _raced(evidence: Evidence, op: Op) -> bool:
     """Whether another thread of the process called into the same group meanwhile."""
-    if not evidence.columnar:
+    if evidence.exchanges is None:
         return _raced_in(evidence.sample.of_process[op.process], op)
     import polars as pl
 
@@ -189,13 +192,13 @@ def _raced_in(kept: Iterable[Op], op: Op) -> bool:
     return False
 
 
-def _patterns(evidence: Evidence, table: pl.DataFrame) -> pl.DataFrame:
+def _patterns(exchanges: Exchanges, table: pl.DataFrame) -> pl.DataFrame:
     """The first exchange of every way to be unlike: group, backend, seq, times, exchange."""
     import polars as pl
 
-    signatures = evidence.trace.calls.lazy().with_row_index("call").select("call", "signature")
+    signatures = exchanges.trace.calls.lazy().with_row_index("call").select("call", "signature")
     return (
-        evidence.exchanges.participants(table["exchange"])
+        exchanges.participants(table["exchange"])
         .lazy()
         .join(signatures, on="call")
         .sort("exchange", "group_rank")

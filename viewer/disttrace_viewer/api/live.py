@@ -12,13 +12,12 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.api.keyboard import Ended, Keyboard
 from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.api.report import stall_ns
 from disttrace_viewer.api.trace import Trace
-from disttrace_viewer.diagnosis.diagnose import judge
+from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.load.growth import Growth
 from disttrace_viewer.merge.choice import folders
 from disttrace_viewer.merge.clock import to_unix
@@ -55,7 +54,7 @@ def snapshot(trace: Trace, *, stall_s: float | None = None) -> dict[str, Any]:
 
 def _snapshot(trace: model.Trace, stall_s: float | None) -> Snapshot:
     exchanges = Exchanges(trace)
-    case, found = judge(Evidence(trace, exchanges, stall_ns=stall_ns(stall_s)))
+    case, found = diagnose(trace, exchanges, stall_ns=stall_ns(stall_s))
     return snapshot_of(case, found, activity_of(exchanges))
 
 
@@ -154,8 +153,7 @@ class _Following(threading.Thread):
             self._due = time.monotonic() + REST * (time.monotonic() - now)
         elif grown.beats:
             self._trace = _with_beats(self._trace, grown.beats)
-        assert self._exchanges is not None
-        case, found = judge(Evidence(self._trace, self._exchanges, stall_ns=self._stall_ns))
+        case, found = diagnose(self._trace, self._exchanges, stall_ns=self._stall_ns)
         values = snapshot_of(case, found, self._activity)
         return _Picture(time.monotonic(), values, tuple(report_lines(case, found)))
 

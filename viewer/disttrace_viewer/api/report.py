@@ -14,9 +14,6 @@ from typing import TYPE_CHECKING, Any
 from disttrace_viewer.analysis.evidence import STALL_NS
 from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis import settled as reread
-from disttrace_viewer.diagnosis.diagnose import diagnose as apply_rules
-from disttrace_viewer.load.said import said
-from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace import model
 
 if TYPE_CHECKING:
@@ -98,18 +95,9 @@ class Report:
     """What the rules share, and ``found`` by them; no stable interface."""
     found: tuple[findings.Finding, ...]
 
-    def __init__(self, trace: model.Trace, *, stall_s: float | None = None) -> None:
-        """``disttrace.diagnose`` makes one."""
-        self.case, self.found = apply_rules(trace, stall_ns=stall_ns(stall_s))
-        paths = {path for one in trace.processes for path in one.paths}
-        self.case.said = said({os.path.dirname(path) for path in paths}, jobs_of(trace))
-
-    @classmethod
-    def of_states(cls, verdict: Verdict) -> Report:
-        """The report of a verdict from states."""
-        report = cls.__new__(cls)
-        report.case, report.found = verdict.case, verdict.findings
-        return report
+    def __init__(self, case: Case, found: tuple[findings.Finding, ...]) -> None:
+        """``disttrace.diagnose`` makes one, of what the judge found."""
+        self.case, self.found = case, found
 
     @property
     def healthy(self) -> bool:

@@ -14,6 +14,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.api.exports import export, pieces
 from disttrace_viewer.api.reading import Paths, Progress, read
+from disttrace_viewer.api.reading import report_of as judged
 from disttrace_viewer.api.report import Finding, Report
 from disttrace_viewer.api.statistics import Stats
 from disttrace_viewer.trace import model
@@ -113,7 +114,7 @@ class Trace:
         many seconds on.
         """
         if stall_s is not None:
-            return Report(self.model, stall_s=stall_s)
+            return judged(self.model, stall_s)
         return self._report
 
     def stats(self, *, from_: str | None = None, to: str | None = None) -> Stats:
@@ -203,7 +204,7 @@ class Trace:
 
     @cached_property
     def _report(self) -> Report:
-        return Report(self.model)
+        return judged(self.model)
 
     def __repr__(self) -> str:
         counts = f"{len(self.model.processes)} processes, {self.model.operations.height:,}"

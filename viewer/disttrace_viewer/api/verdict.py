@@ -64,7 +64,7 @@ def _read(
         engine=engine_of(engine),
         progress=progress,
     )
-    report = Report.of_states(found)
+    report = Report(found.case, found.findings)
     bases = {os.path.dirname(base) for base in found.bases}
     report.case.said = said(bases, jobs_of(report.case.evidence.trace))
     # Reading these as a whole would move them all.
@@ -73,9 +73,9 @@ def _read(
         return report
     if not report.healthy and not job.fits_a_table(where):
         return report
-    from disttrace_viewer.api.reading import read
+    from disttrace_viewer.api.reading import read, report_of
 
-    return _with_history(report, Report(read(path, wanted), stall_s=stall_s))
+    return _with_history(report, report_of(read(path, wanted), stall_s))
 
 
 def _with_history(report: Report, whole: Report) -> Report:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from disttrace_viewer.analysis.evidence import STALL_NS, Evidence
 from disttrace_viewer.analysis.liveness import Look, look
-from disttrace_viewer.diagnosis.diagnose import judge
+from disttrace_viewer.diagnosis.judge import judge
 from disttrace_viewer.diagnosis.report import healthy, report
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.states.merged import Merged, trace_of
-
-if TYPE_CHECKING:
-    from disttrace_viewer.analysis.exchanges import Exchanges
 
 
 @dataclass(frozen=True)
@@ -66,6 +63,5 @@ def verdict(
     unfinished, bases = merged.partial, merged.survey.paths
     trace, sample = trace_of(merged, jobs=jobs)
     partial = frozenset(i for i, p in enumerate(trace.processes) if p.id in unfinished)
-    none = cast("Exchanges", None)
-    evidence = Evidence(trace, none, stall_ns=stall_ns, look=look, given=sample, partial=partial)
+    evidence = Evidence(trace, sample, stall_ns=stall_ns, look=look, partial=partial)
     return Verdict(*judge(evidence), bases=bases)

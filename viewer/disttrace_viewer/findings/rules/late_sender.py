@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.timing import delays
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.rules.straggler import finding_of, worth_telling
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
     """One warning per process and line; only where nothing is broken."""
-    if not case.evidence.columnar or any(f.severity == ERROR for f in case.findings):
+    if any(f.severity == ERROR for f in case.findings):
         return
-    from disttrace_viewer.analysis.timing import delays  # needs Polars
-
-    for delay in delays.late_senders(case.evidence.exchanges):
+    for delay in delays.late_senders(exchanges):
         if worth_telling(case, delay):
             yield finding_of(case, delay, "late_sender")

@@ -208,7 +208,7 @@ def _alone_there(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> bo
 def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
     """Whether it is not known if leaving out one call makes both sides equal."""
     evidence = case.evidence
-    if evidence.columnar or wait.kind != COLLECTIVE or wait.stream is None or not sinks:
+    if wait.kind != COLLECTIVE or wait.stream is None or not sinks:
         return False
     courses = evidence.sample.courses
     mine = courses.get((wait.process, wait.stream))
@@ -225,7 +225,7 @@ def _differed(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
     """Whether states without the calls of before show that these were not the same: then it may be
     the waiting side that made one more.
     """
-    if case.evidence.columnar or wait.stream is None or not _not_compared(case, wait, sinks):
+    if wait.stream is None or not _not_compared(case, wait, sinks):
         return False
     mine = case.evidence.sample.courses.get((wait.process, wait.stream))
     return mine is not None and mine[0] == wait.op.seq

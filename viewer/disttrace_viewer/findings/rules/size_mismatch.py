@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from typing import TYPE_CHECKING
 
 from disttrace_viewer.analysis.operation import Op, ops
 from disttrace_viewer.findings.case import Case
@@ -11,10 +12,14 @@ from disttrace_viewer.sample.sample import STAND_IN
 from disttrace_viewer.trace.model import Call
 from disttrace_viewer.wording.findings import size_mismatch as words
 
+if TYPE_CHECKING:
+    from disttrace_viewer.analysis.exchanges import Exchanges
+
 
 def find(case: Case) -> Iterator[Finding]:
     """One finding per pair of call sites whose messages do not fit."""
-    pairs = _of_table(case) if case.evidence.columnar else _known(case)
+    exchanges = case.evidence.exchanges
+    pairs = _known(case) if exchanges is None else _of_table(case, exchanges)
     for send, receive, times, keys in pairs:
         yield _finding(case, send, receive, times, keys)
 
@@ -23,12 +28,12 @@ Pairs = Iterator[tuple[Op, Op, int, list[Hashable]]]
 """Send, receive, how many messages of their call sites there are, and which."""
 
 
-def _of_table(case: Case) -> Pairs:
+def _of_table(case: Case, exchanges: Exchanges) -> Pairs:
     """All pairs of call sites of a trace that do not fit."""
     import polars as pl  # here, for states are diagnosed where there is none
 
-    evidence, trace = case.evidence, case.evidence.trace
-    met = evidence.exchanges.messages.lazy().filter(
+    trace = exchanges.trace
+    met = exchanges.messages.lazy().filter(
         pl.col("send_process").is_not_null() & pl.col("recv_process").is_not_null()
     )
     pairs = (
@@ -43,7 +48,7 @@ def _of_table(case: Case) -> Pairs:
         if fits(trace.call(row["send_call"]), trace.call(row["recv_call"])):
             continue
         stream = ("group", "source", "destination", "tag", "seq")
-        keys = evidence.exchanges.messages[row["all"]].select(stream).iter_rows()
+        keys = exchanges.messages[row["all"]].select(stream).iter_rows()
         send = _op(case, row["send_process"], row["send_number"])
         receive = _op(case, row["recv_process"], row["recv_number"])
         yield send, receive, row["times"], [("message", *key) for key in keys]

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
+import polars as pl
+
+from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.timing import delays
+from disttrace_viewer.analysis.timing.delays import SHARE_OF_SPAN, WARN_NS, Delay
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding
 from disttrace_viewer.trace.model import Location
 from disttrace_viewer.wording.findings import straggler as words
 
-if TYPE_CHECKING:
-    from disttrace_viewer.analysis.timing.delays import Delay
 
-
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
     """One warning per process and line; only where nothing is broken."""
-    if not case.evidence.columnar or any(f.severity == ERROR for f in case.findings):
+    if any(f.severity == ERROR for f in case.findings):
         return
-    from disttrace_viewer.analysis.timing import delays  # needs Polars
-
-    for delay in delays.stragglers(case.evidence.exchanges):
+    for delay in delays.stragglers(exchanges):
         if worth_telling(case, delay):
             yield finding_of(case, delay, "straggler")
 
 
 def worth_telling(case: Case, delay: Delay) -> bool:
     """From 5 % of the span and 10 ms on, and above what the clocks leave open."""
-    from disttrace_viewer.analysis.timing.delays import SHARE_OF_SPAN, WARN_NS
-
     trace = case.evidence.trace
     clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}
     error = sum(trace.clocks[c].error_ns for c in clocks) if len(clocks) > 1 else 0
@@ -40,8 +37,6 @@ def worth_telling(case: Case, delay: Delay) -> bool:
 
 def span_ns(case: Case) -> int:
     """From the first to the last collective or message of the trace."""
-    import polars as pl
-
     found = case.evidence.trace.operations.filter(pl.col("seq").is_not_null())
     first, last = found["begin_ns"].min(), found["end_ns"].max()
     return int(last) - int(first) if isinstance(first, int) and isinstance(last, int) else 0

@@ -1,4 +1,7 @@
-"""The rules in their order of precedence: an earlier one explains what a later one would blame."""
+"""The rules in their order of precedence: an earlier one explains what a later one would blame.
+
+Those about what is over come after them all (``history``).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,6 @@ from disttrace_viewer.findings.rules import (
     ended_unseen,
     group_mismatch,
     interrupted,
-    late_sender,
     missing_participant,
     no_progress,
     nodes_incomplete,
@@ -23,10 +25,8 @@ from disttrace_viewer.findings.rules import (
     rendezvous_unreachable,
     size_mismatch,
     store_key_missing,
-    straggler,
     unexplained,
     unmatched,
-    unwaited_work,
     world_size,
 )
 
@@ -51,7 +51,4 @@ RULES: tuple[Rule, ...] = (
     store_key_missing.find,
     no_progress.find,
     unexplained.find,
-    unwaited_work.find,
-    straggler.find,
-    late_sender.find,
 )

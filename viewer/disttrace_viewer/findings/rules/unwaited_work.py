@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import polars as pl
+
+from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.operation import ops
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
 from disttrace_viewer.wording.findings import unwaited_work as words
 
 
-def find(case: Case) -> Iterator[Finding]:
+def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
     """One note per call site. A send that is not waited for is a habit and no fault."""
-    if not case.evidence.columnar:
-        return
-    import polars as pl
-
-    trace = case.evidence.trace
+    trace = exchanges.trace
     calls = trace.calls.lazy().with_row_index("call")
     wanted = calls.filter(
         (pl.col("kind").is_in(["collective", "message"]))

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import polars as pl
 
+from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.diagnosis.report import finding as as_values
@@ -66,8 +67,8 @@ class _Numbered:
 class _Content:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
-        self._case, self._findings = diagnose(trace)
-        self._exchanges = self._case.evidence.exchanges
+        self._exchanges = Exchanges(trace)
+        self._case, self._findings = diagnose(trace, self._exchanges)
         self._tracks = Tracks()
         rows = placed(trace, self._tracks, shown(trace))
         first = rows["begin_ns"].min() if rows.height else trace.end_ns

@@ -63,8 +63,8 @@ def _clock(start: int) -> Clock:
 def _pieces(trace: Trace, us: Clock) -> Iterator[bytes]:
     """Events, several to a piece, without a comma at the end."""
     tracks, slices = Tracks(), Slices(trace, us)
-    case, findings = diagnose(trace)
-    exchanges = case.evidence.exchanges
+    exchanges = Exchanges(trace)
+    case, findings = diagnose(trace, exchanges)
     lasts = {process.index: process.last_ns for process in trace.processes}
     over = pl.col("process").replace_strict(lasts, default=None, return_dtype=pl.Int64)
     failed = pl.coalesce(pl.col("issued_ns"), pl.col("begin_ns"))
