@@ -17,11 +17,12 @@ from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import StateError, merge, pack, reduce, unpack, verdict
 from disttrace_viewer.states.folder import SUFFIX, read
+from disttrace_viewer.states.merged import trace_of
 from disttrace_viewer.states.state import MOST_BYTES
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS
 from support.processes import python
-from support.scenes import beat, nobody_knows, steps
+from support.scenes import S, beat, nobody_knows, steps
 from support.states import hang
 
 
@@ -150,3 +151,16 @@ def test_unreadable_lines_are_named(tmp_path: Path) -> None:
     found = verdict(merged, look=nobody_knows)
     assert (found.findings, len(found.case.incomplete)) == ((), 4)
     assert all("not readable" in str(s["problems"]) for s in merged.states.values())
+
+
+def test_states_pretend_no_tables(tmp_path: Path) -> None:
+    """Whoever asks for all operations of a trace of states hears that there are none."""
+    for journal, group in steps(tmp_path, 2):
+        journal.begin(journal.collective(group), S, q=3)
+    files = discover([str(tmp_path)], Problems())
+    trace, sample = trace_of(merge([state for one in files if (state := reduce(one))]))
+    assert sample.ops
+    assert trace.tables is None
+    for name in ("operations", "calls", "completions"):
+        with pytest.raises(TypeError, match="no table"):
+            getattr(trace, name)

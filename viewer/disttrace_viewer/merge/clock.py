@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.trace.model import Clock, Group, Member, Process, Trace
+from disttrace_viewer.trace.model import Clock, Group, Member, Process, Tables, Trace
 
 UNKNOWN_NS = 1 << 62
 """Error of a clock of which no journal has a reading: of a process without definitions."""
@@ -81,7 +81,8 @@ def realign(trace: Trace, clocks: tuple[Clock, ...]) -> Trace:
         moved.select(trace.operations.columns).sort("begin_ns", "process", "number").collect()
     )
     processes, groups = moved_definitions(trace.processes, trace.groups, trace.clocks, clocks)
-    return trace.replace(operations=operations, processes=processes, groups=groups, clocks=clocks)
+    tables = Tables(operations, trace.calls, trace.completions)
+    return trace.replace(tables=tables, processes=processes, groups=groups, clocks=clocks)
 
 
 def moved_definitions(

@@ -22,7 +22,7 @@ from disttrace_viewer.merge.narrow import completions as completions_of
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.survey import Survey, restrict, survey
 from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES, empty
-from disttrace_viewer.trace.model import Job, Process, StackSample, Trace
+from disttrace_viewer.trace.model import Job, Process, StackSample, Tables, Trace
 
 BATCH_BYTES = 16 << 20
 """Text of whole journals that is matched together: bounds memory, not results."""
@@ -62,9 +62,7 @@ def load(
     )
     return Trace(
         processes=processes,
-        operations=operations,
-        calls=reading.narrowing.calls.table(),
-        completions=completions,
+        tables=Tables(operations, reading.narrowing.calls.table(), completions),
         groups=part.groups,
         stores=part.stores,
         places=part.places,

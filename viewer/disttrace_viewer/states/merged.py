@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import orjson
 
@@ -41,12 +41,7 @@ from disttrace_viewer.trace.model import (
 )
 from disttrace_viewer.trace.operation import Op
 
-if TYPE_CHECKING:
-    import polars as pl
-
 T = TypeVar("T")
-NO_TABLE = cast("pl.DataFrame", None)
-"""Stands in a trace of states where a read one has tables: rules about hangs never look there."""
 
 
 @dataclass(frozen=True)
@@ -120,9 +115,7 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
     here = {job.id for job in found.jobs}
     trace = Trace(
         processes=tuple(building.processes),
-        operations=NO_TABLE,
-        calls=NO_TABLE,
-        completions=NO_TABLE,
+        tables=None,
         groups=grouping.named(found.groups, building.processes, building.ids),
         stores=tuple(building.stores),
         places=found.places,

@@ -438,13 +438,21 @@ class Key:
 
 
 @dataclass(frozen=True)
+class Tables:
+    """All operations of a trace, their calls and what completed on devices, as columns."""
+
+    operations: pl.DataFrame
+    calls: pl.DataFrame
+    completions: pl.DataFrame
+
+
+@dataclass(frozen=True)
 class Trace:
     """Everything read from a set of journals. See the module's docstring for how it refers."""
 
     processes: tuple[Process, ...]
-    operations: pl.DataFrame
-    calls: pl.DataFrame
-    completions: pl.DataFrame
+    tables: Tables | None
+    """None where states were read, which know of the few operations that rules look at."""
     groups: tuple[Group, ...]
     stores: tuple[Store, ...]
     places: tuple[Place, ...]
@@ -462,6 +470,27 @@ class Trace:
     """Unix time at which reading began: what was written later is not here."""
     _calls: dict[int, Call] | list[Call] = field(default_factory=dict, repr=False, compare=False)
     """Rows that were asked for; of states, which have no table, all of them."""
+
+    @property
+    def operations(self) -> pl.DataFrame:
+        """One row per operation, by its begin."""
+        return self._whole.operations
+
+    @property
+    def calls(self) -> pl.DataFrame:
+        """One row per call, which operations name by its number."""
+        return self._whole.calls
+
+    @property
+    def completions(self) -> pl.DataFrame:
+        """When work was done on devices."""
+        return self._whole.completions
+
+    @property
+    def _whole(self) -> Tables:
+        if self.tables is None:
+            raise TypeError("a trace of states has no table of all operations")
+        return self.tables
 
     @cached_property
     def by_id(self) -> Mapping[str, Process]:
