@@ -53,6 +53,7 @@ def install(
     stack_depth: "int | None" = None,
     job: "str | None" = None,
     store_trace: "Words" = None,
+    device: "str | None" = None,
     heartbeat: "bool | None" = None,
     mask: "bool | None" = None,
     redact: "Words" = None,

@@ -120,6 +120,12 @@ def _core(value: object) -> str:
     return str(value)
 
 
+def _device(value: object) -> str:
+    if not isinstance(value, str) or value.lower() not in ("auto", "off"):
+        raise ValueError
+    return value.lower()
+
+
 def _label(value: object) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise ValueError
@@ -223,6 +229,14 @@ SETTINGS: tuple[Setting, ...] = (
         "Backends whose store traffic from C++ is traced, through a store that delegates.",
     ),
     Setting(
+        "DEVICE",
+        "auto",
+        _device,
+        "auto or off",
+        "Whether devices are asked when they have finished what was issued (NCCL and its kin): "
+        "`off` asks nobody, and when they have is unknown.",
+    ),
+    Setting(
         "HEARTBEAT",
         True,
         _switch,
@@ -288,6 +302,7 @@ class Config:
     stack_depth: int
     job: str | None
     store_trace: frozenset[str]
+    device: str
     heartbeat: bool
     mask: bool
     redact: str | None

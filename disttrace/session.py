@@ -98,6 +98,7 @@ class Session:
         )
         self.capture.wake = self.live.wake
         self.capture.store_trace = config.store_trace
+        self.capture.asks_devices = config.device != "off"
         self.capture.when_imported = self._hook.when_imported
         self._ending = Ending(self.capture, self._close, self._leave_farewell)
         self._environment: dict[str, str | None] = {}

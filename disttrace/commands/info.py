@@ -99,13 +99,18 @@ def collect() -> dict[str, Any]:
         "capture": {
             "parts": [{"name": name, "state": state} for name, state in capture.parts],
             "not_captured": capture.not_captured,
-            "devices": [
-                {"backend": backend, "completion": how, "set": advice or None}
-                for backend, how, advice in capture.devices
-            ],
+            "devices": _devices(capture, asked=config.device != "off"),
             "problem": capture.problem,
         },
     }
+
+
+def _devices(capture: Capture, *, asked: bool) -> list[dict[str, Any]]:
+    off = {"completion": "unknown, for DISTTRACE_DEVICE is off", "set": "set DISTTRACE_DEVICE=auto"}
+    return [
+        {"backend": backend, **({"completion": how, "set": advice or None} if asked else off)}
+        for backend, how, advice in capture.devices
+    ]
 
 
 def _settings(config: Config) -> list[dict[str, Any]]:

@@ -461,3 +461,29 @@ print(len(fr.from_json(gloo, fr.Question(False, 0, 0)).records))
 print(fr.advice())
 dist.destroy_process_group()  # at exit a thread of the group may abort the process
 """
+
+
+def test_switched_off_nothing_is_asked() -> None:
+    """No poller, no dump, no patch of an abort: of every operation only its end is unknown."""
+    device = Device()
+    device.capture.asks_devices = False
+    unwatched = device.capture.works.device
+    device_completion.install(device.capture)
+    assert device.capture.works.device is unwatched
+    assert (device.capture.pollers, device.capture.engine.names(device_completion.PART)) == ([], [])
+    operation = device.begin()
+    device.recorder.issued(operation)
+    unwatched.add(operation, None, None)
+    assert device.ends(operation) == [b"l"]
+
+
+def test_info_says_that_devices_are_not_asked() -> None:
+    """And with what they would be."""
+    from disttrace.commands.info import Capture, _devices
+
+    seen = Capture([], [], [("nccl", "by its recorder", "")], None)
+    (off,) = _devices(seen, asked=False)
+    (on,) = _devices(seen, asked=True)
+    assert off["set"] == "set DISTTRACE_DEVICE=auto"
+    assert "DISTTRACE_DEVICE is off" in off["completion"]
+    assert (on["completion"], on["set"]) == ("by its recorder", None)

@@ -64,7 +64,13 @@ _TIMED_OUT = RuntimeError("aborted by the watchdog after the time-out of the gro
 
 
 def install(capture: Capture) -> None:
-    """Follow what devices do, as far as the backends of this torch tell it."""
+    """Follow what devices do, as far as the backends of this torch tell it.
+
+    Where that is switched off nothing is asked of torch or of a device, in any thread: what stays
+    in place says that nobody knows when an operation is over.
+    """
+    if not capture.asks_devices:
+        return
     from torch._C._distributed_c10d import Backend, ProcessGroup
 
     device = DeviceOperations(capture, flight_recorder.source)
