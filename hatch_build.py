@@ -2,7 +2,8 @@
 
 Without a C compiler, or with one that fails, the wheel is the pure one: the plain core records
 then, and `disttrace info` says so. `DISTTRACE_COMPILED=0` asks for that wheel. As a program it
-compiles in place: `python hatch_build.py`. Each `disttrace/**/_NAME.c` is one module.
+compiles in place: `python hatch_build.py`. Each `disttrace/**/_NAME.c` is one module; so is each
+`_NAME.cpp`, which is left out by itself where the compiler knows no C++.
 """
 
 from __future__ import annotations
@@ -57,25 +58,35 @@ class CustomBuildHook(Interface):
 
 
 def compiled(root: Path, into: Path | None = None) -> tuple[list[Path], str]:
-    """All that was compiled of what lies below ``root``, or nothing and the reason.
+    """All that was compiled of what lies below ``root``, or nothing of C and the reason.
 
     It lies beside its source, as an editable install needs it, or in the same folders below
     ``into``: a wheel that is built leaves nothing in the checkout.
     """
-    suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
-    sources = sorted(root.glob("disttrace/**/_*.c"))
-    places = [source if into is None else into / source.relative_to(root) for source in sources]
-    made = [place.with_name(place.stem + suffix) for place in places]
+    made = _targets(root, into, "disttrace/**/_*.c")
+    further = _targets(root, into, "disttrace/**/_*.cpp")
     reason = _refused()
-    for source, target in zip(sources, made, strict=True):
+    for source, target in (made | further).items():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)  # one of another source, or another compiler
-        reason = reason or _fails(source, target)
-    if reason is None:
-        return made, "built"
-    for target in made:  # all or nothing: the parts were tried together
-        target.unlink(missing_ok=True)
-    return [], reason
+        if source in made:
+            reason = reason or _fails(source, target)
+    if reason is not None:
+        for target in made.values():  # all or nothing: the parts were tried together
+            target.unlink(missing_ok=True)
+        return [], reason
+    built = [target for source, target in further.items() if not _refuses(source, target, ())]
+    return [*made.values(), *built], "built"
+
+
+def _targets(root: Path, into: Path | None, pattern: str) -> dict[Path, Path]:
+    """What is made of each source."""
+    suffix = sysconfig.get_config_var("EXT_SUFFIX") or ".so"
+    found = {}
+    for source in sorted(root.glob(pattern)):
+        place = source if into is None else into / source.relative_to(root)
+        found[source] = place.with_name(place.stem + suffix)
+    return found
 
 
 def _fails(source: Path, target: Path) -> str | None:
@@ -89,6 +100,7 @@ def _fails(source: Path, target: Path) -> str | None:
 
 def _refuses(source: Path, target: Path, further: Sequence[str]) -> str | None:
     """What the compiler says against one module with these ``further`` flags."""
+    cxx = source.suffix == ".cpp"
     command = [
         *shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc"),
         *further,
@@ -97,8 +109,9 @@ def _refuses(source: Path, target: Path, further: Sequence[str]) -> str | None:
         *(("-undefined", "dynamic_lookup") if sys.platform == "darwin" else ()),
         f"-I{sysconfig.get_path('include')}",
         f"-DDISTTRACE_SOURCE={zlib.crc32(source.read_bytes()) & 0x7FFFFFFF}",
-        *shlex.split(os.environ.get("CFLAGS", "")),
+        *shlex.split(os.environ.get("CXXFLAGS" if cxx else "CFLAGS", "")),
         str(source),
+        *(("-lc++" if sys.platform == "darwin" else "-lstdc++",) if cxx else ()),
         *("-o", str(target)),
         *shlex.split(os.environ.get("LDFLAGS", "")),
     ]

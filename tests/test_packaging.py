@@ -151,7 +151,9 @@ def test_with_a_compiler_the_wheel_has_every_part_in_c(built: Built) -> None:
     assert not built.wheel.name.endswith("-any.whl")
     names = zipfile.ZipFile(built.wheel).namelist()
     made = {name.split(".")[0] for name in names if name.endswith(".so")}
-    sources = {path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("disttrace/**/_*.c")}
+    kinds = ("c", "cpp") if shutil.which("c++") else ("c",)
+    found = [path for kind in kinds for path in ROOT.glob(f"disttrace/**/_*.{kind}")]
+    sources = {path.relative_to(ROOT).with_suffix("") for path in found}
     assert made == {source.as_posix() for source in sources} != set()
 
 

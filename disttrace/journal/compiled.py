@@ -39,8 +39,10 @@ def missing(name: str) -> str | None:
 def checksum(name: str) -> int | None:
     """The checksum of the source beside us: an editable install may keep what was compiled from
     an older one. The build hook works it out alike."""
-    try:
-        with open(os.path.join(_ROOT, *name.split(".")) + ".c", "rb") as source:
-            return zlib.crc32(source.read()) & 0x7FFFFFFF
-    except OSError:
-        return None  # somebody installed the module without its source
+    for suffix in (".c", ".cpp"):
+        try:
+            with open(os.path.join(_ROOT, *name.split(".")) + suffix, "rb") as source:
+                return zlib.crc32(source.read()) & 0x7FFFFFFF
+        except OSError:
+            continue
+    return None  # somebody installed the module without its source

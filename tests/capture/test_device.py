@@ -487,3 +487,36 @@ def test_info_says_that_devices_are_not_asked() -> None:
     assert off["set"] == "set DISTTRACE_DEVICE=auto"
     assert "DISTTRACE_DEVICE is off" in off["completion"]
     assert (on["completion"], on["set"]) == ("by its recorder", None)
+
+
+def test_an_exception_of_cxx_and_a_cut_name_end_and_blind_nothing() -> None:
+    """On a real recorder: a thread whose name is cut inside a character, and a dump that throws."""
+    torch = pytest.importorskip("torch")
+    if not hasattr(torch._C._distributed_c10d, "_dump_fr_trace"):
+        pytest.skip("this torch records nothing of gloo")
+    outcome = python("-c", _CUT)
+    assert outcome.stdout.split() == ["5", "5", "False"], outcome.stderr
+
+
+_CUT = """
+import ctypes, functools, threading
+import torch, torch.distributed as dist
+from torch._C._distributed_c10d import _dump_fr_trace
+from disttrace.capture.native import flight_recorder as fr, gil_free
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def work():
+    ctypes.CDLL(None).prctl(15, "aaaaaaaaaaaaaa\\u00e4".encode(), 0, 0, 0)
+    for _ in range(5):
+        dist.all_reduce(torch.ones(2))
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+everything = fr.Question(False, 0, 0)
+free = gil_free.named_json("gloo") or gil_free.named_json(None)
+ask = functools.partial(fr.from_binding, _dump_fr_trace)
+if free is not None:
+    ask = fr.FreeOfGil(free, _dump_fr_trace)
+    assert fr.frees_gil(ask)
+print(len(ask(everything).records), len(ask(everything).records), fr.frees_gil(ask))
+dist.destroy_process_group()
+"""

@@ -8,13 +8,15 @@ hook of torch's writes to a recorder named after the backend: asking that one to
 from __future__ import annotations
 
 import functools
+import io
 import os
 import pickle
+import struct
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from disttrace.capture.native import gil_free
 from disttrace.journal.extension_modules import orjson
@@ -145,13 +147,30 @@ def source(recorder: str) -> Ask | None:
             return None
         free, bound = gil_free.named_json(recorder), functools.partial(bound, backend=recorder)
     if free is not None and is_torchs:
-        return functools.partial(from_json, free)
+        return FreeOfGil(free, bound)
     return functools.partial(from_binding, bound)
 
 
 def frees_gil(ask: Ask) -> bool:
     """Whether other threads go on while ``ask`` is answered."""
-    return isinstance(ask, functools.partial) and ask.func is from_json
+    return isinstance(ask, FreeOfGil) and ask.free
+
+
+class FreeOfGil:
+    """By C++ without the GIL, and by the binding from the first time on that C++ throws: its JSON
+    knows no thread name that was cut inside a character."""
+
+    def __init__(self, dump: Callable[[bool], bytes], bound: Callable[..., bytes]) -> None:
+        self._dump, self._bound = dump, bound
+        self.free = True
+
+    def __call__(self, question: Question) -> Answer:
+        if self.free:
+            try:
+                return from_json(self._dump, question)
+            except RuntimeError:
+                self.free = False
+        return from_binding(self._bound, question)
 
 
 def switched_off() -> str | None:
@@ -198,8 +217,29 @@ def from_binding(dump: Callable[..., bytes], question: Question) -> Answer:
     """By the Python binding, which keeps the GIL."""
     which = {"includeCollectives": True, "includeStackTraces": False}
     asking = functools.partial(dump, **which, onlyActive=question.active)
-    # It is torch in this process that pickled.
-    return _answer(asking, lambda text: pickle.loads(text).get("entries", []), record, question)
+    return _answer(asking, lambda text: _unpickled(text).get("entries", []), record, question)
+
+
+def _unpickled(text: bytes) -> Any:
+    """What torch in this process has pickled."""
+    try:
+        return pickle.loads(text)
+    except UnicodeDecodeError:
+        return _Lenient(io.BytesIO(text)).load()
+
+
+class _Lenient(pickle._Unpickler):
+    """Reads texts that are not UTF-8, as a name that the kernel has cut inside a character."""
+
+    dispatch: ClassVar[dict[int, Callable[..., None]]] = dict(pickle._Unpickler.dispatch)
+    read: Any
+    append: Any
+
+    def _load_text(self) -> None:
+        (size,) = struct.unpack("<I", self.read(4))
+        self.append(self.read(size).decode("utf-8", "replace"))
+
+    dispatch[pickle.BINUNICODE[0]] = _load_text
 
 
 def from_json(dump: Callable[[bool], bytes], question: Question) -> Answer:

@@ -1,41 +1,36 @@
 """Calls torch's dump of a flight recorder in C++, so that other Python threads go on meanwhile.
 
 The Python bindings keep the GIL for the whole dump: with 2,000 entries some twenty milliseconds
-quiet, a tenth of a second on a busy machine. ctypes lets go of it. The functions are found by
-their mangled names, which state their arguments; where a name is missing (another torch, another
-compiler) the binding has to do.
+quiet, a tenth of a second on a busy machine. Here it is let go of (``_dump.cpp``). The functions
+are found by their mangled names, which state their arguments; where a name is missing (another
+torch, another compiler), or nothing was compiled, the binding has to do.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import platform
 import sys
 from collections.abc import Callable
 
+from disttrace.journal import compiled
+
 _STRING = "RKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
-_DELETE = "_ZdlPv"
-_INLINE = 15  # bytes that a std::string of libstdc++ keeps in itself
+# Where the devices' half of torch is; the one of ROCm bears another name.
+_DEVICE_LIBRARIES = ("libtorch_cuda.so", "libtorch_hip.so")
 
-# (includeCollectives, onlyActive) -> JSON
+# onlyActive -> JSON; raises RuntimeError for what C++ throws
 Json = Callable[[bool], bytes]
-
-
-class _String(ctypes.Structure):
-    """A std::string of libstdc++ as it is returned: through memory, for it has a destructor."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("size", ctypes.c_size_t),
-        ("inline", ctypes.c_char * (_INLINE + 1)),
-    )
 
 
 def nccl_json() -> Json | None:
     """The native recorder of NCCL: ``dump(active)`` gives JSON. None where it is not found."""
-    # The tag says that the result is a std::string of the layout above.
-    return _json("libtorch_cuda.so", "_ZN4c10d20dump_nccl_trace_jsonB5cxx11Ebb", None)
+    # The tag says that the result is a std::string of the layout that we are compiled for.
+    symbol = "_ZN4c10d20dump_nccl_trace_jsonB5cxx11Ebb"
+    found = (_json(library, symbol, None) for library in _DEVICE_LIBRARIES)
+    return next((each for each in found if each is not None), None)
 
 
 def named_json(backend: str | None) -> Json | None:
@@ -46,36 +41,20 @@ def named_json(backend: str | None) -> Json | None:
 
 def _json(library: str, symbol: str, backend: str | None) -> Json | None:
     if not sys.platform.startswith("linux") or platform.machine() not in ("x86_64", "aarch64"):
-        return None  # how the result is returned was tried nowhere else
+        return None  # it was tried nowhere else
     import torch
 
     path = os.path.join(os.path.dirname(torch.__file__), "lib", library)
     try:
+        ask = compiled.load("capture.native._dump").ask
         loaded = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
-        dump, free = loaded[symbol], loaded[_DELETE]
-    except (OSError, AttributeError):  # not loaded, or without that function
+        address = ctypes.cast(loaded[symbol], ctypes.c_void_p).value
+    except (ImportError, OSError, AttributeError):  # not built, not loaded, no such function
         return None
-    free.argtypes, free.restype = [ctypes.c_void_p], None
-    named = [] if backend is None else [_borrowed(backend)]
-    dump.argtypes = [ctypes.c_bool, ctypes.c_bool, *(ctypes.c_void_p for _ in named)]
-    dump.restype = _String
-
-    def ask(active: bool) -> bytes:
-        made = dump(True, active, *map(ctypes.addressof, named))
-        if made.size <= _INLINE:
-            return b""  # no dump is so short
-        try:
-            return ctypes.string_at(made.data, made.size)
-        finally:
-            free(made.data)
-
-    return ask
+    return functools.partial(_asked, ask, address, backend)
 
 
-def _borrowed(text: str) -> _String:
-    """A std::string with ``text``, short, for a parameter: it points into itself."""
-    made = _String()
-    made.size = len(text)
-    made.inline = text.encode()
-    made.data = ctypes.addressof(made) + _String.inline.offset
-    return made
+def _asked(
+    ask: Callable[..., bytes], address: int | None, backend: str | None, active: bool
+) -> bytes:
+    return ask(address, active, backend)
