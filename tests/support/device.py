@@ -105,7 +105,9 @@ class Device:
         )
         found = {each.key: each for each in told}
         answered = time.perf_counter_ns()
-        return Answer(found, not question.active, asked, answered, offset, not self.entries)
+        return Answer(
+            found, not question.active, asked, answered, offset, not self.entries, answered
+        )
 
     def entry(self, state: str = "scheduled", **keys: Any) -> Entry:
         """An entry made now, by this thread, for a launch of its own."""

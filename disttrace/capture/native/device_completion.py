@@ -27,13 +27,12 @@ from disttrace.capture.native.flight_recorder import (
     QUERIED,
     Answer,
     Ask,
-    Key,
     Question,
     Record,
     unix_offset,
 )
 from disttrace.capture.native.graph_captures import GraphCaptures
-from disttrace.capture.native.matching import Running, State
+from disttrace.capture.native.matching import Entries, Running, State
 from disttrace.capture.objects.works import Unwatched
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
@@ -260,11 +259,13 @@ class DeviceOperations(Unwatched):
             return
         quiet = min(_RARELY_NS, (now - channel.moved) // _SHARE)
         held = channel.ask is not None and not flight_recorder.frees_gil(channel.ask)
+        self._compare(channel, answer)
+        compared = _clock() - now
         share = (_SHARE_HELD if held and answer.full else _SHARE) * (answer.answered - answer.asked)
+        share += _SHARE * (answer.read - answer.answered + compared)  # what follows takes its time
         channel.active_due = now + max(_ACTIVE_NS, quiet, 0 if answer.full else share)
         if answer.full:
             channel.full_due = now + max(_FULL_NS, share)
-        self._compare(channel, answer)
 
     def _bind_device(self) -> None:
         """Give the asking thread a device that the process uses: none of its own making."""
@@ -290,32 +291,31 @@ class DeviceOperations(Unwatched):
         if not channel.sighted and answer.full and asked:
             self._switch_off(channel)
             return
-        claimed = {key for each in self._open.values() for key in each.entries}
+        claimed = (key for each in self._open.values() for key in each.entries)
+        entries = matching.Entries(answer.records.values(), claimed)
         for each in sorted(asked, key=lambda one: one.operation.begin):
             if each.operation.ended:
                 self._open.pop(each.operation.n, None)  # a wait that raised has ended it
             elif answer.full:
-                self._judge(channel, each, answer, claimed)
+                self._judge(channel, each, answer, entries)
             else:
-                self._still_active(each, answer, claimed)
+                self._still_active(each, answer, entries)
         if answer.full:
             self._younger_is_over(channel, asked, answer)
 
-    def _still_active(self, each: Running, answer: Answer, claimed: set[Key]) -> None:
+    def _still_active(self, each: Running, answer: Answer, entries: Entries) -> None:
         if not each.entries:
-            each.entries = matching.own(each, answer.records.values(), claimed=claimed)
-            claimed.update(each.entries)
+            each.entries = entries.claim(each)
         if any(key in answer.records for key in each.entries):
             each.seen, each.gone = answer.asked, 0
         elif not each.gone:
             each.gone = answer.answered
 
-    def _judge(self, channel: _Channel, each: Running, answer: Answer, claimed: set[Key]) -> None:
+    def _judge(self, channel: _Channel, each: Running, answer: Answer, entries: Entries) -> None:
         if not each.confirmed:
-            found = matching.own(each, answer.records.values(), claimed=claimed)
+            found = entries.claim(each)
             if found:
                 each.entries, each.confirmed = found, True
-                claimed.update(found)
             else:
                 each.misses += 1
         said = matching.state(each, answer.records)

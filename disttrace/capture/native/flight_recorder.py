@@ -76,7 +76,8 @@ class Answer:
     """What a recorder told: entries in the order in which they were made.
 
     ``full``: not only those that are not complete. ``asked`` and ``answered`` are of
-    ``perf_counter_ns``, ``offset`` is unix time less that; ``empty``: it holds no entry at all.
+    ``perf_counter_ns``, and so is ``read``, when the entries were taken from the text; ``offset``
+    is unix time less that; ``empty``: it holds no entry at all.
     """
 
     records: Mapping[Key, Record]
@@ -85,6 +86,7 @@ class Answer:
     answered: int
     offset: int
     empty: bool
+    read: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,8 @@ def _answer(
         if index % _STEP == _STEP - 1:
             time.sleep(0)
     records = dict(reversed(newest_first.items()))
-    return Answer(records, not question.active, asked, answered, offset, not entries)
+    read = time.perf_counter_ns()
+    return Answer(records, not question.active, asked, answered, offset, not entries, read)
 
 
 def _entries(text: bytes) -> list[bytes]:
