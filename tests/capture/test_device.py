@@ -10,12 +10,14 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from disttrace.capture.native import device_completion, flight_recorder
+from disttrace.capture.native import device_completion, flight_recorder, matching
+from disttrace.capture.native.asker import AskingDevice, DeviceError
 from disttrace.capture.native.device_completion import blind
-from disttrace.capture.native.flight_recorder import Question, advice
+from disttrace.capture.native.flight_recorder import Answer, Question, advice
 from support.device import Device
 from support.processes import clean_environ, python, run_program
 
@@ -383,11 +385,11 @@ def test_an_exit_looks_once_more() -> None:
     assert device.ends(operation) == [b"c"]
 
 
-def test_a_failure_of_ours_leaves_nothing_in_flight() -> None:
+def test_a_failure_of_ours_leaves_nothing_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody would ever see it finished."""
     device = Device()
     operation = device.issue()
-    device.entries[0]["time_created_ns"] = None
+    monkeypatch.setattr(matching, "Entries", None)
     with pytest.raises(TypeError):
         device.poll()
     assert device.ends(operation) == [b"l"]
@@ -538,3 +540,104 @@ def test_what_follows_an_answer_is_not_quadratic(backend: str) -> None:
     took = time.thread_time() - begin
     assert len({each.entries for each in running}) == len(issued)
     assert took < 0.1  # 20 ms quiet (benchmarks/recorder/matching_entries.py); it was 2.3 s
+
+
+def test_a_dump_that_raises_is_tried_again_and_told_once() -> None:
+    """A transient failure blinds for its time only, and hides no hang of some seconds."""
+    device = Device()
+    plain = device.operations._channel("nccl").ask
+    channel = device.operations._channels["nccl"]
+
+    def raising(question: Question) -> Answer:
+        raise RuntimeError("not now")
+
+    channel.ask = raising
+    first = device.issue()
+    assert device.poll(2)
+    assert not device.ends(first)
+    assert not device.poll()
+    assert device.ends(first) == [b"l"]
+    paused = device.issue()
+    assert device.ends(paused) == [b"l"]  # nobody would know that it is over
+    assert [text for text in device.notes() if "not now" in text] == device.notes() != []
+    assert len(device.notes()) == 1
+    channel.ask, channel.full_due = plain, 0
+    later = device.issue(state="completed")
+    assert not device.poll(2)
+    assert device.ends(later) == [b"c"]
+
+
+@pytest.mark.parametrize("text", ["CUDA error: device-side assert triggered", "HIP error: x"])
+def test_a_device_that_failed_is_asked_no_more(text: str) -> None:
+    """Each dump would print a message per operation in flight."""
+    device = Device()
+    asked = []
+
+    def raising(question: Question) -> Answer:
+        asked.append(question)
+        raise RuntimeError(text + "\nfurther lines")
+
+    device.operations._channel("nccl").ask = raising
+    operations = [device.issue() for _ in range(3)]
+    assert not device.poll()
+    operations.append(device.issue())
+    assert not device.poll(3)
+    assert (len(asked), len(device.notes())) == (1, 1)
+    assert [device.ends(one) for one in operations] == [[b"l"]] * 4
+
+
+class _Cuda:
+    """A torch that has devices, of which the process uses the second."""
+
+    def __init__(self) -> None:
+        self.bound: list[tuple[str, int]] = []
+        self.failing = False
+        self.cuda = self._C = self
+        self.version = SimpleNamespace(hip=None, cuda="0.0")
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def device_count(self) -> int:
+        return 2
+
+    def _cuda_hasPrimaryContext(self, index: int) -> bool:  # noqa: N802
+        return index == 1
+
+    def set_device(self, index: int) -> None:
+        self.bound.append((threading.current_thread().name, index))
+
+    def Event(self) -> _Cuda:  # noqa: N802
+        return self
+
+    def Stream(self) -> None:  # noqa: N802
+        return None
+
+    def record(self, stream: None) -> None:
+        return None
+
+    def query(self) -> bool:
+        if self.failing:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered\n...")
+        return True
+
+
+def test_each_asking_thread_gets_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The asking thread ends after some quiet; the next one starts on device 0."""
+    cuda = _Cuda()
+    monkeypatch.setitem(sys.modules, "torch", cuda)
+    device = AskingDevice()
+
+    def enter_twice() -> None:
+        device.enter()
+        device.enter()
+
+    for name in ("a", "b"):
+        thread = threading.Thread(target=enter_twice, name=name)
+        thread.start()
+        thread.join()
+    assert cuda.bound == [("a", 1), ("b", 1)]
+    device.enter()
+    cuda.failing = True
+    with pytest.raises(DeviceError, match=r"illegal memory access was encountered$"):
+        device.enter()

@@ -1,17 +1,25 @@
-"""A thread that asks: what it calls may hang in a driver, and heartbeats must go on."""
+"""A thread that asks: what it calls may hang in a driver, and heartbeats must go on.
+
+Its device is one that the process uses; it can break no capture, and is asked whether it lives.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import queue
+import sys
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from disttrace.recording import background
 
 _T = TypeVar("_T")
 _LIFE_S = 5.0  # without a question
 _NAME = "disttrace-device"
+_THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal, and HIP's
+_DEVICE_ERRORS = ("CUDA error", "HIP error", "CUDA driver error")
 
 
 class Asker(Generic[_T]):
@@ -66,3 +74,69 @@ class Asker(Generic[_T]):
                 self._answers.put(question())
             except BaseException as error:  # raised where the answer is taken
                 self._answers.put(error)
+
+
+class DeviceError(RuntimeError):
+    """The device has failed: every call from now on says so, and prints it."""
+
+
+class AskingDevice:
+    """What each asking thread needs once; threads come and go."""
+
+    def __init__(self) -> None:
+        self._of_thread = threading.local()
+
+    def enter(self) -> None:
+        """Before a question that queries events. Raises DeviceError.
+
+        An event of our own is asked first: after an error torch prints one message for every
+        operation in flight, each time that it is asked.
+        """
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return
+        try:
+            if not hasattr(self._of_thread, "event"):
+                self._of_thread.event = _bound(torch)
+            if self._of_thread.event is not None:
+                self._of_thread.event.query()
+        except RuntimeError as error:
+            if is_of_device(error):
+                raise DeviceError(str(error).splitlines()[0]) from error
+            raise
+
+
+def is_of_device(error: BaseException) -> bool:
+    """Whether a device's own failure was raised, after which nothing of it works."""
+    text = str(error)
+    return isinstance(error, DeviceError) or any(each in text for each in _DEVICE_ERRORS)
+
+
+def _bound(torch: Any) -> Any:
+    """Give this thread a device that the process uses, none of its own making; an event on it.
+
+    A new thread's current device is the first of the host, where a context of some hundred
+    megabytes would be made, by every rank.
+    """
+    for index in range(torch.cuda.device_count()):
+        if torch._C._cuda_hasPrimaryContext(index):
+            torch.cuda.set_device(index)
+            _harm_no_capture(torch)
+            event = torch.cuda.Event()
+            event.record(torch.cuda.Stream())  # torch makes an event when it is first recorded
+            return event
+    return None
+
+
+def _harm_no_capture(torch: Any) -> None:
+    """No query of this thread breaks another thread's capture, as in torch's own watchdog."""
+    if torch.version.hip:
+        library, name = "libamdhip64.so", "hipThreadExchangeStreamCaptureMode"
+    else:
+        major = str(torch.version.cuda).split(".")[0]
+        library, name = f"libcudart.so.{major}", "cudaThreadExchangeStreamCaptureMode"
+    try:
+        exchange = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)[name]
+    except (OSError, AttributeError):
+        return
+    exchange(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import threading
 import time
 import weakref
@@ -20,8 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from disttrace import errors
 from disttrace.capture.native import flight_recorder, matching
-from disttrace.capture.native.asker import Asker
+from disttrace.capture.native.asker import Asker, AskingDevice, is_of_device
 from disttrace.capture.native.flight_recorder import (
     NATIVE,
     QUERIED,
@@ -55,6 +55,9 @@ _RETIRED_NS = 1_000_000_000  # the backend's own duration comes when its entry i
 _LAST_LOOK_S = 1.0
 _BEFORE_ABORT_S = 0.5
 _MISSES = 2
+_FAILURES = 3  # one after another, within four seconds: nothing looks hung for that
+_PAUSE_NS = 250_000_000  # after a failure, doubled by each
+_LONGEST_PAUSE_NS = 60_000_000_000
 _HELD = 256  # works of backends without a recorder, which are all that can be asked
 
 _clock = time.perf_counter_ns
@@ -105,12 +108,18 @@ class _Channel:
     active_due: int = 0
     full_due: int = 0
     moved: int = 0  # when something was issued or over
+    failures: int = 0  # of questions, one after another
+    noted: bool = False  # that one failed
     # The begin of the newest operation known to be over, by stream of the device.
     reached: dict[tuple[int, bool], int] = field(default_factory=dict)
 
+    def pausing(self) -> bool:
+        """Asking fails, and what is issued meanwhile is in no answer in time."""
+        return self.failures >= _FAILURES and _clock() < self.full_due
 
-# None: it was not asked, for a graph is being captured.
-_Found = tuple[_Channel, "Answer | None"]
+
+# None: it was not asked, for a graph is being captured. An exception: asking raised it.
+_Found = tuple[_Channel, "Answer | Exception | None"]
 
 
 class DeviceOperations(Unwatched):
@@ -124,6 +133,7 @@ class DeviceOperations(Unwatched):
         self._capture = capture
         self._source = source
         self._asker: Asker[_Found] = asker or Asker()
+        self._device = AskingDevice()
         self._timed = _on(_TIMING) or os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
         self._blocking = _on(_BLOCKING)
         self._clean_up_only = os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") == _CLEAN_UP_ONLY
@@ -138,7 +148,6 @@ class DeviceOperations(Unwatched):
         # Until a wait that blocks the host, or nobody holds the Work.
         self._waiting: dict[int, tuple[Operation, weakref.ref[Any]]] = {}
         self._looking = threading.Lock()
-        self._bound = False  # the asking thread has a device
         self.captures.forget()
         self._asker.forget()
 
@@ -159,7 +168,7 @@ class DeviceOperations(Unwatched):
             else:
                 self._waiting[operation.n] = operation, weakref.ref(work)
                 self._capture.wake()
-        elif (channel := self._channel(name)).off:
+        elif (channel := self._channel(name)).off or channel.pausing():
             self._unknown(operation)
         else:
             self._open[operation.n] = self._running(operation, name, call)
@@ -240,12 +249,18 @@ class DeviceOperations(Unwatched):
         assert ask is not None
 
         def put() -> _Found:
-            if channel.name not in QUERIED:
-                return channel, ask(question)
-            self._bind_device()
-            return channel, self.captures.query(lambda: ask(question))
+            try:
+                if channel.name not in QUERIED:
+                    return channel, ask(question)
+                return channel, self.captures.query(lambda: self._query(ask, question))
+            except Exception as error:
+                return channel, error
 
         self._asker.ask(put)
+
+    def _query(self, ask: Ask, question: Question) -> Answer:
+        self._device.enter()
+        return ask(question)
 
     def _take(self, timeout_s: float) -> None:
         if not self._asker.busy:
@@ -257,6 +272,10 @@ class DeviceOperations(Unwatched):
         if answer is None:
             channel.active_due = now + _ACTIVE_NS
             return
+        if isinstance(answer, Exception):
+            self._refused(channel, answer)
+            return
+        channel.failures = 0
         quiet = min(_RARELY_NS, (now - channel.moved) // _SHARE)
         held = channel.ask is not None and not flight_recorder.frees_gil(channel.ask)
         self._compare(channel, answer)
@@ -267,17 +286,25 @@ class DeviceOperations(Unwatched):
         if answer.full:
             channel.full_due = now + max(_FULL_NS, share)
 
-    def _bind_device(self) -> None:
-        """Give the asking thread a device that the process uses: none of its own making."""
-        if self._bound:
+    def _refused(self, channel: _Channel, error: Exception) -> None:
+        """Asking raised: again after a pause that grows. A device that failed is asked no more.
+
+        What was issued stays in flight for some seconds only: it is not known to hang.
+        """
+        what = errors.first_line(error)
+        if is_of_device(error):
+            self._switch_off(channel, f"When devices finish is unknown from now on: {what}")
             return
-        self._bound = True
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
-            for index in range(torch.cuda.device_count()):
-                if torch._C._cuda_hasPrimaryContext(index):
-                    torch.cuda.set_device(index)
-                    return
+        channel.failures += 1
+        pause = min(_PAUSE_NS << channel.failures, _LONGEST_PAUSE_NS)
+        channel.active_due = channel.full_due = _clock() + pause
+        if not channel.noted:
+            channel.noted = True
+            recorder = f"torch's flight recorder '{channel.name}'"
+            self._recorder.note("note", text=f"asking {recorder} failed, is tried again: {what}")
+        if channel.failures >= _FAILURES:
+            for each in [e for e in self._open.values() if e.recorder == channel.name]:
+                self._lost(each)
 
     # -- what the answer says ----------------------------------------------------------------
 
