@@ -282,9 +282,10 @@ def test_aborted_is_not_completed() -> None:
                for line in device.journal.lines)  # fmt: skip
 
 
-def test_what_the_watchdog_aborts_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With TORCH_NCCL_ASYNC_ERROR_HANDLING=2 its entry says completed, after the time-out."""
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "2")
+@pytest.mark.parametrize("mode", ["1", "2"])
+def test_what_the_watchdog_aborts(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it tears the process down and where that goes on: completed, after the time-out."""
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", mode)
     device = Device()
     operation = device.issue(timeout_ms=1)
     made = device.entries[0]
@@ -641,3 +642,31 @@ def test_each_asking_thread_gets_the_device_once(monkeypatch: pytest.MonkeyPatch
     cuda.failing = True
     with pytest.raises(DeviceError, match=r"illegal memory access was encountered$"):
         device.enter()
+
+
+def test_a_batch_of_torch_2_15_is_over_when_its_work_says_so() -> None:
+    """There the entries are completed and retired when the batch is issued."""
+    device = Device("nccl2")
+
+    class Work:
+        over = False
+
+        def is_completed(self) -> bool:
+            return self.over
+
+    work = Work()
+    batch = [device.begin() for _ in range(2)]
+    for operation in batch:
+        device.entry("completed", retired=True, is_p2p=True)
+        device.recorder.issued(operation)
+    now = time.perf_counter_ns()
+    for operation in batch:
+        device.operations.add(operation, (now - 1_000, now), work)
+    assert device.poll(3)
+    device.operations.captures.began(1)
+    work.over = True
+    assert device.poll()  # nothing is queried while a graph is captured
+    assert [device.ends(one) for one in batch] == [[], []]
+    device.operations.captures.ended(1)
+    assert not device.poll()
+    assert [device.ends(one) for one in batch] == [[b"c"], [b"c"]]

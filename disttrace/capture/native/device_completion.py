@@ -44,7 +44,8 @@ PART = "completion on devices"
 _TIMING = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING", "TORCH_NCCL_DESYNC_DEBUG")
 _BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
 _EVENT_CACHE = "TORCH_NCCL_CUDA_EVENT_CACHE"
-_CLEAN_UP_ONLY = "2"  # of TORCH_NCCL_ASYNC_ERROR_HANDLING: aborted operations look complete
+# Of TORCH_NCCL_ASYNC_ERROR_HANDLING: with these the watchdog aborts, and what hung looks complete.
+_ABORTING = ("1", "2")
 
 _SHARE = 50  # at most one part in so many of a thread's time goes into asking
 _SHARE_HELD = 200  # the same where the GIL is held meanwhile
@@ -136,7 +137,7 @@ class DeviceOperations(Unwatched):
         self._device = AskingDevice()
         self._timed = _on(_TIMING) or os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
         self._blocking = _on(_BLOCKING)
-        self._clean_up_only = os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") == _CLEAN_UP_ONLY
+        self._aborting = os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") in _ABORTING
         self._channels: dict[str, _Channel] = {}
         self._recorders: dict[int | None, str | None] = {}  # by group
         self.forget()
@@ -160,7 +161,9 @@ class DeviceOperations(Unwatched):
             self._recorder.end(operation)  # it runs when the graph is replayed, and is not recorded
             return
         name = self._recorder_of(operation.call)
-        if name is None:
+        if name is None or (call is not None and name not in QUERIED):
+            # A hook's recorder takes what was coalesced for complete when it is issued: only the
+            # Work of all knows.
             self._follow(operation, work)
         elif name == NATIVE and self._blocking:
             if work is None:
@@ -372,7 +375,7 @@ class DeviceOperations(Unwatched):
         if late and answer.answered - each.until < _RETIRED_NS:
             each.gone = each.gone or answer.answered
             return
-        if self._clean_up_only and any(map(_timed_out, records)):
+        if self._aborting and any(map(_timed_out, records)):
             self._fail(each, _TIMED_OUT)
             return
         if each.stream is not None:
@@ -429,6 +432,8 @@ class DeviceOperations(Unwatched):
             self._capture.wake()
 
     def _ask_works(self) -> None:
+        if self.captures.any():
+            return
         for n, (operation, work, seen) in list(self._works.items()):
             now = _clock()
             try:

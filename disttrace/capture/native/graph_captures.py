@@ -41,6 +41,10 @@ class GraphCaptures:
         """Whether this thread captures: what it issues runs when the graph is replayed."""
         return bool(self._by) and threading.get_ident() in self._by.values()
 
+    def any(self) -> bool:
+        """Whether a capture is going on, on whichever thread."""
+        return bool(self._by)
+
     def query(self, ask: Callable[[], _T]) -> _T | None:
         """What ``ask`` says; None where something is captured, and it is not called."""
         with self._asking:
