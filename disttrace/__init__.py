@@ -1,7 +1,8 @@
 """Tracing for torch.distributed: what every rank did, in what order, and who waits for whom.
 
-`install`, `trace` and `annotate` record; `load`, `diagnose` and `stats` read what was recorded and
-need the extra `disttrace[viewer]`. Importing this package imports neither torch nor polars.
+`install`, `trace`, `annotate` and `operation` record; `load`, `diagnose` and `stats` read what was
+recorded and need the extra `disttrace[viewer]`. Importing this package imports neither torch nor
+polars.
 """
 
 import sys
@@ -35,6 +36,7 @@ __all__ = [
     "install",
     "is_installed",
     "load",
+    "operation",
     "stats",
     "trace",
     "uninstall",
@@ -170,6 +172,27 @@ def annotate(name: str) -> "Annotation":
     from disttrace.capture import annotate as mark
 
     return mark(name)
+
+
+def operation(
+    name: str, group: "Any" = None, peers: "Iterable[int] | None" = None, **fields: "Any"
+) -> "Annotation":
+    """Record communication that is not `torch.distributed`'s: a context manager and decorator.
+
+    The block is to end when the communication is over for this process. Without tracing it does
+    nothing.
+
+    Args:
+        name: of the operation; all ranks give the same one for the same exchange.
+        group: the process group whose members take part, all of them in the same order; None: the
+            default group. Whoever does not come is told as for a collective.
+        peers: the global ranks that take part, where those are not all of the group: the operation
+            is recorded then, and not compared with others.
+        fields: what else is worth recording: numbers and text.
+    """
+    from disttrace.capture import operation as declare
+
+    return declare(name, group, peers, fields)
 
 
 def load(path: "Path | Sequence[Path] | None" = None, job: "str | None" = None) -> "Trace":

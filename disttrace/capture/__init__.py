@@ -6,9 +6,12 @@ Importing this package imports no torch; ``activate`` is called once torch.distr
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from disttrace.capture.instrumentation.annotations import Annotated
+from disttrace.capture.instrumentation.declared import Declared
 from disttrace.capture.wrapping.context import Capture
 from disttrace.patching import dynamo
 
@@ -46,6 +49,11 @@ def deactivate() -> None:
 def annotate(name: str) -> Annotated:
     """See ``disttrace.annotate``."""
     return Annotated(lambda: _current, name)
+
+
+def operation(name: str, group: Any, peers: Iterable[int] | None, fields: Any) -> Declared:
+    """See ``disttrace.operation``."""
+    return Declared(lambda: _current, name, group, peers, fields)
 
 
 def coverage() -> Coverage:
