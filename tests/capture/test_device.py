@@ -670,3 +670,30 @@ def test_a_batch_of_torch_2_15_is_over_when_its_work_says_so() -> None:
     device.operations.captures.ended(1)
     assert not device.poll()
     assert [device.ends(one) for one in batch] == [[b"c"], [b"c"]]
+
+
+def test_a_capture_that_no_graph_of_torchs_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By cuda-python, cupy or TensorRT, or in autograd's threads: the stream itself knows."""
+    device = Device()
+    cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=lambda: True)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+        captured = device.operations.captures.here()
+    assert captured
+    assert not device.operations.captures.here()
+
+
+def test_a_capture_ends_with_its_graph() -> None:
+    """Nobody ended it, and nothing would be asked for ever."""
+    captures = Device().operations.captures
+
+    class Graph:
+        def capture_begin(self) -> None:
+            return None
+
+    begin = captures._wrapper(True, Graph.capture_begin)
+    graph = Graph()
+    begin(graph)
+    assert captures.any()
+    del graph
+    assert not captures.any()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -25,6 +28,7 @@ class GraphCaptures:
     def forget(self) -> None:
         """At first, and after fork in the child."""
         self._by: dict[int, int] = {}  # the capturing thread, by graph
+        self._graphs: dict[int, weakref.ref[Any]] = {}
         self._asking = threading.Lock()
 
     def began(self, graph: int) -> None:
@@ -36,10 +40,13 @@ class GraphCaptures:
     def ended(self, graph: int) -> None:
         """It is over, or it failed."""
         self._by.pop(graph, None)
+        self._graphs.pop(graph, None)
 
     def here(self) -> bool:
         """Whether this thread captures: what it issues runs when the graph is replayed."""
-        return bool(self._by) and threading.get_ident() in self._by.values()
+        if self._by and threading.get_ident() in self._by.values():
+            return True
+        return _captured_by_others()
 
     def any(self) -> bool:
         """Whether a capture is going on, on whichever thread."""
@@ -56,10 +63,21 @@ class GraphCaptures:
             wrapper = functools.partial(self._wrapper, name == "capture_begin")
             capture.engine.attribute(part, module.CUDAGraph, name, wrapper)
 
+    def _watch_end(self, graph: Any) -> None:
+        """A capture whose graph is gone is over, also where nobody ended it."""
+        number = id(graph)
+
+        def gone(_: weakref.ref[Any]) -> None:
+            self.ended(number)
+
+        with contextlib.suppress(TypeError):  # no weak references
+            self._graphs[number] = weakref.ref(graph, gone)
+
     def _wrapper(self, begins: bool, original: Callable[..., Any]) -> Callable[..., Any]:
         def method(graph: Any, *args: Any, **kwargs: Any) -> Any:
             if begins:
                 self.began(id(graph))
+                self._watch_end(graph)
             over = True
             try:
                 result = original(graph, *args, **kwargs)
@@ -70,3 +88,12 @@ class GraphCaptures:
                     self.ended(id(graph))
 
         return method
+
+
+def _captured_by_others() -> bool:
+    """Whether this thread's stream is captured, though no graph of torch's began it: by CUDA's own
+    bindings, by a compiler, by autograd's threads for the one that began it."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return False
+    return bool(torch.cuda.is_current_stream_capturing())
