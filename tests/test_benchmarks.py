@@ -29,6 +29,7 @@ from benchmarks.recorder.journalled import Origin, begins, origins
 from benchmarks.recorder.scale import TINY
 from benchmarks.recorder.series import Spread, added, ratio, relative, spread
 from benchmarks.report import BEGIN, END, Report, Table, Verdict, document, markdown, replaced
+from benchmarks.steps import whole_steps
 from benchmarks.viewer import latency
 from benchmarks.viewer.growth import exponent
 from benchmarks.viewer.jobs import Shape, make
@@ -251,6 +252,17 @@ def test_peak_memory() -> None:
     (table,) = peak_memory.measure(TINY).tables
     assert names(table) == ["FSDP2"]
     complete(table)
+
+
+@pytest.mark.long  # as test_one_process
+def test_whole_steps() -> None:
+    """Both jobs take their turns, and what ours recorded is what was issued: two ranks."""
+    found, begins = whole_steps.measured("all_reduce of 4 bytes", ["bare", "disttrace"], 1)
+    assert {name: len(taken) for name, taken in found.items()} == {"bare": 1, "disttrace": 1}
+    assert 2 <= begins < 2.5  # what sets the group up is among them
+    name, recorded, bare, share = whole_steps.row("a", found, begins, ["bare", "disttrace"])
+    assert (name, float(recorded) >= 2, float(bare) > 0) == ("a", True, True)
+    assert re.fullmatch(r"[+-][\d.]+% \(.* to .*\), wall [+-][\d.]+%", share)
 
 
 def test_a_child_that_fails_is_reported_with_what_it_said() -> None:
