@@ -50,14 +50,19 @@ def test_the_cost_that_is_named_was_measured(page: str) -> None:
     added = r"^\| all_reduce +\| [^|]+\| ([\d.]+) [^|]+\| ([\d.]+) "
     (one, plain), (other, _) = re.findall(added, fake, re.MULTILINE)
     least, most = sorted((float(one), float(other)))
-    medium = figures.partition("### A DDP step, medium model")[2]
-    bare = re.search(r"^\| bare +\| ([\d.]+)", medium, re.MULTILINE)
-    step = re.search(r"^\| disttrace +\| [^|]+\| \+([\d.]+)%", medium, re.MULTILINE)
-    assert bare
-    assert step
+    steps = figures.partition("<!-- steps: begin -->")[2].partition("<!-- steps: end -->")[0]
+    share = r"([+-][\d.]+)% \(([+-][\d.]+)% to ([+-][\d.]+)%\)[^|]+"
+    row = rf"^\| DDP, medium +\| [^|]+\| +([\d.]+) +\| +{share}\| +{share}\|"
+    medium = re.search(row, steps, re.MULTILINE)
+    assert medium
+    bare, again, low, high, ours, least_ours, most_ours = medium.groups()
     assert f"{least:.2f} to {most:.2f} µs" in text
     assert re.search(rf"\b{float(plain):.0f} µs by the plain core", text)
-    assert f"a DDP step of {float(bare[1]):.0f} ms on two CPU processes took {step[1]} %" in text
+    assert (
+        f"DDP step of {float(bare):.0f} ms of CPU time in two processes took {ours} % more" in text
+    )
+    assert f"(quartiles {least_ours} to {most_ours} %)" in text
+    assert f"took {again} % ({low} to {high} %)" in text
 
 
 def test_links_hold_on_an_index_page() -> None:
