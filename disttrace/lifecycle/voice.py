@@ -17,6 +17,7 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -216,8 +217,32 @@ def _record(line: bytes) -> dict[str, Any]:
 
 
 def _print(lines: object) -> None:
-    """In one write, so that lines of other processes do not come between."""
-    if not isinstance(lines, list):
+    """In one write, so that lines of other processes do not come between; the first, which is what
+    has been found, ends with the time of day."""
+    if not isinstance(lines, list) or not lines:
         return
-    text = "".join(f"disttrace: {errors.plain(str(line))}\n" for line in lines)
-    errors.tell(text, sys.__stderr__)
+    found, *rest = (f"disttrace: {errors.plain(str(line))}" for line in lines)
+    text = "\n".join([f"{found} ({time.strftime('%H:%M:%S')})", *rest, ""])
+    stream = sys.__stderr__
+    errors.tell(text if _begins_a_line(stream) else f"\n{text}", stream)
+
+
+def _begins_a_line(stream: Any) -> bool:
+    """Whether what is written now stands at the beginning of a line, as far as anybody can tell.
+
+    Of a progress bar the line is open. Only a file can be asked for what was written last; in a
+    pipe or on a terminal an empty line costs less than a verdict that no search finds.
+    """
+    try:
+        fd = stream.fileno()
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return False
+        stream.flush()  # what the program began to say stands there first
+        reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)  # ours only writes
+        try:
+            end = os.fstat(reader).st_size
+            return end == 0 or os.pread(reader, 1, end - 1) == b"\n"
+        finally:
+            os.close(reader)
+    except (AttributeError, OSError, ValueError):
+        return False  # none, closed, or not ours to read

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -135,7 +138,30 @@ def test_what_lies_there_before_a_process_is_not_for_it(
     assert ears.hear() == ([], 0)
     ears.write(n=2, voice=ears.identity.process, lines=["of today"])
     ears.hear()
-    assert capfd.readouterr().err == "disttrace: of today\n"
+    assert re.fullmatch(r"disttrace: of today \(\d\d:\d\d:\d\d\)\n", capfd.readouterr().err)
+
+
+def test_lines_begin_where_a_line_begins(tmp_path: Path) -> None:
+    """A progress bar leaves its line open; in a pipe nobody can see whether one did."""
+    in_file = b"disttrace: stalled: a (TIME)\ndisttrace: more: b\n"
+    script = (
+        "import sys; from disttrace.lifecycle.voice import _print\n"
+        "sys.stderr.write(sys.argv[1]); _print(['stalled: a', 'more: b'])"
+    )
+    for before in ("", "bar 10%", "bar\n"):
+        said = tmp_path / "err"
+        command = [sys.executable, "-c", script, before]
+        with said.open("wb") as file:
+            subprocess.run(command, stderr=file, check=True, timeout=60)
+        piped = subprocess.run(command, capture_output=True, check=True, timeout=60).stderr
+        ends = before == "" or before.endswith("\n")
+        assert timeless(said.read_bytes()) == before.encode() + b"\n" * (not ends) + in_file
+        assert timeless(piped) == before.encode() + b"\n" + in_file
+
+
+def timeless(said: bytes) -> bytes:
+    """``said`` without the time of day, which is there."""
+    return re.sub(rb"\(\d\d:\d\d:\d\d\)", b"(TIME)", said)
 
 
 def test_a_file_in_the_place_of_another_is_read_from_its_start(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from faults.judge import judge  # noqa: E402
 from faults.table import ROWS  # noqa: E402
 
 STALLED = re.compile(r"disttrace: stalled( \(likely\))?: ")
+TIME = re.compile(r" \(\d\d:\d\d:\d\d\)$")
 MAY_BE = "may be missing there"
 """Said where the journal of whoever is missing is out of reach: who waits, and no accusation."""
 LONGEST_S = 150.0
@@ -75,7 +76,8 @@ def live(row: Row, folder: Path, stall_s: float, *, apart: bool, hosts: Hosts) -
         text = stderr.read_text(errors="replace")
         report, code, _ = diagnose(folder / "journals")
     said = [line for line in text.splitlines() if line.startswith("disttrace: ")]
-    summary = next((STALLED.sub("", line) for line in said if STALLED.match(line)), None)
+    verdicts = (TIME.sub("", STALLED.sub("", line)) for line in said if STALLED.match(line))
+    summary = next(verdicts, None)
     if summary is None or report is None:
         if code_of_end is not None:
             print(text[-2000:], file=sys.stderr)
