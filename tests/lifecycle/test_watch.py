@@ -76,6 +76,16 @@ def test_a_picture_is_told_once(told: Told) -> None:
     assert told.said == ["stalled: ab"]
 
 
+def test_a_stall_that_goes_on_is_told_again_ever_more_rarely(told: Told) -> None:
+    """It is what somebody finds at the end of the log who looks there an hour later."""
+    for at in range(10, 5000, 60):
+        told.see(at, "a")
+    assert told.said == ["stalled: a"] * 4  # after 10, 30 and 70 minutes
+    told.see(5000, "b")
+    told.see(5300, "b")
+    assert told.said[4:] == ["stalled: b"]
+
+
 def test_who_waits_while_all_others_get_on_is_told_once(told: Told) -> None:
     """It is no stall, which is told when the others stop."""
     for at in (10, 12, 70):

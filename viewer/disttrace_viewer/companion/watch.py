@@ -46,6 +46,8 @@ _AT_ONCE = 500
 """So many processes one line names: readers take 64 kB of it."""
 _FEWER = 2
 """Times the limit for which a picture in which only fewer are missing is not told anew."""
+_AGAIN_S = 600.0
+"""After so long a stall that goes on is told again, then after twice that, and so on."""
 _VERDICTS = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; "
     "from disttrace_viewer.companion.verdict import main; main(sys.argv[1:])"
@@ -83,6 +85,7 @@ class Watch:
         self._signature: list[Any] | None = None
         self._noted: list[Any] = []
         self._stalled_since = 0.0
+        self._again_at, self._again_s = 0.0, _AGAIN_S
         self._saying: _Announcement | None = None
         self._number = time.monotonic_ns()
         """Rises from here, and is no number of an earlier companion whose file is left over."""
@@ -215,6 +218,7 @@ class Watch:
         if changed and signature and not held:
             if not self._signature:
                 self._stalled_since = now
+            self._again_at, self._again_s = now + _AGAIN_S, _AGAIN_S
             self._say(verdict["lines"], verdict["voices"])
             if verdict["voices"]:
                 self._keep([{"kind": "stalled", **one} for one in verdict["said"]])
@@ -225,6 +229,8 @@ class Watch:
             self._say([f"going on: {verdict['going_on']}"], verdict["voices"])
             if verdict["voices"]:
                 self._keep([{"kind": "going on", "summary": verdict["going_on"]}])
+        elif signature and not changed and now >= self._again_at:
+            self._say_again(verdict["lines"], verdict["voices"])
         elif not signature and verdict["notes"] and verdict["noted"] != self._noted:
             self._noted = verdict["noted"]
             self._say(verdict["notes"], verdict["voices"])
@@ -290,6 +296,12 @@ class Watch:
             self._number += 1
             self._saying = _Announcement(self._number, lines, voices)
             self._ask_next()
+
+    def _say_again(self, lines: list[str], voices: list[str]) -> None:
+        """The verdict alone, and where there is more: other lines may have come since."""
+        self._again_s *= 2
+        self._again_at = time.monotonic() + self._again_s
+        self._say([*lines[:1], *lines[1:][-1:]], voices)
 
     def _keep(self, said: list[dict[str, Any]]) -> None:
         """Keep what is said beside the journals: later, and elsewhere, less may be known."""
