@@ -52,6 +52,7 @@ def install(
     stall: "float | None" = None,
     on_stall: "str | None" = None,
     quiet: "bool | None" = None,
+    log: "str | None" = None,
     stack_depth: "int | None" = None,
     job: "str | None" = None,
     store_trace: "Words" = None,

@@ -114,6 +114,12 @@ def _patterns(value: object) -> str:
     return text
 
 
+def _form(value: object) -> str:
+    if value not in ("text", "json"):
+        raise ValueError
+    return str(value)
+
+
 def _core(value: object) -> str:
     if value not in ("c", "python"):
         raise ValueError
@@ -208,6 +214,13 @@ SETTINGS: tuple[Setting, ...] = (
         "`1`: no line at the end of a job that says where its journals are.",
     ),
     Setting(
+        "LOG",
+        "text",
+        _form,
+        "text or json",
+        "Form of what a job says of itself on stderr; `json`: one object per finding.",
+    ),
+    Setting(
         "STACK_DEPTH",
         4,
         _whole(0, 64),
@@ -299,6 +312,7 @@ class Config:
     stall: float
     on_stall: str | None
     quiet: bool
+    log: str
     stack_depth: int
     job: str | None
     store_trace: frozenset[str]

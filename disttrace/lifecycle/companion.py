@@ -69,6 +69,11 @@ class Companion:
         return "otlp" in self._config.export
 
     @property
+    def says_json(self) -> bool:
+        """Whether this process says what it is asked to say as objects."""
+        return self._config.log == "json"
+
+    @property
     def may_abort(self) -> bool:
         """Whether this process itself asked to be ended by a stall."""
         return self._config.on_stall == ABORT

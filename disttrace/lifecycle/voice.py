@@ -7,7 +7,8 @@ The file's name says no more than job and host, and it outlives a companion that
 lies in it may be meant for others. So each line names the processes that it is for by their ids,
 which are drawn anew for each, and whoever begins starts to read behind what lies there already:
 
-* ``{"n": N, "voice": ID, "lines": [...]}``: print this, and say so (``{"said": N}``);
+* ``{"n": N, "voice": ID, "lines": [...], "objects": [...]}``: print this, in one form
+  or the other (DISTTRACE_LOG), and say so (``{"said": N}``);
 * ``{"abort": CODE, "for": [ID, ...]}``: end with that code, where DISTTRACE_ON_STALL says so here;
 * ``{"stacks": 1, "under": ID}``: note where every thread is, if that launcher started this process.
 """
@@ -163,13 +164,20 @@ class Voice:
             for record in ours:
                 os.write(fd, b'{"said": %d}\n' % int(record.get("n", 0)))
         for record in ours:  # stderr may be slow, and the descriptor another's meanwhile
-            _print(record.get("lines"))
+            self._say(record.get("lines"), record.get("objects"))
         if any("stacks" in record and self._is_under(record.get("under")) for record in records):
             self.sample()
         code = next((r["abort"] for r in records if self._is_to_end(r)), None)
         if code is not None:
-            _print(["ended by DISTTRACE_ON_STALL=abort: it was stalled for twice the limit"])
+            why = "ended by DISTTRACE_ON_STALL=abort: it was stalled for twice the limit"
+            self._say([why], [{"disttrace": 1, "kind": "ended", "at": time.time(), "summary": why}])
             self._end(code)
+
+    def _say(self, lines: object, objects: object) -> None:
+        if not self._companion.says_json:
+            _print(lines)
+        elif isinstance(objects, list):
+            _write("".join(f"{json.dumps(one)}\n" for one in objects))
 
     def _look_at_file(self, *, skip: bool = False) -> bool:
         """Whether there is anything new in the file; ``skip``: what is there now was for others."""
@@ -223,6 +231,10 @@ def _print(lines: object) -> None:
         return
     found, *rest = (f"disttrace: {errors.plain(str(line))}" for line in lines)
     text = "\n".join([f"{found} ({time.strftime('%H:%M:%S')})", *rest, ""])
+    _write(text)
+
+
+def _write(text: str) -> None:
     stream = sys.__stderr__
     errors.tell(text if _begins_a_line(stream) else f"\n{text}", stream)
 

@@ -62,11 +62,11 @@ def test_polling_is_standing_still(
 class Ears:
     """A process that is asked by the file of its job and host, and what it does then."""
 
-    def __init__(self, folder: Path, *, on_stall: str | None = "abort") -> None:
+    def __init__(self, folder: Path, *, on_stall: str | None = "abort", log: str = "text") -> None:
         self.identity = identify({"DISTTRACE_PARENT": "a" * 32 + ",worker@" + "b" * 32 + ",j"})
         self.ended: list[int] = []
         self.noted = 0
-        config, _ = resolve({"dir": folder, "on_stall": on_stall}, {})
+        config, _ = resolve({"dir": folder, "on_stall": on_stall, "log": log}, {})
         companion = Companion(config, lambda part, sentence: True)
         self.file = Path(companion.announcements(self.identity))
         self.voice = Voice(companion, LIMIT_S, lambda: 0, self.ended.append)
@@ -157,6 +157,21 @@ def test_lines_begin_where_a_line_begins(tmp_path: Path) -> None:
         ends = before == "" or before.endswith("\n")
         assert timeless(said.read_bytes()) == before.encode() + b"\n" * (not ends) + in_file
         assert timeless(piped) == before.encode() + b"\n" + in_file
+
+
+def test_programs_read_objects(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """DISTTRACE_LOG=json: one object a line, and no line for people; of an order to end, too."""
+    ears = Ears(tmp_path, log="json")
+    ears.voice.start(ears.identity)
+    found = {"disttrace": 1, "kind": "stalled", "at": 1.5, "summary": "Rank 1 never\x1b joined"}
+    me = ears.identity.process
+    ears.write(n=1, voice=me, lines=["stalled: Rank 1", "more: x"], objects=[found])
+    ears.hear()
+    assert [json.loads(line) for line in capfd.readouterr().err.splitlines()] == [found]
+    order(ears)
+    assert ears.hear()[0] == [75]
+    (line,) = capfd.readouterr().err.splitlines()
+    assert json.loads(line)["kind"] == "ended"
 
 
 def timeless(said: bytes) -> bytes:

@@ -40,7 +40,9 @@ class Told(Watch):
         self.now = 0.0
         monkeypatch.setattr("time.monotonic", lambda: self.now)
 
-    def _say(self, lines: list[str], voices: list[str]) -> None:
+    def _say(
+        self, lines: list[str], voices: list[str], said: list[dict[str, Any]], *, keep: bool = True
+    ) -> None:
         self.said += lines
 
     def see(

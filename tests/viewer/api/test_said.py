@@ -13,7 +13,7 @@ from disttrace.cli import main
 from disttrace.journal import format as fmt
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.service import Order
-from disttrace_viewer.companion.watch import Watch
+from disttrace_viewer.companion.watch import Watch, _objects
 from disttrace_viewer.load.said import path_of
 from support.states import hang
 
@@ -35,7 +35,7 @@ def keep(folder: Path, *said: dict[str, object]) -> None:
     log = os.open(folder / "log", os.O_CREAT | os.O_WRONLY)
     watch = Watch(order, Log(log))
     for one in said:
-        watch._keep([{"kind": "stalled", **one}])
+        watch._keep(_objects("stalled", [one]))
     os.close(log)
 
 

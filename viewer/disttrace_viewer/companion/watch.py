@@ -44,6 +44,8 @@ _WITHIN_S = 120.0
 _LEAVE_S = 5.0
 _AT_ONCE = 500
 """So many processes one line names: readers take 64 kB of it."""
+_MOST_OF_OBJECTS = 32 << 10
+"""Beyond that findings, which name every rank, are kept in the folder only: see above."""
 _FEWER = 2
 """Times the limit for which a picture in which only fewer are missing is not told anew."""
 _AGAIN_S = 600.0
@@ -219,24 +221,20 @@ class Watch:
             if not self._signature:
                 self._stalled_since = now
             self._again_at, self._again_s = now + _AGAIN_S, _AGAIN_S
-            self._say(verdict["lines"], verdict["voices"])
-            if verdict["voices"]:
-                self._keep([{"kind": "stalled", **one} for one in verdict["said"]])
+            said = _objects("stalled", verdict["said"])
+            self._say(verdict["lines"], verdict["voices"], said)
             self._tell_command(verdict["text"])
             if self._tell is not None and verdict["lines"]:
                 self._tell(verdict["lines"][0], verdict["text"], verdict["ops"])
         elif changed and self._signature is not None and over:
-            self._say([f"going on: {verdict['going_on']}"], verdict["voices"])
-            if verdict["voices"]:
-                self._keep([{"kind": "going on", "summary": verdict["going_on"]}])
+            said = _objects("going on", [{"summary": verdict["going_on"]}])
+            self._say([f"going on: {verdict['going_on']}"], verdict["voices"], said)
         elif signature and not changed and now >= self._again_at:
-            self._say_again(verdict["lines"], verdict["voices"])
+            self._say_again(verdict)
         elif not signature and verdict["notes"] and verdict["noted"] != self._noted:
             self._noted = verdict["noted"]
-            self._say(verdict["notes"], verdict["voices"])
-            if verdict["voices"]:
-                word = verdict["notes"][0].partition(":")[0]
-                self._keep([{"kind": word, **one} for one in verdict["said"]])
+            said = _objects(verdict["notes"][0].partition(":")[0], verdict["said"])
+            self._say(verdict["notes"], verdict["voices"], said)
         if (signature and not held) or over:
             self._signature = signature or None
         if not signature and not verdict["waiting"]:
@@ -291,22 +289,28 @@ class Watch:
 
     # -- speaking ----------------------------------------------------------------------------
 
-    def _say(self, lines: list[str], voices: list[str]) -> None:
+    def _say(
+        self, lines: list[str], voices: list[str], said: list[dict[str, Any]], *, keep: bool = True
+    ) -> None:
+        """``said``: the same as objects."""
         if voices:
             self._number += 1
-            self._saying = _Announcement(self._number, lines, voices)
+            self._saying = _Announcement(self._number, lines, voices, said)
             self._ask_next()
+            if keep:
+                self._keep(said)
 
-    def _say_again(self, lines: list[str], voices: list[str]) -> None:
+    def _say_again(self, verdict: dict[str, Any]) -> None:
         """The verdict alone, and where there is more: other lines may have come since."""
         self._again_s *= 2
         self._again_at = time.monotonic() + self._again_s
-        self._say([*lines[:1], *lines[1:][-1:]], voices)
+        lines, said = verdict["lines"], _objects("stalled", verdict["said"])
+        self._say([*lines[:1], *lines[1:][-1:]], verdict["voices"], said, keep=False)
 
     def _keep(self, said: list[dict[str, Any]]) -> None:
         """Keep what is said beside the journals: later, and elsewhere, less may be known."""
         name = self._order.in_names.removesuffix("-") + fmt.VERDICTS_SUFFIX
-        lines = [json.dumps({"disttrace": 1, "at": time.time(), **one}) + "\n" for one in said]
+        lines = [json.dumps(one) + "\n" for one in said]
         try:
             flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
             with fmt.opened_own(os.path.join(self._order.directory, name), flags) as file:
@@ -326,7 +330,8 @@ class Watch:
             return
         voice = saying.voices.pop(0)
         saying.asked_at = time.monotonic()
-        self._write({"n": saying.number, "voice": voice, "lines": saying.lines})
+        request = {"n": saying.number, "voice": voice, "lines": saying.lines}
+        self._write({**request, "objects": saying.objects})
 
     def _hear(self) -> None:
         """Whether it was said; a process that holds the GIL does not answer."""
@@ -357,11 +362,21 @@ class Watch:
 class _Announcement:
     """Lines on their way to somebody's stderr."""
 
-    def __init__(self, number: int, lines: list[str], voices: list[str]) -> None:
+    def __init__(
+        self, number: int, lines: list[str], voices: list[str], said: list[dict[str, Any]]
+    ) -> None:
         self.number = number
         self.lines = lines
+        self.objects = said
+        if len(json.dumps(said)) > _MOST_OF_OBJECTS:
+            self.objects = [{k: v for k, v in one.items() if k != "finding"} for one in said]
         self.voices = list(voices)
         self.asked_at = 0.0
+
+
+def _objects(kind: str, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is said, for programs."""
+    return [{"disttrace": 1, "kind": kind, "at": time.time(), **one} for one in said]
 
 
 def _writes(process: dict[str, Any]) -> bool:
