@@ -52,7 +52,8 @@ def test_what_a_program_becomes_is_told(tmp_path: Path, how: str) -> None:
     folder = tmp_path / "out"
     rank = {"RANK": "1", "WORLD_SIZE": "2"}
     traced = outcome(tmp_path, how, DISTTRACE="1", DISTTRACE_DIR=str(folder), **rank)
-    assert traced == outcome(tmp_path, how, **rank)
+    plain = outcome(tmp_path, how, **rank)
+    assert traced == plain, f"{traced.stdout}\n{traced.stderr}\nuntraced:\n{plain.stderr}"
     assert traced.code == 4
     assert "second True" in traced.stdout
     first, second = sorted(read_journals(folder), key=lambda j: j.only("process")["t0"])

@@ -24,6 +24,7 @@ _OF_C = (
     "lifecycle/test_stall_verdict.py",
     "lifecycle/test_syncing.py",
     "lifecycle/test_thread_lines.py::test_deep_stacks_are_cut[reader",
+    "test_benchmarks.py::test_segment_lines",
     "test_hang_page.py::test_live",
     "viewer/api/test_one_word.py::test_it_runs_wherever_it_is_read",
     "viewer/otlp/test_bad_collectors.py",
