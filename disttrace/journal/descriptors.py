@@ -36,20 +36,27 @@ def aside(fd: int) -> int:
     Raises OSError where even a number beyond the standard streams cannot be had.
     """
     try:
-        moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST)
-    except OSError as error:  # few descriptors are allowed here, or left
-        if not is_kernels(error):
-            os.close(fd)
-            raise
-        if fd >= _STREAMS:
+        moved = copy_aside(fd)
+    except OSError as error:
+        if is_kernels(error) and fd >= _STREAMS:
             return fd
-        try:
-            moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STREAMS)
-        except OSError:
-            os.close(fd)
-            raise
+        os.close(fd)
+        raise
     os.close(fd)
     return moved
+
+
+def copy_aside(fd: int) -> int:
+    """A second number, out of the way, for what is open as ``fd``; ``os.dup`` takes the lowest.
+
+    Raises OSError where even a number beyond the standard streams cannot be had.
+    """
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST)
+    except OSError as error:  # few descriptors are allowed here, or left
+        if not is_kernels(error):
+            raise
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STREAMS)
 
 
 @contextlib.contextmanager

@@ -24,6 +24,7 @@ from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal import compiled
+from disttrace.journal.descriptors import copy_aside
 from disttrace.journal.format import ANSWERS, DUMPED, HELD_NS
 
 PART = "stacks without the GIL"
@@ -67,7 +68,7 @@ class GilFreeStacks:
         number = _unused()
         if self._register is None or number is None:
             return
-        self._file = os.dup(definitions)
+        self._file = copy_aside(definitions)
         self._stat = os.fstat(self._file)
         self._register(number, file=self._file, all_threads=False, chain=False)
         self._signal = number

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 from disttrace.journal import compiled
+from disttrace.journal.descriptors import aside, copy_aside
 
 Line: TypeAlias = tuple[str, int, str]
 Lines: TypeAlias = dict[int, list[Line]]
@@ -104,6 +105,6 @@ def _unescaped(text: str) -> str:
 
 def _file() -> int:
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("disttrace-stacks")
+        return aside(os.memfd_create("disttrace-stacks"))
     with tempfile.TemporaryFile(buffering=0) as file:
-        return os.dup(file.fileno())
+        return copy_aside(file.fileno())
