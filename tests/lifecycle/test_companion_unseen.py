@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -35,8 +36,11 @@ print(heard)
 
 def pipes(pid: int) -> set[str]:
     """The pipes and sockets that a process has open."""
-    names = (os.readlink(each) for each in Path(f"/proc/{pid}/fd").iterdir())
-    return {name for name in names if name.startswith(("pipe:", "socket:"))}
+    found = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # a file that was just closed
+            found.add(os.readlink(each))
+    return {name for name in found if name.startswith(("pipe:", "socket:"))}
 
 
 def test_a_program_with_a_stall_sees_nothing_of_the_companion(tmp_path: Path) -> None:
