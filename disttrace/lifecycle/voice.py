@@ -235,26 +235,43 @@ def _print(lines: object) -> None:
 
 
 def _write(text: str) -> None:
+    global _left
     stream = sys.__stderr__
     errors.tell(text if _begins_a_line(stream) else f"\n{text}", stream)
+    _left = _end_of(stream)
+
+
+_left: tuple[int, int, int] | None = None
+"""Where our last words ended: device, inode and size of the file."""
 
 
 def _begins_a_line(stream: Any) -> bool:
     """Whether what is written now stands at the beginning of a line, as far as anybody can tell.
 
-    Of a progress bar the line is open. Only a file can be asked for what was written last; in a
-    pipe or on a terminal an empty line costs less than a verdict that no search finds.
+    Of a progress bar the line is open. Only a file that the program itself may read can be asked
+    for what was written last, or one in which nobody wrote after us; elsewhere an empty line costs
+    less than a verdict that no search finds. No file is opened for this: to close any descriptor of
+    a file lets go of the POSIX locks that the process has on it.
     """
+    end = _end_of(stream)
+    if end is None:
+        return False
+    if end[2] == 0 or end == _left:
+        return True
+    try:
+        return os.pread(stream.fileno(), 1, end[2] - 1) == b"\n"
+    except (OSError, ValueError):
+        return False  # it only writes
+
+
+def _end_of(stream: Any) -> tuple[int, int, int] | None:
+    """Device, inode and size of the file that ``stream`` writes into; None: it is none."""
     try:
         fd = stream.fileno()
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return False
+            return None
         stream.flush()  # what the program began to say stands there first
-        reader = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)  # ours only writes
-        try:
-            end = os.fstat(reader).st_size
-            return end == 0 or os.pread(reader, 1, end - 1) == b"\n"
-        finally:
-            os.close(reader)
+        found = os.fstat(fd)
     except (AttributeError, OSError, ValueError):
-        return False  # none, closed, or not ours to read
+        return None  # none, or closed
+    return found.st_dev, found.st_ino, found.st_size
