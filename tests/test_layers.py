@@ -51,6 +51,7 @@ VIEWER_ROOMS = (
     "collect",
     "sample",
     "analysis",
+    "analysis/courses",
     "analysis/timing",
     "wording",
     "wording/findings",

@@ -194,21 +194,29 @@ class Exchanges:
 
     def course(self, process: int, stream: Stream) -> Course:
         """All collectives of a process in a stream, by sequence number."""
+        return self._course(stream, pl.col("process") == process).get(process, [])
+
+    def courses(self, stream: Stream) -> dict[int, Course]:
+        """The same of every process."""
+        return self._course(stream, pl.lit(True))
+
+    def _course(self, stream: Stream, wanted: pl.Expr) -> dict[int, Course]:
         group, backend = stream
         calls = self._calls("collective").filter(
-            (pl.col("process") == process)
-            & (pl.col("group") == group)
-            & pl.col("backend").eq_missing(pl.lit(backend))
+            wanted & (pl.col("group") == group) & pl.col("backend").eq_missing(pl.lit(backend))
         )
         rows = (
             self.trace.operations.lazy()
-            .filter((pl.col("process") == process) & pl.col("seq").is_not_null())
+            .filter(wanted & pl.col("seq").is_not_null())
             .join(calls.select("call"), on="call", how="semi")
-            .sort("seq")
-            .select("seq", "call")
+            .sort("process", "seq")
+            .select("process", "seq", "call")
             .collect()
         )
-        return rows.rows()
+        found: dict[int, Course] = {}
+        for (process,), of in rows.group_by("process", maintain_order=True):
+            found[int(str(process))] = of.select("seq", "call").rows()
+        return found
 
     # -- what several tables need ------------------------------------------------------------
 

@@ -87,7 +87,7 @@ def _with_history(report: Report, whole: Report) -> Report:
         found
         for found in whole.found
         if found.kind in OF_HISTORY
-        or (found.kind.endswith("_mismatch") and (found.kind, found.group, found.seq) not in told)
+        or (_is_seen(found) and (found.kind, found.group, found.seq) not in told)
     ]
     if report.healthy or any(found.severity == ERROR for found in more):
         return whole
@@ -98,6 +98,11 @@ def _with_history(report: Report, whole: Report) -> Report:
     report.found = (*report.found, *(_renumbered(found, place) for found in more))
     report.case.history = True
     return report
+
+
+def _is_seen(found: Finding) -> bool:
+    """Whether it may be about what is over as well."""
+    return found.kind.endswith("_mismatch") or found.kind == "divergence"
 
 
 def _renumbered(found: Finding, place: list[int]) -> Finding:

@@ -24,6 +24,7 @@ SEEN = frozenset(
         "duplicate_rank",
         "straggler",
         "late_sender",
+        "divergence",
     }
 )
 """Kinds that rest on what is in records, and not on what is in none."""

@@ -8,6 +8,7 @@ from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.diagnosis import consequences, doubt
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.getting_on import eased
 from disttrace_viewer.findings.rules.table import RULES
 
@@ -24,6 +25,7 @@ def judge(evidence: Evidence) -> tuple[Case, tuple[Finding, ...]]:
             case.add(eased(case, finding))
     for finding in _of_history(case):
         case.add(eased(case, finding))
+    case.findings = [traced_back(case, finding) for finding in case.findings]
     findings, case.incomplete = doubt.judged(case, consequences.fold(case))
     return case, findings
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from disttrace_viewer.analysis.courses import of_groups
 from disttrace_viewer.analysis.evidence import STUCK_NS, Evidence
 from disttrace_viewer.analysis.node_rendezvous import Agents
 from disttrace_viewer.analysis.operation import Op
@@ -68,6 +69,11 @@ class Case:
     def setters(self) -> Setters:
         """Who sets the keys of stores."""
         return Setters(self.evidence)
+
+    @cached_property
+    def shifts(self) -> of_groups.Shifts:
+        """By stream of collectives where its members are out of step."""
+        return of_groups.shifts(self.evidence)
 
     @cached_property
     def witnesses(self) -> Witnesses:

@@ -32,6 +32,7 @@ KINDS = (
     "unwaited_work",
     "straggler",
     "late_sender",
+    "divergence",
 )
 """Every kind of finding, as the contract names them."""
 

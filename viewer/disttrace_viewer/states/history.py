@@ -7,9 +7,10 @@ same ones again and again, so that a million of them pack into a few kilobytes.
 from __future__ import annotations
 
 import base64
+import itertools
 import zlib
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import overload
 
 MOST_PACKED = 16 << 10
@@ -92,3 +93,18 @@ class History(Sequence[tuple[int, int]]):
 
     def __getitem__(self, place: int | slice) -> tuple[int, int] | list[tuple[int, int]]:
         return list(self)[place]
+
+
+def courses_differ(courses: Iterable[tuple[int, int, int]]) -> bool:
+    """Whether hashes of courses show, or do not exclude, that members called from other lines:
+    those that are one call apart are compared up to where the later one was.
+    """
+    by_number: dict[int, set[int]] = {}
+    before: dict[int, set[int]] = {}
+    for newest, up_to, until in courses:
+        by_number.setdefault(newest, set()).add(up_to)
+        before.setdefault(newest - 1, set()).add(until)
+    numbers = sorted(by_number)
+    if any(len(by_number[n] | before.get(n, set())) > 1 for n in numbers):
+        return True
+    return any(b - a > 1 for a, b in itertools.pairwise(numbers))

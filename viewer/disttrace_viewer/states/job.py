@@ -12,8 +12,10 @@ from disttrace_viewer.load.discover import Files, discover
 from disttrace_viewer.load.files import size
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import nothing
+from disttrace_viewer.sample.sample import Stream
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import Engine, here
+from disttrace_viewer.states.history import courses_differ
 from disttrace_viewer.states.merged import Merged, jobs_of, merge
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
@@ -26,6 +28,8 @@ LARGE_BYTES = 1 << 28
 MOST_SUSPECTS = 4_096
 MOST_COMPARED = 64
 """Processes whose collectives are compared one by one."""
+MOST_READ_BYTES = 1 << 26
+"""Of journals that are read as a whole to tell since when a group is out of step."""
 Choose = Callable[[Sequence[Job]], Sequence[str]]
 Fetch = Callable[[Sequence[str]], Sequence[State]]
 
@@ -98,6 +102,7 @@ def suspects_of(found: Verdict, merged: Merged) -> tuple[str, ...]:
         if group is not None and finding.seq is not None:
             members = (*finding.waiting, *sorted(finding.scope.roots))
             compared.update(dict.fromkeys(_differing(evidence, group.index, members)))
+    compared.update(dict.fromkeys(_out_of_step(found, merged)))
     compared.update(dict.fromkeys(evidence.went_on))
     again = [
         i for i in [*compared][:MOST_COMPARED] if "history" not in merged.states[processes[i].id]
@@ -113,6 +118,22 @@ def _differing(evidence: Evidence, group: int, members: Sequence[int]) -> Iterab
         if process in hashed and stream[0] == group:
             hashed[process].append((stream, course))
     return {tuple(found) or (i,): i for i, found in reversed(hashed.items())}.values()
+
+
+def _out_of_step(found: Verdict, merged: Merged) -> Iterable[int]:
+    """Processes whose calls tell since when a group is out of step, if that is read soon: of each
+    course of collectives one, where they differ and somebody waits in vain, or all is over.
+    """
+    evidence = found.case.evidence
+    wrong = any(finding.severity == ERROR for finding in found.findings)
+    if evidence.live and not wrong:
+        return []
+    streams: dict[Stream, dict[tuple[int, int, int], int]] = {}
+    for (process, stream), course in evidence.sample.courses.items():
+        streams.setdefault(stream, {}).setdefault(course, process)
+    chosen = [p for of in streams.values() if courses_differ(of) for p in of.values()]
+    size = sum(merged.states[evidence.trace.processes[p].id]["size"] for p in chosen)
+    return chosen if size <= MOST_READ_BYTES and len(chosen) <= MOST_COMPARED else []
 
 
 def in_full(

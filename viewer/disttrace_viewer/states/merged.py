@@ -25,7 +25,7 @@ from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.sample.sample import Course, Sample, Stream
 from disttrace_viewer.states import packed
-from disttrace_viewer.states.history import History
+from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.packed import Packed, batches_of, rating
 from disttrace_viewer.states.state import ROW, Recent, State
 from disttrace_viewer.states.survey import StateSurvey, base_stores, journal_of, survey
@@ -222,7 +222,7 @@ class _Building:
 
     def sample(self) -> Sample:
         """The sample that the states hold; of courses those of streams in which somebody waits or
-        failed.
+        failed, or that differ.
         """
         kept = tuple(op for i in range(len(self.processes)) for op in self.ops.pop(i, ()))
         in_question = {
@@ -237,7 +237,7 @@ class _Building:
             courses={
                 (process, stream): course
                 for stream, courses in self.courses.items()
-                if stream in in_question
+                if stream in in_question or courses_differ(courses.values())
                 for process, course in courses.items()
             },
             history=self.history,

@@ -12,6 +12,7 @@ from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.rules import (
     argument_mismatch,
     deadlock,
+    divergence,
     duplicate_rank,
     ended_unseen,
     group_mismatch,
@@ -51,4 +52,5 @@ RULES: tuple[Rule, ...] = (
     store_key_missing.find,
     no_progress.find,
     unexplained.find,
+    divergence.find,
 )

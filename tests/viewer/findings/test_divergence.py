@@ -1,0 +1,76 @@
+"""Members of a group that are out of step: told where it began, and not where it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.api.verdict import diagnose
+from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.states import job
+from support.journals import MS
+from support.scenes import beat, leave, only, steps
+
+USUAL = ("grad", "norm", "loss") * 4
+LINES = {"grad": 10, "norm": 20, "loss": 30, "log": 40, "eval": 50}
+
+
+def run(folder: Path, courses: list[tuple[str, ...]], *, ends: bool) -> None:
+    """Ranks that reduce equal tensors at these lines; ``ends``: all is over."""
+    for journal, group in steps(folder, len(courses), count=0):
+        course = courses[journal.rank or 0]
+        for number, name in enumerate(course, 1):
+            where = journal.stack(("train.py", LINES[name], name))
+            op = "all_gather" if name == "eval" else "all_reduce"
+            call = journal.collective(group, op, stack=where)
+            t = (100 + number) * MS
+            if ends or number < len(course):
+                journal.run(call, t=t, d=MS // 2, q=number)
+            else:
+                journal.begin(call, t, q=number)
+        if ends:
+            leave(journal, 500 * MS)
+        else:
+            beat(journal, 20)
+
+
+def by_states(folder: Path) -> list[Finding]:
+    """Without a table, as where Polars is not installed."""
+    return list(job.judged([str(folder)], choose=lambda jobs: [one.id for one in jobs]).findings)
+
+
+@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
+def test_a_shift_that_nobody_notices_is_a_warning(tmp_path: Path, read: object) -> None:
+    """Rank 2 leaves out its fifth call and makes one more at the end."""
+    skipped = (*USUAL[:7], *USUAL[8:], "grad")
+    run(tmp_path, [USUAL, USUAL, skipped], ends=True)
+    found = only(read(tmp_path))  # type: ignore[operator]
+    assert (found.kind, found.severity, found.certainty) == ("divergence", "warning", "likely")
+    assert found.summary == (
+        "Rank 2 is out of step with ranks 0, 1 in the default group since #8: rank 2 skipped"
+        " all_reduce at train.py:20; 5 results since were mixed."
+    )
+    assert (found.seq, len(found.culprits)) == (8, 1)
+
+
+@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
+def test_the_last_consequence_is_told_with_where_it_began(tmp_path: Path, read: object) -> None:
+    """The shift meets another operation at last."""
+    usual = (*USUAL, "eval")
+    skipped = (*USUAL[:7], *USUAL[8:], "eval")
+    run(tmp_path, [usual[:-1], usual[:-1], skipped], ends=False)
+    found = only(read(tmp_path))  # type: ignore[operator]
+    assert (found.kind, found.seq) == ("op_mismatch", 12)
+    assert found.summary.endswith(
+        "Out of step since #8: rank 2 skipped all_reduce at train.py:20; 4 results before it were"
+        " mixed."
+    )
+
+
+@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
+def test_a_rank_that_logs_by_another_line_is_healthy(tmp_path: Path, read: object) -> None:
+    """In each step, under the same numbers."""
+    logging = tuple("log" if name == "loss" else name for name in USUAL)
+    run(tmp_path, [logging, USUAL, USUAL], ends=True)
+    assert read(tmp_path) == []  # type: ignore[operator]

@@ -1,0 +1,269 @@
+"""From which call on members of a group are out of step, by what each of them called.
+
+A call that one member leaves out, or makes twice, is no difference that anybody sees where the next
+one passes the same: each call of that member then meets another one of the others, and results are
+mixed. What was called, and where, tells: from that number on both sides are equal again if their
+numbers are shifted against each other.
+
+That lines differ is no fault by itself: rank 0 may log through a function of its own. Where both
+sides go on in step after it, under the same numbers, two lines of which one side has only one count
+as the same from then on.
+
+Calls are anything that is equal where they are the same. Each becomes a character and a course a
+string, so that comparing a million of them is one comparison of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+C = TypeVar("C", bound=Hashable)
+
+SKIPPED, EXTRA, SWAPPED = "skipped", "extra", "swapped"
+
+MOST_SHIFT = 64
+"""Calls in a row that one side leaves out or makes beyond the others', at most."""
+_LEAST = 2
+"""Calls that must be equal again by the shift, and are not without it."""
+_FOR_A_WHILE = 16
+"""So many of them where something else comes after."""
+_FAR = 4_096
+"""Explanations are compared over so many calls."""
+_MOST_ONCE = 256
+"""Differences between lines that both sides know; with more of them no pattern is seen."""
+_CONTEXT = 16
+"""Calls before one by which it is told what usually follows."""
+_REFERENCES = 4
+"""Courses that are tried as the usual one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift(Generic[K, C]):
+    """``members`` are out of step with ``others`` from call ``number`` on (they begin at 1)."""
+
+    how: str
+    """Members left calls out, made some beyond the others, or made two in another order."""
+    number: int
+    earliest: int
+    """It may have been any of several equal ones in a row: this is the first of them."""
+    members: tuple[K, ...]
+    others: tuple[K, ...]
+    calls: tuple[C, ...]
+    """What was left out or made too many; of a swap what the members called first."""
+    met: C
+    """What the other side called under ``number``."""
+    doubled: bool
+    """To have made the call before it twice, instead of leaving one out, would look the same."""
+    decided: bool
+    """Whether the others are a majority, or did what all did before; else it may be their fault."""
+    newest: int
+    """The last number that one of the members and one of the others have begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    how: str
+    at: int
+    count: int
+    """How many calls were left out or made too many."""
+
+
+def first_shift(courses: Mapping[K, Sequence[C]], size: int | None = None) -> Shift[K, C] | None:
+    """The first place from which on members of a group are out of step; None where there is none,
+    or where nothing tells it from a branch that is meant to be there.
+
+    Args:
+        courses: of each member its calls in the order of their numbers, from the first on.
+        size: members of the group, if not all of them are among the courses.
+    """
+    codes: dict[C, str] = {}
+    texts: dict[K, str] = {}
+    for member, course in courses.items():
+        for call in course:
+            if call not in codes:
+                codes[call] = chr(len(codes) + 1)
+        texts[member] = "".join([codes[call] for call in course])
+    classes = _alike(texts)
+    if len(classes) < 2:
+        return None
+    views = [_view(usual, classes) for usual, _ in classes[:_REFERENCES]]
+    view = max(views, key=lambda one: len(one.in_step))
+    if view.apart is None:
+        return None
+    calls = {code: call for call, code in codes.items()}
+    return _told(view, size or len(courses), calls)
+
+
+@dataclass(frozen=True, slots=True)
+class _View(Generic[K]):
+    """Who is out of step with one course that is taken for the usual one."""
+
+    usual: str
+    in_step: tuple[K, ...]
+    apart: _Apart | None = None
+    other: str = ""
+    members: tuple[K, ...] = ()
+
+
+def _alike(texts: Mapping[K, str]) -> list[tuple[str, list[K]]]:
+    """Courses of which one is the beginning of the other are one; those of most members first."""
+    found: list[tuple[str, list[K]]] = []
+    for member, text in sorted(texts.items(), key=lambda item: -len(item[1])):
+        members = next((m for longest, m in found if longest.startswith(text)), None)
+        if members is None:
+            found.append((text, [member]))
+        else:
+            members.append(member)
+    return sorted(found, key=lambda item: -len(item[1]))
+
+
+def _view(usual: str, classes: Sequence[tuple[str, list[K]]]) -> _View[K]:
+    in_step: list[K] = []
+    found: list[tuple[_Apart, str, list[K]]] = []
+    for text, members in classes:
+        apart = _apart(usual, text)
+        if apart is None:
+            in_step += members
+        else:
+            found.append((apart, text, members))
+    if not found:
+        return _View(usual, tuple(in_step))
+    first, text, _ = min(found, key=lambda item: item[0].at)
+    members = [m for apart, _, who in found if apart == first for m in who]
+    return _View(usual, tuple(in_step), first, text, tuple(members))
+
+
+def _told(view: _View[K], size: int, calls: Mapping[str, C]) -> Shift[K, C]:
+    apart, usual, other = view.apart, view.usual, view.other
+    assert apart is not None
+    members, others = view.members, view.in_step
+    decided = 2 * len(others) > size
+    if not decided and len(members) >= len(others):
+        # One side against another one: in step is who did what both did before, unless the other
+        # one called what nobody had called so far, as a first evaluation does.
+        habit = _habit(usual, apart.at)
+        if habit == other[apart.at] and (back := _apart(other, usual)) is not None:
+            apart, usual, other, members, others = back, other, usual, others, members
+        known = other[apart.at] in other[: apart.at]
+        decided = apart.how == SKIPPED and known and habit == usual[apart.at]
+    at, count = apart.at, apart.count
+    longer = usual if apart.how == SKIPPED else other
+    earliest = at
+    while (
+        apart.how != SWAPPED and earliest and longer[earliest - 1] == longer[earliest - 1 + count]
+    ):
+        earliest -= 1
+    doubled = (
+        apart.how == SKIPPED
+        and count == 1
+        and at > 0
+        and other[at] == other[at - 1]
+        and _agree(usual, at, other, at + 1) >= _agree(usual, at + 1, other, at) - 1
+    )
+    return Shift(
+        how=apart.how,
+        number=at + 1,
+        earliest=earliest + 1,
+        members=members,
+        others=others,
+        calls=tuple(calls[c] for c in longer[at : at + (1 if apart.how == SWAPPED else count)]),
+        met=calls[(usual if apart.how == EXTRA else other)[at]]
+        if apart.how != SWAPPED
+        else calls[usual[at]],
+        doubled=doubled,
+        decided=decided,
+        newest=at + count if apart.how == SWAPPED else min(len(usual), len(other)),
+    )
+
+
+def _apart(usual: str, other: str) -> _Apart | None:
+    """Where a course leaves the usual one for good; None where its numbers stay the same."""
+    start = once = 0
+    while once <= _MOST_ONCE:
+        at = start + _agree(usual, start, other, start, far=None)
+        if at >= min(len(usual), len(other)):
+            return None
+        one, two = usual[at], other[at]
+        in_step = (usual, other)
+        if two not in usual:
+            in_step = (usual, other.replace(two, one))
+        elif one not in other:
+            in_step = (usual.replace(one, two), other)
+        else:
+            once += 1
+        apart = _explained(in_step, usual, other, at)
+        if apart is not None:
+            return apart
+        usual, other = in_step
+        start = at + 1
+    return None
+
+
+def _explained(in_step: tuple[str, str], usual: str, other: str, at: int) -> _Apart | None:
+    """What makes most calls equal again; None if that is to go on as if nothing were, which is
+    preferred, and after it the smallest change. A loop is equal to itself here and there, so what
+    lasts as far as can be seen comes before what lasts for a while.
+    """
+
+    def rated(how: str | None, one: int, two: int, count: int) -> tuple[bool, int, _Apart | None]:
+        sides = in_step if how is None else (usual, other)
+        equal = _agree(sides[0], one, sides[1], two)
+        left = min(len(usual) - one, len(other) - two, _FAR)
+        lasts = equal >= left and (how is None or equal >= _LEAST)
+        return lasts, equal, None if how is None else _Apart(how, at, count)
+
+    stays = rated(None, at + 1, at + 1, 0)
+    if stays[0]:
+        return None
+    found = [stays]
+    if _is_swap(usual, other, at):
+        found.append(rated(SWAPPED, at + 2, at + 2, 2))
+    for count in range(1, MOST_SHIFT + 1):
+        found.append(rated(SKIPPED, at + count, at, count))
+        found.append(rated(EXTRA, at, at + count, count))
+    lasting = next((one for one in found if one[0]), None)
+    best = lasting or max(found, key=lambda one: one[1])
+    return best[2] if best[0] or best[1] >= _FOR_A_WHILE else None
+
+
+def _is_swap(usual: str, other: str, at: int) -> bool:
+    """Two calls in another order than both sides made them in before."""
+    one, two = usual[at : at + 2], other[at : at + 2]
+    known = one in usual[:at] and one in other[:at]
+    return len(one) == len(two) == 2 and one == two[::-1] and one[0] != one[1] and known
+
+
+def _agree(usual: str, one: int, other: str, two: int, far: int | None = _FAR) -> int:
+    """How many calls are equal from two places on."""
+    most = min(len(usual) - one, len(other) - two)
+    if far is not None:
+        most = min(most, far)
+    step, equal = 64, 0
+    while equal < most:
+        width = min(step, most - equal)
+        if usual[one + equal : one + equal + width] == other[two + equal : two + equal + width]:
+            equal += width
+            step *= 4
+        elif width == 1:
+            return equal
+        else:
+            step = max(1, width // 4)
+            most = min(most, equal + width)
+    return max(equal, 0)
+
+
+def _habit(text: str, at: int) -> str | None:
+    """What always followed the calls before a place, twice at least; None where nothing did."""
+    for width in range(1, min(_CONTEXT, at) + 1):
+        context = text[at - width : at]
+        followers: list[str] = []
+        place = text.find(context)
+        while 0 <= place < at - width and len(followers) < _FAR:
+            followers.append(text[place + width])
+            place = text.find(context, place + 1)
+        if len(followers) > 1 and len(set(followers)) == 1:
+            return followers[0]
+    return None

@@ -1,0 +1,100 @@
+"""Members of a group are out of step: one left out a call, or made one more, and nobody saw it.
+
+Where it led to an error later, that finding says since when; where it led to none, it is a finding
+of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from disttrace_viewer.analysis.courses.of_groups import Place
+from disttrace_viewer.analysis.courses.out_of_step import Shift
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import ERROR, LIKELY, WARNING, Finding
+from disttrace_viewer.sample.sample import Stream
+from disttrace_viewer.trace.model import Location
+from disttrace_viewer.wording.findings import divergence as words
+
+_AT_LAST = frozenset(
+    {
+        "missing_participant",
+        "op_mismatch",
+        "shape_mismatch",
+        "dtype_mismatch",
+        "reduce_op_mismatch",
+        "root_mismatch",
+        "no_progress",
+    }
+)
+"""What a call too many or too few comes to."""
+
+
+def find(case: Case) -> Iterator[Finding]:
+    """Groups that are out of step and in which no error says so."""
+    for stream, shift in case.shifts.items():
+        group = case.evidence.trace.groups[stream[0] or 0]
+        told = (f for f in case.findings if f.severity == ERROR and f.kind in _AT_LAST)
+        mixed = _mixed(case, stream, shift)
+        if not mixed or any(f.group == group.id for f in told):
+            continue
+        yield Finding(
+            kind="divergence",
+            severity=WARNING,
+            certainty=LIKELY,
+            summary=words.summary(case.evidence.trace, group, shift, mixed),
+            hint=words.hint(shift),
+            culprits=tuple(shift.members) if shift.decided else (),
+            op=shift.calls[0][0],
+            group=group.id,
+            seq=shift.number,
+            locations=_locations(shift),
+            at_ns=_began_ns(case, shift),
+        )
+
+
+def traced_back(case: Case, finding: Finding) -> Finding:
+    """An error with the call since which its group was out of step, where that was before it."""
+    if finding.severity != ERROR or finding.kind not in _AT_LAST or finding.seq is None:
+        return finding
+    for stream, shift in case.shifts.items():
+        group = case.evidence.trace.groups[stream[0] or 0]
+        mixed = _mixed(case, stream, shift, before=finding.seq)
+        if group.id == finding.group and shift.number < finding.seq and mixed:
+            return replace(
+                finding,
+                summary=words.traced_back(case.evidence.trace, finding.summary, shift, mixed),
+                hint=words.hint(shift),
+                locations=(*finding.locations, *_locations(shift)),
+            )
+    return finding
+
+
+def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | None = None) -> int:
+    """How many collectives are over in which members met others that were in another call."""
+    open_ends = [
+        op.seq
+        for op in case.evidence.pending
+        if op.seq is not None and (op.call.group, op.call.backend) == stream
+    ]
+    newest = min([shift.newest, *(seq - 1 for seq in open_ends)])
+    newest = newest if before is None else min(newest, before - 1)
+    return max(0, newest - shift.number + 1)
+
+
+def _began_ns(case: Case, shift: Shift[int, Place]) -> int:
+    ops = (op for p in shift.members for op in case.evidence.sample.of_process.get(p, ()))
+    return min((op.begin_ns for op in ops), default=0)
+
+
+def _locations(shift: Shift[int, Place]) -> tuple[Location, ...]:
+    """Where the members are said to have gone astray, and what the others met."""
+    found = []
+    for process, (op, frame) in (
+        (shift.members[0], shift.calls[0]),
+        ((shift.others or shift.members)[0], shift.met),
+    ):
+        if frame is not None:
+            found.append(Location(process, frame.file, frame.line, frame.function, op))
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,88 @@
+"""Members of a group are out of step: since when, by which call, and what came of it."""
+
+from __future__ import annotations
+
+from disttrace_viewer.analysis.courses.of_groups import Place
+from disttrace_viewer.analysis.courses.out_of_step import SKIPPED, SWAPPED, Shift
+from disttrace_viewer.trace.model import Group, Trace
+from disttrace_viewer.wording import sentences
+
+_HINT = (
+    "Look for a branch, a `continue`, a `break` or an exception that was caught before that call."
+    " Everything that was exchanged since is of different calls: do not trust the results."
+)
+_ORDER = "Look for what decides the order there: a dictionary, a set, threads, or a branch by rank."
+
+
+def hint(shift: Shift[int, Place]) -> str:
+    """What to look for."""
+    return _ORDER if shift.how == SWAPPED else _HINT
+
+
+def summary(trace: Trace, group: Group, shift: Shift[int, Place], mixed: int) -> str:
+    """Who is out of step with whom, since when and why."""
+    others = sentences.processes(trace, shift.others)
+    who = sentences.subject(trace, shift.members)
+    are = "is" if len(shift.members) == 1 else "are"
+    where = sentences.group(group, trace)
+    if shift.how == SWAPPED:
+        told = f"{who} called in another order than {others} in {where} at #{shift.number}"
+        return f"{told}: {_did(trace, shift)}; {_results(mixed)} mixed."
+    return (
+        f"{who} {are} out of step with {others} in {where} {_since(shift)}:"
+        f" {_did(trace, shift)}; {_results(mixed)} mixed."
+    )
+
+
+def traced_back(trace: Trace, summary: str, shift: Shift[int, Place], mixed: int) -> str:
+    """What an error says, and since when its group was out of step."""
+    return (
+        f"{summary} Out of step {_since(shift)}: {_did(trace, shift)};"
+        f" {_results(mixed, 'before it ')} mixed."
+    )
+
+
+def _since(shift: Shift[int, Place]) -> str:
+    if shift.earliest == shift.number:
+        return f"since #{shift.number}"
+    return f"since a call between #{shift.earliest} and #{shift.number}"
+
+
+def _results(count: int, when: str = "since ") -> str:
+    return f"{count:,} result {when}was" if count == 1 else f"{count:,} results {when}were"
+
+
+def _did(trace: Trace, shift: Shift[int, Place]) -> str:
+    """What the members did; what the others may have done instead, where nothing decides."""
+    who = sentences.processes(trace, shift.members)
+    others = sentences.processes(trace, shift.others)
+    calls = _calls(shift)
+    if shift.how == SWAPPED:
+        return f"{who} made {calls} before {_call(shift.met)}"
+    if shift.how == SKIPPED:
+        twice = " (or made the call before it twice)" * shift.doubled
+        return f"{who} skipped {calls}{twice}" + (
+            "" if shift.decided else f", or {others} made {_them(shift)} in addition"
+        )
+    more = f"{who} made {_count(shift)} more, {calls}"
+    return more + ("" if shift.decided else f", or {others} skipped {_them(shift)}")
+
+
+def _them(shift: Shift[int, Place]) -> str:
+    return "it" if len(shift.calls) == 1 else "them"
+
+
+def _count(shift: Shift[int, Place]) -> str:
+    return "one call" if len(shift.calls) == 1 else f"{len(shift.calls)} calls"
+
+
+def _calls(shift: Shift[int, Place]) -> str:
+    distinct = list(dict.fromkeys(map(_call, shift.calls)))
+    if len(shift.calls) > 1 and len(distinct) == 1:
+        return f"{len(shift.calls)} calls of {distinct[0]}"
+    return sentences.listed(distinct)
+
+
+def _call(place: Place) -> str:
+    op, frame = place
+    return op if frame is None else f"{op} at {sentences.place(frame)}"
