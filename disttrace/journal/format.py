@@ -196,6 +196,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "store": "number",
         "nth": "number",
         "default": "flag",
+        "timeout": "time",
         "t": "time",
     },
     "call": {

@@ -10,6 +10,7 @@ from faults import standin
 from faults.expectation import Row
 from faults.harness import run_row
 from faults.table import ROWS
+from support.processes import Outcome, torchrun
 
 _HEALTHY, _HANGING = "pingpong_allreduce.py (torchrun)", "faults/opposite_order.py (2 ranks)"
 SLICE = [row for row in ROWS if row.name in (_HEALTHY, _HANGING)]
@@ -26,3 +27,39 @@ def test_the_right_thing_is_said_where_calls_return_at_once(
     with standin.environment(semantics) as environ:
         outcome = run_row(standin.adapted(row), tmp_path, environ)
     assert outcome.right, outcome.explain()
+
+
+def _first_calls(tmp_path: Path, creation_s: float, *arguments: str) -> Outcome:
+    """Three ranks under ``abort`` with a limit that is a fraction of what first calls take."""
+    with standin.environment("2.13") as environ:
+        return torchrun(
+            str(Path(__file__).parent / "programs" / "first_calls.py"),
+            3,
+            *arguments,
+            timeout=120,
+            DISTTRACE="1",
+            DISTTRACE_DIR=str(tmp_path / "out"),
+            DISTTRACE_STALL="2",
+            DISTTRACE_ON_STALL="abort",
+            STANDIN_CREATION_S=str(creation_s),
+            **environ,
+        )
+
+
+def test_no_alarm_while_communicators_are_made(tmp_path: Path) -> None:
+    """Three limits long, and three more for a pair: told as a start, and nobody is ended."""
+    pytest.importorskip("torch")
+    outcome = _first_calls(tmp_path, 6).check()
+    assert outcome.stdout.count("sum 12") == 3
+    assert "disttrace: starting: NCCL makes the communicator of" in outcome.stderr
+    assert "all members are in it" in outcome.stderr
+    assert "stalled" not in outcome.stderr
+
+
+def test_who_does_not_enter_the_first_call_is_told_at_the_limit(tmp_path: Path) -> None:
+    """The others stand in the making of the communicator, and wait for it."""
+    pytest.importorskip("torch")
+    outcome = _first_calls(tmp_path, 1, "--missing", "2")
+    assert outcome.code != 0
+    assert "disttrace: stalled: Rank 2 never joined all_reduce #1" in outcome.stderr
+    assert "starting:" not in outcome.stderr

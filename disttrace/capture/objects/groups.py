@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -225,7 +226,26 @@ def described(group: Any) -> dict[str, Any]:
     backend = backend_name(group)
     if "backends" not in keys and backend is not None:
         keys["backends"] = {"*": backend}
+    timeout_ns = _timeout_ns(group, keys.get("backends") or {})
+    if timeout_ns is not None:
+        keys["timeout"] = timeout_ns
     return keys
+
+
+def _timeout_ns(group: Any, backends: Mapping[str, str]) -> int | None:
+    """After which a backend of devices gives an operation up; None where it does not say."""
+    import torch
+
+    for device, name in backends.items():
+        if not fmt.ends_on_device(name, device):
+            continue
+        asked = group
+        with contextlib.suppress(Exception):  # a Backend used directly
+            asked = group._get_backend(torch.device(device))
+        with contextlib.suppress(Exception):  # no options, or of another shape
+            seconds: float = asked.options._timeout.total_seconds()
+            return round(seconds * 1e9)
+    return None
 
 
 def registered(group: Any) -> dict[str, Any]:

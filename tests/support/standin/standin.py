@@ -53,6 +53,9 @@ SEMANTICS = {
     "2.15": Semantics("ProcessGroupNCCL2", "nccl2", True, True, 2000, "_dump_fr_trace"),
 }
 CHOSEN = SEMANTICS[os.environ.get("STANDIN_TORCH", "2.13")]
+CREATION = os.environ.get("STANDIN_CREATION_S")
+"""Seconds to make a communicator, in the first call of a group or a pair; None: it takes no call's
+time, and waits for nobody."""
 
 
 # -- the wire ------------------------------------------------------------------------------------
@@ -348,6 +351,7 @@ class StandIn(ProcessGroup):
         self._key = (name, nth, tuple(self.members))
         self._collective, self._p2p = itertools.count(1), itertools.count(1)
         self._with: dict[Any, Any] = {}
+        self._connected: set[Any] = set()
         if _wire is None:
             _wire = Wire(self.members[rank])
 
@@ -506,6 +510,22 @@ class StandIn(ProcessGroup):
         counter = self._with.setdefault((sender, receiver), itertools.count())
         return (self._key, "p2p", sender, receiver, next(counter))
 
+    def _connect(self, stream: Any) -> None:
+        """Make the communicator that is used for the first time, with all of its members."""
+        others = [r for r in range(self._size) if r != self._rank]
+        if stream != "collective":
+            others = [stream[1]]
+            stream = min(self._rank, stream[1]), max(self._rank, stream[1])
+        if CREATION is None or stream in self._connected:
+            return
+        self._connected.add(stream)
+        assert _wire is not None
+        for rank in others:
+            _wire.send(self.members[rank], (self._key, "unique id", stream, self._rank), True)
+        for rank in others:
+            _wire.receive((self._key, "unique id", stream, rank))
+        time.sleep(float(CREATION))
+
     # How they are executed.
     def _issue(
         self,
@@ -548,6 +568,7 @@ class StandIn(ProcessGroup):
         asynchronous: bool = True,
     ) -> Any:
         seq = seq or next(self._p2p)
+        self._connect(stream)
         self._last = operation = Operation(name, seq, p2p=p2p, run=run)
         RECORDER.record(self, operation)
         STREAMS.enqueue((self.number, stream), operation)

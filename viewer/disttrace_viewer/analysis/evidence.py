@@ -42,7 +42,7 @@ STUCK_NS = 1_500_000_000
 """Blocked for longer than this is stuck: communication of a healthy step takes less."""
 STALL_NS = 10_000_000_000
 _GROUPED = ("collective", "message")
-_GATHERING = ("init_process_group", "rendezvous", "new_group")
+_GATHERING = ("init_process_group", "rendezvous", "new_group", "split_group")
 DRAINING = "destroy_process_group"
 """Does not return before what was issued is over."""
 

@@ -59,6 +59,7 @@ from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.settled import settled
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, Finding
+from disttrace_viewer.findings.rules.communicator_creation import is_creation
 from disttrace_viewer.findings.rules.getting_on import is_waiting
 from disttrace_viewer.findings.rules.starting import is_start
 from disttrace_viewer.merge.jobs import closure
@@ -158,8 +159,8 @@ class Judge:
         report; ``voices`` are ids of processes of this host that may speak, best first, and none
         where another host has the word; ``waiting`` says that somebody waits, ``over`` that nobody
         does any more of whom was told; ``aborting`` are identities of the processes that asked to
-        be ended, ``next_s`` says when the longest of these waits reaches the limit; ``ops`` are the
-        waits of the stalled, as [process, number].
+        be ended, none while a communicator is being made; ``next_s`` says when the longest of these
+        waits reaches the limit; ``ops`` are the waits of the stalled, as [process, number].
         """
         local = self._heard()
         joined = self._join(local)
@@ -300,6 +301,7 @@ class Judge:
         if said:
             said[-1:-1] = self._computing(case, errors)
         elsewhere = {state["id"] for state in told.states}
+        creating = any(map(is_creation, judgement.findings))  # nobody is ended meanwhile
         ops = stalled(case, errors)
         if ops:
             self._stalled = {(process, number) for process, number in ops}
@@ -326,7 +328,7 @@ class Judge:
             "voices": voices(case, elsewhere, anywhere=bool(unknown) or joined),
             "aborting": [
                 {**identity(p), "journal": definitions_name(p.paths[0])}
-                for p in trace.processes
+                for p in (() if creating else trace.processes)
                 if p.id not in elsewhere
                 and p.exit is None
                 and all(is_own(definitions_name(base)) for base in p.paths)

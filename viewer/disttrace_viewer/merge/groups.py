@@ -29,6 +29,7 @@ class Seen:
     nth: int | None
     default: bool
     t_ns: int | None
+    timeout_ns: int | None = None
 
 
 def merge(
@@ -120,5 +121,6 @@ def _group(index: int, seen: Sequence[Seen], places: Mapping[int, str]) -> tuple
         prefix=first.prefix,
         nth=first.nth,
         members=tuple(Member(s.process, s.number, s.rank, s.t_ns) for s in ordered),
+        timeout_ns=next((s.timeout_ns for s in seen if s.timeout_ns), None),
     )
     return group, first

@@ -124,6 +124,7 @@ def seen(
         record.get("nth"),
         record.get("default", False),
         t_ns,
+        record.get("timeout"),
     )
 
 

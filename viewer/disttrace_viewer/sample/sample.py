@@ -25,6 +25,8 @@ MessageStream = tuple[int | None, int | None, int | None, int | None]
 
 BUILDING = ("init_process_group", "rendezvous", "new_group", "split_group")
 """Composed operations, by how their names begin, in which processes come together."""
+BATCH = "coalescing_manager"
+"""The composed operation around what is coalesced."""
 SETTERS = (
     "store.set",
     "store.add",

@@ -296,6 +296,8 @@ class Group:
     nth: int | None
     members: tuple[Member, ...]
     """Every traced process in it, by group rank, then process."""
+    timeout_ns: int | None = None
+    """After which its backend gives an operation up; of backends of devices."""
 
     @property
     def missing(self) -> tuple[int, ...]:

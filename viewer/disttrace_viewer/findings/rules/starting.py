@@ -11,6 +11,7 @@ from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.analysis.wait_graph import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
+from disttrace_viewer.findings.rules.communicator_creation import is_creation
 
 LIMIT_NS, LIMITS = 60_000_000_000, 6
 """Until a group exists a stall begins so late, and at most after so many times the usual limit."""
@@ -33,7 +34,9 @@ def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
 
 def is_start(finding: Finding) -> bool:
     """Whether a finding says no more than that a start takes long."""
-    return finding.severity == NOTE and finding.kind == "rendezvous_incomplete"
+    return is_creation(finding) or (
+        finding.severity == NOTE and finding.kind == "rendezvous_incomplete"
+    )
 
 
 def _met(case: Case) -> bool:

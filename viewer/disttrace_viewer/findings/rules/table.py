@@ -11,6 +11,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.rules import (
     argument_mismatch,
+    communicator_creation,
     deadlock,
     divergence,
     duplicate_rank,
@@ -46,6 +47,7 @@ RULES: tuple[Rule, ...] = (
     process_failed.find,
     rendezvous_incomplete.find,
     nodes_incomplete.find,
+    communicator_creation.find,
     deadlock.find,
     missing_participant.find,
     unmatched.find,
