@@ -70,6 +70,7 @@ VIEWER_ROOMS = (
     "api",
     "companion/channel",
     "companion/telling",
+    "companion/reading",
     "companion",
     "commands",
 )

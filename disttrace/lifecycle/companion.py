@@ -98,7 +98,7 @@ class Companion:
         try:
             owner = self._owner = self._owner_of(base)
             line = f"{os.getpid()} {proc.mark(proc.stat('self'))} {base}\n"
-            order = self._order(path, identity.job, quiet_since)
+            order = self._order(path, identity, quiet_since)
             starter = adopters.first(self._config.dir, owner)
             by_us = starter in (None, os.getpid())
             on_stall = self._config.on_stall or ""
@@ -177,13 +177,14 @@ class Companion:
         self._log = self._held = None
         atexit.unregister(self._tell)
 
-    def _order(self, path: str, job: str, quiet_since: int | None) -> dict[str, Any]:
+    def _order(self, path: str, identity: Identity, quiet_since: int | None) -> dict[str, Any]:
         """What the companion is to do: ``Order`` of ``disttrace_viewer.companion.service``."""
         return {
             "directory": self._config.dir,
             "registry": path,
-            "job": job,
-            "in_names": file_part(job),
+            "job": identity.job,
+            "in_names": file_part(identity.job),
+            "host": file_part(identity.host),
             "exports": self.exports,
             "pending_s": self._config.pending,
             "keep": "json" in self._config.export,

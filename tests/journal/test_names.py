@@ -8,7 +8,7 @@ import pytest
 
 from disttrace.identity import file_part, identify
 from disttrace.journal import format as fmt
-from disttrace_viewer.companion.verdict import journals
+from disttrace_viewer.companion.reading.journals import of_job
 from support.journals import training
 
 
@@ -44,4 +44,5 @@ def test_a_companion_reads_no_other_jobs_journals(tmp_path: Path) -> None:
         for path in (tmp_path / other).iterdir():
             path.rename(tmp_path / path.name.replace("job-", f"{other}-", 1))
     found = {path for one in ours for path in (one.definitions, *one.segments)}
-    assert {Path(path) for path in journals(str(tmp_path), "job")} == found
+    read = {Path(path) for one in of_job(str(tmp_path), "job") for path in one.paths}
+    assert read == found

@@ -12,8 +12,9 @@ import orjson
 import pytest
 
 from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.reading.journals import of_job
 from disttrace_viewer.companion.told import addresses, beside, in_public, packed, unpacked
-from disttrace_viewer.companion.verdict import journals, judgeable
+from disttrace_viewer.companion.verdict import judgeable
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.merged import Merged, trace_of
 from support.journals import MS, UNIX_NS, Journal
@@ -34,7 +35,7 @@ def test_all_hosts_ask_the_same_store_first(tmp_path: Path, agent_pid: int) -> N
     dead.group(dead.tcp_store(2000, host="node1"), default=True, size=3)
 
     def asked(host: str) -> list[int]:
-        merged = of_journals(journals(str(tmp_path / host), "job"), window=None)
+        merged = of_journals(of_job(str(tmp_path / host), "job"), window=None)
         alive = [p for p in trace_of(merged)[0].processes if p.pid != 3]
         return [port for _, port in addresses(merged, alive)]
 
@@ -52,16 +53,16 @@ def test_who_answers_nobody_is_read_beside_us(tmp_path: Path) -> None:
         journal.run(call, t=MS, d=MS, q=1)
         os.utime(journal.definitions, ns=(UNIX_NS + S, UNIX_NS + S))
     ours = of_journals([str(p) for p in tmp_path.glob("job_0-*")])
-    (found,) = beside(str(tmp_path), ours, [])
+    (found,) = beside(str(tmp_path), "job_0", ours, [])
     assert found["process"]["pid"] == 701
-    assert beside(str(tmp_path), ours, [found]) == []
+    assert beside(str(tmp_path), "job_0", ours, [found]) == []
     theirs = next(tmp_path.glob("job_1-*.defs.jsonl"))
     theirs.rename(tmp_path / "elsewhere")
     theirs.symlink_to(tmp_path / "elsewhere")
-    assert beside(str(tmp_path), ours, []) == []  # nobody's links are followed
+    assert beside(str(tmp_path), "job_0", ours, []) == []  # nobody's links are followed
     (tmp_path / "elsewhere").replace(theirs)
     os.utime(theirs, ns=(UNIX_NS - S, UNIX_NS - S))
-    assert beside(str(tmp_path), ours, []) == []  # it was there before us: another job's
+    assert beside(str(tmp_path), "job_0", ours, []) == []  # it was there before us: another job's
 
 
 SECRETS = ("hunter2", "/home/me", "tenant", "the shard is gone", "loader-thread")

@@ -78,9 +78,16 @@ def _ip(*arguments: str) -> None:
 
 @contextmanager
 def job(
-    on: Sequence[Host], words: Sequence[str], environ: Mapping[str, str], folder: Path
+    on: Sequence[Host],
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    folder: Path,
+    *,
+    shared: bool = False,
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """A rank on each host, with output in ``folder/RANK``; all are ended in the end."""
+    """A rank on each host, with output in ``folder/RANK``; all are ended in the end. ``shared``:
+    journals lie in one folder.
+    """
     processes = []
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -91,7 +98,7 @@ def job(
                 "WORLD_SIZE": str(len(on)),
                 "MASTER_ADDR": on[0].address,
                 "GLOO_SOCKET_IFNAME": DEVICE,
-                "DISTTRACE_DIR": str(folder / f"journals{rank}"),
+                "DISTTRACE_DIR": str(folder / f"journals{'' if shared else rank}"),
             }
             with (folder / str(rank)).open("wb") as output:
                 command = host.command(*words)

@@ -44,6 +44,8 @@ class Order:
     """``time.monotonic_ns`` since when nothing moved in that process; None: it has just begun."""
     cwd: str = "/"
     """Where that process was, for commands of the user; the companion itself is nowhere."""
+    host: str = ""
+    """What follows ``in_names`` in those of this host; none: all that lie there are of it."""
 
 
 class Duty(Protocol):

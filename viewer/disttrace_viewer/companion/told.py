@@ -15,14 +15,16 @@ from typing import Any
 
 import orjson
 
-from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, is_own
+from disttrace.journal.format import is_of_job, is_own
 from disttrace_viewer.analysis.liveness import Look, Seen, look
 from disttrace_viewer.companion.channel.places import Address
 from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.reading.journals import mark_of
 from disttrace_viewer.companion.telling.public import known_files, public, revealed
 from disttrace_viewer.companion.telling.sound import sound
 from disttrace_viewer.companion.telling.words import known_words
 from disttrace_viewer.load.definitions import number_in
+from disttrace_viewer.load.discover import named
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.merged import Merged, trace_of
 from disttrace_viewer.states.packed import rating
@@ -236,9 +238,9 @@ def order(trace: Trace) -> int:
     return 2 * lowest + (0 if agents else 1)
 
 
-def beside(directory: str, local: Merged, told: Iterable[State]) -> list[State]:
+def beside(directory: str, job: str, local: Merged, told: Iterable[State]) -> list[State]:
     """Of those who use a store of ours and have told nothing: the states, by journals that lie in
-    the same folder under another job's name.
+    the same folder under another job's name than ``job``.
 
     Bare processes have no launcher that names their job, so each draws a name and has a companion
     of its own. One that is stopped, or holds the GIL, or whose store's server is, answers nobody.
@@ -246,38 +248,23 @@ def beside(directory: str, local: Merged, told: Iterable[State]) -> list[State]:
     """
     trace, _ = trace_of(local)
     ours = set(addresses(local, trace.processes))
+    if not ours:
+        return []
+    told = [*told]
     known = {*local.states, *(state["id"] for state in told)}
     began = min((p.start_ns for p in trace.processes), default=0)
-    bases = {state["base"] for state in local.states.values()}
+    marks = {mark_of(state["base"]) for state in (*local.states.values(), *told)}
+    found = named(entry.path for entry in os.scandir(directory) if not is_of_job(entry.name, job))
     newest = sorted(
-        (_modified_ns(entry.path), entry.path.removesuffix(DEFS_SUFFIX))
-        for entry in os.scandir(directory)
-        if entry.name.endswith(DEFS_SUFFIX) and is_own(entry.path)
-    )[-MOST_BESIDE:]
-    files = [
-        path
-        for path in _files_of([b for at_ns, b in newest if at_ns >= began and b not in bases])
-        if is_own(path)
-    ]
-    others = folder.of_journals(files, window=WINDOW) if ours and files else Merged({})
+        (_modified_ns(one.definitions), one.base, one) for one in found if one.definitions
+    )
+    files = [one for at_ns, base, one in newest if at_ns >= began and mark_of(base) not in marks]
+    files = [one for one in files[-MOST_BESIDE:] if all(map(is_own, one.paths))]
+    others = folder.of_journals(files, window=WINDOW) if files else Merged({})
     return [
         others.states[process.id]
         for process in trace_of(others)[0].processes
         if process.id not in known and ours & set(addresses(others, [process]))
-    ]
-
-
-def _files_of(bases: Sequence[str]) -> list[str]:
-    """The files of journals of one folder, which is listed once."""
-    wanted = set(bases)
-    paths = [entry.path for entry in os.scandir(os.path.dirname(bases[0]))] if bases else []
-    return [
-        path
-        for path in paths
-        if path.removesuffix(DEFS_SUFFIX) in wanted
-        or (
-            path.endswith(OPS_SUFFIX) and path.removesuffix(OPS_SUFFIX).rpartition(".")[0] in wanted
-        )
     ]
 
 

@@ -1,10 +1,11 @@
-"""Works out verdicts on a job that stands still: ``DIR JOB IN_NAMES STALL_S``.
+"""Works out verdicts on a job that stands still: ``DIR JOB IN_NAMES STALL_S HOST``.
 
 It answers each line on standard input with one line of JSON, but for ``ready``, ``mute`` and
 ``farewell``, which it only does. A child of the companion, so that what reading and judging take of
 memory, and whatever goes wrong in it, is gone when it ends. It judges states (``states/``): of each
 journal the end is read, of the suspects' all, and nothing is needed beyond what the recorder needs.
-Ranks whose journals are not in the folder are asked for their states (``exchange.py``).
+Of ranks on other hosts those are asked for states (``exchange.py``), also where the folder holds
+their journals; of who does not answer one host reads these (``journals.py``).
 """
 
 from __future__ import annotations
@@ -19,19 +20,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from disttrace.journal.format import (
-    DEFS_SUFFIX,
-    OPS_SUFFIX,
-    definitions_name,
-    is_of_job,
-    is_own,
-)
+from disttrace.journal.format import definitions_name, is_own
+from disttrace.journal.proc import Here
+from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
 from disttrace_viewer.companion.load import Load
+from disttrace_viewer.companion.reading.folder_lead import FolderLead
+from disttrace_viewer.companion.reading.journals import OwnJournals, untold
 from disttrace_viewer.companion.service import stay_s
 from disttrace_viewer.companion.told import (
     MOST_WHOLE,
@@ -62,11 +61,12 @@ from disttrace_viewer.findings.finding import CERTAIN, ERROR, Finding
 from disttrace_viewer.findings.rules.communicator_creation import is_creation
 from disttrace_viewer.findings.rules.getting_on import is_waiting
 from disttrace_viewer.findings.rules.starting import is_start
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import here
 from disttrace_viewer.states.job import in_full, judged
-from disttrace_viewer.states.merged import Merged, newest_try, trace_of
+from disttrace_viewer.states.merged import Merged, merge, newest_try, trace_of
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict
@@ -98,21 +98,33 @@ ABOUT_WAITS = frozenset(
     }
 )
 """Kinds of what may still come about."""
+_FIRST_ORDER = 1
+"""Of the host of rank 0, and of the agent that started it."""
 REST_S = 5.0
 """So long one who waits for nobody is there for the others' questions."""
 
 
 class Judge:
-    """Reads the journals of a folder whenever it is asked, and asks others for what is not there.
+    """Reads the journals of a host whenever it is asked, and asks others for what is not there.
 
-    Where the folder holds the journals of all ranks nobody else is asked.
+    Where these are of all ranks nobody else is asked.
     """
 
-    def __init__(self, directory: str, job: str, in_names: str, stall_s: float) -> None:
+    def __init__(
+        self, directory: str, job: str, in_names: str, stall_s: float, host: str = ""
+    ) -> None:
+        """``host``: as names of journals have it; all that lie in the folder are ours without."""
         self._directory = directory
         self._job = job
         self._in_names = in_names
         self._stall_s = stall_s
+        self._host = host
+        self._own = OwnJournals(directory, in_names, host)
+        self._ours: set[str] = set()
+        self._folder = FolderLead(directory, in_names)
+        self._beyond: Merged = Merged({})
+        """What was read of the journals of others, the last time."""
+        self._beyond_files: list[Files] = []
         self._all_here = False
         self._is_ready = True
         self._holders = GilHolders()
@@ -134,6 +146,16 @@ class Judge:
         if local.states and is_alone(trace):
             places = addresses(local, trace.processes)
             self.exchange.leave_behind(places, packed(local), stay_s=stay_s(self._stall_s))
+
+    def mute(self) -> None:
+        """None of our processes can speak: somebody else has to."""
+        self._folder.release()
+        self.exchange.mute()
+
+    def close(self) -> None:
+        """Leave nothing behind, neither at the meeting nor in the folder."""
+        self._folder.release()
+        self.exchange.close()
 
     def pause_s(self) -> float | None:
         """Until ``turn`` is due; None: only a question makes us do something."""
@@ -168,11 +190,14 @@ class Judge:
         if joined:
             heard = self.exchange.gather()
             if heard is None:
+                self._folder.release()
                 return _LISTENS
             answers = heard
         found = self._of(answers, local, joined=joined)
+        if found is _LISTENS:
+            return found
         if found["signature"] and not found["voices"] and self.exchange.open:
-            self.exchange.mute()  # nobody here can speak, and somebody elsewhere has to
+            self.mute()  # nobody here can speak, and somebody elsewhere has to
             return _LISTENS
         if joined and not self.exchange.confirm():
             return _LISTENS  # somebody else has come to lead meanwhile
@@ -202,20 +227,50 @@ class Judge:
 
     def _found_by(self, told: Told, local: Merged, *, joined: bool) -> dict[str, Any]:
         if not self._all_here:
-            silent = beside(self._directory, local, told.states)
+            silent = beside(self._directory, self._in_names, local, told.states)
             told = replace(told, states=(*told.states, *silent))
-        judgement = settled(lambda: self._judged(told), lambda judgement: judgement.case.evidence)
-        return self._found(judgement, told, joined=joined)
+        self._beyond, self._beyond_files = Merged({}), []
+        judgement = self._settled(told)
+        files: list[Files] = []
+        if self._lacks(judgement, joined=joined):
+            files = untold(self._directory, self._in_names, local, told.states)
+        if not files:
+            self._folder.release()
+            return self._found(judgement, told, joined=joined)
+        elected = joined and self.exchange.open
+        reads = self._folder.claim(first=elected or order(trace_of(local)[0]) <= _FIRST_ORDER)
+        if reads is False:
+            return _LISTENS  # another host reads them, and tells
+        self._beyond_files = files
+        read = folder.of_journals(files, window=WINDOW)
+        self._beyond = newest_try(merge([read, local]), self._job)
+        return self._found(self._settled(told), told, joined=joined, anywhere=reads is True)
+
+    def _settled(self, told: Told) -> Verdict:
+        return settled(lambda: self._judged(told), lambda judgement: judgement.case.evidence)
+
+    def _lacks(self, judgement: Verdict, *, joined: bool) -> bool:
+        """Whether there is something to tell, and ranks are not known: journals may be here."""
+        if self._all_here or not unknown_ranks(judgement.case.evidence.trace):
+            return False
+        ages = _ages(judgement.case)
+        if not ages:
+            return any(f.severity == ERROR for f in judgement.findings)
+        return max(ages) >= (self._patience_s if joined else self._stall_s)
+
+    @property
+    def _patience_s(self) -> float:
+        return self._stall_s + min(OF_PATIENCE * self._stall_s, PATIENCE_S)
 
     def _judged(self, told: Told) -> Verdict:
         return judged(
-            journals(self._directory, self._in_names),
+            [*self._own.files(), *self._beyond_files],
             # Those who answered share a store with us, so they are of our job whatever its name.
             choose=lambda jobs: [
                 one.id for one in (jobs if told.states else closure(jobs, [self._job]))
             ],
             stall_ns=round(self._stall_s * 1e9),
-            local=self._local(),
+            local=merge([self._beyond, self._local()]),
             others=told.states,
             fetch=lambda wanted: self._fetched(wanted, told),
             look=told.look,
@@ -237,15 +292,18 @@ class Judge:
         ours = [one for one in wanted if one in local.states]
         if not ours:
             return b""
-        full = in_full(local, ours, journals(self._directory, self._in_names), here).states
+        full = in_full(local, ours, self._own.files(), here).states
         return packed(Merged({one: full[one] for one in ours}), most=MOST_WHOLE, whole=whole)
 
-    def _found(self, judgement: Verdict, told: Told, *, joined: bool) -> dict[str, Any]:
+    def _found(
+        self, judgement: Verdict, told: Told, *, joined: bool, anywhere: bool = False
+    ) -> dict[str, Any]:
+        """``anywhere``: nobody else speaks, wherever the best speaker is."""
         case, trace = judgement.case, judgement.case.evidence.trace
         unknown = () if self._all_here else unknown_ranks(trace)
         waiting = [op for op in case.evidence.blocking if op.error is None]  # the others gave up
         asking = [wait.op for wait in case.waits if wait.polled]
-        ages = [case.evidence.age_ns(op) / 1e9 for op in (*waiting, *asking)]
+        ages = _ages(case)
         starts = [f for f in judgement.findings if is_start(f)]
         # Whoever was quiet for so long may have been so before it began to wait. Where nobody
         # waits, and all that a finding is about is over, nothing stands still: a launcher sees to
@@ -271,7 +329,7 @@ class Judge:
             blamed = [
                 f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)
             ]
-            patience = self._stall_s + min(OF_PATIENCE * self._stall_s, PATIENCE_S)
+            patience = self._patience_s
             if joined and (wait := patience - max(ages, default=patience)) > 0:
                 rest.append(min(wait, ASK_AGAIN_S))  # they may be about to answer
                 errors = []
@@ -300,7 +358,8 @@ class Judge:
             said.insert(len(said) - 1, f"nothing is known of {whom}: {why}")
         if said:
             said[-1:-1] = self._computing(case, errors)
-        elsewhere = {state["id"] for state in told.states}
+        elsewhere = {state["id"] for state in told.states} | self._beyond.states.keys()
+        elsewhere -= self._ours
         creating = any(map(is_creation, judgement.findings))  # nobody is ended meanwhile
         ops = stalled(case, errors)
         if ops:
@@ -325,7 +384,7 @@ class Judge:
             "going_on": f"{quantities.number(len(trace.processes), 'process', 'processes')}"
             " of the job communicate again.",
             "text": "\n".join(judgement.lines()) + "\n",
-            "voices": voices(case, elsewhere, anywhere=bool(unknown) or joined),
+            "voices": voices(case, elsewhere, anywhere=anywhere or bool(unknown) or joined),
             "aborting": [
                 {**identity(p), "journal": definitions_name(p.paths[0])}
                 for p in (() if creating else trace.processes)
@@ -371,8 +430,14 @@ class Judge:
         ][:MOST_COMPUTING]
 
     def _local(self) -> Merged:
-        found = folder.of_journals(journals(self._directory, self._in_names), window=WINDOW)
-        return newest_try(found, self._job)
+        found = folder.of_journals(self._own.files(), window=WINDOW)
+        if self._host:  # containers share a name
+            kernel = this_kernel()
+            states = {one: s for one, s in found.states.items() if _may_be_of(s, kernel)}
+            found = found if len(states) == len(found.states) else Merged(states, found.unread)
+        found = newest_try(found, self._job)
+        self._ours = set(found.states)
+        return found
 
     def _heard(self) -> Merged:
         """The states of our processes, once those in which nothing runs were asked for stacks."""
@@ -425,20 +490,26 @@ def judgeable(answer: Answer) -> bool:
     return True
 
 
-def journals(directory: str, job: str) -> list[str]:
-    """The files of the journals of ``job`` (as names have it): other jobs in the folder are
-    nobody's business here."""
-    return [
-        os.path.join(directory, name)
-        for name in os.listdir(directory)
-        if is_of_job(name, job) and name.endswith((DEFS_SUFFIX, OPS_SUFFIX))
-    ]
+def _ages(case: Case) -> list[float]:
+    """For how many seconds each has waited, or asked again and again; whoever gave up does not."""
+    waiting = [op for op in case.evidence.blocking if op.error is None]
+    asking = [wait.op for wait in case.waits if wait.polled]
+    return [case.evidence.age_ns(op) / 1e9 for op in (*waiting, *asking)]
+
+
+def _may_be_of(state: State, here: Here) -> bool:
+    """Whether a process may have run under this kernel, in this namespace of pids."""
+    record = state["process"]
+    return record.get("boot_id") in (None, here.boot_id) and record.get("pid_ns") in (
+        None,
+        here.pid_ns,
+    )
 
 
 def main(argv: list[str]) -> None:
     """Do what each line on standard input asks for until it ends, and answer others meanwhile."""
-    directory, job, in_names, stall_s = argv
-    judge = Judge(directory, job, in_names, float(stall_s))
+    directory, job, in_names, stall_s, host = argv
+    judge = Judge(directory, job, in_names, float(stall_s), host)
     asked = b""
     while True:
         readable, _, _ = select.select([0, judge.exchange.fileno()], [], [], judge.pause_s())
@@ -451,13 +522,13 @@ def main(argv: list[str]) -> None:
             if line == READY:
                 judge.ready()
             elif line == MUTE:
-                judge.exchange.mute()
+                judge.mute()
             elif line == FAREWELL:
                 judge.farewell()
             else:
                 print(json.dumps(judge.verdict()), flush=True)  # noqa: T201
         if not piece:
-            judge.exchange.close()
+            judge.close()
             return
 
 

@@ -408,7 +408,7 @@ def _has_failed(base: str) -> bool:
 def _start(order: Order) -> subprocess.Popen[bytes]:
     """The child that works out verdicts: it answers each line with one."""
     command = [sys.executable, "-c", _VERDICTS]
-    command += [order.directory, order.job, order.in_names, repr(order.stall_s)]
+    command += [order.directory, order.job, order.in_names, repr(order.stall_s), order.host]
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

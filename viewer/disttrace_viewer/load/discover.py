@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, VERDICTS_SUFFIX
@@ -33,17 +33,19 @@ class Files:
         return head + tuple(self.segments[n] for n in sorted(self.segments))
 
 
-def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
-    """Journals below ``paths`` (folders, or single files of a journal), sorted by name.
+def discover(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
+    """Journals below ``paths`` (folders, or single files of a journal), sorted by name; whoever
+    knows the files of some already gives them so, and nothing is listed for them.
 
     Raises ViewerError where a remote folder cannot be listed.
     """
-    found: dict[str, Files] = {}
+    found = {one.base: one for one in paths if isinstance(one, Files)}
+    places = [path for path in paths if isinstance(path, str)]
     foreign: dict[str, list[str]] = {}
     seen: set[str] = set()
     real_folders: dict[str, str] = {}
-    roots = tuple(map(os.path.realpath, paths))
-    for path in _walk(paths, problems):
+    roots = tuple(map(os.path.realpath, places))
+    for path in _walk(places, problems):
         name = os.path.basename(path)
         if not name.endswith(_OURS) or name.endswith(VERDICTS_SUFFIX):
             continue
@@ -72,6 +74,14 @@ def discover(paths: Sequence[str], problems: Problems) -> list[Files]:
             f"{', ...' if len(names) > 3 else ''}) bear no name of a journal and were left out.",
         )
     return [found[base] for base in sorted(found)]
+
+
+def named(names: Iterable[str]) -> list[Files]:
+    """The journals of which these are the files, by their names alone."""
+    found: dict[str, Files] = {}
+    for name in names:
+        _sort(name, found, {}, Problems())
+    return [*found.values()]
 
 
 def _sort(

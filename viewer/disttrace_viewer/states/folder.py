@@ -68,7 +68,7 @@ def run(task: Task) -> Part:
 
 
 def reduced(
-    paths: Sequence[str],
+    paths: Sequence[str | Files],
     *,
     window: int | None = None,
     engine: Engine = here,
@@ -125,7 +125,7 @@ def no_cycles() -> Iterator[None]:
 
 
 def of_journals(
-    paths: Sequence[str],
+    paths: Sequence[str | Files],
     *,
     window: int | None = None,
     engine: Engine = here,

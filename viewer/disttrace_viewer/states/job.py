@@ -43,7 +43,7 @@ def fits_a_table(paths: Sequence[str]) -> bool:
 
 @folder.no_cycles()
 def judged(
-    paths: Sequence[str],
+    paths: Sequence[str | Files],
     *,
     choose: Choose,
     stall_ns: int = STALL_NS,
@@ -60,16 +60,17 @@ def judged(
     processes whose journals lie elsewhere, and ``fetch`` has some of these read in full; ``look``
     says which processes live. Raises ViewerError where there is neither.
     """
-    stored = bool(paths) and all(folder.holds_states(path) for path in paths)
+    names = [path for path in paths if isinstance(path, str)]
+    stored = bool(names) and all(folder.holds_states(path) for path in names)
     if stored:
-        merged = folder.read(paths)
+        merged = folder.read(names)
     else:
         merged = local or folder.of_journals(paths, window=WINDOW, engine=engine, progress=progress)
         merged = merge([merged, *others])
     if not merged.states:
         problems = Problems()
         discover(paths, problems)
-        raise nothing(paths, problems.found())
+        raise nothing(names, problems.found())
     jobs = choose(jobs_of(merged))
     found = verdict(merged, jobs=jobs, stall_ns=stall_ns, look=look)
     suspects = () if stored else suspects_of(found, merged)
@@ -137,7 +138,7 @@ def _out_of_step(found: Verdict, merged: Merged) -> Iterable[int]:
 
 
 def in_full(
-    merged: Merged, suspects: Sequence[str], paths: Sequence[str], engine: Engine
+    merged: Merged, suspects: Sequence[str], paths: Sequence[str | Files], engine: Engine
 ) -> Merged:
     """The states with those of some processes reduced from all that their journals hold, and with
     the order of their collectives.

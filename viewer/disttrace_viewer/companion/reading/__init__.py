@@ -1,0 +1,1 @@
+"""Which journals of a folder a companion reads: its own, and what nobody told of, of one host."""
