@@ -38,6 +38,8 @@ class Rendezvous:
     """Processes that arrived when the others had given up, and by how many nanoseconds."""
     came: tuple[int, ...] = ()
     """The processes in ``arrived``, in order."""
+    uncertain: bool = False
+    """Somebody is missing, and nobody knows who: of a group made by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,9 @@ class RendezvousIndex:
             made,
             came.lateness,
             came.processes,
+            uncertain=expected is not None
+            and len(came.arrived) < expected
+            and not (late or absent),
         )
 
     def _came(self, key: Hashable) -> Came:
@@ -169,12 +174,15 @@ class RendezvousIndex:
         if found is not None and op.process not in found[0] and mine.rank not in found[1]:
             return found
         arrived = self._came(key).arrived
+        if alone and expected is not None:
+            self._gone[asked] = by_hand = self._missing_by_hand(op, arrived, expected)
+            return by_hand
         late, absent = [], []
         for rank in range(expected or 0):
             if rank in arrived:
                 continue
             known = made[rank] if made is not None and rank < len(made) else rank
-            process = None if alone else self._process(op, known)
+            process = self._process(op, known)
             if process is None:
                 absent.append(known)
             else:
@@ -183,6 +191,57 @@ class RendezvousIndex:
         if mine.rank not in result[1]:
             self._gone[asked] = result
         return result
+
+    def _missing_by_hand(
+        self, op: Op, arrived: Mapping[int, int], expected: int
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The same for a group that no composed operation makes: its members are processes that
+        use its store's address, or are to come there by their rank. Its ranks are the job's if
+        those who came say so; otherwise they are who made fewer groups there, if so many are
+        missing. Nobody, where it is not known who is missing.
+        """
+        processes = self.evidence.trace.processes
+        mine = processes[op.process]
+        missing = [rank for rank in range(expected) if rank not in arrived]
+        store = self._store(op)
+        job = {p.index for p in processes if (p.job, p.attempt) == (mine.job, mine.attempt)}
+        clients = {
+            s.process for s in self.evidence.trace.stores if store and s.place == store.place
+        }
+        clients = (clients & job) - {*arrived.values()}
+        mine_made = self._made_by_hand(op.process, op)
+        fewer = sorted(p for p in clients if self._made_by_hand(p, op) < mine_made)
+        if all(processes[p].rank == rank for rank, p in arrived.items()) and (
+            expected == mine.world_size or {processes[p].rank for p in clients} >= {*missing}
+        ):
+            found = {rank: self._process(op, rank) for rank in missing}
+            late = tuple(p for p in found.values() if p is not None)
+            if all(p in fewer or p not in clients for p in late):
+                return late, tuple(rank for rank, p in found.items() if p is None)
+        if len(fewer) == len(missing):
+            return tuple(fewer), ()
+        ranks = {p.rank for p in processes}
+        nobody = not clients and len(job) < expected and ranks.isdisjoint(missing)
+        return (), tuple(missing) if nobody else ()
+
+    def _made_by_hand(self, process: int, op: Op) -> int:
+        """How many groups a process has begun to make by hand over the store of an operation."""
+        store = self._store(op)
+        return sum(
+            other.call.op not in STORES
+            and self.parent(other) is None
+            and (theirs := self._store(other)) is not None
+            and store is not None
+            and theirs.place == store.place
+            for other in self._of_process.get(process, ())
+        )
+
+    @cached_property
+    def _of_process(self) -> Mapping[int, list[Op]]:
+        found: dict[int, list[Op]] = {}
+        for op in self.constructors:
+            found.setdefault(op.process, []).append(op)
+        return found
 
     @cached_property
     def _known(self) -> dict[Hashable, Came]:

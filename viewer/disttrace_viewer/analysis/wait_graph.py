@@ -501,7 +501,7 @@ def _rendezvous(index: RendezvousIndex, op: Op) -> Wait:
         rendezvous.key,
         () if late_ns is not None else rendezvous.late,
         () if late_ns is not None else rendezvous.absent,
-        unknown=rendezvous.expected is None,
+        unknown=rendezvous.expected is None or rendezvous.uncertain,
         arrived=rendezvous.came,
         late_ns=late_ns,
         lateness=tuple(sorted(rendezvous.lateness.items())),

@@ -26,7 +26,7 @@ def find(case: Case) -> Iterator[Finding]:
             continue  # a creation: see missing_participant
         elsewhere = _elsewhere(case, wait)
         sinks = [t for t in wait.targets if case.outside(t)]
-        if elsewhere or sinks or wait.absent:
+        if elsewhere or sinks or wait.absent or _uncertain(case, wait):
             yield _finding(case, wait, sinks, elsewhere)
 
 
@@ -34,6 +34,12 @@ def new_group(case: Case, wait: Wait) -> bool:
     """Whether a rendezvous is that of ``new_group``, which all members of the parent must call."""
     parent = case.rendezvous.parent(wait.op)
     return parent is not None and parent.call.op.startswith(("new_", "split_"))
+
+
+def _uncertain(case: Case, wait: Wait) -> bool:
+    """Whether somebody is missing, and nobody knows who."""
+    rendezvous = case.rendezvous.of(wait.op)
+    return rendezvous is not None and rendezvous.uncertain and not wait.targets
 
 
 def _elsewhere(case: Case, wait: Wait) -> list[Wait]:
@@ -107,7 +113,9 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         kind="rendezvous_incomplete",
         severity=NOTE if start else ERROR,
         summary=(words.start if start else words.summary)(case.evidence.trace, found),
-        certainty=CERTAIN if elsewhere or not (lost or early or start) else LIKELY,
+        certainty=CERTAIN
+        if elsewhere or not (lost or early or start or rendezvous.uncertain)
+        else LIKELY,
         hint=words.CLIENTS
         if world_size is not None and not elsewhere
         else _hint(wait, elsewhere, unseen),

@@ -57,7 +57,7 @@ def summary(trace: Trace, found: Incomplete) -> str:
     arrived = len(rendezvous.arrived)
     came = f"{arrived} of {rendezvous.expected}" if rendezvous.expected else str(arrived)
     came += f" {sentences.have(rendezvous.arrived)} arrived"
-    came += f" ({sentences.ranks(rendezvous.arrived)})" if arrived else ""
+    came += f" ({_arrived(trace, rendezvous)})" if arrived else ""
     text = _missing(trace, found)
     if found.elsewhere:
         verb = "wait" if len(set(found.elsewhere)) > 1 else "waits"
@@ -66,6 +66,14 @@ def summary(trace: Trace, found: Incomplete) -> str:
         f"{sentences.have_been(trace, found.who)} waiting in {found.top.call.op}"
         f" ({sentences.line(trace, wait.op)}) at {rendezvous.store.name or wait.op.call.op} for"
         f" {sentences.span(found.waited_ns)}: {came}; {text}."
+    )
+
+
+def _arrived(trace: Trace, rendezvous: Rendezvous) -> str:
+    """Those who came: a group made by hand may number them in its own way."""
+    known = [trace.processes[p].rank for p in rendezvous.arrived.values()]
+    return sentences.ranks(
+        rendezvous.arrived if None in known else [r for r in known if r is not None]
     )
 
 
@@ -112,6 +120,8 @@ def _missing(trace: Trace, found: Incomplete) -> str:
         parts.append(f"the world size is {found.world_size}, so that no further rank can come")
     elif nowhere:
         parts.append(f"no journal of {sentences.ranks(nowhere)} was found")
+    if not parts and found.rendezvous.uncertain:
+        parts.append("who is missing is not known, for the group was made by hand")
     return " and ".join(parts)
 
 
