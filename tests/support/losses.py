@@ -10,8 +10,8 @@ from pathlib import Path
 import orjson
 
 from disttrace_viewer.analysis.liveness import Look
-from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.diagnosis.report import healthy, report
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.merge.jobs import closure, newest
 from disttrace_viewer.merge.reader import load
 from support.scenes import nobody_knows
@@ -78,7 +78,8 @@ def outcome(folder: Path, look: Look = nobody_knows) -> tuple[int, set[int], dic
     )
     if not trace.processes:
         return 2, set(), {}
-    case, findings = diagnose(trace, look=look)
+    verdict = verdict_on(trace, look=look)
+    case, findings = verdict.case, verdict.findings
     found = orjson.loads(orjson.dumps(report(case, findings)))
     blamed = {
         rank

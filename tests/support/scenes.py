@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
-from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
@@ -47,7 +47,8 @@ def verdict(
     folder: Path, *, stall_s: float = 10, look: Look = nobody_knows
 ) -> tuple[Case, tuple[Finding, ...]]:
     """The case too. Of the states of the same journals the rules must say the same."""
-    found = diagnose(load([str(folder)]), stall_ns=round(stall_s * 1e9), look=look)
+    whole = verdict_on(load([str(folder)]), stall_ns=round(stall_s * 1e9), look=look)
+    found = (whole.case, whole.findings)
     again = _by_states(folder, stall_s, look, history=False)
     if any("made one more call" in f.summary for f in found[1]):
         # It takes the history to tell; without it nobody is blamed.

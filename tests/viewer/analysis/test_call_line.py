@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -12,6 +12,9 @@ from disttrace_viewer.analysis.operation import innermost, site
 from disttrace_viewer.trace.model import Frame
 from disttrace_viewer.wording.places import file_name
 from disttrace_viewer.wording.sentences import place
+
+if TYPE_CHECKING:
+    from disttrace_viewer.trace.model import Call
 
 PACKAGES = "/env/lib/python3.11/site-packages"
 DDP = Frame(f"{PACKAGES}/lightning/pytorch/strategies/ddp.py", 303, "barrier")
@@ -69,9 +72,9 @@ def test_calls_from_generated_code_are_compared_by_the_users_line() -> None:
         (Frame("<eval_with_key>.5", 12, "forward"), Frame("/src/train.py", 43, "step")),
         (MINE, Frame("<frozen runpy>", 88, "_run_code")),
     )
-    trace: Any = SimpleNamespace(
-        call=lambda n: SimpleNamespace(op="all_reduce", stack=n), stack=lambda n: stacks[n]
+    first, second, third, last = (
+        cast("Call", SimpleNamespace(op="all_reduce", stack=stack)) for stack in stacks
     )
-    assert site(trace, 0) == site(trace, 1) == ("all_reduce", MINE)
-    assert site(trace, 2) != site(trace, 1)
-    assert site(trace, 3) == ("all_reduce", 3)
+    assert site(first) == site(second) == ("all_reduce", MINE)
+    assert site(third) != site(second)
+    assert site(last) == ("all_reduce", stacks[3])

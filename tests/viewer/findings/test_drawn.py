@@ -15,9 +15,9 @@ import pytest
 
 from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
-from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.reader import load
@@ -122,8 +122,8 @@ def told(case: Case, found: Sequence[Finding]) -> list[tuple[object, ...]]:
 
 def by_table(folder: Path, look: Look) -> list[tuple[object, ...]]:
     """The verdict from a table of all operations, but for what needs the history."""
-    case, found = diagnose(align(load([str(folder)])), look=look)
-    return told(case, [finding for finding in found if finding.kind not in OF_HISTORY])
+    found = verdict_on(align(load([str(folder)])), look=look)
+    return told(found.case, [one for one in found.findings if one.kind not in OF_HISTORY])
 
 
 def by_states(folder: Path, look: Look, **ways: Any) -> list[tuple[object, ...]]:

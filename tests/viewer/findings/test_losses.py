@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.diagnosis.report import coverage
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.merge.jobs import closure, newest
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views.terminal.diagnosis import lines
@@ -243,7 +243,8 @@ def test_no_rank_is_blamed_for_being_absent_beside_an_orphan(tmp_path: Path) -> 
     trace = load(
         [str(tmp_path)], choose=lambda jobs: [j.id for j in closure(jobs, [newest(jobs).id])]
     )
-    case, findings = diagnose(trace, look=nobody_knows)
+    found = verdict_on(trace, look=nobody_knows)
+    case, findings = found.case, found.findings
     assert [(f.kind, f.absent_ranks, f.certainty) for f in findings] == [
         ("rendezvous_unreachable", (), "likely")
     ]

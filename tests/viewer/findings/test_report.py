@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 from disttrace.cli import main
 from disttrace_viewer.diagnosis.report import report
 from disttrace_viewer.findings.finding import KINDS
-from disttrace_viewer.findings.rules.history import RULES_OF_HISTORY
 from disttrace_viewer.findings.rules.table import RULES
+from disttrace_viewer.history.past import RULES as RULES_OF_HISTORY
 from disttrace_viewer.views.terminal.diagnosis import lines
 from support.journals import MS, training
 from support.scenes import PEER_GONE, all_gone, beat, fail, stand, steps, verdict

@@ -12,6 +12,7 @@ from disttrace.cli import main
 from disttrace_viewer.states import engines, folder, job, verdict
 from disttrace_viewer.states.engines import engine_of, here, local
 from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.views.terminal.diagnosis import lines
 from support.scenes import nobody_knows
 from support.splits import differing_by_workers, drawn, findings
 from support.states import dies, dies_once, hang
@@ -53,7 +54,7 @@ def test_a_batch_that_takes_every_worker_down_is_named(
     assert len(merged.unread) == 1
     judged = verdict(merged, look=nobody_knows)
     assert all(found.certainty == "likely" for found in judged.findings)
-    assert "was lost" in "\n".join(judged.lines())
+    assert "was lost" in "\n".join(lines(judged.case, judged.findings))
 
 
 def test_a_local_dask_cluster(tmp_path: Path) -> None:

@@ -44,7 +44,8 @@ def test_a_verdict_needs_no_polars(tmp_path: Path) -> None:
         "found = discover([sys.argv[1]], Problems())\n"
         "merged = merge(unpack(pack(reduce(files))) for files in found)\n"
         "judged = verdict(merged)\n"
-        "print('\\n'.join(judged.lines()))\n"
+        "from disttrace_viewer.views.terminal.diagnosis import lines\n"
+        "print('\\n'.join(lines(judged.case, judged.findings)))\n"
         "print(sorted(judged.to_dict()))"
     )
     told = python("-c", code, str(tmp_path)).check().stdout

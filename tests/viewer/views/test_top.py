@@ -21,28 +21,33 @@ from rich.cells import cell_len
 from disttrace.journal import proc
 from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.evidence import Evidence
+from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.liveness import look
-from disttrace_viewer.diagnosis.diagnose import evidence_of as evidence_in
-from disttrace_viewer.diagnosis.judge import judge
 from disttrace_viewer.diagnosis.positions import places
-from disttrace_viewer.load.growth import Grown, Growth
+from disttrace_viewer.history.verdict import verdict_on
+from disttrace_viewer.load.growth import Growth
 from disttrace_viewer.merge.reader import load
+from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.views.terminal.paint.top import Look, lines
 from disttrace_viewer.views.terminal.top import Snapshot, activity_of, snapshot_of
 from support.journals import MS, Journal, workers
 
 
-def evidence_of(folder: Path) -> Evidence:
+def verdict_of(folder: Path) -> Verdict:
     """The journals of a folder."""
-    trace = align(load([str(folder)]))
-    return evidence_in(trace)
+    return verdict_on(align(load([str(folder)])))
+
+
+def evidence_of(folder: Path) -> Evidence:
+    """What is said of them rests on this."""
+    return verdict_of(folder).case.evidence
 
 
 def snapshot(folder: Path) -> Snapshot:
     """What ``top`` would show of a folder."""
-    evidence = evidence_of(folder)
-    assert evidence.exchanges is not None
-    return snapshot_of(*judge(evidence), activity_of(evidence.exchanges))
+    exchanges = Exchanges(align(load([str(folder)])))
+    found = verdict_on(exchanges.trace, exchanges)
+    return snapshot_of(found.case, found.findings, activity_of(exchanges))
 
 
 def many(folder: Path, ranks: int, culprit: int) -> None:
@@ -145,9 +150,9 @@ def test_places_in_many_groups_of_one_kind_are_one(tmp_path: Path) -> None:
             if rank and (desc == "dp" or rank % 2):
                 journal.begin(journal.collective(group), t=31 * MS, q=1)
         journal.record(hb=60_030 * MS)
-    case, found = judge(evidence_of(tmp_path))
-    spots = places(case, found)
-    processes = case.evidence.trace.processes
+    found = verdict_of(tmp_path)
+    spots = places(found.case, found.findings)
+    processes = found.case.evidence.trace.processes
     found_ranks = [sorted(processes[p].rank or 0 for p in spot.processes) for spot in spots]
     # Nobody is to blame for certain: they may have taken the wrong group.
     assert found_ranks == [list(range(2, 24, 2)), [0], list(range(1, 24, 2))]
@@ -158,20 +163,19 @@ def test_growth_tells_heartbeats_from_news(tmp_path: Path) -> None:
     """A hung job writes heartbeats only: nothing is read again for them."""
     first, second = workers(tmp_path, 2)
     growth = Growth([str(tmp_path)])
-    assert growth.look().changed
-    assert growth.look() == Grown(changed=False)
+    assert growth.look()
+    assert not growth.look()
     first.record(hb=100 * MS)
     first.record(hb=200 * MS)
-    found = growth.look()
-    assert (found.changed, list(found.beats.values())) == (False, [200 * MS])
+    assert not growth.look()
     call = second.collective(second.world())
-    assert growth.look().changed  # definitions
-    assert not growth.look().changed
+    assert growth.look()  # definitions
+    assert not growth.look()
     second.begin(call, t=300 * MS, q=1)
-    assert growth.look().changed
+    assert growth.look()
     second.segment(400 * MS)
-    assert growth.look().changed
-    assert not growth.look().changed
+    assert growth.look()
+    assert not growth.look()
 
 
 def test_growth_waits_for_a_line_that_is_being_written(tmp_path: Path) -> None:
@@ -186,11 +190,11 @@ def test_growth_waits_for_a_line_that_is_being_written(tmp_path: Path) -> None:
         file.seek(whole)
         file.write(b'{"b":9,"t":1\0')
         file.flush()
-        assert not growth.look().changed
+        assert not growth.look()
         file.seek(whole)
         file.write(b'{"b":9,"t":12}\n')
         file.flush()
-        assert growth.look().changed
+        assert growth.look()
 
 
 def test_a_running_process_has_rates_and_a_place(tmp_path: Path) -> None:

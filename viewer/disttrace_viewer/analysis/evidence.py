@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.liveness import STOPPED, Look, Seen, look
@@ -31,9 +31,6 @@ from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.sample.sample import Course, Sample, Stream, stand_in
 from disttrace_viewer.trace.model import Frame, Location, Stack, StackSample, Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING
-
-if TYPE_CHECKING:
-    from disttrace_viewer.analysis.exchanges import Exchanges
 
 _UNKNOWN_ARGUMENTS: dict[str, Any] = dict.fromkeys(
     ("shapes", "dtypes", "bytes", "splits", "reduce_op", "root")
@@ -57,8 +54,6 @@ class Evidence:
     trace: Trace
     given: Sample
     """Operations as they were recorded; rules ask ``sample``."""
-    exchanges: Exchanges | None = None
-    """What is over as well, where a table of all operations was read."""
     stall_ns: int = STALL_NS
     look: Look = look
     partial: frozenset[int] = frozenset()
@@ -92,8 +87,6 @@ class Evidence:
         """All collectives of a process in a stream, or of one that made the same; None where they
         are not at hand.
         """
-        if self.exchanges is not None:
-            return self.exchanges.course(process, stream)
         found = self.sample.history.get((process, stream))
         hashed = self.sample.courses.get((process, stream))
         return self._history_by_hash.get((stream, hashed)) if found is None and hashed else found
@@ -128,8 +121,7 @@ class Evidence:
         call = None if course is None else next((c for n, c in course if n == seq), None)
         if call is None:
             return None
-        of = self.trace.call(call)
-        of = replace(of, signature=replace(of.signature, **_UNKNOWN_ARGUMENTS))
+        of = replace(call, signature=replace(call.signature, **_UNKNOWN_ARGUMENTS))
         over = stand_in(kept, seq)
         return replace(over, process=kept[-1].process, call=of)
 
@@ -556,7 +548,7 @@ class Evidence:
 
     def location(self, op: Op) -> Location | None:
         """The call site of an operation."""
-        where = frame(self.trace, op)
+        where = frame(op)
         if where is None:
             return None
         return Location(op.process, where.file, where.line, where.function, op.call.op)

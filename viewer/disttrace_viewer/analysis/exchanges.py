@@ -14,12 +14,14 @@ from functools import cached_property
 import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
-from disttrace_viewer.sample.sample import SETTERS, Course, Stream
+from disttrace_viewer.sample.sample import SETTERS, Stream
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Trace
 
 WAITERS = ("store.get", "store.wait", "store.multi_get", "store.queue_pop", "store.barrier")
 
+Numbers = list[tuple[int, int]]
+"""Sequence number and call (its row)."""
 _BIG = 1 << 32
 
 
@@ -192,15 +194,15 @@ class Exchanges:
             .collect()
         )
 
-    def course(self, process: int, stream: Stream) -> Course:
+    def course(self, process: int, stream: Stream) -> Numbers:
         """All collectives of a process in a stream, by sequence number."""
         return self._course(stream, pl.col("process") == process).get(process, [])
 
-    def courses(self, stream: Stream) -> dict[int, Course]:
+    def courses(self, stream: Stream) -> dict[int, Numbers]:
         """The same of every process."""
         return self._course(stream, pl.lit(True))
 
-    def _course(self, stream: Stream, wanted: pl.Expr) -> dict[int, Course]:
+    def _course(self, stream: Stream, wanted: pl.Expr) -> dict[int, Numbers]:
         group, backend = stream
         calls = self._calls("collective").filter(
             wanted & (pl.col("group") == group) & pl.col("backend").eq_missing(pl.lit(backend))
@@ -213,7 +215,7 @@ class Exchanges:
             .select("process", "seq", "call")
             .collect()
         )
-        found: dict[int, Course] = {}
+        found: dict[int, Numbers] = {}
         for (process,), of in rows.group_by("process", maintain_order=True):
             found[int(str(process))] = of.select("seq", "call").rows()
         return found

@@ -6,25 +6,18 @@ the next.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
 
 from disttrace_viewer.analysis.evidence import Evidence
-from disttrace_viewer.analysis.operation import Op, ops
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.trace.model import Call
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from disttrace_viewer.analysis.exchanges import Exchanges
 
 Members = Mapping[int, Op]
 """Operations of one collective by group rank."""
-
-PATTERNS = 50_000
-"""More different ways to be unlike than this are not looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +38,26 @@ class Difference:
     """A member's threads were in the group at one time: their order is chance, nobody is odd."""
 
 
-def differences(evidence: Evidence) -> Iterator[Difference]:
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A collective whose members may disagree."""
+
+    group: int
+    backend: str | None
+    seq: int
+    times: int
+    """How many collectives of the stream are unlike in this same way."""
+    members: Callable[[], dict[int, Op]]
+    raced: Callable[[Op], bool]
+    """Whether another thread of a member's process called into the same group meanwhile."""
+
+
+def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Difference]:
     """Per stream of collectives the first difference of each kind, up to the first that spoils
-    the rest: only a reduce op does not.
+    the rest: only a reduce op does not. ``past``: collectives that are over, where these are known.
     """
     done: set[Hashable] = set()
-    tables = evidence.exchanges
-    found_in = _known(evidence) if tables is None else _of_table(evidence, tables)
-    for exchange in (*found_in, *_raised(evidence)):
+    for exchange in itertools.chain(past, _known(evidence), _raised(evidence)):
         stream = (exchange.group, exchange.backend)
         if stream in done:
             continue
@@ -67,7 +72,7 @@ def differences(evidence: Evidence) -> Iterator[Difference]:
         elif (stream, kind) in done:
             continue
         done.add((stream, kind))
-        raced = any(_raced(evidence, op) for op in members.values())
+        raced = any(map(exchange.raced, members.values()))
         if raced:
             odd = frozenset()
         yield Difference(
@@ -83,40 +88,9 @@ def differences(evidence: Evidence) -> Iterator[Difference]:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    """A collective whose members may disagree."""
-
-    group: int
-    backend: str | None
-    seq: int
-    times: int
-    """How many exchanges of the stream are unlike in this same way."""
-    members: Callable[[], dict[int, Op]]
-
-
-def _of_table(evidence: Evidence, exchanges: Exchanges) -> Iterator[_Exchange]:
-    """The first of every way to be unlike, of all collectives of a trace."""
-    import polars as pl  # here, for states are diagnosed where there is none
-
-    table = exchanges.collectives.filter(~pl.col("alike"))
-    if not table.height:
-        return
-    for group, backend, seq, times, exchange in _patterns(exchanges, table).iter_rows():
-
-        def members(exchange: int = exchange) -> dict[int, Op]:
-            rows = exchanges.participants([exchange])
-            found: dict[int, Op] = {}
-            for rank, op in zip(rows["group_rank"].to_list(), ops(evidence.trace, rows)):
-                if rank is not None:
-                    found.setdefault(rank, op)
-            return found
-
-        yield _Exchange(group, backend, seq, times, members)
-
-
-def _known(evidence: Evidence) -> Iterator[_Exchange]:
+def _known(evidence: Evidence) -> Iterator[Joined]:
     """Collectives of which several members are known: those in flight, and the newest."""
+    raced = partial(_raced, evidence)
     for (group, backend), members in evidence.sample.streams.items():
         if group is None:
             continue
@@ -129,10 +103,10 @@ def _known(evidence: Evidence) -> Iterator[_Exchange]:
             if any(op.status != "ok" for op in found.values()):
                 found = {**evidence.exchange((group, backend), seq)}
             if len(found) > 1:
-                yield _Exchange(group, backend, seq, 1, found.copy)
+                yield Joined(group, backend, seq, 1, found.copy, raced)
 
 
-def _raised(evidence: Evidence) -> Iterator[_Exchange]:
+def _raised(evidence: Evidence) -> Iterator[Joined]:
     """Exchanges that raised in the calls of some: ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` compares
     the arguments of all members first, in the call. Its own sentence may name another operation.
     """
@@ -141,46 +115,17 @@ def _raised(evidence: Evidence) -> Iterator[_Exchange]:
         if op.call.group is not None and op.call.group_rank is not None and op.seq is not None:
             members = found.setdefault((op.call.group, op.call.backend, op.seq), {})
             members.setdefault(op.call.group_rank, op)
+    raced = partial(_raced, evidence)
     for (group, backend, seq), here in sorted(found.items(), key=lambda item: item[0][2]):
-        yield _Exchange(group, backend, seq, 1, lambda here=here: here)  # type: ignore[misc]
+        yield Joined(group, backend, seq, 1, here.copy, raced)
 
 
 def _raced(evidence: Evidence, op: Op) -> bool:
-    """Whether another thread of the process called into the same group meanwhile."""
-    if evidence.exchanges is None:
-        return _raced_in(evidence.sample.of_process[op.process], op)
-    import polars as pl
-
-    calls = (
-        evidence.trace.calls.lazy()
-        .with_row_index("call")
-        .filter(
-            (pl.col("process") == op.process)
-            & (pl.col("group") == op.call.group)
-            & pl.col("backend").eq_missing(pl.lit(op.call.backend))
-            & (pl.col("kind") == "collective")
-        )
-        .select("call", "async")
-    )
-    # An asynchronous call has left its thread once it is issued.
-    left = pl.when(pl.col("async").fill_null(False)).then("issued_ns").otherwise("end_ns")
+    """Whether another thread of the process called into the same group meanwhile, as far as its
+    operations are known.
+    """
     mine = op.issued_ns if op.call.asynchronous else op.end_ns
-    meanwhile = left.is_null() | (left > op.begin_ns)
-    if mine is not None:
-        meanwhile &= pl.col("begin_ns") < mine
-    others = (
-        evidence.trace.operations.lazy()
-        .filter((pl.col("process") == op.process) & (pl.col("thread") != op.thread))
-        .join(calls, on="call")
-        .filter(meanwhile)
-    )
-    return bool(others.head(1).collect().height)
-
-
-def _raced_in(kept: Iterable[Op], op: Op) -> bool:
-    """As ``_raced``, among the operations of a process that are known."""
-    mine = op.issued_ns if op.call.asynchronous else op.end_ns
-    for other in kept:
+    for other in evidence.sample.of_process[op.process]:
         call = other.call
         if (call.kind, call.group, call.backend) != ("collective", op.call.group, op.call.backend):
             continue
@@ -190,29 +135,6 @@ def _raced_in(kept: Iterable[Op], op: Op) -> bool:
         if mine is None or other.begin_ns < mine:
             return True
     return False
-
-
-def _patterns(exchanges: Exchanges, table: pl.DataFrame) -> pl.DataFrame:
-    """The first exchange of every way to be unlike: group, backend, seq, times, exchange."""
-    import polars as pl
-
-    signatures = exchanges.trace.calls.lazy().with_row_index("call").select("call", "signature")
-    return (
-        exchanges.participants(table["exchange"])
-        .lazy()
-        .join(signatures, on="call")
-        .sort("exchange", "group_rank")
-        .group_by("exchange", maintain_order=True)
-        .agg(pl.struct("group_rank", "signature").hash().implode().hash().first().alias("like"))
-        .join(table.lazy().select("exchange", "group", "backend", "seq"), on="exchange")
-        .sort("group", "backend", "seq")
-        .group_by("group", "backend", "like", maintain_order=True)
-        .agg(pl.col("seq").first(), pl.len().alias("times"), pl.col("exchange").first())
-        .select("group", "backend", "seq", "times", "exchange")
-        .sort("group", "backend", "seq")
-        .head(PATTERNS)
-        .collect()
-    )
 
 
 def judge(members: Members, size: int) -> tuple[str, frozenset[int], Mapping[int, str]] | None:

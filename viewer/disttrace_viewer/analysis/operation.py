@@ -9,12 +9,12 @@ from disttrace.journal.code_files import (
     is_library,
     is_program,
 )
-from disttrace_viewer.trace.model import Frame, Stack, Trace
+from disttrace_viewer.trace.model import Call, Frame, Stack
 from disttrace_viewer.trace.operation import Op, ops
 
 __all__ = ["Op", "frame", "innermost", "is_library", "ops"]
 
-Site = tuple[str, int | Frame | None]
+Site = tuple[str, Stack | Frame | None]
 """Operation and stack of a call, or the user's line: what makes two calls the same one."""
 
 
@@ -48,21 +48,18 @@ def _is_package(file: str) -> bool:
     return inside_package is not None and not inside_package.startswith(_CARRIERS)
 
 
-def frame(trace: Trace, op: Op) -> Frame | None:
+def frame(op: Op) -> Frame | None:
     """The user's line that called; None where Python had no frame."""
-    return innermost(trace.stack(op.call.index))
+    return innermost(op.call.stack)
 
 
-def site(trace: Trace, call: int) -> Site:
+def site(call: Call) -> Site:
     """Where a call was made. Each rank generates code of its own, under names and lines of its own:
     what called from there is compared by the user's line.
     """
-    value = trace.call(call)
-    if is_of_generated(trace, call):
-        return value.op, innermost(trace.stack(call))
-    return value.op, value.stack
+    return call.op, innermost(call.stack) if is_of_generated(call) else call.stack
 
 
-def is_of_generated(trace: Trace, call: int) -> bool:
+def is_of_generated(call: Call) -> bool:
     """Whether code that was made while the program ran called, or handed the call on."""
-    return any(is_generated(one.file) for one in trace.stack(call) if one.file[:8] != "<frozen ")
+    return any(is_generated(one.file) for one in call.stack if one.file[:8] != "<frozen ")

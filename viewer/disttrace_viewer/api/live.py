@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -17,10 +16,11 @@ from disttrace_viewer.api.keyboard import Ended, Keyboard
 from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.api.report import stall_ns
 from disttrace_viewer.api.trace import Trace
-from disttrace_viewer.diagnosis.diagnose import diagnose
+from disttrace_viewer.history.verdict import looking_back, verdict_on
 from disttrace_viewer.load.growth import Growth
-from disttrace_viewer.merge.choice import folders
-from disttrace_viewer.merge.clock import to_unix
+from disttrace_viewer.merge.choice import chooser, folders
+from disttrace_viewer.states.job import judged
+from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
@@ -54,8 +54,8 @@ def snapshot(trace: Trace, *, stall_s: float | None = None) -> dict[str, Any]:
 
 def _snapshot(trace: model.Trace, stall_s: float | None) -> Snapshot:
     exchanges = Exchanges(trace)
-    case, found = diagnose(trace, exchanges, stall_ns=stall_ns(stall_s))
-    return snapshot_of(case, found, activity_of(exchanges))
+    found = verdict_on(trace, exchanges, stall_ns=stall_ns(stall_s))
+    return snapshot_of(found.case, found.findings, activity_of(exchanges))
 
 
 def follow(
@@ -118,7 +118,6 @@ class _Following(threading.Thread):
         self._growth = Growth(folders(path))
         self._grown = False
         self._due = 0.0
-        self._trace: model.Trace | None = None
         self._exchanges: Exchanges | None = None
         self._activity = Activity()
 
@@ -139,40 +138,29 @@ class _Following(threading.Thread):
             self.leave.wait(max(self._interval_s - spent, REST * spent, _TICK_S / 2))
 
     def _take(self) -> _Picture:
-        grown = self._growth.look()
-        self._grown |= grown.changed
+        self._grown |= self._growth.look()
         now = time.monotonic()
-        if self._trace is None or (self._grown and now >= self._due):
+        if self._exchanges is None or (self._grown and now >= self._due):
             # What is written from now on is found by the next look.
             self._grown = False
-            self._trace = None
-            trace = read(self._path, self._job, self._progress)
-            self._exchanges = Exchanges(trace)
+            self._exchanges = None
+            self._exchanges = Exchanges(read(self._path, self._job, self._progress))
             self._activity = activity_of(self._exchanges)
-            self._trace = trace
             self._due = time.monotonic() + REST * (time.monotonic() - now)
-        elif grown.beats:
-            self._trace = _with_beats(self._trace, grown.beats)
-        case, found = diagnose(self._trace, self._exchanges, stall_ns=self._stall_ns)
-        values = snapshot_of(case, found, self._activity)
-        return _Picture(time.monotonic(), values, tuple(report_lines(case, found)))
+        found = self._judged(self._exchanges)
+        values = snapshot_of(found.case, found.findings, self._activity)
+        lines_of = report_lines(found.case, found.findings)
+        return _Picture(time.monotonic(), values, tuple(lines_of))
+
+    def _judged(self, exchanges: Exchanges) -> Verdict:
+        """By the ends of journals as they are now; what is over as it was last read."""
+        where = folders(self._path)
+        found = judged(where, choose=chooser(self._job), stall_ns=self._stall_ns)
+        return looking_back(found, exchanges) or found
 
     def _progress(self, done: int, total: int) -> None:
         if self.leave.is_set():
             raise _Left
-
-
-def _with_beats(trace: model.Trace, beats: Mapping[str, int]) -> model.Trace:
-    """The trace with newer signs of life, by the journal's name."""
-    newest = {base.rpartition("-")[2]: t for base, t in beats.items()}
-    processes = []
-    for process in trace.processes:
-        name = next((name for name in (process.id, process.id[:8]) if name in newest), None)
-        if name is not None:
-            t = to_unix(trace.clocks[process.clock], process.t0 + newest[name])
-            process = replace(process, last_ns=max(process.last_ns, t), heartbeat_ns=t)
-        processes.append(process)
-    return trace.replace(processes=tuple(processes))
 
 
 class _Screen:

@@ -7,10 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from disttrace_viewer.analysis.clock_alignment import align
-from disttrace_viewer.api.report import Report, stall_ns
-from disttrace_viewer.api.report import jobs_of as ids_of
-from disttrace_viewer.diagnosis.diagnose import diagnose
-from disttrace_viewer.load.said import said
+from disttrace_viewer.api.report import Report, report_of, stall_ns
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.merge.choice import chooser, folders, nothing
 from disttrace_viewer.merge.reader import load as load_model
 from disttrace_viewer.merge.survey import survey
@@ -60,9 +58,6 @@ def read(path: Paths, job: str | None, progress: Progress | None = None) -> mode
     return align(trace)
 
 
-def report_of(trace: model.Trace, stall_s: float | None = None) -> Report:
+def report_on(trace: model.Trace, stall_s: float | None = None) -> Report:
     """The report on a trace, with what its job said itself."""
-    case, found = diagnose(trace, stall_ns=stall_ns(stall_s))
-    paths = {path for one in trace.processes for path in one.paths}
-    case.said = said({os.path.dirname(path) for path in paths}, ids_of(trace))
-    return Report(case, found)
+    return report_of(verdict_on(trace, stall_ns=stall_ns(stall_s)))

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from disttrace_viewer.analysis.evidence import STALL_NS
 from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis import settled as reread
+from disttrace_viewer.load.said import said
 from disttrace_viewer.trace import model
 
 if TYPE_CHECKING:
     from disttrace_viewer.findings import finding as findings
     from disttrace_viewer.findings.case import Case
+    from disttrace_viewer.states.verdict import Verdict
 
 _WHOLE = 100_000
 """Columns that no line of a report fills."""
@@ -183,9 +185,12 @@ class Report:
         return f"<pre style='white-space: pre-wrap'>{html.escape(str(self))}</pre>"
 
 
-def jobs_of(trace: model.Trace) -> set[str]:
-    """The ids of jobs as its processes bear them."""
-    return {one.job for one in trace.processes} | {job.id for job in trace.jobs}
+def report_of(found: Verdict) -> Report:
+    """The report on a verdict, with what its job said itself."""
+    case, trace = found.case, found.case.evidence.trace
+    jobs = {one.job for one in trace.processes} | {job.id for job in trace.jobs}
+    case.said = said({os.path.dirname(base) for base in found.bases}, jobs)
+    return Report(case, found.findings)
 
 
 def settled(read: Callable[[], Report]) -> Report:

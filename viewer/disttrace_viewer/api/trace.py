@@ -13,8 +13,7 @@ import polars as pl
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.api.exports import export, pieces
-from disttrace_viewer.api.reading import Paths, Progress, read
-from disttrace_viewer.api.reading import report_of as judged
+from disttrace_viewer.api.reading import Paths, Progress, read, report_on
 from disttrace_viewer.api.report import Finding, Report
 from disttrace_viewer.api.statistics import Stats
 from disttrace_viewer.trace import model
@@ -114,7 +113,7 @@ class Trace:
         many seconds on.
         """
         if stall_s is not None:
-            return judged(self.model, stall_s)
+            return report_on(self.model, stall_s)
         return self._report
 
     def stats(self, *, from_: str | None = None, to: str | None = None) -> Stats:
@@ -204,7 +203,7 @@ class Trace:
 
     @cached_property
     def _report(self) -> Report:
-        return judged(self.model)
+        return report_on(self.model)
 
     def __repr__(self) -> str:
         counts = f"{len(self.model.processes)} processes, {self.model.operations.height:,}"

@@ -7,15 +7,11 @@ arguments that differed in a call that returned) takes a table of all operations
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from disttrace_viewer.api.report import Report, jobs_of, settled, stall_ns
-from disttrace_viewer.findings.finding import ERROR, Finding
+from disttrace_viewer.api.report import Report, report_of, settled, stall_ns
 from disttrace_viewer.load.files import is_remote
-from disttrace_viewer.load.said import said
 from disttrace_viewer.merge.choice import chooser, folders
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import engine_of
@@ -25,7 +21,6 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 """Called with journals done so far, and of how many."""
-OF_HISTORY = ("straggler", "late_sender", "unwaited_work")
 
 
 def diagnose(
@@ -64,51 +59,18 @@ def _read(
         engine=engine_of(engine),
         progress=progress,
     )
-    report = Report(found.case, found.findings)
-    bases = {os.path.dirname(base) for base in found.bases}
-    report.case.said = said(bases, jobs_of(report.case.evidence.trace))
     # Reading these as a whole would move them all.
     apart = engine is not None or any(map(is_remote, where)) or any(map(folder.holds_states, where))
     if apart or importlib.util.find_spec("polars") is None:
-        return report
-    if not report.healthy and not job.fits_a_table(where):
-        return report
-    from disttrace_viewer.api.reading import read, report_of
+        return report_of(found)
+    if not found.healthy and not job.fits_a_table(where):
+        return report_of(found)
+    from disttrace_viewer.analysis.exchanges import Exchanges
+    from disttrace_viewer.api.reading import read
+    from disttrace_viewer.history.verdict import looking_back, verdict_on
 
-    return _with_history(report, report_of(read(path, wanted), stall_s))
-
-
-def _with_history(report: Report, whole: Report) -> Report:
-    """The report with what only the whole history tells; that by the history where it knows of an
-    error in what is over, which may be the cause of all others.
-    """
-    told = {(found.kind, found.group, found.seq) for found in report.found}
-    more = [
-        found
-        for found in whole.found
-        if found.kind in OF_HISTORY
-        or (_is_seen(found) and (found.kind, found.group, found.seq) not in told)
-    ]
-    if report.healthy or any(found.severity == ERROR for found in more):
-        return whole
-    index = report.case.evidence.trace.by_id
-    place = [index[p.id].index for p in whole.case.evidence.trace.processes if p.id in index]
-    if len(place) < len(whole.case.evidence.trace.processes):
-        return whole  # a process came in between
-    report.found = (*report.found, *(_renumbered(found, place) for found in more))
-    report.case.history = True
-    return report
-
-
-def _is_seen(found: Finding) -> bool:
-    """Whether it may be about what is over as well."""
-    return found.kind.endswith("_mismatch") or found.kind == "divergence"
-
-
-def _renumbered(found: Finding, place: list[int]) -> Finding:
-    return replace(
-        found,
-        culprits=tuple(place[p] for p in found.culprits),
-        waiting=tuple(place[p] for p in found.waiting),
-        locations=tuple(replace(one, process=place[one.process]) for one in found.locations),
-    )
+    exchanges = Exchanges(read(path, wanted))
+    whole = looking_back(found, exchanges)
+    if whole is None:  # a process came in between
+        whole = verdict_on(exchanges.trace, exchanges, stall_ns=stall_ns(stall_s))
+    return report_of(whole)

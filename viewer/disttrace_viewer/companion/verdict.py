@@ -71,6 +71,7 @@ from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.model import Process
+from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.wording import quantities, sentences
 
 READY, MUTE, FAREWELL = b"ready", b"mute", b"farewell"
@@ -383,7 +384,7 @@ class Judge:
             or sorted([f.kind, sorted(trace.processes[i].id for i in f.waiting)] for f in notes),
             "going_on": f"{quantities.number(len(trace.processes), 'process', 'processes')}"
             " of the job communicate again.",
-            "text": "\n".join(judgement.lines()) + "\n",
+            "text": "\n".join(report_lines(case, judgement.findings)) + "\n",
             "voices": voices(case, elsewhere, anywhere=anywhere or bool(unknown) or joined),
             "aborting": [
                 {**identity(p), "journal": definitions_name(p.paths[0])}

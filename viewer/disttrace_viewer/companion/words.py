@@ -45,7 +45,7 @@ def who_waits(case: Case, unknown: Sequence[int]) -> list[Finding]:
     first = old[0]
     alike = [w for w in old if w.op.call.op == first.op.call.op and w.op.seq == first.op.seq]
     who = sorted({w.process for w in alike})
-    where = frame(trace, first.op)
+    where = frame(first.op)
     at = "" if where is None else f" at {sentences.is_at(where)}"
     group = None if first.op.call.group is None else trace.groups[first.op.call.group]
     members = None if group is None else group.ranks

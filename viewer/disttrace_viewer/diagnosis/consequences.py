@@ -60,7 +60,7 @@ def _sentences(
         if wait.process in finding.waiting and not finding.culprits:
             continue
         over = wait.op.error is not None or evidence.ends[wait.process].over
-        what = f"{sentences.operation(trace, wait.op)}{sentences.aside(frame(trace, wait.op))}"
+        what = f"{sentences.operation(trace, wait.op)}{sentences.aside(frame(wait.op))}"
         waits.setdefault((over, what), []).append(wait.process)
     told = [
         f"{_who(case, who)} {'waited' if over else 'wait' if len(who) > 1 else 'waits'} in {what}."

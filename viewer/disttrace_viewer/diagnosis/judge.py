@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.diagnosis import consequences, doubt
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.past import NOTHING, Past
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.getting_on import eased
 from disttrace_viewer.findings.rules.table import RULES
 
 
-def judge(evidence: Evidence) -> tuple[Case, tuple[Finding, ...]]:
+def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding, ...]]:
     """The case and its findings, errors first; each carries its consequences as sentences.
 
     Where journals are lost, findings that these might contradict are left out, and
     ``Case.incomplete`` says what is missing.
     """
-    case = Case(evidence, history=evidence.exchanges is not None)
-    for rule in RULES:
+    case = Case(evidence, past=past)
+    for rule in (*RULES, *past.rules):
         for finding in rule(case):
             case.add(eased(case, finding))
-    for finding in _of_history(case):
-        case.add(eased(case, finding))
     case.findings = [traced_back(case, finding) for finding in case.findings]
     findings, case.incomplete = doubt.judged(case, consequences.fold(case))
     return case, findings
-
-
-def _of_history(case: Case) -> Iterator[Finding]:
-    """What is over, where there is a table of it."""
-    exchanges = case.evidence.exchanges
-    if exchanges is None:
-        return
-    from disttrace_viewer.findings.rules.history import RULES_OF_HISTORY  # needs Polars
-
-    for rule in RULES_OF_HISTORY:
-        yield from rule(case, exchanges)

@@ -153,7 +153,7 @@ def _doing(case: Case, index: int) -> _Doing:
     waits = case.of_process.get(index)
     op = waits[0].op if waits else _fresh(case, index)
     if op is not None:
-        where = frame(trace, op)
+        where = frame(op)
         at = "" if where is None else sentences.is_at(where)
         return _Doing(_named(trace, "in", op), at, evidence.age_ns(op), op, _brief(trace, "in", op))
     end = evidence.ends[index]
@@ -172,7 +172,7 @@ def _doing(case: Case, index: int) -> _Doing:
     if last is None:
         return _Doing("no operation yet")
     done = "in" if last.pending else "last"
-    at = sentences.line(trace, last)
+    at = sentences.line(last)
     return _Doing(_named(trace, done, last), at, briefly=_brief(trace, done, last))
 
 

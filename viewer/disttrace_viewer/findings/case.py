@@ -24,7 +24,9 @@ from disttrace_viewer.analysis.rendezvous import RendezvousIndex
 from disttrace_viewer.analysis.store_keys import ASKED_NS, Setters
 from disttrace_viewer.analysis.wait_graph import Wait, waits
 from disttrace_viewer.findings.finding import ERROR, Finding
+from disttrace_viewer.findings.past import NOTHING, Past
 from disttrace_viewer.findings.witnesses import Witnesses
+from disttrace_viewer.sample.sample import Course, Stream
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
@@ -47,8 +49,12 @@ class Case:
 
     said: tuple[Mapping[str, Any], ...] = ()
     """What the job said itself, oldest first."""
-    history: bool = False
-    """Whether all that is over was looked at as well."""
+    past: Past = NOTHING
+    """What is over, where that was read as well."""
+
+    def course(self, process: int, stream: Stream) -> Course | None:
+        """All collectives of a process in a stream; None where they are not at hand."""
+        return self.evidence.course(process, stream) or self.past.course(process, stream)
 
     @cached_property
     def rendezvous(self) -> RendezvousIndex:
@@ -73,7 +79,7 @@ class Case:
     @cached_property
     def shifts(self) -> of_groups.Shifts:
         """By stream of collectives where its members are out of step."""
-        return of_groups.shifts(self.evidence)
+        return of_groups.shifts(self.evidence, self.past.courses())
 
     @cached_property
     def witnesses(self) -> Witnesses:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import orjson
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.discover import Files, discover
@@ -19,16 +16,6 @@ _LITTLE = 4 << 10
 _BEAT = b'{"%s":' % fmt.HEARTBEAT.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class Grown:
-    """``changed``: something else than heartbeats; ``beats``: the newest per journal's path and
-    name, on the clock of its process.
-    """
-
-    changed: bool
-    beats: dict[str, int] = field(default_factory=dict)
-
-
 class Growth:
     """The journals below some folders, and how much of each was looked at."""
 
@@ -37,20 +24,19 @@ class Growth:
         self._seen: dict[str, int] = {}
         """By file: the size of definitions, and of a segment the end of its last whole line."""
 
-    def look(self) -> Grown:
-        """What is new. The first look finds everything changed, and so does a file that is new or
-        gone. Nothing is raised: what cannot be read has not grown.
+    def look(self) -> bool:
+        """Whether anything but heartbeats is new. At the first look everything is, and so it is
+        where a file is new or gone. Nothing is raised: what cannot be read has not grown.
         """
         found = discover(self._paths, Problems())
         files = {path for one in found for path in one.paths}
         changed = not files >= self._seen.keys()
         self._seen = {path: end for path, end in self._seen.items() if path in files}
-        beats: dict[str, int] = {}
         for one in found:
-            changed |= self._look(one, beats)
-        return Grown(changed, beats)
+            changed |= self._look(one)
+        return changed
 
-    def _look(self, one: Files, beats: dict[str, int]) -> bool:
+    def _look(self, one: Files) -> bool:
         changed = False
         if one.definitions is not None:
             try:
@@ -69,12 +55,12 @@ class Growth:
                 changed |= self._seen.setdefault(path, -1) != -1
                 continue
             try:
-                changed |= self._segment(path, fd, one.base, beats)
+                changed |= self._segment(path, fd)
             finally:
                 os.close(fd)
         return changed
 
-    def _segment(self, path: str, fd: int, base: str, beats: dict[str, int]) -> bool:
+    def _segment(self, path: str, fd: int) -> bool:
         size = os.fstat(fd).st_size
         known = self._seen.get(path, -1)
         if known < 0 or size < known or size - known > _END:
@@ -91,12 +77,4 @@ class Growth:
         whole = data[: data.find(b"\0")] if b"\0" in data else data
         whole = whole[: whole.rfind(b"\n") + 1]
         self._seen[path] = known + len(whole)
-        lines = whole.splitlines()
-        for line in lines:
-            if not line.startswith(_BEAT):
-                return True
-            try:
-                beats[base] = int(orjson.loads(line)[fmt.HEARTBEAT])
-            except (ValueError, TypeError, KeyError):
-                return True
-        return False
+        return not all(line.startswith(_BEAT) for line in whole.splitlines())

@@ -50,6 +50,14 @@ def read(path: str, problems: Problems, most: int = files.MOST_BYTES) -> Text:
     return clean(path, data, problems)
 
 
+def segment(path: str, problems: Problems) -> Text:
+    """The lines of a segment, which has at least one when nothing is lost of it."""
+    found = read(path, problems)
+    if not found.data and not problems.about(path):
+        problems.add(path, "empty", "is empty: nothing was written to it, or all of it is lost.")
+    return found
+
+
 def clean(path: str, data: bytes, problems: Problems) -> Text:
     """As ``read``, from bytes."""
     if data.startswith(b"\x1f\x8b"):

@@ -196,7 +196,7 @@ class _Reading:
 
             for files in _grouped(self._files):
                 for file in files:
-                    found = self._text(self._files[file][1])
+                    found = text.segment(self._files[file][1], self.survey.problems)
                     pending.append((file, found))
                     done += len(found.data)
                     waiting += len(found.data)
@@ -212,15 +212,6 @@ class _Reading:
             if batch:
                 yield [future.result() for future in batch]
         self.progress(total, total)
-
-    def _text(self, path: str) -> text.Text:
-        problems = self.survey.problems
-        found = text.read(path, problems)
-        if not found.data and not problems.about(path):
-            problems.add(
-                path, "empty", "is empty: nothing was written to it, or all of it is lost."
-            )
-        return found
 
     def _take_signs(self, chunk: segments.Chunk) -> None:
         for file, signs in chunk.signs.items():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from disttrace.journal.format import DEFS_SUFFIX
 from disttrace_viewer.analysis.process_ends import End
-from disttrace_viewer.diagnosis.diagnose import evidence_of
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.otlp.build.pipeline import Pipeline
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
@@ -80,7 +80,8 @@ _NEVER = 1 << 62
 def _feed(pipeline: Pipeline, trace: Trace) -> Iterator[None]:
     """Journal by journal; control comes back after each, and every so many spans."""
     found: dict[str, End] = {}
-    for process, end in zip(trace.processes, evidence_of(trace).ends, strict=True):
+    ends = verdict_on(trace).case.evidence.ends
+    for process, end in zip(trace.processes, ends, strict=True):
         for path in process.paths:
             if path.endswith(DEFS_SUFFIX):
                 directory, name = os.path.split(path)

@@ -2,8 +2,7 @@
 
 Rules about hangs ask for no table of all operations: what is not over, the newest of each thread
 and each stream, what failed, what constructs stores and groups, and the keys of stores are enough.
-A sample is drawn from a table where one was read (``of_table``), and comes with the states of
-processes where only these were.
+A sample comes with the states of processes.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from disttrace.journal.format import ON_DEVICE
+from disttrace_viewer.trace.model import Call
 from disttrace_viewer.trace.operation import Op
 
 Stream = tuple[int | None, str | None]
 """Group and backend: what numbers collectives."""
-Course = Sequence[tuple[int, int]]
+Course = Sequence[tuple[int, Call]]
 """Sequence number and call of every collective of a process in a stream, by number."""
 MessageStream = tuple[int | None, int | None, int | None, int | None]
 """Group, source, destination (group ranks) and tag (None where the backend ignores it)."""
@@ -54,10 +54,10 @@ class Sample:
     """Sequence numbers that collectives would have taken which raised in their call."""
     courses: Mapping[tuple[int, Stream], tuple[int, int, int]] = field(default_factory=dict)
     """By process and stream the newest number, and a hash of the call sites of all collectives up
-    to it and up to the one before; only with states.
+    to it and up to the one before.
     """
     history: Mapping[tuple[int, Stream], Course] = field(default_factory=dict)
-    """All collectives by process and stream; only with states of which that was asked."""
+    """All collectives by process and stream, where that was asked."""
     queues: Mapping[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     """Pushes and finished pops by process, store and key without prefixes."""
     alike: bool = False

@@ -11,7 +11,9 @@ import itertools
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import overload
+from typing import Generic, TypeVar, overload
+
+T = TypeVar("T")
 
 MOST_PACKED = 16 << 10
 """Bytes of one stream; of calls that follow no pattern nothing is told."""
@@ -57,10 +59,10 @@ def packed(calls: array[int]) -> str | None:
     return base64.b85encode(data).decode() if len(data) <= MOST_PACKED else None
 
 
-class History(Sequence[tuple[int, int]]):
+class History(Sequence[tuple[int, T]], Generic[T]):
     """Sequence numbers and calls of ``packed``, kept as that: few are ever looked at."""
 
-    def __init__(self, text: str, calls: Mapping[int, int]) -> None:
+    def __init__(self, text: str, calls: Mapping[int, T]) -> None:
         """``calls``: what stands for each call. Raises ValueError for what is no history."""
         self._text = text
         self._calls = calls
@@ -81,17 +83,17 @@ class History(Sequence[tuple[int, int]]):
     def __len__(self) -> int:
         return self._length
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
+    def __iter__(self) -> Iterator[tuple[int, T]]:
         calls = self._calls
         return ((number, calls[call]) for number, call in enumerate(self._unpacked(), 1))
 
     @overload
-    def __getitem__(self, place: int) -> tuple[int, int]: ...
+    def __getitem__(self, place: int) -> tuple[int, T]: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[tuple[int, int]]: ...
+    def __getitem__(self, place: slice) -> list[tuple[int, T]]: ...
 
-    def __getitem__(self, place: int | slice) -> tuple[int, int] | list[tuple[int, int]]:
+    def __getitem__(self, place: int | slice) -> tuple[int, T] | list[tuple[int, T]]:
         return list(self)[place]
 
 

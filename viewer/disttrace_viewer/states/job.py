@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from disttrace_viewer.analysis.evidence import STALL_NS, Evidence
 from disttrace_viewer.analysis.liveness import Look, look
@@ -16,7 +16,7 @@ from disttrace_viewer.sample.sample import Stream
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import Engine, here
 from disttrace_viewer.states.history import courses_differ
-from disttrace_viewer.states.merged import Merged, jobs_of, merge
+from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict, verdict
@@ -45,7 +45,8 @@ def fits_a_table(paths: Sequence[str]) -> bool:
 def judged(
     paths: Sequence[str | Files],
     *,
-    choose: Choose,
+    choose: Choose | None = None,
+    only: Collection[str] | None = None,
     stall_ns: int = STALL_NS,
     engine: Engine = here,
     progress: folder.Progress | None = None,
@@ -54,7 +55,8 @@ def judged(
     fetch: Fetch | None = None,
     look: Look = look,
 ) -> Verdict:
-    """The verdict on the job that ``choose`` picks, from journals or from files of states.
+    """The verdict on the jobs that ``choose`` picks, or on the processes of which ``only`` has the
+    ids, from journals or from files of states.
 
     ``local`` are the states of the journals, where they were reduced already; ``others`` are of
     processes whose journals lie elsewhere, and ``fetch`` has some of these read in full; ``look``
@@ -71,8 +73,10 @@ def judged(
         problems = Problems()
         discover(paths, problems)
         raise nothing(names, problems.found())
-    jobs = choose(jobs_of(merged))
-    found = verdict(merged, jobs=jobs, stall_ns=stall_ns, look=look)
+    if choose is not None:
+        jobs = {*choose(merged.survey.jobs)}
+        only = {p.id for p in merged.survey.processes if p.job in jobs}
+    found = verdict(merged, only=only, stall_ns=stall_ns, look=look)
     suspects = () if stored else suspects_of(found, merged)
     if suspects:
         del found  # of a large job it holds most of the memory, and another one is to come
@@ -81,7 +85,7 @@ def judged(
         merged = in_full(merged, here, paths, engine) if here else merged
         there = [one for one in suspects if one in elsewhere][:MOST_COMPARED]
         merged = merge([merged, *fetch(there)]) if there and fetch is not None else merged
-        found = verdict(merged, jobs=jobs, stall_ns=stall_ns, look=look)
+        found = verdict(merged, only=only, stall_ns=stall_ns, look=look)
     return found
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -94,18 +94,15 @@ def merge(states: Iterable[State | Merged]) -> Merged:
     return Merged(most, names)
 
 
-def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trace, Sample]:
+def trace_of(merged: Merged, *, only: Collection[str] | None = None) -> tuple[Trace, Sample]:
     """The trace of merged states, without tables, and the sample that takes their place.
 
-    ``jobs`` are ids of those to keep (default: all).
+    ``only``: ids of the processes to keep (default: all).
     """
     whole = found = merged.survey
     alike = whole.alike
-    if jobs is not None:
-        chosen = set(jobs)
-        kept = {p.id for p in whole.processes if p.job in chosen}
-        if len(kept) < len(whole.processes):
-            found = survey(merged.states, kept)
+    if only is not None and any(p.id not in only for p in whole.processes):
+        found = survey(merged.states, only)
     problems = Problems()
     problems.extend(found.problems)
     for sentence in merged.unread:
@@ -125,7 +122,7 @@ def trace_of(merged: Merged, *, jobs: Iterable[str] | None = None) -> tuple[Trac
         ),
         other_jobs=tuple(replace(j, processes=()) for j in whole.jobs if j.id not in here),
         clocks=found.clocks,
-        stacks=tuple(building.stacks),
+        stacks=(),
         errors=tuple(building.errors),
         keys=tuple(building.keys),
         problems=problems.found(),
@@ -181,7 +178,8 @@ class _Building:
     stores: list[Store] = field(default_factory=list)
     ids: list[str] = field(default_factory=list)
     """Of groups."""
-    stacks: dict[Stack, int] = field(default_factory=dict)
+    stacks: dict[Stack, Stack] = field(default_factory=dict)
+    """One object for equal ones."""
     errors: dict[str, int] = field(default_factory=dict)
     keys: dict[Key, int] = field(default_factory=dict)
     ops: dict[int, list[Op]] = field(default_factory=dict)
@@ -198,8 +196,8 @@ class _Building:
     """By process whose word is taken for a group: its own number of it, and the group."""
     _alike: Recent[int, _Alike] = field(default_factory=Recent)
     """By the identity of a record, which states of a batch share."""
-    _stacks_alike: Recent[int, tuple[list[Any], int | None]] = field(default_factory=Recent)
-    """By the identity of frames these, kept since it stands for them, and the index of a stack."""
+    _stacks_alike: Recent[int, tuple[list[Any], Stack]] = field(default_factory=Recent)
+    """By the identity of frames these, kept since it stands for them, and their stack."""
     _prefixes: dict[tuple[str | None, ...], tuple[str | None, ...]] = field(default_factory=dict)
 
     def read(self) -> None:
@@ -300,8 +298,9 @@ class _Building:
         for number, backend, text in state.get("history", ()):
             group = self.survey.group_index.get((index, number))
             if group is not None and text is not None:
+                of = {n: self.calls[call] for n, call in calls.items()}
                 with suppress(ValueError):  # of whoever sent it; it is not compared then
-                    self.history[index, (group, backend)] = History(text, calls)
+                    self.history[index, (group, backend)] = History(text, of)
         for store, key, pushed, popped in state["queues"]:
             own = self._store(index, journal, store)
             if own is not None:
@@ -372,16 +371,16 @@ class _Building:
             self.stores.append(replace(one, prefix=prefix))
         return found
 
-    def _stack(self, journal: Journal, number: int | None) -> int | None:
+    def _stack(self, journal: Journal, number: int | None) -> Stack:
         record = journal.definitions.get("stack", number)
         if record is None:
-            return None
+            return ()
         frames = record["frames"]
         alike = self._stacks_alike.get(id(frames))
         if alike is None:
             stack = stack_of(journal, number)
-            index = self.stacks.setdefault(stack, len(self.stacks)) if stack else None
-            alike = self._stacks_alike.put(id(frames), (frames, index))
+            stack = self.stacks.setdefault(stack, stack)
+            alike = self._stacks_alike.put(id(frames), (frames, stack))
         return alike[1]
 
 

@@ -67,7 +67,7 @@ def reduce(files: Files, *, window: int | None = None, history: bool = False) ->
 
 
 def _whole(path: str, problems: Problems) -> Iterator[bytes]:
-    data = texts.read(path, problems).data
+    data = texts.segment(path, problems).data
     start = 0
     while start < len(data):
         end = data.find(b"\n", min(start + CHUNK, len(data) - 1)) + 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from disttrace_viewer.diagnosis.judge import judge
 from disttrace_viewer.diagnosis.report import healthy, report
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.findings.past import Past
 from disttrace_viewer.states.merged import Merged, trace_of
 
 
@@ -29,39 +30,34 @@ class Verdict:
         """Whether there is neither an error nor a warning."""
         return healthy(self.findings)
 
-    def __str__(self) -> str:
-        return "\n".join(self.lines())
-
     @property
     def incomplete(self) -> tuple[str, ...]:
         """What is missing of the job's journals, as sentences; none: the verdict rests on all."""
         return self.case.incomplete
 
-    def lines(self) -> list[str]:
-        """The report for a terminal."""
-        from disttrace_viewer.views.terminal.diagnosis import lines
-
-        return list(lines(self.case, self.findings))
-
     def to_dict(self) -> dict[str, Any]:
         """The report of ``diagnose --json``."""
         return report(self.case, self.findings)
+
+    def looking_back(self, past: Past) -> Verdict:
+        """The verdict with what is over looked at as well."""
+        return Verdict(*judge(self.case.evidence, past), bases=self.bases)
 
 
 def verdict(
     merged: Merged,
     *,
-    jobs: Iterable[str] | None = None,
+    only: Collection[str] | None = None,
     stall_ns: int = STALL_NS,
     look: Look = look,
 ) -> Verdict:
-    """What is wrong, as far as states tell: rules about hangs find what they find in journals.
+    """What is wrong with some processes (by id; default: all), as far as their states tell.
 
     What needs history is left out, and the report says so. A finding is certain only if the
     journals of those concerned were read in full for their states.
     """
     unfinished, bases = merged.partial, merged.survey.paths
-    trace, sample = trace_of(merged, jobs=jobs)
+    trace, sample = trace_of(merged, only=only)
     partial = frozenset(i for i, p in enumerate(trace.processes) if p.id in unfinished)
     evidence = Evidence(trace, sample, stall_ns=stall_ns, look=look, partial=partial)
     return Verdict(*judge(evidence), bases=bases)

@@ -363,7 +363,8 @@ class Call:
     group_rank: int | None
     """The process's own rank in it."""
     store: int | None
-    stack: int | None
+    stack: Stack
+    """The call site; empty where Python had no frame."""
     signature: Signature
 
     @property
@@ -556,13 +557,14 @@ class Trace:
             return self._calls[index]
         found = self._calls.get(index)
         if found is None:
-            found = self._calls[index] = _call(index, self.calls.row(index, named=True))
+            row = self.calls.row(index, named=True)
+            stack = () if row["stack"] is None else self.stacks[row["stack"]]
+            found = self._calls[index] = _call(index, row, stack)
         return found
 
     def stack(self, call: int) -> Stack:
         """The call site of a call; empty where Python had no frame."""
-        number = self.call(call).stack
-        return () if number is None else self.stacks[number]
+        return self.call(call).stack
 
     def full_key(self, call: int, key: int | None) -> str | list[str] | None:
         """The key of an operation with every prefix joined, ``?`` for an unknown one."""
@@ -582,7 +584,7 @@ class Trace:
 _OF_SIGNATURE = tuple(field.name for field in dataclasses.fields(Signature))
 
 
-def _call(index: int, row: dict[str, Any]) -> Call:
+def _call(index: int, row: dict[str, Any], stack: Stack) -> Call:
     shapes, dtypes, splits, args = (row[name] for name in ("shapes", "dtypes", "splits", "args"))
     read = {
         "asynchronous": row["async"],
@@ -592,8 +594,8 @@ def _call(index: int, row: dict[str, Any]) -> Call:
         "args": {} if args is None else _args(args),
     }
     as_they_are = {name: row[name] for name in _OF_SIGNATURE if name not in read}
-    own = {name: row[name] for name in ("process", "group", "group_rank", "store", "stack")}
-    return Call(index=index, **own, signature=Signature(**as_they_are, **read))
+    own = {name: row[name] for name in ("process", "group", "group_rank", "store")}
+    return Call(index=index, **own, stack=stack, signature=Signature(**as_they_are, **read))
 
 
 def _args(text: str) -> dict[str, Any]:

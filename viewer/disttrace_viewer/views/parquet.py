@@ -15,8 +15,8 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
-from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.diagnosis.report import finding as as_values
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views import tables
 
@@ -59,7 +59,7 @@ def write(trace: Trace, folder: str) -> None:
     files = {
         "exchanges": tables.collectives(waits),
         "store_operations": tables.store_operations(waits.exchanges),
-        "findings": _findings(trace),
+        "findings": _findings(waits.exchanges),
         "groups": tables.groups(trace),
         "processes": tables.processes(trace),
     }
@@ -104,12 +104,12 @@ def _operations(trace: Trace, waits: WaitStates, folder: str) -> None:
         table.collect().write_parquet(os.path.join(place, "part-0.parquet"))
 
 
-def _findings(trace: Trace) -> pl.DataFrame:
+def _findings(exchanges: Exchanges) -> pl.DataFrame:
     """The findings of ``diagnose --json``; nested fields are JSON as text."""
-    case, findings = diagnose(trace)
+    verdict = verdict_on(exchanges.trace, exchanges)
     rows = []
-    for found in findings:
-        values = as_values(case, found)
+    for found in verdict.findings:
+        values = as_values(verdict.case, found)
         rows.append(
             {
                 name: orjson.dumps(values[name]).decode() if name in _NESTED else values[name]

@@ -127,9 +127,9 @@ def place(frame: Frame | Location | None) -> str:
     return f"{file_name(frame.file)}:{frame.line}"
 
 
-def line(trace: Trace, op: Op) -> str:
+def line(op: Op) -> str:
     """``train.py:42``: the user's line that called."""
-    return place(frame_of(trace, op))
+    return place(frame_of(op))
 
 
 def aside(frame: Frame | Location | None) -> str:

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
 
 from disttrace_viewer.analysis.courses.out_of_step import SWAPPED, Shift, first_shift
 from disttrace_viewer.analysis.evidence import Course, Evidence
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.sample.sample import Stream
-from disttrace_viewer.trace.model import Frame, Trace
-
-if TYPE_CHECKING:
-    from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.trace.model import Call, Frame
 
 Place = tuple[str, Frame | None]
 """Operation and the user's line: behind a framework all of its calls are of one line."""
 Shifts = Mapping[Stream, Shift[int, Place]]
 
 
-def shifts(evidence: Evidence) -> Shifts:
-    """By stream the first place from which on members (processes) are out of step."""
-    table = evidence.exchanges
-    if table is None:
-        courses = _kept(evidence)
-    else:
-        courses = ((stream, _of_table(table, stream)) for stream in _unlike(table))
+def shifts(evidence: Evidence, past: Iterable[tuple[Stream, Mapping[int, Course]]]) -> Shifts:
+    """By stream the first place from which on members (processes) are out of step. ``past``: the
+    courses of streams whose members called from different lines, where all of them were read.
+    """
     found = {}
-    for stream, of in courses:
-        shift = _shift(evidence, stream, of)
+    for stream, courses in {**dict(_kept(evidence)), **dict(past)}.items():
+        shift = _shift(evidence, stream, courses)
         if shift is not None:
             found[stream] = shift
     return found
@@ -45,18 +38,18 @@ def _shift(
     for process, course in courses.items():
         if any(number != at for at, (number, _) in enumerate(course, 1)):
             continue  # the beginning is lost, or something between
-        for call in {call for _, call in course} - places.keys():
-            places[call] = place_of(evidence.trace, call)
-        called[process] = [places[call] for _, call in course]
+        for index, call in {call.index: call for _, call in course}.items():
+            places.setdefault(index, place_of(call))
+        called[process] = [places[call.index] for _, call in course]
     found = first_shift(called, group.size)
     if found is not None and found.how == SWAPPED and _threads(evidence, stream):
         return None  # the order of two threads is by chance
     return found
 
 
-def place_of(trace: Trace, call: int) -> Place:
+def place_of(call: Call) -> Place:
     """What two calls have in common that are one line of the program."""
-    return trace.call(call).op, innermost(trace.stack(call))
+    return call.op, innermost(call.stack)
 
 
 def _kept(evidence: Evidence) -> Iterator[tuple[Stream, Mapping[int, Course]]]:
@@ -76,38 +69,3 @@ def _threads(evidence: Evidence, stream: Stream) -> bool:
         for op in members:
             found.setdefault(op.process, set()).add(op.thread)
     return any(len(threads) > 1 for threads in found.values())
-
-
-def _unlike(exchanges: Exchanges) -> list[Stream]:
-    """Streams in which members of any collective came from different lines."""
-    import polars as pl  # here, for states are diagnosed where there is none
-
-    trace = exchanges.trace
-    calls = (
-        trace.calls.lazy()
-        .with_row_index("call")
-        .filter((pl.col("kind") == "collective") & pl.col("group").is_not_null())
-    )
-    calls = calls.select("call", "group", "backend")
-    numbers: dict[Place, int] = {}
-    known = calls.collect()
-    codes = [
-        numbers.setdefault(place_of(trace, call), len(numbers)) for call in known["call"].to_list()
-    ]
-    rows = (
-        trace.operations.lazy()
-        .filter(pl.col("seq").is_not_null())
-        .join(known.lazy().with_columns(pl.Series("_place", codes, dtype=pl.UInt32)), on="call")
-        .group_by("group", "backend", "seq")
-        .agg((pl.col("_place").min() != pl.col("_place").max()).alias("unlike"))
-        .filter("unlike")
-        .select("group", "backend")
-        .unique()
-        .sort("group", "backend")
-        .collect()
-    )
-    return rows.rows()
-
-
-def _of_table(exchanges: Exchanges, stream: Stream) -> dict[int, Course]:
-    return exchanges.courses(stream)

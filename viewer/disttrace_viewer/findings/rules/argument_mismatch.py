@@ -16,7 +16,7 @@ from disttrace_viewer.wording.findings.one_call import OneCall
 
 def find(case: Case) -> Iterator[Finding]:
     """The first difference of each stream of collectives."""
-    for difference in mismatches.differences(case.evidence):
+    for difference in mismatches.differences(case.evidence, case.past.unlike()):
         yield _finding(case, difference)
 
 
@@ -62,13 +62,12 @@ def _finding(case: Case, found: Difference) -> Finding:
 
 def _one_call(case: Case, found: Difference) -> OneCall | None:
     """Whether one side skipped a call or made one more, instead of passing other arguments."""
-    trace = case.evidence.trace
     sides: dict[object, list[int]] = {}
     for rank in sorted(found.members):
         op = found.members[rank]
-        where: object = (frame(trace, op), trace.stack(op.call.index)[:1])
-        if is_of_generated(trace, op.call.index):  # of each rank other code, for one user's line
-            where = site(trace, op.call.index)
+        where: object = (frame(op), op.call.stack[:1])
+        if is_of_generated(op.call):  # of each rank other code, for one user's line
+            where = site(op.call)
         sides.setdefault(where, []).append(rank)
     if len(sides) != 2:
         return None

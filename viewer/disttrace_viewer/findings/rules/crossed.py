@@ -24,7 +24,7 @@ def partner(case: Case, wait: Wait) -> Wait | None:
             continue
         if wait.kind == MESSAGE and other.op.call.op != wait.op.call.op:
             return other
-        if wait.kind == COLLECTIVE and _same_line(case, wait, other):
+        if wait.kind == COLLECTIVE and _same_line(wait, other):
             return other
     return None
 
@@ -42,7 +42,6 @@ def possible(case: Case, wait: Wait) -> bool:
     )
 
 
-def _same_line(case: Case, one: Wait, two: Wait) -> bool:
-    trace = case.evidence.trace
-    here, there = frame(trace, one.op), frame(trace, two.op)
+def _same_line(one: Wait, two: Wait) -> bool:
+    here, there = frame(one.op), frame(two.op)
     return here is not None and here == there and one.op.call.group != two.op.call.group

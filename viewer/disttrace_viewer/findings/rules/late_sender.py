@@ -16,5 +16,5 @@ def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
     if any(f.severity == ERROR for f in case.findings):
         return
     for delay in delays.late_senders(exchanges):
-        if worth_telling(case, delay):
-            yield finding_of(case, delay, "late_sender")
+        if worth_telling(exchanges.trace, delay):
+            yield finding_of(exchanges.trace, delay, "late_sender")

@@ -155,8 +155,7 @@ def _left_the_loop(case: Case, process: int) -> bool:
     last, stack = case.evidence.last.get(process), case.evidence.stack(process)
     if last is None or not stack:
         return False
-    called_by = case.evidence.trace.stack(last.call.index)
-    calling = {(f.file, f.function) for f in called_by if not is_library(f.file)}
+    calling = {(f.file, f.function) for f in last.call.stack if not is_library(f.file)}
     return bool(calling) and calling.isdisjoint((f.file, f.function) for f in stack)
 
 
@@ -166,20 +165,19 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Op | None:
     """
     if wait.kind != COLLECTIVE or wait.stream is None or not sinks:
         return None
-    trace = case.evidence.trace
-    course = case.evidence.course(wait.process, wait.stream)
+    course = case.course(wait.process, wait.stream)
     if course is None:
         return None
-    mine = _sites(case, course)
+    mine = _sites(course)
     compared: list[Course] = []
     for sink in sinks:
-        other = case.evidence.course(sink, wait.stream)
+        other = case.course(sink, wait.stream)
         if other is None:
             return None
         if any(other is one for one in compared):
             continue  # of states that made the same calls one holds those of all
         compared.append(other)
-        theirs = _sites(case, other)
+        theirs = _sites(other)
         if len(mine) != len(theirs) + 1 or mine[: len(theirs)] == theirs:
             return None
         differ = next(i for i, site in enumerate(theirs) if mine[i] != site)
@@ -187,7 +185,7 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Op | None:
             return None
     seq, call = course[differ]
     over = {"issued_ns": None, "wait_begin_ns": None, "end_ns": wait.op.begin_ns, "error": None}
-    return replace(wait.op, number=STAND_IN, seq=seq, call=trace.call(call), **over)  # type: ignore[arg-type]
+    return replace(wait.op, number=STAND_IN, seq=seq, call=call, **over)  # type: ignore[arg-type]
 
 
 def _alone_there(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> bool:
@@ -197,12 +195,9 @@ def _alone_there(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> bo
     evidence = case.evidence
     if len(inside) >= len(sinks) or any(evidence.longest_ns(wait.op) for wait in inside):
         return False
-    places = {site(evidence.trace, wait.op.call.index) for wait in inside}
+    places = {site(wait.op.call) for wait in inside}
     who = {wait.process for wait in inside}
-    return not any(
-        op.process not in who and site(evidence.trace, op.call.index) in places
-        for op in evidence.sample.ops
-    )
+    return not any(op.process not in who and site(op.call) in places for op in evidence.sample.ops)
 
 
 def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
@@ -218,7 +213,7 @@ def _not_compared(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
             return False
         if mine is not None and mine[0] == wait.op.seq and mine[2] == theirs[1]:
             return False  # all before was equal
-    return any(evidence.course(p, wait.stream) is None for p in (wait.process, *sinks))
+    return any(case.course(p, wait.stream) is None for p in (wait.process, *sinks))
 
 
 def _differed(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
@@ -231,7 +226,8 @@ def _differed(case: Case, wait: Wait, sinks: Sequence[int]) -> bool:
     return mine is not None and mine[0] == wait.op.seq
 
 
-def _sites(case: Case, course: Course) -> list[Site]:
+def _sites(course: Course) -> list[Site]:
     """Call sites of one process in a stream, by sequence number."""
-    of_call = {call: site(case.evidence.trace, call) for call in {call for _, call in course}}
-    return [of_call[call] for _, call in course]
+    calls = {call.index: call for _, call in course}
+    of_call = {index: site(call) for index, call in calls.items()}
+    return [of_call[call.index] for _, call in course]

@@ -18,13 +18,12 @@ def find(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> O
     processes that called like them.
     """
     stream = (one.call.group, one.call.backend)
-    mine = case.evidence.course(one.process, stream)
-    theirs = case.evidence.course(two.process, stream)
+    mine = case.course(one.process, stream)
+    theirs = case.course(two.process, stream)
     if one.seq is None or mine is None or theirs is None:
         return None
-    trace = case.evidence.trace
-    before = [[site(trace, call) for seq, call in c if seq < one.seq] for c in (mine, theirs)]
-    here, there = site(trace, one.call.index), site(trace, two.call.index)
+    before = [[site(call) for seq, call in c if seq < one.seq] for c in (mine, theirs)]
+    here, there = site(one.call), site(two.call)
     if here == there or before[0] != before[1] or not before[0]:
         return None
     usual = _after(before[0], before[0][-1])

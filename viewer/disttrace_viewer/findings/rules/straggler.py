@@ -12,7 +12,7 @@ from disttrace_viewer.analysis.timing import delays
 from disttrace_viewer.analysis.timing.delays import SHARE_OF_SPAN, WARN_NS, Delay
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding
-from disttrace_viewer.trace.model import Location
+from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.wording.findings import straggler as words
 
 
@@ -21,32 +21,30 @@ def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
     if any(f.severity == ERROR for f in case.findings):
         return
     for delay in delays.stragglers(exchanges):
-        if worth_telling(case, delay):
-            yield finding_of(case, delay, "straggler")
+        if worth_telling(exchanges.trace, delay):
+            yield finding_of(exchanges.trace, delay, "straggler")
 
 
-def worth_telling(case: Case, delay: Delay) -> bool:
+def worth_telling(trace: Trace, delay: Delay) -> bool:
     """From 5 % of the span and 10 ms on, and above what the clocks leave open."""
-    trace = case.evidence.trace
     clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}
     error = sum(trace.clocks[c].error_ns for c in clocks) if len(clocks) > 1 else 0
     if delay.median_ns < max(WARN_NS, 2 * error):
         return False
-    return delay.total_ns >= SHARE_OF_SPAN * span_ns(case)
+    return delay.total_ns >= SHARE_OF_SPAN * span_ns(trace)
 
 
-def span_ns(case: Case) -> int:
+def span_ns(trace: Trace) -> int:
     """From the first to the last collective or message of the trace."""
-    found = case.evidence.trace.operations.filter(pl.col("seq").is_not_null())
+    found = trace.operations.filter(pl.col("seq").is_not_null())
     first, last = found["begin_ns"].min(), found["end_ns"].max()
     return int(last) - int(first) if isinstance(first, int) and isinstance(last, int) else 0
 
 
-def finding_of(case: Case, delay: Delay, kind: str) -> Finding:
+def finding_of(trace: Trace, delay: Delay, kind: str) -> Finding:
     """A straggler or a late sender."""
-    trace = case.evidence.trace
     call = trace.call(delay.call)
-    where = innermost(trace.stack(delay.call))
+    where = innermost(call.stack)
     clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}
     return Finding(
         kind=kind,

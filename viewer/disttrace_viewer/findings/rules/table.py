@@ -1,6 +1,6 @@
 """The rules in their order of precedence: an earlier one explains what a later one would blame.
 
-Those about what is over come after them all (``history``).
+Those about what is over come after them all (``history/past.py``).
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ def _stack(case: Case, process: int) -> Stack:
     sampled = case.evidence.stack(process)
     if sampled or process not in case.of_process:
         return sampled
-    return case.evidence.trace.stack(case.of_process[process][0].op.call.index)
+    return case.of_process[process][0].op.call.stack
 
 
 # -- what was read ---------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def _coverage(case: Case) -> Iterator[Line]:
         yield Line(f"No journal of {sentences.ranks(found['missing_ranks'])}.", style=WAIT)
     if found["dropped"]:
         yield Line(f"{found['dropped']:,} old operations were dropped (DISTTRACE_MAX_MB).")
-    if not case.history:
+    if not case.past.known:
         yield Line(NO_HISTORY, style=DIM)
     for problem in found["problems"][:CAVEATS]:
         yield Line(problem, style=WAIT)

@@ -67,7 +67,7 @@ class Header:
 
 def header_of(evidence: Evidence, exchanges: Exchanges, names: Names) -> Header:
     """The head for a trace."""
-    trace = evidence.trace
+    trace = exchanges.trace
     return Header(
         jobs=tuple(_job(evidence, names, job) for job in trace.jobs),
         groups=_groups(trace, exchanges, names),
@@ -100,7 +100,7 @@ def program(process: Process) -> str:
 
 
 def _job(evidence: Evidence, names: Names, job: Job) -> JobHead:
-    trace = evidence.trace
+    trace = names.trace
     processes = [trace.processes[i] for i in job.processes]
     roles = Counter(p.role for p in processes)
     oldest = min(processes, key=lambda p: (p.parent in trace.by_id, p.role != "agent", p.start_ns))

@@ -83,7 +83,7 @@ def flight(
 
 def flights_of(evidence: Evidence, names: Names, *, limit: int = 200) -> tuple[Flight, ...]:
     """Operations in flight where the recording stops, innermost per thread, oldest first."""
-    trace = evidence.trace
+    trace = names.trace
     describer = Describer(trace, names)
     pending = trace.operations.filter(IN_FLIGHT & ~pl.col("lost"))
     outer = pending.select("process", pl.col("parent").alias("number")).drop_nulls()

@@ -103,7 +103,7 @@ def initialization(
     full: bool = False,
 ) -> Initialization:
     """``inside``: what ``initialization_of`` found. Steps and keys are computed if ``full``."""
-    trace = evidence.trace
+    trace = exchanges.trace
     calls = trace.calls.lazy().with_row_index("call")
     operations = (
         trace.operations.lazy()

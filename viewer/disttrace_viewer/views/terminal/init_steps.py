@@ -41,7 +41,7 @@ def steps_of(
 ) -> tuple[tuple[Lane, ...], tuple[Row, ...], int]:
     """The steps until all is ready; the n-th time of all processes at one line is one row."""
     lanes = lanes_of(names, operations["process"].unique().sort().to_list())
-    trace = evidence.trace
+    trace = names.trace
     maker = Maker(evidence, names, lanes, origin_ns)
     loud = pl.col("error").is_not_null() | IN_FLIGHT
     agents = [p.index for p in trace.processes if p.role == "agent"]

@@ -10,7 +10,7 @@ import polars as pl
 
 from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.diagnosis.diagnose import evidence_of
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Trace
@@ -72,7 +72,7 @@ def report_of(
     """
     filters = filters or Filters()
     exchanges = exchanges or Exchanges(trace)
-    evidence = evidence or evidence_of(trace, exchanges)
+    evidence = evidence or verdict_on(trace, exchanges).case.evidence
     _check(trace, filters)
     names = names_of(trace)
     origin = min((p.start_ns for p in trace.processes), default=0)

@@ -44,7 +44,7 @@ def sequence_of(
     endings: Sequence[Ending] = (),
 ) -> SequenceView:
     """The sequence of a trace under the user's filters."""
-    trace = evidence.trace
+    trace = exchanges.trace
     plan = plan_of(trace, exchanges, filters, initialization)
     pieces = _choose(plan.rows, filters, origin_ns)
     shown = _materialise(evidence, exchanges, names, plan, pieces, filters, origin_ns)
@@ -160,7 +160,7 @@ def _materialise(
         for row in range(piece.start, piece.start + piece.period if piece.period else piece.stop)
     ]
     chosen = plan.rows[wanted].with_columns(row=pl.Series(wanted, dtype=pl.UInt32))
-    lanes = lanes_of(names, _actors(evidence.trace, plan, filters))
+    lanes = lanes_of(names, _actors(names.trace, plan, filters))
     maker = sequence_rows.Maker(evidence, names, lanes, origin_ns)
     found: dict[int, Row] = {}
     made: dict[int, Mapping[int, Row]] = {}

@@ -40,7 +40,7 @@ class Maker:
     _lane: dict[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.trace = self.evidence.trace
+        self.trace = self.names.trace
         self.describer = Describer(self.trace, self.names)
         self._lane = {p: i for i, lane in enumerate(self.lanes) for p in lane.processes}
 

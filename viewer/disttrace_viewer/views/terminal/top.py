@@ -31,12 +31,14 @@ FAULT, WAITING, WELL = "fault", "waiting", "well"
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What each process did of late; ``late`` and ``waiting`` are shares of the time, 0 to 1."""
+    """What each process did of late, by its id; ``late`` and ``waiting`` are shares of the time, 0
+    to 1.
+    """
 
-    ops_per_s: Mapping[int, float] = field(default_factory=dict)
-    late: Mapping[int, float] = field(default_factory=dict)
+    ops_per_s: Mapping[str, float] = field(default_factory=dict)
+    late: Mapping[str, float] = field(default_factory=dict)
     """Others waited in an exchange for it, the last to arrive there."""
-    waiting: Mapping[int, float] = field(default_factory=dict)
+    waiting: Mapping[str, float] = field(default_factory=dict)
     known: bool = False
     """Whether the shares were worked out."""
 
@@ -139,7 +141,8 @@ def activity_of(exchanges: Exchanges) -> Activity:
     trace = exchanges.trace
     at = trace.end_ns
     recent = trace.operations.filter(pl.col("begin_ns") > at - RATE_NS)
-    rates = {p: n / (RATE_NS / 1e9) for p, n in recent.group_by("process").len().iter_rows()}
+    ids = [p.id for p in trace.processes]
+    rates = {ids[p]: n / (RATE_NS / 1e9) for p, n in recent.group_by("process").len().iter_rows()}
     if trace.operations.height > MANY:
         return Activity(rates)
     window = max(1, min(SHARE_NS, at - min((p.start_ns for p in trace.processes), default=at)))
@@ -152,11 +155,11 @@ def activity_of(exchanges: Exchanges) -> Activity:
         .group_by("by")
         .agg(pl.col("wait_ns").sum())
     )
-    return Activity(rates, _shares(late, window), _shares(waited, window), known=True)
 
+    def shares(table: pl.DataFrame) -> dict[str, float]:
+        return {ids[process]: min(1.0, ns / window) for process, ns in table.iter_rows()}
 
-def _shares(table: pl.DataFrame, window: int) -> dict[int, float]:
-    return {process: min(1.0, ns / window) for process, ns in table.iter_rows()}
+    return Activity(rates, shares(late), shares(waited), known=True)
 
 
 def snapshot_of(case: Case, findings: Sequence[Finding], activity: Activity) -> Snapshot:
@@ -164,7 +167,7 @@ def snapshot_of(case: Case, findings: Sequence[Finding], activity: Activity) -> 
     evidence, trace = case.evidence, case.evidence.trace
     states = {end.state for end in evidence.ends}
     serious = [finding for finding in findings if finding.severity != NOTE]
-    activity = _with_absence(serious, activity)
+    activity = _with_absence(serious, activity, [p.id for p in trace.processes])
     rows = [_position(place, trace, activity) for place in places(case, serious)]
     return Snapshot(
         at_ns=evidence.cut_ns,
@@ -196,9 +199,9 @@ def _position(place: Place, trace: Trace, activity: Activity) -> Row:
             age_ns=None,
             culprit=place.culprit,
             waits=place.waits,
-            ops_per_s=_rate(indices, activity) if place.state == RUNNING else None,
-            late=_share(indices, activity.late, activity),
-            waiting=_share(indices, activity.waiting, activity),
+            ops_per_s=_rate(whose, activity) if place.state == RUNNING else None,
+            late=_share(whose, activity.late, activity),
+            waiting=_share(whose, activity.waiting, activity),
         )
 
     each = by_rank(trace.processes[p] for p in place.processes)
@@ -221,25 +224,25 @@ def _host(process: Process) -> str:
     return f"{process.host}, pid {process.pid}" if process.pid is not None else process.host
 
 
-def _rate(processes: Sequence[int], activity: Activity) -> float:
-    return sum(activity.ops_per_s.get(p, 0.0) for p in processes) / len(processes)
+def _rate(processes: Sequence[Process], activity: Activity) -> float:
+    return sum(activity.ops_per_s.get(p.id, 0.0) for p in processes) / len(processes)
 
 
 def _share(
-    processes: Sequence[int], shares: Mapping[int, float], activity: Activity
+    processes: Sequence[Process], shares: Mapping[str, float], activity: Activity
 ) -> float | None:
     if not activity.known:
         return None
-    return max((shares.get(p, 0.0) for p in processes), default=0.0)
+    return max((shares.get(p.id, 0.0) for p in processes), default=0.0)
 
 
-def _with_absence(findings: Sequence[Finding], activity: Activity) -> Activity:
+def _with_absence(findings: Sequence[Finding], activity: Activity, ids: Sequence[str]) -> Activity:
     """Who never arrived is in no exchange: those who wait in the finding wait for it."""
     late = dict(activity.late)
     for finding in findings:
-        share = max((activity.waiting.get(p, 0.0) for p in finding.waiting), default=0.0)
+        share = max((activity.waiting.get(ids[p], 0.0) for p in finding.waiting), default=0.0)
         for p in finding.culprits:
-            late[p] = max(late.get(p, 0.0), share)
+            late[ids[p]] = max(late.get(ids[p], 0.0), share)
     return Activity(activity.ops_per_s, late, activity.waiting, activity.known)
 
 

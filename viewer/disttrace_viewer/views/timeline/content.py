@@ -13,10 +13,10 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.trace.bandwidth import BUS
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Call, Group, Stack, Trace
@@ -68,7 +68,8 @@ class _Content:
     def __init__(self, trace: Trace) -> None:
         self._trace = trace
         self._exchanges = Exchanges(trace)
-        self._case, self._findings = diagnose(trace, self._exchanges)
+        found = verdict_on(trace, self._exchanges)
+        self._case, self._findings = found.case, found.findings
         self._tracks = Tracks()
         rows = placed(trace, self._tracks, shown(trace))
         first = rows["begin_ns"].min() if rows.height else trace.end_ns

@@ -19,10 +19,10 @@ import orjson
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.diagnosis.diagnose import diagnose
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.trace.model import Process, Trace
 from disttrace_viewer.views.timeline.arrows import ends
 from disttrace_viewer.views.timeline.counters import counters
@@ -64,7 +64,7 @@ def _pieces(trace: Trace, us: Clock) -> Iterator[bytes]:
     """Events, several to a piece, without a comma at the end."""
     tracks, slices = Tracks(), Slices(trace, us)
     exchanges = Exchanges(trace)
-    case, findings = diagnose(trace, exchanges)
+    found = verdict_on(trace, exchanges)
     lasts = {process.index: process.last_ns for process in trace.processes}
     over = pl.col("process").replace_strict(lasts, default=None, return_dtype=pl.Int64)
     failed = pl.coalesce(pl.col("issued_ns"), pl.col("begin_ns"))
@@ -84,7 +84,7 @@ def _pieces(trace: Trace, us: Clock) -> Iterator[bytes]:
     if where:
         yield from _flows(trace, exchanges, pl.concat(where), us)
     yield from _counters(trace, exchanges, us)
-    for event in _findings(case, findings, us):
+    for event in _findings(found.case, found.findings, us):
         yield orjson.dumps(event)
 
 

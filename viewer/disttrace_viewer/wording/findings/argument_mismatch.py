@@ -79,7 +79,7 @@ def _two_lines(trace: Trace, found: Difference) -> tuple[str, str] | None:
     """The line of those who differ and that of the others, where each side has one of its own."""
     sides: dict[str, set[bool]] = {}
     for rank in sorted(found.members, key=lambda r: (r not in found.odd, r)):
-        line = sentences.line(trace, found.members[rank])
+        line = sentences.line(found.members[rank])
         sides.setdefault(line, set()).add(rank in found.odd)
     if len(sides) != 2 or any(len(side) > 1 for side in sides.values()):
         return None
@@ -89,7 +89,7 @@ def _two_lines(trace: Trace, found: Difference) -> tuple[str, str] | None:
 
 def _value(trace: Trace, found: Difference, rank: int, within: str | None) -> str:
     op, value, inside = found.members[rank], found.values[rank], sentences.inside(within)
-    at = f"({sentences.line(trace, op)})"
+    at = f"({sentences.line(op)})"
     if found.kind == "op_mismatch":
         return f"{value}{inside} {at}"
     if found.kind == "root_mismatch":

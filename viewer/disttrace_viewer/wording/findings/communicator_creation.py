@@ -21,7 +21,7 @@ def summary(
     """``first``: of its group, or of its pair; else the first of its sort there."""
     group = None if op.call.group is None else trace.groups[op.call.group]
     at = f"{quantities.roughly(lasts_ns)} so far"
-    call = f"{sentences.operation(trace, op)} at {sentences.line(trace, op)}"
+    call = f"{sentences.operation(trace, op)} at {sentences.line(op)}"
     if op.call.kind == "message":
         both, what = "both are in it", f"the pair of {sentences.processes(trace, who)}"
     else:

@@ -26,7 +26,7 @@ def summary(trace: Trace, edges: Sequence[tuple[Wait, str | None, int]]) -> str:
     label = {p: trace.processes[p].label for _, _, p in edges}
     told = [
         f"{label[wait.process]} {'asks for' if wait.polled else 'is in'}"
-        f" {_detail(trace, wait, within)} ({sentences.line(trace, wait.op)}) and waits for"
+        f" {_detail(trace, wait, within)} ({sentences.line(wait.op)}) and waits for"
         f" {label[target]}{_expected(wait)}"
         for wait, within, target in edges
     ]
@@ -51,7 +51,7 @@ def left_out(trace: Trace, wait: Wait, instead: Wait) -> str:
     one = trace.processes[instead.process].label
     return (
         f"{sentences.capital(one)} went on to {sentences.operation(trace, instead.op)}"
-        f" ({sentences.line(trace, instead.op)}) without {sentences.operation(trace, wait.op)}, in"
+        f" ({sentences.line(instead.op)}) without {sentences.operation(trace, wait.op)}, in"
         f" which {sentences.processes(trace, wait.arrived)} are: look for a call that it left out"
         " (a condition on the rank or on the data), or for groups used in another order."
     )

@@ -38,7 +38,7 @@ def went_past(
     then = f"{'has' if one else 'have'} ended"
     if inside:
         shown = dict.fromkeys(
-            f"{sentences.operation(trace, op)} ({sentences.line(trace, op)})" for op in inside
+            f"{sentences.operation(trace, op)} ({sentences.line(op)})" for op in inside
         )
         then = f"{'is' if one else 'are'} in {sentences.listed(list(shown))}"
     return (
@@ -49,7 +49,7 @@ def went_past(
 
 def two_names(trace: Trace, made: Iterable[tuple[Op, str]]) -> str:
     """The same group, and the prefix under which each of its members makes it."""
-    told = ((f"it under {name!r} ({sentences.line(trace, op)})", op.process) for op, name in made)
+    told = ((f"it under {name!r} ({sentences.line(op)})", op.process) for op, name in made)
     return (
         "Members of one group make it under different names in the same store, so they wait for"
         f" each other: {sentences.sides(trace, told, 'makes', 'make')}. One of them has made more"
@@ -58,5 +58,5 @@ def two_names(trace: Trace, made: Iterable[tuple[Op, str]]) -> str:
 
 
 def _makes(trace: Trace, made: Made) -> str:
-    told = ((f"{list(ranks)} ({sentences.line(trace, op)})", op.process) for op, ranks in made)
+    told = ((f"{list(ranks)} ({sentences.line(op)})", op.process) for op, ranks in made)
     return sentences.sides(trace, told, "makes", "make")

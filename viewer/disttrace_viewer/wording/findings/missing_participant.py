@@ -48,13 +48,13 @@ def summary(trace: Trace, found: Missing) -> str:
     """Who never joined, arrived too late or left too early, and who waits for that."""
     wait, late = found.wait, dict(found.wait.lateness)
     waiting = [w.process for w in found.inside]
-    lines = dict.fromkeys(sentences.line(trace, w.op) for w in found.inside)
+    lines = dict.fromkeys(sentences.line(w.op) for w in found.inside)
     lasting = f"at {sentences.listed(list(lines))} for {sentences.span(found.waited_ns)}"
     name = sentences.operation(trace, wait.op, found.within)
     if wait.kind == RENDEZVOUS:
         name = f"the creation of a group ({wait.op.call.op})"
     if found.extra is not None:
-        call = f"{found.extra.call.op} #{found.extra.seq} at {sentences.line(trace, found.extra)}"
+        call = f"{found.extra.call.op} #{found.extra.seq} at {sentences.line(found.extra)}"
         return (
             f"{sentences.subject(trace, waiting)} made one more call ({call}) than"
             f" {sentences.processes(trace, found.missing)}, and {sentences.have(waiting)} been"
@@ -93,7 +93,7 @@ def summary(trace: Trace, found: Missing) -> str:
 def skipped(trace: Trace, extra: Op) -> str:
     """What to look for where some made one more call."""
     return (
-        f"Apart from one more call at {sentences.line(trace, extra)} all ranks made the same calls:"
+        f"Apart from one more call at {sentences.line(extra)} all ranks made the same calls:"
         " look for a collective inside `if rank ...`, or under a condition on the data, there."
     )
 

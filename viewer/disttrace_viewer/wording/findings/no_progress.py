@@ -56,5 +56,5 @@ def unanswered(
 def _been_in(trace: Trace, who: Sequence[int], what: str, op: Op, waited_ns: int) -> str:
     return (
         f"{sentences.processes(trace, who)} {sentences.have(who)} been in {what} at"
-        f" {sentences.line(trace, op)} for {sentences.span(waited_ns)}"
+        f" {sentences.line(op)} for {sentences.span(waited_ns)}"
     )

@@ -28,7 +28,7 @@ class OneCall:
 def hint(trace: Trace, found: OneCall) -> str:
     """What to look for."""
     who = sentences.subject(trace, found.who)
-    at, due = sentences.line(trace, found.op), sentences.line(trace, found.instead)
+    at, due = sentences.line(found.op), sentences.line(found.instead)
     if found.skipped:
         return (
             f"{who} skipped the call at {at}, after which all calls of both sides are the same"

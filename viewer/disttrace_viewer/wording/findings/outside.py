@@ -63,12 +63,12 @@ def _doing(trace: Trace, one: Doing, *, many: bool = False) -> str:
     if one.end.held is not None:
         return f"{are} {HELD[one.end.held]}{at}"
     if one.newest is not None:
-        what = f"{sentences.operation(trace, one.newest)} at {sentences.line(trace, one.newest)}"
+        what = f"{sentences.operation(trace, one.newest)} at {sentences.line(one.newest)}"
         if one.newest.call.kind == "store":
             return f"{'ask' if many else 'asks'} again and again ({what})"
         return f"{'communicate' if many else 'communicates'} with others ({what})"
     if at and one.last is not None and one.last.call.op == DRAINING:
-        return f"{are}{at}, after {DRAINING} at {sentences.line(trace, one.last)}"
+        return f"{are}{at}, after {DRAINING} at {sentences.line(one.last)}"
     if at:
         return f"{are}{at}, {NOWHERE}"
     since = "" if one.last is None else f" since {sentences.operation(trace, one.last)}"

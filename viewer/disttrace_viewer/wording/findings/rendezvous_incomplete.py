@@ -64,7 +64,7 @@ def summary(trace: Trace, found: Incomplete) -> str:
         text = f"{sentences.processes(trace, found.elsewhere)} {verb} {_apart(trace, found)}"
     return (
         f"{sentences.have_been(trace, found.who)} waiting in {found.top.call.op}"
-        f" ({sentences.line(trace, wait.op)}) at {rendezvous.store.name or wait.op.call.op} for"
+        f" ({sentences.line(wait.op)}) at {rendezvous.store.name or wait.op.call.op} for"
         f" {sentences.span(found.waited_ns)}: {came}; {text}."
     )
 
@@ -83,7 +83,7 @@ def start(trace: Trace, found: Incomplete) -> str:
     ranks = "ranks have" if len(arrived) != 1 else "ranks has" if expected != 1 else "rank has"
     came = f"{len(arrived)} of {expected} {ranks}" if expected else f"{len(arrived)} {ranks}"
     return (
-        f"{came} come to {found.top.call.op} ({sentences.line(trace, found.wait.op)}) in"
+        f"{came} come to {found.top.call.op} ({sentences.line(found.wait.op)}) in"
         f" {sentences.span(found.waited_ns)}; {_missing(trace, found)}."
     )
 

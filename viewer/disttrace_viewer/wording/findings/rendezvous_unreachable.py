@@ -26,7 +26,7 @@ def summary(
     """``op``: the first of those that dial; ``listeners``: one of the clauses of this file."""
     return (
         f"{sentences.have_been(trace, who)} dialling {store.host}:{store.port}"
-        f" ({sentences.line(trace, op)}) for {sentences.span(waited_ns)}, where no traced process"
+        f" ({sentences.line(op)}) for {sentences.span(waited_ns)}, where no traced process"
         f" listens: {listeners}."
     )
 

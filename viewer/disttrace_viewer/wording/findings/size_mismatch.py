@@ -12,8 +12,7 @@ HINT = "Give both ends tensors of one size and dtype; the rest of the receiver's
 def summary(trace: Trace, send: Op, receive: Op, times: int) -> str:
     """``times``: how many messages of these two calls there are."""
     ends = [
-        f"{trace.processes[op.process].label} {verb} {sentences.sizes(op)}"
-        f" ({sentences.line(trace, op)})"
+        f"{trace.processes[op.process].label} {verb} {sentences.sizes(op)} ({sentences.line(op)})"
         for op, verb in ((send, "sends"), (receive, "receives"))
     ]
     again = f" ({times} times)" if times > 1 else ""

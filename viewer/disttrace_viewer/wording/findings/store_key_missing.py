@@ -56,7 +56,7 @@ def summary(trace: Trace, found: Awaited) -> str:
     op, late = found.wait.behind or found.wait.op, dict(found.wait.lateness)
     names = " and ".join(repr(key) for key in found.keys[:3])
     who, have = sentences.subject(trace, found.who), sentences.have(found.who)
-    at, age = sentences.line(trace, op), sentences.span(found.waited_ns)
+    at, age = sentences.line(op), sentences.span(found.waited_ns)
     doing = ""
     if found.others:
         doing = f"; of those who use this store{outside.where(trace, found.others)[1:]}"
@@ -101,7 +101,7 @@ def _near(trace: Trace, found: Awaited) -> str:
 def _behind(trace: Trace, behind: Sequence[Wait]) -> str:
     calls: dict[tuple[str, str], list[int]] = {}
     for wait in behind:
-        call = wait.op.call.op, sentences.line(trace, wait.op)
+        call = wait.op.call.op, sentences.line(wait.op)
         calls.setdefault(call, []).append(wait.process)
     shown = [f"{op} of {sentences.processes(trace, who)} ({at})" for (op, at), who in calls.items()]
     if not shown:

@@ -33,7 +33,7 @@ def summary(
         for who in list(alike.values())[:3]
     )
     inside = dict.fromkeys(
-        f"{sentences.operation(trace, op)}{sentences.aside(frame(trace, op))}" for op in broken
+        f"{sentences.operation(trace, op)}{sentences.aside(frame(op))}" for op in broken
     )
     where = f" in {sentences.listed(list(inside)[:3])}" if inside else ""
     cause = "no journal says who or what broke it"

@@ -20,8 +20,8 @@ def facing(trace: Trace, send: Op, receive: Op) -> str:
     return (
         f"{sentences.subject(trace, [send.process])} sends to"
         f" {sentences.processes(trace, [receive.process])} with tag {send.call.tag}"
-        f" ({sentences.line(trace, send)}), which receives with tag {receive.call.tag}"
-        f" ({sentences.line(trace, receive)}): the two never meet."
+        f" ({sentences.line(send)}), which receives with tag {receive.call.tag}"
+        f" ({sentences.line(receive)}): the two never meet."
     )
 
 
@@ -43,7 +43,7 @@ def summary(
     who = sentences.processes(trace, others)
     been = (
         f"{sentences.subject(trace, [op.process])} {waited} in {sentences.operation(trace, op)}"
-        f" ({sentences.line(trace, op)}, {sentences.sizes(op)}) for {sentences.span(waited_ns)}"
+        f" ({sentences.line(op)}, {sentences.sizes(op)}) for {sentences.span(waited_ns)}"
     )
     if wait.lateness:
         by = sentences.span(wait.lateness[0][1])

@@ -16,5 +16,5 @@ def summary(trace: Trace, who: Sequence[int], op: Op, times: int) -> str:
     again = f", {times:,} times" if times > 1 else ""
     return (
         f"{sentences.subject(trace, who)} never waited for {op.call.op} at"
-        f" {sentences.line(trace, op)}{again}, and dropped the Work."
+        f" {sentences.line(op)}{again}, and dropped the Work."
     )

@@ -1,0 +1,1 @@
+"""What is over, from tables of all operations: what only these tell is put before the judge."""
