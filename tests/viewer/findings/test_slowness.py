@@ -236,3 +236,58 @@ def test_the_first_of_equal_workers_is_not_late(tmp_path: Path, slow: int | None
     assert [(f.kind, ranks(tmp_path, f.culprits)) for f in found] == (
         [] if slow is None else [("late_sender", [slow])]
     )
+
+
+def paused_steps(folder: Path, late_ns: int, *, steps_of: int, calls: int, every: int) -> None:
+    """Steps of ``calls`` equal collectives of one line and one of another; before every so-manieth
+    step rank 0 is away.
+    """
+    jobs = steps(folder, 3, count=0)
+    rows = [
+        (
+            journal.collective(group),
+            journal.collective(group, stack=journal.stack(("t.py", 90, "n"))),
+        )
+        for journal, group in jobs
+    ]
+    let_go, number = 200 * MS, 0
+    for step in range(steps_of):
+        for call in range(calls + 1):
+            number += 1
+            away = late_ns if not call and step % every == every - 1 else 0
+            begins = [let_go + 5 * MS + (away if rank == 0 else 0) for rank in range(3)]
+            end = max(begins) + MS // 5
+            for (journal, _), row, begin in zip(jobs, rows, begins, strict=True):
+                journal.run(row[call == calls], t=begin, d=end - begin, q=number)
+            let_go = end
+    for journal, _ in jobs:
+        leave(journal, let_go + MS)
+
+
+def test_a_few_pauses_that_cost_much_are_found(tmp_path: Path) -> None:
+    """Rank 0 is away for 300 ms eight times, which is most of the run; three times are enough."""
+    paused_steps(tmp_path / "eight", 300 * MS, steps_of=56, calls=1, every=7)
+    paused_steps(tmp_path / "three", 300 * MS, steps_of=21, calls=1, every=7)
+    for name, times in (("eight", "8 of 56"), ("three", "3 of 21")):
+        found = only(findings(tmp_path / name, look=all_gone))
+        assert (found.kind, ranks(tmp_path / name, found.culprits)) == ("straggler", [0])
+        assert f"by 300 ms in {times} cases" in found.summary
+
+
+@pytest.mark.parametrize(("late_ns", "steps_of"), [(300 * MS, 14), (40 * MS, 21)])
+def test_a_few_pauses_that_prove_nothing_are_not_told(
+    tmp_path: Path, late_ns: int, steps_of: int
+) -> None:
+    """Twice, or so short that a busy machine explains it."""
+    paused_steps(tmp_path, late_ns, steps_of=steps_of, calls=1, every=7)
+    assert findings(tmp_path, look=all_gone) == []
+
+
+def test_the_first_of_several_equal_calls_of_a_line_is_found(tmp_path: Path) -> None:
+    """Layers of one size, sharded: each step gathers eight times at one line, and rank 0 is late to
+    the first of them.
+    """
+    paused_steps(tmp_path, 30 * MS, steps_of=15, calls=8, every=1)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [0])
+    assert "by 30 ms in 15 of 15 cases" in found.summary

@@ -15,6 +15,7 @@ was hidden behind something else, and whoever came late within it made nobody wa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -30,6 +31,12 @@ TIMES = 10
 SHARE_OF_SITE = 0.7
 NOTABLE = 0.15
 """Of the whole time: who is late now and then only is told from here on."""
+FEW_TIMES = 3
+COSTLY = 0.25
+LONG_NS = 100_000_000
+"""So few times count as well where they took a quarter of the time between the first and the last
+exchange, and each of them so long that no busy machine explains it.
+"""
 MANY = 3_000_000
 """Of more exchanges than this only the late ones are looked at."""
 
@@ -59,7 +66,7 @@ def stragglers(exchanges: Exchanges) -> list[Delay]:
     late = table.filter(
         (pl.col("arrived") > 1) & (pl.col("last_ns") - pl.col("first_ns") >= LEAST_NS)
     )
-    if late.height < TIMES:
+    if late.height < FEW_TIMES:
         return []
     chosen = table if table.height <= MANY else late
     last = chosen.select("exchange", "last_ns", "last_process")
@@ -116,7 +123,7 @@ def late_senders(exchanges: Exchanges) -> list[Delay]:
     met = exchanges.messages.filter(
         pl.col("send_begin_ns") - pl.col("recv_begin_ns") >= LEAST_NS,
     )
-    if met.height < TIMES:
+    if met.height < FEW_TIMES:
         return []
     held = _held(
         exchanges.trace,
@@ -242,13 +249,26 @@ def _with_gaps(trace: Trace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.L
 
 
 def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
-    """Delays summed up per process and line; of calls with one signature where a line makes
-    several in a row (the buckets of a reducer), of which only the first can be late.
+    """Delays summed up per process and line; where a line makes several calls in a row (the buckets
+    of a reducer, the layers of a sharded model), of which only the first can be late, also of calls
+    with one signature, and of those that come equally far into the row.
     """
-    if delays.height < TIMES:
+    if delays.height < FEW_TIMES:
         return []
-    calls = trace.calls.lazy().with_row_index("call").select("call", "stack")
     span = trace.end_ns - min(p.start_ns for p in trace.processes)
+    calls = trace.calls.lazy().with_row_index("call").select("call", "stack")
+    every = (
+        trace.operations.lazy()
+        .filter(pl.col("seq").is_not_null())
+        .select("process", "number", "call", "begin_ns")
+        .join(calls, on="call")
+        .sort("process", "number")
+        .with_columns(pl.col("stack").rle_id().over("process").alias("_row"))
+        .with_columns(pl.col("number").cum_count().over("process", "_row").alias("_turn"))
+        .collect()
+    )
+    first, last = every["begin_ns"].min(), every["begin_ns"].max()
+    between = last - first if isinstance(first, int) and isinstance(last, int) else span
     late = (
         delays.lazy()
         .filter(pl.col("delay") >= LEAST_NS)
@@ -256,66 +276,75 @@ def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
             pl.col("_waited").list.sum().alias("_waited_sum"),
             (pl.col("delay") * pl.col("others").list.len()).alias("_most"),
         )
-        .join(calls, on="call")
-    )
-    counts = (
-        trace.operations.lazy()
-        .filter(pl.col("seq").is_not_null())
-        .group_by("process", "call")
-        .agg(pl.len().alias("of"))
-        .join(calls, on="call")
+        .join(
+            every.lazy().select(
+                "process", "call", "stack", "_turn", pl.col("begin_ns").alias("first_ns")
+            ),
+            on=["process", "call", "first_ns"],
+        )
     )
     found: dict[tuple[int, int | None], Delay] = {}
-    for by in ("stack", "call"):
-        rows = (
-            late.group_by("process", by)
-            .agg(
-                # The earliest, whatever order rows come in: one trace gives one sentence.
-                (pl.col("call") if by == "stack" else pl.col("stack"))
-                .sort_by("first_ns", "call")
-                .first(),
-                pl.col("first_ns").min(),
-                pl.len().alias("times"),
-                pl.col("delay").median().alias("median"),
-                pl.col("delay").sum().alias("total"),
-                pl.min_horizontal("_waited_sum", "_most").sum().alias("waited"),
-                pl.col("others").explode().unique().sort(),
-            )
-            .join(
-                counts.group_by("process", by).agg(pl.col("of").sum()),
-                on=["process", by],
-                nulls_equal=True,
-            )
-            .with_columns(pl.col("times").sum().over(by).alias("_of_late"))
-            .filter(
-                (pl.col("times") >= TIMES)
-                & (
-                    (pl.col("times") >= SHARE_OF_SITE * pl.col("of"))
-                    # Now and then (an evaluation every tenth step), and nobody else is: of a line,
-                    # for a call is of one process only.
-                    | (
-                        pl.lit(by == "stack")
-                        & (pl.col("times") >= SHARE_OF_SITE * pl.col("_of_late"))
-                        & (pl.col("total") >= NOTABLE * span)
-                    )
-                )
-            )
-            .sort("total", "process", by, descending=[True, False, False])
-            .collect()
-        )
-        for row in rows.iter_rows(named=True):
-            found.setdefault(
-                (row["process"], row["stack"]),
-                Delay(
-                    process=row["process"],
-                    call=row["call"],
-                    first_ns=row["first_ns"],
-                    times=row["times"],
-                    of=row["of"],
-                    median_ns=row["median"],
-                    total_ns=row["total"],
-                    waited_ns=row["waited"],
-                    others=tuple(row["others"]),
-                ),
-            )
+    for by in (["stack"], ["call"], ["stack", "_turn"]):
+        for row in _of_line(late, every.lazy(), by, span, between).iter_rows(named=True):
+            key = (row["process"], row["stack"])
+            delay = _delay(row)
+            if key not in found or (_usual(delay) and not _usual(found[key])):
+                found[key] = delay
     return list(found.values())
+
+
+def _usual(delay: Delay) -> bool:
+    return delay.times >= SHARE_OF_SITE * delay.of
+
+
+def _delay(row: dict[str, Any]) -> Delay:
+    return Delay(
+        process=row["process"],
+        call=row["call"],
+        first_ns=row["first_ns"],
+        times=row["times"],
+        of=row["of"],
+        median_ns=row["median"],
+        total_ns=row["total"],
+        waited_ns=row["waited"],
+        others=tuple(row["others"]),
+    )
+
+
+def _of_line(
+    late: pl.LazyFrame, every: pl.LazyFrame, by: list[str], span: int, between: int
+) -> pl.DataFrame:
+    """Delays of each process that count, by columns that say which calls belong together."""
+    times, total = pl.col("times"), pl.col("total")
+    of_line = pl.lit(by == ["stack"])
+    # Of a line: a call is of one process only, and whoever else is late is late at the line.
+    alone = of_line & (times >= SHARE_OF_SITE * pl.col("_of_late"))
+    now_and_then = alone & (times >= TIMES) & (total >= NOTABLE * span)
+    costly = alone & (times >= FEW_TIMES) & (total >= COSTLY * between)
+    usual = (times >= TIMES) & (times >= SHARE_OF_SITE * pl.col("of"))
+    return (
+        late.group_by("process", *by)
+        .agg(
+            # The earliest, whatever order rows come in: one trace gives one sentence.
+            *(
+                pl.col(other).sort_by("first_ns", "call").first()
+                for other in ("call", "stack")
+                if other not in by
+            ),
+            pl.col("first_ns").min(),
+            pl.len().alias("times"),
+            pl.col("delay").median().alias("median"),
+            pl.col("delay").sum().alias("total"),
+            pl.min_horizontal("_waited_sum", "_most").sum().alias("waited"),
+            pl.col("others").explode().unique().sort(),
+        )
+        .join(
+            every.group_by("process", *by).agg(pl.len().alias("of")),
+            on=["process", *by],
+            nulls_equal=True,
+        )
+        .with_columns(times.sum().over(by).alias("_of_late"))
+        .filter(usual | now_and_then | (costly & (pl.col("median") >= LONG_NS)))
+        .sort("total", "process", *by, descending=[True, False, *(False for _ in by)])
+        .collect()
+    )
