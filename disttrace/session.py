@@ -33,7 +33,7 @@ from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.standard_library import StandardLibrary
 from disttrace.journal.writer import Journal
-from disttrace.lifecycle import abort, detached, spans
+from disttrace.lifecycle import abort, detached, forks, spans
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
@@ -43,6 +43,7 @@ from disttrace.lifecycle.syncing import IN_MEMORY, Syncing
 from disttrace.lifecycle.voice import Voice
 from disttrace.patching.import_hook import ImportHook
 from disttrace.recording import choice
+from disttrace.recording.interning import LOCK
 from disttrace.recording.recorder import Recorder
 
 _DISTRIBUTED = "torch.distributed.distributed_c10d"
@@ -344,30 +345,18 @@ _watching_forks = False
 
 
 def _watch_forks() -> None:
-    """Fork handlers cannot be taken away again, so there is one set, which asks for the session."""
     global _watching_forks
     if not _watching_forks:
         _watching_forks = True
-        os.register_at_fork(
-            before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child
-        )
-
-
-_held: list[Recorder] = []
+        forks.watch(LOCK, _before_fork, _after_fork, _in_child)
 
 
 def _before_fork() -> None:
-    """No other thread may be in the middle of a record when the process is copied."""
-    session = _session
-    if session is not None:
-        session.live.before_fork()
-        session.recorder.lock.acquire()
-        _held.append(session.recorder)
+    if _session is not None:
+        _session.live.before_fork()
 
 
 def _after_fork() -> None:
-    if _held:
-        _held.pop().lock.release()
     if _session is not None:
         _session.live.after_fork()
 
@@ -375,7 +364,6 @@ def _after_fork() -> None:
 def _in_child() -> None:
     global _lock
     _lock = threading.Lock()
-    _held.clear()
     session = _session
     if session is not None:
         try:

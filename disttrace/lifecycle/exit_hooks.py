@@ -58,8 +58,8 @@ class Ending:
 
     def _hook(self, hook: ImportHook) -> None:
         engine = self._capture.engine
-        engine.value(PART, sys, "excepthook", self._excepthook(sys.excepthook))
-        engine.value(PART, threading, "excepthook", self._thread_hook(threading.excepthook))
+        self._take(sys, self._excepthook(sys.excepthook))
+        self._take(threading, self._thread_hook(threading.excepthook))
         engine.value(PART, os, "_exit", self._os_exit(os._exit))
         engine.value(PART, sys, "exit", self._sys_exit(sys.exit))
         exec_hook.install(
@@ -74,6 +74,14 @@ class Ending:
         hook.when_imported("multiprocessing.process", self._multiprocessing)
         if sys.version_info >= (3, 11):
             hook.when_imported("torch.multiprocessing.spawn", self._torch_spawn)
+
+    def _take(self, module: types.ModuleType, hook: Callable[..., Any]) -> None:
+        """Libraries set a hook of theirs where ``excepthook`` still is ``__excepthook__``."""
+        names = ["excepthook"]
+        if module.excepthook is module.__excepthook__:
+            names.append("__excepthook__")
+        for name in names:
+            self._capture.engine.value(PART, module, name, hook)
 
     def forked(self) -> None:
         """In a forked child: its end is still to come."""
@@ -126,8 +134,10 @@ class Ending:
 
     def _excepthook(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: Any, error: Any, traceback: Any) -> None:
-            self._failed = True
-            self._guarded(lambda: self.failure(error))
+            last: BaseException | None = getattr(sys, "last_value", None)
+            if error is not None and last is error:  # else the program only has it printed
+                self._failed = True
+                self._guarded(lambda: self.failure(error))
             original(kind, error, traceback)
 
         return excepthook

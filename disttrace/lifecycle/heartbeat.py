@@ -66,22 +66,23 @@ class Live:
         if self._thread is not None or not (self._beats or self._capture.pollers):
             return
         self._stopping = False
-        thread = threading.Thread(target=self._run, name=NAME, daemon=True)
+        self._process = os.getpid()
+        self._thread = thread = threading.Thread(target=self._run, name=NAME, daemon=True)
         try:
             background.start(thread)
         except RuntimeError:  # no more threads, or the interpreter is about to finalize
-            return
-        self._thread, self._process = thread, os.getpid()
+            self._thread = None
 
     def stop(self) -> None:
         """End the thread and wait for it."""
-        thread, self._thread = self._thread, None
-        if thread is None or os.getpid() != self._process:
-            return  # in a child that a library forked there is no such thread to wait for
-        self._stopping = True
-        self._wake.put(None)
-        if thread.ident != threading.get_ident():
-            thread.join(_JOIN)
+        thread = self._thread
+        # In a child that a library forked there is no such thread to wait for.
+        if thread is not None and os.getpid() == self._process:
+            self._stopping = True
+            self._wake.put(None)
+            if thread.ident not in (None, threading.get_ident()):
+                thread.join(_JOIN)
+        self._thread = None
 
     def wake(self) -> None:
         """Something is pending from now on: look often until it is over."""
@@ -93,7 +94,7 @@ class Live:
 
     def before_fork(self) -> None:
         """A copy must not hold half of what the thread was doing, nor warn that it has threads."""
-        self._paused = self._thread is not None
+        self._paused = self._paused or self._thread is not None
         self.stop()
         if self._without_gil is not None:
             self._without_gil.pause()
@@ -101,9 +102,10 @@ class Live:
     def after_fork(self) -> None:
         """In the parent: go on."""
         if self._paused:
-            self._paused = False
-            self._wake = queue.SimpleQueue()
+            if self._thread is None:
+                self._wake = queue.SimpleQueue()
             self.start()
+            self._paused = False
         if self._without_gil is not None:
             self._without_gil.resume()
 
@@ -127,8 +129,9 @@ class Live:
             self._voice.sample = self._stacks.take
 
     def _run(self) -> None:
+        me = threading.current_thread()  # one whose start was interrupted may come late
         try:
-            while not (self._stopping or self._capture.recorder.off):
+            while self._thread is me and not (self._stopping or self._capture.recorder.off):
                 self._sleep(self._turn() / _NS)
         except BaseException as error:
             try:

@@ -9,11 +9,13 @@ before, and dynamo, which recognises some functions by identity.
 from __future__ import annotations
 
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from disttrace import errors
 from disttrace.patching import dynamo
 
 Undo = Callable[[], None]
@@ -153,6 +155,12 @@ def _document(function: types.FunctionType, original: Any) -> None:
     function.__module__ = getattr(original, "__module__", None) or function.__module__
 
 
+def _take_off() -> None:
+    error = sys.exc_info()[1]
+    assert error is not None
+    errors.take_off(error)
+
+
 def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.CodeType:
     """Code with the signature of ``code`` that passes everything to ``replacement``."""
     names = code.co_varnames
@@ -176,9 +184,12 @@ def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.
         parameters.append(f"**{names[rest]}")
         passed.append(f"**{names[rest]}")
     # A constant stands for the replacement, so nothing is put into torch's own namespaces.
-    holder = types.SimpleNamespace(run=replacement)
-    yielding = "yield from " if code.co_flags & inspect.CO_GENERATOR else "return "
-    source = f"def f({', '.join(parameters)}):\n {yielding}(...).run({', '.join(passed)})\n"
+    holder = types.SimpleNamespace(run=replacement, take_off=_take_off)
+    run = "yield from" if code.co_flags & inspect.CO_GENERATOR else "return"
+    source = (
+        f"def f({', '.join(parameters)}):\n try: {run} (...).run({', '.join(passed)})\n"
+        " except:\n  (...).take_off()\n  raise\n"
+    )
     namespace: dict[str, Any] = {}
     exec(source, namespace)
     made: types.CodeType = namespace["f"].__code__
@@ -186,6 +197,7 @@ def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.
     return made.replace(
         co_consts=constants,
         co_name=code.co_name,
-        co_filename=__file__,
+        co_filename=errors.in_place_of(code.co_filename),
+        co_firstlineno=code.co_firstlineno,
         **({"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}),
     )

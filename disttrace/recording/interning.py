@@ -30,6 +30,10 @@ VARIANTS = 64
 
 VARYING = ("name", "shapes", "dtypes", "bytes", "splits", "reduce_op", "root", "args")
 
+LOCK = threading.RLock()
+"""A signal handler may record while its thread records. One for every recorder, since what is called
+around a fork can be registered once."""
+
 FURTHER = "(more than the journal may define)"
 
 Made = tuple[Call, bytes]
@@ -45,7 +49,7 @@ class Definitions:
     _journal: Journal | None = None
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()  # a signal handler may record while its thread records
+        self.lock = LOCK
         self.bound = 1 << 40  # bytes of definitions from which on nothing new is defined
         self.forget_definitions()
 

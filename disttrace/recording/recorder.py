@@ -212,7 +212,6 @@ class Recorder(Definitions):
         """In a forked child: let go of the parent's journal and start anew, without one."""
         journal, self._journal = self._journal, None
         self.core.t0 = t0
-        self.lock = threading.RLock()
         self._making_room = False
         self._late.clear()
         self.forget_definitions()

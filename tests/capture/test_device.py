@@ -683,6 +683,19 @@ def test_a_capture_that_no_graph_of_torchs_began(monkeypatch: pytest.MonkeyPatch
     assert not device.operations.captures.here()
 
 
+def test_a_stream_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The legacy stream beside a capture of another one, or a device that failed: no part is off."""
+
+    def raises() -> bool:
+        raise RuntimeError("CUDA error: operation would make the legacy stream depend on a capture")
+
+    device = Device()
+    cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=raises)
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+        assert not device.operations.captures.here()
+
+
 def test_a_capture_ends_with_its_graph() -> None:
     """Nobody ended it, and nothing would be asked for ever."""
     captures = Device().operations.captures

@@ -15,7 +15,7 @@ import types
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from disttrace.errors import HOME
+from disttrace.errors import HOME, is_our_file
 from disttrace.journal.code_files import is_program
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.recorder import Recorder
@@ -191,7 +191,7 @@ def frames(frame: types.FrameType | None, depth: int) -> list[tuple[str, int, st
     result: list[tuple[str, int, str]] = []
     while frame is not None and len(result) < depth:
         code = frame.f_code
-        if not code.co_filename.startswith(HOME):
+        if not is_our_file(code.co_filename):
             result.append((code.co_filename, frame.f_lineno or 0, code.co_name))
         frame = frame.f_back
     return result

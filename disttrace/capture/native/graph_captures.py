@@ -66,11 +66,9 @@ class GraphCaptures:
     def _watch_end(self, graph: Any) -> None:
         """A capture whose graph is gone is over, also where nobody ended it."""
         number = id(graph)
-
-        def gone(_: weakref.ref[Any]) -> None:
-            self.ended(number)
-
         with contextlib.suppress(TypeError):  # no weak references
+            # C's, for what a signal handler raises in a callback is lost: ``_by.pop(number, ref)``.
+            gone = functools.partial(self._by.pop, number)
             self._graphs[number] = weakref.ref(graph, gone)
 
     def _wrapper(self, begins: bool, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,8 +90,15 @@ class GraphCaptures:
 
 def _captured_by_others() -> bool:
     """Whether this thread's stream is captured, though no graph of torch's began it: by CUDA's own
-    bindings, by a compiler, by autograd's threads for the one that began it."""
+    bindings, by a compiler, by autograd's threads for the one that began it.
+
+    Two questions to the driver, on the calling thread and its device: whether there is a context
+    (none is made), and whether the stream is captured, as NCCL's own issue asks it each time.
+    """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return False
-    return bool(torch.cuda.is_current_stream_capturing())
+    try:
+        return bool(torch.cuda.is_current_stream_capturing())
+    except RuntimeError:
+        return False  # another stream is captured, or the device has failed: an operation says so

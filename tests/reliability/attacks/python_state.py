@@ -129,7 +129,7 @@ def functions_looked_at() -> None:
             place=(function.__module__, function.__qualname__),
         )
     for method in (dist.ProcessGroup.allreduce, dist.Store.set, dist.Work.wait):
-        say(method=method.__name__, doc=(method.__doc__ or "")[:60], qualname=method.__qualname__)
+        say(method=method.__name__, doc=(method.__doc__ or "")[:60])
 
 
 def pickled_and_copied() -> None:

@@ -1,0 +1,59 @@
+"""What happens around a fork, also where a signal handler of the program's raises meanwhile.
+
+The interpreter calls handlers for forks itself, so what is raised in one reaches nobody, and what
+stands behind it there is not done. A signal that comes while the kernel copies the process strikes
+the first bytecode of the first handler that has one. So the lock is taken and given back by C's
+methods, which no signal interrupts; a function that does nothing stands before ours; and each of
+ours may be called again from its start.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from disttrace import errors
+
+_TIMES = 20
+"""A timer may strike as often; then it is left as it is."""
+
+
+def watch(
+    lock: Any,
+    before: Callable[[], None],
+    after_in_parent: Callable[[], None],
+    in_child: Callable[[], None],
+) -> None:
+    """Call these around each fork, with ``lock`` (an RLock) held while the process is copied.
+
+    They cannot be taken away again, so this is called once. Those before a fork are called by the
+    interpreter from the last to the first.
+    """
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock._at_fork_reinit
+    )
+    os.register_at_fork(after_in_parent=_takes_what_came, after_in_child=_takes_what_came)
+    os.register_at_fork(
+        before=lambda: _through(before),
+        after_in_parent=lambda: _through(after_in_parent),
+        after_in_child=lambda: _through(in_child),
+    )
+
+
+def _takes_what_came() -> None:
+    """What a handler raises here is lost, as in `logging`'s handlers, and interrupts nothing."""
+
+
+def _through(action: Callable[[], None]) -> None:
+    struck = None
+    for _ in range(_TIMES):
+        try:
+            action()
+            break
+        except BaseException as error:
+            if errors.is_ours(error):
+                raise
+            struck = error
+    if struck is not None:
+        raise struck  # the interpreter says that it is lost
