@@ -33,7 +33,7 @@ from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.standard_library import StandardLibrary
 from disttrace.journal.writer import Journal
-from disttrace.lifecycle import abort, detached, forks, spans
+from disttrace.lifecycle import abort, detached, spans
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
@@ -42,7 +42,7 @@ from disttrace.lifecycle.summary import Summary
 from disttrace.lifecycle.syncing import IN_MEMORY, Syncing
 from disttrace.lifecycle.voice import Voice
 from disttrace.patching.import_hook import ImportHook
-from disttrace.recording import choice
+from disttrace.recording import choice, forks
 from disttrace.recording.interning import LOCK
 from disttrace.recording.recorder import Recorder
 

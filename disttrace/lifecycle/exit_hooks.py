@@ -134,8 +134,7 @@ class Ending:
 
     def _excepthook(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def excepthook(kind: Any, error: Any, traceback: Any) -> None:
-            last: BaseException | None = getattr(sys, "last_value", None)
-            if error is not None and last is error:  # else the program only has it printed
+            if error is _uncaught():  # else the program only has it printed
                 self._failed = True
                 self._guarded(lambda: self.failure(error))
             original(kind, error, traceback)
@@ -211,7 +210,7 @@ class Ending:
 
         def last_words() -> None:
             # A program may have put its own excepthook over ours; this is set for all of them.
-            error = getattr(sys, "last_value", None)
+            error = _uncaught()
             if error is not None and not self._failed:
                 self._failed = True
                 self.failure(error)
@@ -307,6 +306,11 @@ class Ending:
             return
         self._failed = True
         self.failure(error)
+
+
+def _uncaught() -> Any:
+    """What the interpreter found nobody to catch, in the main thread; None so far."""
+    return getattr(sys, "last_value", None)
 
 
 def causes(error: BaseException) -> list[str]:

@@ -31,8 +31,8 @@ VARIANTS = 64
 VARYING = ("name", "shapes", "dtypes", "bytes", "splits", "reduce_op", "root", "args")
 
 LOCK = threading.RLock()
-"""A signal handler may record while its thread records. One for every recorder, since what is called
-around a fork can be registered once."""
+"""A signal handler may record while its thread records. One for every recorder, for what is
+called around a fork is registered once."""
 
 FURTHER = "(more than the journal may define)"
 

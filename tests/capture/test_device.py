@@ -684,10 +684,10 @@ def test_a_capture_that_no_graph_of_torchs_began(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_stream_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The legacy stream beside a capture of another one, or a device that failed: no part is off."""
+    """The legacy stream beside a capture of another one, or a failed device: no part is off."""
 
     def raises() -> bool:
-        raise RuntimeError("CUDA error: operation would make the legacy stream depend on a capture")
+        raise RuntimeError("CUDA error: the legacy stream would depend on a capture")
 
     device = Device()
     cuda = SimpleNamespace(is_initialized=lambda: True, is_current_stream_capturing=raises)
