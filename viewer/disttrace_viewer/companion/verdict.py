@@ -24,7 +24,6 @@ from disttrace.journal.format import definitions_name, is_own
 from disttrace.journal.proc import Here
 from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
-from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
@@ -44,20 +43,13 @@ from disttrace_viewer.companion.told import (
     unknown_ranks,
     unpacked,
 )
-from disttrace_viewer.companion.words import (
-    ASKS,
-    MOST_FINDINGS,
-    habitual,
-    lines,
-    living,
-    stalled,
-    voices,
-    who_waits,
-)
+from disttrace_viewer.companion.words import MOST_FINDINGS, lines, voices
+from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.settled import settled
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, ERROR, Finding
+from disttrace_viewer.findings.finding import ERROR, Finding
+from disttrace_viewer.findings.rules import unheard
 from disttrace_viewer.findings.rules.communicator_creation import is_creation
 from disttrace_viewer.findings.rules.getting_on import is_waiting
 from disttrace_viewer.findings.rules.starting import is_start
@@ -254,7 +246,7 @@ class Judge:
         """Whether there is something to tell, and ranks are not known: journals may be here."""
         if self._all_here or not unknown_ranks(judgement.case.evidence.trace):
             return False
-        ages = _ages(judgement.case)
+        ages = live.ages_s(judgement.case)
         if not ages:
             return any(f.severity == ERROR for f in judgement.findings)
         return max(ages) >= (self._patience_s if joined else self._stall_s)
@@ -302,41 +294,24 @@ class Judge:
         """``anywhere``: nobody else speaks, wherever the best speaker is."""
         case, trace = judgement.case, judgement.case.evidence.trace
         unknown = () if self._all_here else unknown_ranks(trace)
-        waiting = [op for op in case.evidence.blocking if op.error is None]  # the others gave up
-        asking = [wait.op for wait in case.waits if wait.polled]
-        ages = _ages(case)
+        ages = live.ages_s(case)
         starts = [f for f in judgement.findings if is_start(f)]
-        # Whoever was quiet for so long may have been so before it began to wait. Where nobody
-        # waits, and all that a finding is about is over, nothing stands still: a launcher sees to
-        # those that failed, and may have started them anew.
-        alive = {process.index for process in living(case) if process.role != AGENT}
-        errors = [
-            f
-            for f in judgement.findings
-            if f.severity == ERROR
-            and not habitual(case, f)
-            and max(ages, default=self._stall_s) >= self._stall_s
-            and (ages or not alive.isdisjoint((*f.culprits, *f.waiting)))
-        ]
+        errors = live.stalled(case, judgement.findings, self._stall_s)
+        alive = live.workers(case)
         self._look_at_load(p for p in trace.processes if p.index in alive)
         starved = [f for f in errors if self._is_starved(case, f, max(ages, default=0.0))]
         errors = [f for f in errors if f not in starved]
-        # What holds up the living comes before why an earlier attempt failed.
-        errors.sort(key=lambda f: alive.isdisjoint((*f.culprits, *f.waiting)))
         rest = [self._stall_s - age for age in ages if age < self._stall_s]
         rest += [ASK_AGAIN_S] if starved else []
         if unknown:
-            # Who is not known may be in it as well as missing: that is nobody's fault by records.
-            blamed = [
-                f for f in errors if f.culprits or (f.certainty == CERTAIN and not f.absent_ranks)
-            ]
             patience = self._patience_s
             if joined and (wait := patience - max(ages, default=patience)) > 0:
                 rest.append(min(wait, ASK_AGAIN_S))  # they may be about to answer
                 errors = []
             else:
                 # Where nobody waits any more, the others gave up and somebody lives on.
-                errors = blamed or ([] if starts or starved else who_waits(case, unknown)) or errors
+                waits = [] if starts or starved else [*unheard.find(case, unknown)]
+                errors = live.by_records(errors) or waits or errors
         signature = [
             # Of those that are missing fewer may be so later, whether or not they are named.
             [
@@ -362,11 +337,8 @@ class Judge:
         elsewhere = {state["id"] for state in told.states} | self._beyond.states.keys()
         elsewhere -= self._ours
         creating = any(map(is_creation, judgement.findings))  # nobody is ended meanwhile
-        ops = stalled(case, errors)
-        if ops:
-            self._stalled = {(process, number) for process, number in ops}
-        open_now = {(trace.processes[op.process].id, op.number) for op in waiting}
-        open_now |= {(trace.processes[op.process].id, ASKS) for op in asking}
+        ops = live.waits_of(case, errors)
+        self._stalled = ops or self._stalled
         return {
             "signature": signature,
             "lines": said,
@@ -396,9 +368,9 @@ class Judge:
                 and case.evidence.look(p).alive is not False
             ],
             "waiting": bool(ages),
-            "over": not self._stalled & open_now,
+            "over": not self._stalled & live.open_waits(case),
             "next_s": max(SOONEST_S, min(rest, default=self._stall_s)),
-            "ops": ops,
+            "ops": sorted(ops),
         }
 
     def _look_at_load(self, processes: Iterable[Process]) -> None:
@@ -489,13 +461,6 @@ def judgeable(answer: Answer) -> bool:
     except Exception:
         return False
     return True
-
-
-def _ages(case: Case) -> list[float]:
-    """For how many seconds each has waited, or asked again and again; whoever gave up does not."""
-    waiting = [op for op in case.evidence.blocking if op.error is None]
-    asking = [wait.op for wait in case.waits if wait.polled]
-    return [case.evidence.age_ns(op) / 1e9 for op in (*waiting, *asking)]
 
 
 def _may_be_of(state: State, here: Here) -> bool:

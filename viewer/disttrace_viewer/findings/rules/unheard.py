@@ -1,0 +1,34 @@
+"""Somebody has waited for the limit, and of ranks that may be missing there nothing is known.
+
+No accusation, and nothing that holds once their journals are read: it is asked while a job runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import LIKELY, Finding
+from disttrace_viewer.wording.findings import unheard as words
+
+
+def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
+    """Who has waited longest. ``unknown``: ranks of which nothing is known."""
+    evidence, trace = case.evidence, case.evidence.trace
+    waiting = [w for w in case.waits if not w.side and w.late_ns is None and case.old(w)]
+    if not waiting:
+        return
+    first = min(waiting, key=lambda wait: wait.op.begin_ns).op
+    alike = [w.op for w in waiting if (w.op.call.op, w.op.seq) == (first.call.op, first.seq)]
+    who = sorted({op.process for op in alike})
+    group = None if first.call.group is None else trace.groups[first.call.group]
+    members = None if group is None else group.ranks
+    missing = [r for r in unknown if members is None or r in members] or unknown
+    yield Finding(
+        kind="no_progress",
+        certainty=LIKELY,
+        summary=words.summary(trace, who, first, max(map(evidence.age_ns, alike)), missing),
+        waiting=tuple(who),
+        group=None if group is None else group.id,
+        seq=first.seq,
+    )
