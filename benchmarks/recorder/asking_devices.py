@@ -22,8 +22,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
 
-from disttrace.capture.native import flight_recorder, gil_free
-from disttrace.capture.native.flight_recorder import Question
+from disttrace.capture.devices import flight_recorder, gil_free
+from disttrace.capture.devices.flight_recorder import Question
 
 ENTRIES = 2_000
 TICK_S = 0.0005

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from disttrace.capture.native.flight_recorder import Question
+from disttrace.capture.devices.flight_recorder import Question
 from support.device import Device
 
 SIZES = (100, 500, 1_000, 2_000)
@@ -27,9 +27,10 @@ def turn_ms(operations: int, backend: str) -> float:
     for _ in range(operations):
         device.issue()
     answer = device.ask(Question(False, 0, 0))
-    (channel,) = device.operations._channels.values()
+    (channel,) = device.operations._recorders.channels()
     begin = time.thread_time()
-    device.operations._compare(channel, answer)
+    device.operations._take_notes()
+    device.operations._answers.take(channel, answer)
     return (time.thread_time() - begin) * 1e3
 
 

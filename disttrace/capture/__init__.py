@@ -66,7 +66,7 @@ def coverage() -> Coverage:
     if not dist.is_available():
         nothing = "this torch was built without torch.distributed: there is nothing to trace"
         return Coverage([], [nothing], [])
-    from disttrace.capture.native.flight_recorder import statements
+    from disttrace.capture.devices.flight_recorder import statements
     from disttrace.capture.parts import survey
 
     parts, missing = survey(_current)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch._C._distributed_c10d as c10d
 
-from disttrace.capture.native import device_completion, flight_recorder
+from disttrace.capture.devices import flight_recorder, recorders
 
 ALWAYS = (
     "Operations on one-sided windows (Window.put, get, signal), symmetric memory and RPC.",
@@ -32,7 +32,7 @@ def sentences() -> list[str]:
     elif not hasattr(c10d.AllreduceOptions, "asyncOp"):
         found.append(HIDDEN)
     if hasattr(c10d, "_dump_nccl_trace") and flight_recorder.switched_off() is not None:
-        found.append(device_completion.blind())
+        found.append(recorders.blind())
     return found
 
 

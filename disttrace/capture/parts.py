@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from disttrace.capture import missing
+from disttrace.capture.devices import completion
 from disttrace.capture.instrumentation import (
     coalescing,
     completion_queries,
@@ -19,7 +20,7 @@ from disttrace.capture.instrumentation import (
     work,
 )
 from disttrace.capture.launcher import elastic
-from disttrace.capture.native import device_completion, dispatcher, functional, hooks, store_proxy
+from disttrace.capture.native import dispatcher, functional, hooks, store_proxy
 from disttrace.capture.wrapping.context import Capture
 
 
@@ -32,7 +33,7 @@ def parts() -> list[ModuleType]:
         process_group,
         rejected_calls,
         completion_queries,
-        device_completion,
+        completion,
         work,
         hooks if hooks.supported() else dispatcher,  # what C++ issues
         functional,

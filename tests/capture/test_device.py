@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from disttrace.capture.native import device_completion, flight_recorder, matching
-from disttrace.capture.native.asker import AskingDevice, DeviceError
-from disttrace.capture.native.device_completion import blind
-from disttrace.capture.native.flight_recorder import Answer, Question, advice
+from disttrace.capture.devices import completion, flight_recorder, inbox, matching, recorders
+from disttrace.capture.devices.asker import AskingDevice, DeviceError
+from disttrace.capture.devices.flight_recorder import Answer, Question, advice
+from disttrace.capture.devices.recorders import blind
 from support.device import Device
 from support.processes import clean_environ, python, run_program
 
@@ -352,7 +352,7 @@ def test_not_asked_where_torch_would_crash(monkeypatch: pytest.MonkeyPatch) -> N
         assert device.poll()
     else:
         assert device.ends(operation) == [b"l"]
-        assert device.notes() == [device_completion.UNSAFE]
+        assert device.notes() == [recorders.UNSAFE]
 
 
 @pytest.mark.parametrize("backend", ["hccl", "somebodys"])
@@ -375,7 +375,7 @@ def test_a_backend_without_a_recorder_is_followed_by_its_work(backend: str) -> N
     work.complete = True
     assert not device.poll()
     assert device.ends(operation) == [b"c"]
-    assert not device.operations._works
+    assert not device.operations._followed
 
 
 def test_an_exit_looks_once_more() -> None:
@@ -420,7 +420,7 @@ _BOTH = """
 import pickle
 import torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
-from disttrace.capture.native import flight_recorder as fr, gil_free
+from disttrace.capture.devices import flight_recorder as fr, gil_free
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(20):
     dist.all_reduce(torch.ones(2))
@@ -454,7 +454,7 @@ def test_the_advice_is_true(variable: str) -> None:
 
 _ADVISED = """
 import torch, torch.distributed as dist
-from disttrace.capture.native import flight_recorder as fr, gil_free
+from disttrace.capture.devices import flight_recorder as fr, gil_free
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(3):
     dist.all_reduce(torch.ones(2))
@@ -471,9 +471,9 @@ def test_switched_off_nothing_is_asked() -> None:
     device = Device()
     device.capture.asks_devices = False
     unwatched = device.capture.works.device
-    device_completion.install(device.capture)
+    completion.install(device.capture)
     assert device.capture.works.device is unwatched
-    assert (device.capture.pollers, device.capture.engine.names(device_completion.PART)) == ([], [])
+    assert (device.capture.pollers, device.capture.engine.names(completion.PART)) == ([], [])
     operation = device.begin()
     device.recorder.issued(operation)
     unwatched.add(operation, None, None)
@@ -505,7 +505,7 @@ _CUT = """
 import ctypes, functools, threading
 import torch, torch.distributed as dist
 from torch._C._distributed_c10d import _dump_fr_trace
-from disttrace.capture.native import flight_recorder as fr, gil_free
+from disttrace.capture.devices import flight_recorder as fr, gil_free
 dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 def work():
     ctypes.CDLL(None).prctl(15, "aaaaaaaaaaaaaa\\u00e4".encode(), 0, 0, 0)
@@ -531,13 +531,13 @@ def test_what_follows_an_answer_is_not_quadratic(backend: str) -> None:
     device = Device(backend)
     issued = [device.issue() for _ in range(2_000)]
     device.operations.poll()  # asks; an asker of the tests' answers at once
-    running = list(device.operations._open.values())
+    running = list(device.operations._open.running.values())
     for each in running:
         each.entries, each.confirmed = (), False
     answer = device.ask(Question(False, 0, 0))
-    channel = next(iter(device.operations._channels.values()))
+    channel = next(iter(device.operations._recorders.channels()))
     begin = time.thread_time()
-    device.operations._compare(channel, answer)
+    device.operations._answers.take(channel, answer)
     took = time.thread_time() - begin
     assert len({each.entries for each in running}) == len(issued)
     assert took < 0.1  # 20 ms quiet (benchmarks/recorder/matching_entries.py); it was 2.3 s
@@ -546,8 +546,8 @@ def test_what_follows_an_answer_is_not_quadratic(backend: str) -> None:
 def test_a_dump_that_raises_is_tried_again_and_told_once() -> None:
     """A transient failure blinds for its time only, and hides no hang of some seconds."""
     device = Device()
-    plain = device.operations._channel("nccl").ask
-    channel = device.operations._channels["nccl"]
+    plain = device.operations._recorders.channel("nccl").ask
+    channel = device.operations._recorders.channel("nccl")
 
     def raising(question: Question) -> Answer:
         raise RuntimeError("not now")
@@ -578,7 +578,7 @@ def test_a_device_that_failed_is_asked_no_more(text: str) -> None:
         asked.append(question)
         raise RuntimeError(text + "\nfurther lines")
 
-    device.operations._channel("nccl").ask = raising
+    device.operations._recorders.channel("nccl").ask = raising
     operations = [device.issue() for _ in range(3)]
     assert not device.poll()
     operations.append(device.issue())
@@ -710,3 +710,107 @@ def test_a_capture_ends_with_its_graph() -> None:
     assert captures.any()
     del graph
     assert not captures.any()
+
+
+def test_an_entry_is_found_by_its_number_however_early_it_was_made() -> None:
+    """Torch's hook ran first, and ours had to wait for the GIL; the number is exact."""
+    device = Device("nccl2")
+    ours = threading.get_ident()
+    device.issue(state="completed", op_id=1)
+    for name, age_ns in (("0", 3_000_000_000), ("1", 5_000_000)):
+        made = time.time_ns() - age_ns
+        device.entry(op_id=2, time_created_ns=made, process_group=(name, ""))
+    operations = []
+    for group in (2, 1):  # another thread's came first
+        operation = device.begin(group)
+        device.capture.op_ids[ours] = 2
+        device.done(operation)
+        operations.append(operation)
+    assert device.poll(3)
+    device.entries[1]["state"] = "completed"
+    assert device.poll(2)
+    assert [device.ends(one) for one in operations] == [[], [b"c"]]
+
+
+def test_a_group_that_was_made_anew_counts_its_numbers_anew() -> None:
+    """The newest entry of that number is meant, and none that was made after the call."""
+    device = Device("nccl2")
+    device.entry("completed", op_id=1, time_created_ns=time.time_ns() - 1_000_000_000)
+    device.capture.op_ids[threading.get_ident()] = 1
+    operation = device.issue(op_id=1)
+    device.entry("completed", op_id=1, time_created_ns=time.time_ns() + 1_000_000_000)
+    assert device.poll(3)
+    assert not device.ends(operation)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_what_is_issued_is_noted_as_the_plain_inbox_does(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Known groups are noted and the first note wakes; all else is left to Python."""
+    if compiled:
+        pytest.importorskip("disttrace.capture.devices._inbox")
+    rare: list[object] = []
+    woken: list[int] = []
+    made = inbox.make if compiled else inbox.PlainInbox
+    box = made(lambda operation, call, work: rare.append(operation), lambda: woken.append(1))
+    device = Device()
+    operations = [device.begin(group) for group in (1, 1, 2, 1, 1)]
+    box.add(operations[0], None, None)
+    box.known[1] = {threading.get_ident(): 7}
+    box.add(operations[1], None, None)
+    box.add(operations[2], None, None)
+    box.add(operations[3], (1, 2), None)
+    device.recorder.end(operations[4])
+    box.add(operations[4], None, None)
+    assert rare == [operations[0], operations[2], operations[3]]
+    ((operation, thread, offset, error, number),) = box.take()
+    assert (operation, thread, number) == (operations[1], threading.get_ident(), 7)
+    assert abs(offset - flight_recorder.unix_offset()[0]) < 1_000_000_000
+    assert 0 <= error < 1_000_000_000
+    assert (woken, box.take()) == ([1], [])
+    box.capturing = lambda: True
+    box.add(device.begin(), None, None)
+    box.known.clear()
+    box.add(device.begin(), None, None)
+    assert (len(rare), box.take()) == (5, [])
+
+
+def test_what_stands_in_the_way_of_a_note_is_seen_to_at_once() -> None:
+    """A capture, and a recorder that fails: no note is taken that nobody could use."""
+    device = Device()
+    device.issue()
+    known = device.operations._inbox.known
+    assert 1 in known
+    device.operations.captures.began(5)
+    assert not known
+    captured = device.issue()
+    assert device.ends(captured) == [b"e"]
+    device.operations.captures.ended(5)
+    device.issue()
+    assert 1 in known
+
+
+def test_a_shrink_that_aborts_fails_what_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's flag for it is 1; without it what is in flight ends well."""
+    pytest.importorskip("torch")
+    from torch._C._distributed_c10d import ProcessGroup
+
+    aborted: list[int] = []
+    device = Device()
+    monkeypatch.setattr(completion.DeviceOperations, "aborting", lambda self, n: aborted.append(n))
+
+    class Shrinks:
+        def shrink(self, ranks: object, shrink_flags: int = 0, opts: object = None) -> None:
+            return None
+
+    monkeypatch.setattr(ProcessGroup, "shrink", Shrinks.shrink, raising=False)
+    monkeypatch.setattr(device.capture.groups, "of", lambda group: SimpleNamespace(n=7))
+    completion.install(device.capture)
+    try:
+        for arguments in ((), (0,), (1,)):
+            ProcessGroup.shrink(None, [1], *arguments)
+        ProcessGroup.shrink(None, [1], shrink_flags=1)
+    finally:
+        device.capture.engine.undo(completion.PART)
+    assert aborted == [7, 7]

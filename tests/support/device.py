@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from disttrace import errors
-from disttrace.capture.native.device_completion import DeviceOperations
-from disttrace.capture.native.flight_recorder import Answer, Question, record, unix_offset
+from disttrace.capture.devices.completion import DeviceOperations
+from disttrace.capture.devices.flight_recorder import Answer, Question, record, unix_offset
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.recording.operation import Operation
@@ -148,7 +148,7 @@ class Device:
         """Turns of the poller, which else takes its time between two."""
         pending = False
         for _ in range(turns):
-            for channel in self.operations._channels.values():
+            for channel in self.operations._recorders.channels():
                 channel.active_due = channel.full_due = 0
             pending = self.operations.poll()
         return pending

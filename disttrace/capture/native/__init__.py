@@ -1,1 +1,1 @@
-"""Operations that C++ issues or finishes: kernels, hooks, store traffic, the flight recorder."""
+"""Operations that C++ issues or finishes: kernels, hooks, store traffic."""

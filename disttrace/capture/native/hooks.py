@@ -93,12 +93,19 @@ class Hooks:
                 group.unregister_post_hook(HOOK_ID)
         self._groups = Registry()
 
-    def _hook(self, run: Callable[[ThreadState, Any], None]) -> Callable[[Any], None]:
-        """What torch calls: every operation of Python's passes here too."""
+    def _hook(
+        self, run: Callable[[ThreadState, Any], None], entry: GroupEntry | None = None
+    ) -> Callable[[Any], None]:
+        """What torch calls: every operation of Python's passes here too. ``entry``: of a group
+        whose operations' numbers are wanted, where a device ends them.
+        """
         threads, running, fail = self._capture.recorder.threads, self._running, self._capture.fail
+        ids = self._capture.op_ids
 
         def hook(told: Any) -> None:
             thread = threads.state
+            if entry is not None and entry.on_device:
+                ids[threading.get_ident()] = getattr(told, "op_id", -1)
             if thread.inside or self._off:
                 return
             running.append(None)
@@ -134,7 +141,7 @@ class Hooks:
             )
             issuing[number] = operation, [storage(t) for t in received or sent]
 
-        return self._hook(before)
+        return self._hook(before, entry)
 
     def _after(self) -> Callable[[Any], None]:
         issuing, done = self._issuing, self._operations.done

@@ -38,6 +38,11 @@ class GroupEntry:
         names = set(self.backends.values())
         return next(iter(names)) if len(names) == 1 else None
 
+    @property
+    def on_device(self) -> bool:
+        """Whether a device ends operations of any of its backends."""
+        return any(fmt.ends_on_device(name, device) for device, name in self.backends.items())
+
     def barrier_device(self) -> str | None:
         """Device type on which a barrier without a device runs, as torch chooses it."""
         preferred = ("cuda", "xpu", "cpu", *self.backends)

@@ -57,6 +57,8 @@ class Capture:
         self.wake: Callable[[], None] = lambda: None  # a poller waits for something from now on
         # What a hook has begun on a thread and C++ has not issued yet, with its results' storages.
         self.issuing: dict[int, tuple[Operation, list[int]]] = {}
+        # The number that hooks of torch's give the operation that a thread has issued last.
+        self.op_ids: dict[int, int] = {}
         # Runs a callback once a module is imported: torch is half imported at installation.
         self.when_imported: Callable[[str, Callable[[ModuleType], None]], None] = _at_once
         # What patches torch's classes, and what Python subclasses of theirs override.

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import islice
+from operator import itemgetter
 
-from disttrace.capture.native.flight_recorder import COMPLETED, QUERIED, Key, Record
+from disttrace.capture.devices.flight_recorder import COMPLETED, QUERIED, Key, Record
 from disttrace.recording.operation import Operation
 
 SLACK_NS = 2_000
 """Between two clocks read at the same moment."""
 _BEFORE_NS = 1_000_000
 """A hook of torch's may write its entry before ours begins the operation."""
+_LONG_BEFORE_NS = 10_000_000_000
+"""The same where the number tells: ours needs the GIL first."""
 
 _Placed = tuple[int, int, Record]  # when it was made, its place in the answer, the entry
+_Lane = tuple[list[int], list[tuple[int, Record]]]  # when each was made; its place, and itself
 
 
 class State(Enum):
@@ -44,15 +47,21 @@ class Running:
     group: str | None
     stream: tuple[int, bool] | None
     seen: int  # when it was last known to run, on the clock of begins
+    number: int | None = None  # what torch's hooks call it, in its group
     entries: Sequence[Key] = ()
     confirmed: bool = False  # the entries are from an answer that held all
     gone: int = 0  # when it was first absent from those that are not complete; 0: it is not
     misses: int = 0  # answers that held all entries, and none of its own
     stale: bool = False  # its entries were overwritten: nothing more will be heard of it
 
+    def earliest(self) -> int:
+        """The unix time before which none of its entries was made."""
+        return self.windows[0][0] - (_BEFORE_NS if self.number is None else _LONG_BEFORE_NS)
+
 
 class Entries:
-    """The entries of one answer, found by thread, group and time; ``claimed`` are somebody's.
+    """The entries of one answer, found by number, or by thread, group and time; ``claimed`` are
+    somebody's.
 
     Made once per answer: to walk all of them for each operation is quadratic, and holds the GIL.
     """
@@ -61,13 +70,17 @@ class Entries:
         self._claimed = set(claimed)
         self._lanes: dict[int | None, dict[str, list[_Placed]]] = {}
         self._groups: set[str] = set()
+        self._numbered: dict[tuple[str, int], list[Record]] = {}
         for place, each in enumerate(records):
             self._groups.add(each.group)
             lane = self._lanes.setdefault(each.thread, {}).setdefault(each.group, [])
             lane.append((each.created, place, each))
+            if each.op_id is not None:
+                self._numbered.setdefault((each.group, each.op_id), []).append(each)
         for lanes in self._lanes.values():
             for lane in lanes.values():
                 lane.sort(key=_created)
+        self._found: dict[tuple[int, str | None], list[_Lane]] = {}
 
     def claim(self, running: Running) -> Sequence[Key]:
         """The entries of ``running``, the newest of those that were coalesced into one launch.
@@ -75,35 +88,54 @@ class Entries:
         Entries of one launch (an uneven all_gather, a batch) have no events except for the last
         one, which is made when coalescing ends.
         """
-        found = self._within(running, SLACK_NS)
+        if running.number is not None and running.group is not None:
+            return self._exactly(running.group, running.number, running)
+        found = self._within(running, 0) or self._within(running, SLACK_NS, SLACK_NS)
         # torch's hook made it before our begin: the newest one then, of those nobody else has.
         if not found and running.recorder not in QUERIED:
-            early = reversed(self._within(running, _BEFORE_NS))
+            early = reversed(self._within(running, _BEFORE_NS, SLACK_NS))
             found = [each for each in early if each.key not in self._claimed][:1]
+        if len(found) == 1:
+            only = found[0].key
+            self._claimed.add(only)
+            return (only,)
         launches = {(each.group_id, each.p2p, each.launch): each.key for each in found}
         self._claimed.update(launches.values())
         return tuple(launches.values())
 
-    def _within(self, running: Running, before: int) -> list[Record]:
-        """What may be of ``running``, in the order of the answer."""
-        found: dict[int, Record] = {}
-        for lane in self._lanes_of(running):
-            for since, until in running.windows:
-                first = bisect_left(lane, since - before, key=_created)
-                for created, place, each in islice(lane, first, None):
-                    if created > until + SLACK_NS:
-                        break
-                    found[place] = each
-        return [found[place] for place in sorted(found)]
+    def _exactly(self, group: str, number: int, running: Running) -> Sequence[Key]:
+        """The entry that a hook made under that number: the newest one, where a group was made
+        anew under its name."""
+        until = running.windows[-1][1] + SLACK_NS
+        made = [e for e in self._numbered.get((group, number), ()) if e.created <= until]
+        return (max(made, key=lambda e: e.created).key,) if made else ()
 
-    def _lanes_of(self, running: Running) -> Iterator[list[_Placed]]:
+    def _within(self, running: Running, before: int, after: int = 0) -> list[Record]:
+        """What was made in the calls of ``running``, or so long ``before`` and ``after`` them, in
+        the order of the answer."""
+        lanes = self._lanes_of(running)
+        found: list[tuple[int, Record]] = []
+        for since, until in running.windows:
+            for created, placed in lanes:
+                first = bisect_left(created, since - before)
+                last = bisect_right(created, until + after, first)
+                found += placed[first:last]
+        if len(found) > 1:  # windows of one operation may overlap by what clocks are off
+            found = sorted(dict(found).items(), key=itemgetter(0))
+        return [each for _, each in found]
+
+    def _lanes_of(self, running: Running) -> list[_Lane]:
         """Those of its thread, or of threads that are not told, and of its group if told."""
-        for thread in (running.thread, None):
-            lanes = self._lanes.get(thread, {})
-            if running.group is None or running.group not in self._groups:
-                yield from lanes.values()
-            elif running.group in lanes:
-                yield lanes[running.group]
+        whose = running.thread, running.group
+        found = self._found.get(whose)
+        if found is None:
+            found = self._found[whose] = []
+            for thread in (running.thread, None):
+                lanes = self._lanes.get(thread, {})
+                anywhere = running.group is None or running.group not in self._groups
+                for lane in lanes.values() if anywhere else [lanes.get(running.group or "", [])]:
+                    found.append(([made for made, _, _ in lane], [(n, e) for _, n, e in lane]))
+        return found
 
 
 def _created(placed: _Placed) -> int:

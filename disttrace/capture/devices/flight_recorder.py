@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from disttrace.capture.native import gil_free
+from disttrace.capture.devices import gil_free
 from disttrace.journal.extension_modules import orjson
 
 _E = TypeVar("_E")
@@ -64,6 +64,7 @@ class Record:
     discovered: int | None
     timeout_ms: int | None
     duration_ms: float | None
+    op_id: int | None = None  # a hook's: the operation's number in its group
 
     @property
     def key(self) -> Key:
@@ -306,6 +307,7 @@ def record(entry: Mapping[str, Any]) -> Record:
         discovered=int(entry.get("time_discovered_completed_ns") or 0) or None,
         timeout_ms=int(entry.get("timeout_ms") or 0) or None,
         duration_ms=None if duration is None else float(duration),
+        op_id=None if entry.get("op_id") is None else int(entry["op_id"]),
     )
 
 

@@ -22,7 +22,8 @@ _PATIENCE_S = 2.0
 class GraphCaptures:
     """A query of an event from another thread breaks a capture in its strictest mode."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_begin: Callable[[], None] = lambda: None) -> None:
+        self._on_begin = on_begin
         self.forget()
 
     def forget(self) -> None:
@@ -34,6 +35,7 @@ class GraphCaptures:
     def began(self, graph: int) -> None:
         """A capture is about to begin, on this thread: wait for the query under way."""
         self._by[graph] = threading.get_ident()
+        self._on_begin()
         if self._asking.acquire(timeout=_PATIENCE_S):
             self._asking.release()
 

@@ -46,7 +46,7 @@ def _json(library: str, symbol: str, backend: str | None) -> Json | None:
 
     path = os.path.join(os.path.dirname(torch.__file__), "lib", library)
     try:
-        ask = compiled.load("capture.native._dump").ask
+        ask = compiled.load("capture.devices._dump").ask
         loaded = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         address = ctypes.cast(loaded[symbol], ctypes.c_void_p).value
     except (ImportError, OSError, AttributeError):  # not built, not loaded, no such function

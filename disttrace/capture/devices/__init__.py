@@ -1,0 +1,1 @@
+"""When devices have finished what was issued: what runs there is asked of those who know."""

@@ -1,0 +1,145 @@
+"""What the answer of a flight recorder says of the operations that were issued."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+
+from disttrace.capture.devices import matching
+from disttrace.capture.devices.flight_recorder import Answer, Record
+from disttrace.capture.devices.matching import Entries, Running, State
+from disttrace.capture.devices.recorders import Channel, is_on
+from disttrace.recording.recorder import Recorder
+
+_TIMING = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING", "TORCH_NCCL_DESYNC_DEBUG")
+# Of TORCH_NCCL_ASYNC_ERROR_HANDLING: with these the watchdog aborts, and what hung looks complete.
+_ABORTING = ("1", "2")
+_RETIRED_NS = 1_000_000_000  # the backend's own duration comes when its entry is retired
+_MISSES = 2
+STEP = 64  # operations between two moments at which other threads may go on
+
+_TIMED_OUT = RuntimeError("aborted by the watchdog after the time-out of the group")
+
+
+class Open:
+    """Operations that were issued and are not known to be over, and how each of them ends."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.running: dict[int, Running] = {}
+
+    def of(self, channel: Channel) -> list[Running]:
+        """Those whose entries are in that recorder."""
+        return [each for each in list(self.running.values()) if each.recorder == channel.name]
+
+    def end(self, each: Running, at: int, duration: int | None) -> None:
+        """The device had finished it by ``at``."""
+        self.running.pop(each.operation.n, None)
+        gap = max(0, at - each.seen)
+        self._recorder.completed(each.operation, gap=gap, duration=duration, at=at)
+
+    def lose(self, each: Running) -> None:
+        """When it is over cannot be known; it need not be a hang."""
+        self.running.pop(each.operation.n, None)
+        if not each.operation.ended:
+            self._recorder.lost(each.operation, asked=True)
+
+    def fail(self, each: Running, error: BaseException) -> None:
+        """It will never be over."""
+        self.running.pop(each.operation.n, None)
+        self._recorder.failed(each.operation, error, on_issue=False)
+
+
+class Answers:
+    """Binds operations to their entries, and ends those that the entries say are over."""
+
+    def __init__(self, opened: Open) -> None:
+        self._open = opened
+        self.timed = is_on(_TIMING) or os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
+        self._aborting = os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") in _ABORTING
+
+    def take(self, channel: Channel, answer: Answer) -> bool:
+        """Compare; False where the recorder is seen to record nothing."""
+        asked = [each for each in self._open.of(channel) if each.until <= answer.asked]
+        channel.sighted = channel.sighted or not answer.empty
+        if not channel.sighted and answer.full and asked:
+            return False
+        running = list(self._open.running.values())
+        claimed = (key for each in running for key in each.entries)
+        entries = matching.Entries(answer.records.values(), claimed)
+        for index, each in enumerate(sorted(asked, key=lambda one: one.operation.begin)):
+            if each.operation.ended:
+                self._open.running.pop(each.operation.n, None)  # a wait that raised has ended it
+            elif answer.full:
+                self._judge(channel, each, answer, entries)
+            else:
+                self._still_active(each, answer, entries)
+            if index % STEP == STEP - 1:
+                time.sleep(0)
+        if answer.full:
+            self._younger_is_over(channel, asked, answer)
+        return True
+
+    def _still_active(self, each: Running, answer: Answer, entries: Entries) -> None:
+        if not each.entries:
+            each.entries = entries.claim(each)
+        if any(key in answer.records for key in each.entries):
+            each.seen, each.gone = answer.asked, 0
+        elif not each.gone:
+            each.gone = answer.answered
+
+    def _judge(self, channel: Channel, each: Running, answer: Answer, entries: Entries) -> None:
+        if not each.confirmed:
+            found = entries.claim(each)
+            if found:
+                each.entries, each.confirmed = found, True
+            else:
+                each.misses += 1
+        said = matching.state(each, answer.records)
+        if said is State.RUNNING:
+            each.seen, each.gone = answer.asked, 0
+        elif said is State.COMPLETED:
+            self._completed(channel, each, answer)
+        elif each.confirmed and all(key in answer.records for key in each.entries):
+            self._open.lose(each)  # the recorder itself does not know
+        elif each.entries:
+            each.stale = True  # overwritten, or the recorder was reset: it may run for ever
+
+    def _younger_is_over(self, channel: Channel, asked: Iterable[Running], answer: Answer) -> None:
+        """A device executes the operations of a stream in order."""
+        for each in asked:
+            if each.operation.n not in self._open.running:
+                continue
+            if each.stream is not None and each.until <= channel.reached.get(each.stream, -1):
+                self._open.end(each, answer.answered, None)
+            elif each.misses >= _MISSES and not each.entries:
+                self._open.lose(each)
+
+    def _completed(self, channel: Channel, each: Running, answer: Answer) -> None:
+        records = [answer.records[key] for key in each.entries]
+        only = records[0] if len(records) == 1 else None
+        late = self.timed and only is not None and only.duration_ms is None and not only.retired
+        if late and answer.answered - each.until < _RETIRED_NS:
+            each.gone = each.gone or answer.answered
+            return
+        if self._aborting and any(map(_timed_out, records)):
+            self._open.fail(each, _TIMED_OUT)
+            return
+        if each.stream is not None:
+            reached = channel.reached.get(each.stream, -1)
+            channel.reached[each.stream] = max(reached, each.operation.begin)
+        at = each.gone or answer.answered
+        told = [r.discovered - answer.offset for r in records if r.discovered is not None]
+        if len(told) == len(records):  # torch's own watchdog may have seen it before us
+            at = min(at, max(each.seen, each.until, *told))
+        duration = only.duration_ms if only is not None else None
+        channel.moved = answer.answered
+        self._open.end(each, at, None if duration is None else round(duration * 1e6))
+
+
+def _timed_out(record: Record) -> bool:
+    """Whether its end came after the time-out at which torch's watchdog aborts."""
+    if record.discovered is None or record.timeout_ms is None:
+        return False
+    return record.discovered - record.created > record.timeout_ms * 1_000_000

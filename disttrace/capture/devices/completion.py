@@ -1,0 +1,362 @@
+"""When a device has finished an operation, on backends that only enqueue it (NCCL and its kin).
+
+There a call returns, and a wait orders streams, long before anything has happened. What still runs
+is asked of torch's flight recorders, or of the Work where a backend writes to none. An operation is
+bound to its entries once, by its number where a hook tells it, else by thread, group and time, and
+is over only when they say so, or when they say so of a younger one of the same stream; what cannot
+be known is recorded as unknown.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from disttrace import errors
+from disttrace.capture.devices import flight_recorder, inbox
+from disttrace.capture.devices.answers import STEP, Answers, Open
+from disttrace.capture.devices.asker import Asker, AskingDevice, is_of_device
+from disttrace.capture.devices.flight_recorder import QUERIED, Answer, Ask, Question, unix_offset
+from disttrace.capture.devices.followed import Followed
+from disttrace.capture.devices.graph_captures import GraphCaptures
+from disttrace.capture.devices.inbox import Note
+from disttrace.capture.devices.matching import Running
+from disttrace.capture.devices.recorders import UNSAFE, Channel, Recorders, blind
+from disttrace.capture.objects.works import Unwatched
+from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import before
+from disttrace.recording.operation import Call, Operation
+
+PART = "completion on devices"
+
+_SHARE = 50  # at most one part in so many of a thread's time goes into asking
+_SHARE_HELD = 200  # the same where the GIL is held meanwhile
+_ACTIVE_NS = 20_000_000
+_FULL_NS = 100_000_000
+_RARELY_NS = 1_000_000_000  # where nothing has moved for long
+_LAST_LOOK_S = 1.0
+_BEFORE_ABORT_S = 0.5
+_SHRINK_ABORTS = 1  # of torch's flags: what is in flight is aborted
+
+_clock = time.perf_counter_ns
+_ABORTED = RuntimeError("the process group was aborted before the device had finished")
+
+
+def install(capture: Capture) -> None:
+    """Follow what devices do, as far as the backends of this torch tell it.
+
+    Where that is switched off nothing is asked of torch or of a device, in any thread: what stays
+    in place says that nobody knows when an operation is over.
+    """
+    if not capture.asks_devices:
+        return
+    from torch._C._distributed_c10d import Backend, ProcessGroup
+
+    device = DeviceOperations(capture, flight_recorder.source)
+    unwatched, capture.works.device = capture.works.device, device
+    capture.engine.on_undo(PART, "devices", lambda: setattr(capture.works, "device", unwatched))
+    capture.on_fork.append(device.forget)
+    capture.poll(PART, device.poll, functools.partial(device.look, _LAST_LOOK_S))
+    watch_captures = functools.partial(device.captures.watch, capture, PART)
+    capture.when_imported("torch.cuda.graphs", watch_captures)
+
+    def aborting(group: Any, *args: Any, **kwargs: Any) -> None:
+        """It makes every operation look complete: what had not been before has failed."""
+        device.aborting(capture.groups.of(group).n)
+
+    def shrinking(group: Any, ranks: Any = None, flags: Any = 0, *_: Any, **named: Any) -> None:
+        """The same, where it is told to."""
+        if named.get("shrink_flags", flags) == _SHRINK_ABORTS:
+            aborting(group)
+
+    for owner in (ProcessGroup, Backend, *Backend.__subclasses__()):
+        for name, look in (("abort", aborting), ("_abort", aborting), ("shrink", shrinking)):
+            capture.engine.attribute(PART, owner, name, before(capture, PART, look))
+
+
+# None: it was not asked, for a graph is being captured. An exception: asking raised it.
+_Found = tuple[Channel, "Answer | Exception | None"]
+
+
+class DeviceOperations(Unwatched):
+    """Operations that were issued and not seen finished. ``source`` says how to ask a recorder."""
+
+    def __init__(
+        self, capture: Capture, source: Callable[[str], Ask | None], *, asker: Any = None
+    ) -> None:
+        super().__init__(capture.recorder)
+        self._capture = capture
+        self._inbox = inbox.make(self._issued, lambda: capture.wake())
+        self.add = self._inbox.add  # type: ignore[method-assign]
+        self.captures = GraphCaptures(self._inbox.known.clear)
+        self._asker: Asker[_Found] = asker or Asker()
+        self._device = AskingDevice()
+        self._recorders = Recorders(
+            capture.groups, source, lambda channel: self._switch_off(channel, UNSAFE)
+        )
+        self._open = Open(capture.recorder)
+        self._answers = Answers(self._open)
+        self._followed = Followed(capture.recorder, self._unknown)
+        self._noted_ns = 0  # spent on what was noted, since the last answer
+        self.forget()
+
+    def forget(self) -> None:
+        """At first, and after fork in the child: what is in flight is the parent's."""
+        self._inbox.take()
+        self._open.running.clear()
+        self._followed.forget()
+        self._looking = threading.Lock()
+        self.captures.forget()
+        self._asker.forget()
+
+    # -- what is issued ----------------------------------------------------------------------
+
+    def _issued(self, operation: Operation, call: tuple[int, int] | None, work: Any) -> None:
+        """What ``add`` does where a note is not enough."""
+        if operation.ended or operation.n in self._open.running:
+            return
+        if self.captures.here():
+            self._recorder.end(operation)  # it runs when the graph is replayed, and is not recorded
+            return
+        name = self._recorders.of(operation.call)
+        pending = True
+        if name is None or (call is not None and name not in QUERIED):
+            # A hook's recorder takes what was coalesced for complete when it is issued: only the
+            # Work of all knows.
+            pending = self._followed.hold(operation, work, self._recorders.device(operation.call))
+        elif self._recorders.asked(operation.call) is None:
+            pending = self._followed.await_wait(operation, work)
+        else:
+            thread, ids = threading.get_ident(), self._capture.op_ids
+            told = None if call is not None or name in QUERIED else ids.get(thread)
+            note = (operation, thread, *unix_offset(), told)
+            self._run(note, call, *self._channel_of(operation.call))
+            self._note_further(operation.call.group, name)
+        if pending:
+            self._capture.wake()
+
+    def waited(self, operation: Operation, work: Any) -> None:
+        """Says something only where the wait blocks the host."""
+        call = operation.call
+        blocks = self._recorders.blocking and self._recorders.of(call) is not None
+        if blocks and self._recorders.asked(call) is None and not operation.ended:
+            self._followed.waited(operation)
+        elif operation.n not in self._open.running and operation not in self._followed:
+            self.add(operation, None, work)
+
+    def by_recorder(self, call: Call) -> bool:
+        return self._recorders.asked(call) is not None
+
+    def aborting(self, group: int) -> None:
+        """The group is about to be aborted: what is not over by now never will be."""
+        self._take_notes()
+        if not any(e.operation.call.group == group for e in self._open.running.values()):
+            return
+        self.look(_BEFORE_ABORT_S)
+        for each in list(self._open.running.values()):
+            if each.operation.call.group == group:
+                self._open.fail(each, _ABORTED)
+
+    def _note_further(self, group: int | None, name: str) -> None:
+        """From now on a note is enough, until something is out of the ordinary."""
+        channel = self._recorders.channel(name)
+        if not (channel.off or channel.pausing() or self.captures.any()):
+            self._inbox.capturing = _capturing()
+            self._inbox.known[group] = None if name in QUERIED else self._capture.op_ids
+
+    def _take_notes(self) -> None:
+        notes = self._inbox.take()
+        if not notes:
+            return
+        begin, running = _clock(), self._open.running
+        of_group: dict[int | None, tuple[Channel | None, str | None]] = {}
+        for index, note in enumerate(notes):
+            operation = note[0]
+            if operation.ended or operation.n in running:
+                continue
+            group = operation.call.group
+            found = of_group.get(group)
+            if found is None:
+                found = of_group[group] = self._channel_of(operation.call)
+            self._run(note, None, *found)
+            if index % STEP == STEP - 1:
+                time.sleep(0)
+        self._noted_ns += _clock() - begin
+
+    def _channel_of(self, call: Call) -> tuple[Channel | None, str | None]:
+        """The recorder that tells of a call's group, if it is asked now, and the group's name."""
+        name = self._recorders.of(call)
+        channel = None if name is None else self._recorders.channel(name)
+        if channel is None or channel.off or channel.pausing():
+            return None, None
+        channel.moved = _clock()
+        entry = self._capture.groups.by_number(call.group)
+        return channel, None if entry is None else entry.keys.get("name")
+
+    def _run(
+        self,
+        note: Note,
+        call: tuple[int, int] | None,
+        channel: Channel | None,
+        group: str | None,
+    ) -> None:
+        """It was issued, by ``call`` too if not by its own."""
+        operation, thread, offset, error, number = note
+        if channel is None:
+            self._unknown(operation)
+            return
+        begin, counter = operation.begin, operation.call.counter
+        until = begin + operation.issued
+        windows: tuple[tuple[int, int], ...] = ((begin + offset - error, until + offset + error),)
+        if call is not None:
+            windows += ((call[0] + offset - error, call[1] + offset + error),)
+            until = call[1]
+        stream = None if counter is None else (id(counter), call is not None)
+        self._open.running[operation.n] = Running(
+            operation, channel.name, windows, until, thread, group, stream, until, number
+        )
+
+    # -- asking ------------------------------------------------------------------------------
+
+    def poll(self) -> bool:
+        """Look for operations that are finished; whether others run."""
+        self._followed.notice_dropped()
+        self._ask_works()
+        self._take_notes()
+        if self._open.running:
+            with self._looking:
+                try:
+                    self._take(0.0)
+                    self._ask_due()
+                    self._take(0.0)
+                except BaseException:
+                    for each in list(self._open.running.values()):
+                        self._open.lose(each)
+                    raise
+        return bool(self._open.running or self._followed)
+
+    def look(self, timeout_s: float) -> None:
+        """Ask every recorder for all it has, and wait for the answer, but not for long."""
+        self._ask_works()
+        self._take_notes()
+        with self._looking:
+            self._take(timeout_s)
+            for name in {each.recorder for each in self._open.running.values()}:
+                if not self._asker.busy:
+                    self._ask(self._recorders.channel(name), active=False)
+                    self._take(timeout_s)
+
+    def _ask_due(self) -> None:
+        now = _clock()
+        by_recorder: dict[str, list[Running]] = {}
+        for each in list(self._open.running.values()):
+            if not each.stale:
+                by_recorder.setdefault(each.recorder, []).append(each)
+        for name, waiting in by_recorder.items():
+            channel = self._recorders.channel(name)
+            if self._asker.busy:
+                return
+            unsure = self._answers.timed or any(not e.confirmed or e.gone for e in waiting)
+            if unsure and now >= channel.full_due:
+                self._ask(channel, active=False)
+            elif now >= channel.active_due:
+                self._ask(channel, active=True)
+
+    def _ask(self, channel: Channel, *, active: bool) -> None:
+        mine = self._open.of(channel)
+        earliest = min((each.earliest() for each in mine if not each.entries), default=1 << 62)
+        lowest = min((number for each in mine for number, _ in each.entries), default=1 << 62)
+        question = Question(active, earliest, lowest)
+        ask = channel.ask
+        assert ask is not None
+
+        def put() -> _Found:
+            try:
+                if channel.name not in QUERIED:
+                    return channel, ask(question)
+                return channel, self.captures.query(lambda: self._query(ask, question))
+            except Exception as error:
+                return channel, error
+
+        self._asker.ask(put)
+
+    def _query(self, ask: Ask, question: Question) -> Answer:
+        self._device.enter()
+        return ask(question)
+
+    def _take(self, timeout_s: float) -> None:
+        if not self._asker.busy:
+            return
+        found = self._asker.answer(timeout_s)
+        if found is None:
+            return
+        (channel, answer), now = found, _clock()
+        if answer is None:
+            channel.active_due = now + _ACTIVE_NS
+            return
+        if isinstance(answer, Exception):
+            self._refused(channel, answer)
+            return
+        channel.failures = 0
+        quiet = min(_RARELY_NS, (now - channel.moved) // _SHARE)
+        held = channel.ask is not None and not flight_recorder.frees_gil(channel.ask)
+        if not self._answers.take(channel, answer):
+            self._switch_off(channel, blind())
+        follows = answer.read - answer.answered + _clock() - now + self._noted_ns
+        self._noted_ns = 0
+        share = (_SHARE_HELD if held and answer.full else _SHARE) * (answer.answered - answer.asked)
+        share += _SHARE * follows  # what follows takes its time
+        channel.active_due = now + max(_ACTIVE_NS, quiet, 0 if answer.full else share)
+        if answer.full:
+            channel.full_due = now + max(_FULL_NS, share)
+
+    def _refused(self, channel: Channel, error: Exception) -> None:
+        """Asking raised: again after a pause that grows. A device that failed is asked no more.
+
+        What was issued stays in flight for some seconds only: it is not known to hang.
+        """
+        what = errors.first_line(error)
+        if is_of_device(error):
+            self._switch_off(channel, f"When devices finish is unknown from now on: {what}")
+            return
+        channel.failed()
+        if not channel.noted:
+            channel.noted = True
+            recorder = f"torch's flight recorder '{channel.name}'"
+            self._recorder.note("note", text=f"asking {recorder} failed, is tried again: {what}")
+        if channel.fails():
+            self._give_up(channel)
+
+    def _switch_off(self, channel: Channel, why: str) -> None:
+        """Nobody can say when the device has finished: that is on record, once."""
+        channel.off = True
+        self._recorder.note("note", text=why)
+        self._give_up(channel)
+
+    def _give_up(self, channel: Channel) -> None:
+        self._inbox.known.clear()
+        for each in self._open.of(channel):
+            self._open.lose(each)
+
+    def _unknown(self, operation: Operation) -> None:
+        if not operation.ended:
+            self._recorder.lost(operation, asked=True)
+
+    def _ask_works(self) -> None:
+        if not self.captures.any():
+            self._followed.ask(self._capture.works.is_completed)
+
+
+def _capturing() -> Callable[[], bool] | None:
+    """What says that the calling thread's stream is captured; None where nothing can be."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    found: Callable[[], bool] | None = getattr(
+        torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+    )
+    return found

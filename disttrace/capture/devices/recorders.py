@@ -1,0 +1,135 @@
+"""The flight recorders of this process: which one a group writes to, and when each is asked."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from disttrace.capture.devices import flight_recorder
+from disttrace.capture.devices.flight_recorder import NATIVE, Ask
+from disttrace.capture.objects.groups import GroupEntry, Groups
+from disttrace.journal.format import ends_on_device
+from disttrace.recording.operation import Call
+
+_BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
+_EVENT_CACHE = "TORCH_NCCL_CUDA_EVENT_CACHE"
+_FAILURES = 3  # one after another, within four seconds: nothing looks hung for that
+_PAUSE_NS = 250_000_000  # after a failure, doubled by each
+_LONGEST_PAUSE_NS = 60_000_000_000
+
+UNSAFE = (
+    f"When NCCL finishes an operation: with {_EVENT_CACHE}=0 this torch crashes when its flight "
+    f"recorder is asked, so that is unknown (leave out {_EVENT_CACHE})."
+)
+
+
+@dataclass(slots=True)
+class Channel:
+    """A recorder, how it is asked, and when it will be asked again."""
+
+    name: str
+    ask: Ask | None
+    sighted: bool = False  # it has held an entry
+    off: bool = False
+    active_due: int = 0
+    full_due: int = 0
+    moved: int = 0  # when something was issued or over
+    failures: int = 0  # of questions, one after another
+    noted: bool = False  # that one failed
+    # The begin of the newest operation known to be over, by stream of the device.
+    reached: dict[tuple[int, bool], int] = field(default_factory=dict)
+
+    def pausing(self) -> bool:
+        """Asking fails, and what is issued meanwhile is in no answer in time."""
+        return self.fails() and time.perf_counter_ns() < self.full_due
+
+    def fails(self) -> bool:
+        """Whether it has failed so often that what waits for it is given up."""
+        return self.failures >= _FAILURES
+
+    def failed(self) -> None:
+        """Ask again after a pause that grows."""
+        self.failures += 1
+        pause = min(_PAUSE_NS << self.failures, _LONGEST_PAUSE_NS)
+        self.active_due = self.full_due = time.perf_counter_ns() + pause
+
+
+class Recorders:
+    """Channels by name. ``source`` says how to ask a recorder; ``unsafe`` is told of one that this
+    torch cannot be asked about."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        source: Callable[[str], Ask | None],
+        unsafe: Callable[[Channel], None],
+    ) -> None:
+        self._groups, self._source, self._unsafe = groups, source, unsafe
+        self._channels: dict[str, Channel] = {}
+        self._by_group: dict[int | None, str | None] = {}
+        self.blocking = is_on(_BLOCKING)  # waits block the host, and are the end
+
+    def of(self, call: Call) -> str | None:
+        """The name of the recorder that the call's group writes to; None where there is none."""
+        if call.group not in self._by_group:
+            self._by_group[call.group] = self._resolve(self._groups.by_number(call.group))
+        return self._by_group[call.group]
+
+    def asked(self, call: Call) -> str | None:
+        """The same, where it is to be asked for completion."""
+        name = self.of(call)
+        return None if name == NATIVE and self.blocking else name
+
+    def device(self, call: Call) -> str | None:
+        """The type of device that ends operations of the call's group."""
+        entry = self._groups.by_number(call.group)
+        backends = {} if entry is None else entry.backends
+        return next((d for d, name in backends.items() if ends_on_device(name, d)), None)
+
+    def channel(self, name: str) -> Channel:
+        """The channel of that name, made when it is first asked for."""
+        channel = self._channels.get(name)
+        if channel is None:
+            channel = self._channels[name] = Channel(name, self._source(name))
+            if name == NATIVE and not _safe():
+                self._unsafe(channel)
+        return channel
+
+    def channels(self) -> list[Channel]:
+        """Those that there are."""
+        return list(self._channels.values())
+
+    def _resolve(self, entry: GroupEntry | None) -> str | None:
+        for device, backend in () if entry is None else entry.backends.items():
+            if entry is not None and ends_on_device(backend, device):
+                kind = flight_recorder.implementation(entry.reference(), device)
+                name = flight_recorder.recorder_of(backend, kind)
+                known = name is not None and self.channel(name).ask is not None
+                return name if known else None
+        return None
+
+
+def is_on(names: tuple[str, ...]) -> bool:
+    """Whether any of these variables switches something on, as torch reads them."""
+    values = [os.environ.get(name, "").lower() for name in names]
+    return any(value in ("1", "true", "yes", "on", "y", "t") for value in values)
+
+
+def blind() -> str:
+    """What is said where a recorder is off; true for this torch."""
+    return (
+        "When NCCL finishes an operation: torch's flight recorder is off, so that is unknown "
+        f"({flight_recorder.advice()})."
+    )
+
+
+def _safe() -> bool:
+    """From torch 2.6 to 2.14 a dump queries events that others may free, unless they are cached."""
+    cache = os.environ.get(_EVENT_CACHE, "").lower()
+    if cache not in ("0", "false", "no", "off", "n", "f"):
+        return True
+    import torch._C._distributed_c10d as c10d
+
+    return hasattr(c10d, "ProcessGroupNCCL2") or flight_recorder.off_by_default()
