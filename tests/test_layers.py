@@ -48,6 +48,7 @@ VIEWER_ROOMS = (
     "trace",
     "load",
     "load/columns",
+    "load/foreign",
     "merge",
     "collect",
     "sample",

@@ -65,6 +65,7 @@ DEFINITIONS = (
     "exit",
     "note",
     "dropped",
+    "source",
 )
 DUMPED = "dumped"
 """Stacks that ``faulthandler`` wrote before this are history: the process goes on."""
@@ -167,6 +168,13 @@ FIELDS: dict[str, dict[str, str]] = {
         "not_captured": "texts",
         "parts": "names",
     },
+    "source": {
+        "kind": "name",
+        "version": "name",
+        "lacks": "names",
+        "cut_ns": "unix",
+        "lost": "text",
+    },
     "clock": {"t": "time", "unix_ns": "unix", "error_ns": "time"},
     "string": {"n": "number", "v": "text"},
     "stack": {"n": "number", "frames": "frames"},
@@ -197,6 +205,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "nth": "number",
         "default": "flag",
         "timeout": "time",
+        "partial": "flag",
         "t": "time",
     },
     "call": {

@@ -503,7 +503,7 @@ class Evidence:
 
     def stuck(self, op: Op) -> bool:
         """Whether its process waits in it for too long, or was ended by the waiting."""
-        if op.error is not None:
+        if op.error is not None or op.process in self.timeless:
             return True
         # Journals of other hosts may be read late: their cut is not of one instant.
         return self.age_ns(op) >= (self.stall_ns if self._apart else min(self.stall_ns, STUCK_NS))
@@ -511,6 +511,11 @@ class Evidence:
     @cached_property
     def _apart(self) -> bool:
         return self.live and len({p.clock for p in self.trace.processes}) > 1
+
+    @cached_property
+    def timeless(self) -> frozenset[int]:
+        """Processes of which nobody knows when their evidence was gathered: no wait has an age."""
+        return frozenset(p.index for p in self.trace.processes if "time" in p.lacks)
 
     def is_still(self, process: int, others: Iterable[int]) -> bool:
         """Whether a process has stopped running, while one of the others went on waiting."""

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from disttrace.journal.format import ABORTED, HEARTBEAT_NS
 from disttrace_viewer.analysis.liveness import DISK, STOPPED, Seen
 from disttrace_viewer.analysis.operation import Op, is_library
-from disttrace_viewer.trace.model import Failure, Group, Process, Stack
+from disttrace_viewer.trace.model import JOURNAL, Failure, Group, Process, Stack
 
 ALIVE, CLEAN, OWN, CASCADE, SILENT = "alive", "clean", "own", "cascade", "silent"
 RUNNING, EXITED, FAILED, KILLED, UNKNOWN = "running", "exited", "failed", "killed", "unknown"
@@ -115,6 +115,8 @@ class End:
     """``stopped`` or ``disk``: what the kernel says of a process that lives and does not run."""
     silent_ns: int | None = None
     """For how long nobody has heard of it, where nobody can tell whether it lives."""
+    dumped: bool = False
+    """Its evidence is of one moment, and of what came after nobody tells."""
 
     @property
     def over(self) -> bool:
@@ -124,7 +126,7 @@ class End:
     @property
     def state(self) -> str:
         """``running``, ``stopped``, ``exited``, ``failed``, ``killed`` or ``unknown``."""
-        if self.silent_ns is not None or self.exit_word == UNINSTALLED:
+        if self.silent_ns is not None or self.dumped or self.exit_word == UNINSTALLED:
             return UNKNOWN
         if self.how == ALIVE:
             return STOPPED if self.held == STOPPED else RUNNING
@@ -197,7 +199,8 @@ def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen, *, e
     code = seen.code if told is None else told.code
     dead = seen.alive is False or told is not None
     if process.exit is None:
-        if not dead and (seen.alive or cut_ns - process.last_ns <= MISSED_NS):
+        moment = process.source != JOURNAL  # it lived then, and nobody asks how it ended
+        if not dead and (moment or seen.alive or cut_ns - process.last_ns <= MISSED_NS):
             return _living(process, told_of, cut_ns, seen)
         return _cut_short(process, told_of, code, dead=dead, killed=killed)
     failure, word = _failure(process), process.exit.how
@@ -308,7 +311,9 @@ def heard_of(
     of the reader, whose journals may be days old.
     """
     return tuple(
-        replace(end, silent_ns=max(0, now_ns - one.last_ns))
+        replace(end, dumped=True)
+        if one.source != JOURNAL
+        else replace(end, silent_ns=max(0, now_ns - one.last_ns))
         if _unheard(end, one, by_kernel, now_ns)
         else end
         for end, one, by_kernel in zip(found, processes, seen, strict=True)

@@ -26,6 +26,8 @@ SERVER = "server"
 """
 NODES = "nodes"
 """An agent's rendezvous, which waits for other agents."""
+BATCH = "batch_isend_irecv"
+"""Messages that are launched as one."""
 
 Stream = tuple[int | None, str | None]
 """Group and backend: what numbers collectives."""
@@ -294,14 +296,34 @@ def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
     """Operations that a device has not come to: others of the same process are before them, or
     the process ended.
     """
-    first: set[int] = set()
+    first: dict[int, Op] = {}
     held = set(evidence.left)
     for op in evidence.pending:
         if op.on_device:
-            if op.process in first:
+            before = first.setdefault(op.process, op)
+            if before is not op and op not in _launch(evidence, before):
                 held.add(op.id)
-            first.add(op.process)
     return held
+
+
+def _launch(evidence: Evidence, op: Op) -> Sequence[Op]:
+    """The messages in flight that a device was given as one: it is through with all, or with none
+    (the AND of the AND/OR model).
+    """
+    around = evidence.sample.get(op.process, op.parent)
+    if around is None or around.call.op != BATCH or not op.on_device:
+        return (op,)
+    kept = evidence.sample.of_process[op.process]
+    return [one for one in kept if one.parent == op.parent and one.pending]
+
+
+def _lacking(evidence: Evidence, op: Op, held: Set[tuple[int, int]]) -> Op:
+    """Of a launch the message that holds it up: one whose other end was not posted; else itself."""
+    for one in _launch(evidence, op):
+        partner = evidence.sample.other_end(one)
+        if one.peer is not None and (partner is None or partner.id in held):
+            return one
+    return op
 
 
 def _resolve(evidence: Evidence, group: int, missing: Sequence[int]) -> Resolved:
@@ -319,7 +341,8 @@ def _resolve(evidence: Evidence, group: int, missing: Sequence[int]) -> Resolved
 
 def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
     held = _held_back(evidence)
-    for op in chosen:
+    for found in chosen:
+        op = _lacking(evidence, found, held)
         group = op.call.group
         if group is None:
             yield Wait(op, OTHER, ("other", *op.id))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from disttrace_viewer.sample.sample import Sample
-from disttrace_viewer.trace.model import Process, Trace
+from disttrace_viewer.trace.model import JOURNAL, Process, Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 
 REAL = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")
@@ -109,5 +109,9 @@ def _completed(kept: tuple[Op, ...]) -> int:
 
 
 def _silent(process: Process) -> bool:
-    """Whether it said itself that it records no more."""
+    """Whether it said itself that it records no more, or its evidence is of one moment of its own,
+    as a dump is.
+    """
+    if process.source != JOURNAL:
+        return True
     return process.exit is not None and process.exit.how == UNINSTALLED

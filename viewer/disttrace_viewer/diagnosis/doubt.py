@@ -10,6 +10,7 @@ from disttrace_viewer.diagnosis.completeness import Gaps, gaps_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, NOTE, Finding
 from disttrace_viewer.findings.rules import crossed
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording.findings import missing_evidence
 
 SEEN = frozenset(
@@ -45,7 +46,7 @@ def judged(case: Case, findings: Sequence[Finding]) -> tuple[tuple[Finding, ...]
     if gaps.absent:
         kept = [_unblamed(f, gaps) if _may_follow(case, f) else f for f in kept]
     kept = [_unblamed(f, gaps) if _may_be_crossed(case, gaps, f) else f for f in kept]
-    return tuple(kept), tuple(_sentences(gaps))
+    return tuple(kept), tuple(_sentences(gaps, case.evidence.trace))
 
 
 def _unnamed(finding: Finding) -> Finding:
@@ -133,7 +134,7 @@ def _failed_first(case: Case, finding: Finding) -> bool:
     )
 
 
-def _sentences(gaps: Gaps) -> Iterator[str]:
+def _sentences(gaps: Gaps, trace: Trace) -> Iterator[str]:
     for found in gaps.lost.values():
         yield from found
     for rank in gaps.absent:
@@ -142,4 +143,4 @@ def _sentences(gaps: Gaps) -> Iterator[str]:
         elif len(gaps.nameless) >= len(gaps.absent):
             yield f"rank {rank}: no journal says that it is of this rank."
         else:
-            yield f"rank {rank}: no journal found (was it started? was its journal collected?)."
+            yield f"rank {rank}: {missing_evidence.not_found(trace)}."

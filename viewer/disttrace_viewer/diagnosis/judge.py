@@ -7,6 +7,7 @@ from disttrace_viewer.diagnosis import consequences, doubt
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import NOTHING, Past
+from disttrace_viewer.findings.rules import lacking
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.getting_on import eased
 from disttrace_viewer.findings.rules.table import RULES
@@ -21,7 +22,14 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding
     case = Case(evidence, past=past)
     for rule in (*RULES, *past.rules):
         for finding in rule(case):
-            case.add(eased(case, finding))
+            _take(case, finding)
     case.findings = [traced_back(case, finding) for finding in case.findings]
     findings, case.incomplete = doubt.judged(case, consequences.fold(case))
+    case.incomplete += lacking.sentences(case, findings)
     return case, findings
+
+
+def _take(case: Case, finding: Finding) -> None:
+    found = lacking.tempered(case, eased(case, finding))
+    if found is not None:
+        case.add(found)

@@ -11,7 +11,7 @@ from disttrace_viewer.diagnosis.completeness import missing_ranks
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.merge.clock import UNKNOWN_NS
-from disttrace_viewer.trace.model import Location, Process
+from disttrace_viewer.trace.model import JOURNAL, Location, Process
 
 FORMAT = 1
 NO_HISTORY = (
@@ -24,6 +24,8 @@ def healthy(findings: Sequence[Finding]) -> bool:
     """Whether there is neither an error nor a warning."""
     return all(finding.severity == NOTE for finding in findings)
 
+
+_EVIDENCE = {JOURNAL: "journals"}
 
 FOLD = 64
 """Jobs of more processes are folded in ``diagnose --json``, unless ``--full`` is given."""
@@ -38,6 +40,9 @@ def report(case: Case, findings: Sequence[Finding], *, full: bool = True) -> dic
     return {
         "format": FORMAT,
         "healthy": healthy(findings),
+        "evidence": sorted(
+            {_EVIDENCE.get(p.source, p.source) for p in case.evidence.trace.processes}
+        ),
         "processes": [process(case, p) for p in by_rank(case.evidence.trace.processes)],
         "findings": [finding(case, f) for f in findings],
         "said": [dict(one) for one in case.said],
@@ -114,6 +119,7 @@ def process(case: Case, one: Process) -> dict[str, Any]:
         "host": one.host,
         "pid": one.pid,
         "attempt": one.attempt,
+        "source": one.source,
         "state": case.evidence.ends[one.index].state,
         "last": last(case, current(case, one.index)),
     }

@@ -130,6 +130,7 @@ class Case:
         """Whether it has lasted long enough to be somebody's fault."""
         return (
             wait.op.error is not None
+            or wait.process in self.evidence.timeless
             or self.evidence.age_ns(wait.op) >= self.evidence.stalled_after_ns
             or not self.evidence.live
         )
@@ -305,6 +306,13 @@ class Case:
             if end.how == OWN and index not in self.ends
         ]
         return sorted(found, key=lambda i: self.evidence.ends[i].t_ns)
+
+    def knows(self, what: str, processes: Iterable[int]) -> bool:
+        """Whether the evidence of all these processes holds something (``Process.lacks``): only
+        then may a rule conclude from its absence.
+        """
+        known = self.evidence.trace.processes
+        return not any(what in known[process].lacks for process in processes)
 
     def certain_journals(self, processes: Iterable[int]) -> bool:
         """Whether the journals of these processes are whole, and were read in full."""

@@ -51,6 +51,7 @@ class Definitions:
         "numbered",
         "path",
         "process",
+        "source",
         "versions",
     )
 
@@ -60,6 +61,8 @@ class Definitions:
         self.process: Record = {}
         self.identity: Record = {}
         self.versions: Record = {}
+        self.source: Record = {}
+        """Which other tool's evidence this was translated from, and what that lacks."""
         self.numbered: dict[str, dict[int, Record]] = {kind: {} for kind in NUMBERED}
         self.listed: dict[str, list[Record]] = {kind: [] for kind in LISTED}
         self.last_t = 0

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX, VERDICTS_SUFFIX
+from disttrace.journal.format import (
+    ANNOUNCEMENTS_SUFFIX,
+    DEFS_SUFFIX,
+    OPS_SUFFIX,
+    VERDICTS_SUFFIX,
+)
 from disttrace_viewer.load import files
 from disttrace_viewer.load.problems import Problems, plural
 from disttrace_viewer.trace.plain_text import plain
@@ -15,7 +20,12 @@ from disttrace_viewer.trace.plain_text import plain
 _SEGMENT = re.compile(r"^(?P<base>.+)\.(?P<number>\d+)" + re.escape(OPS_SUFFIX) + "$")
 _JSON = (".json", ".jsonl", ".ndjson")
 _OURS = (*_JSON, DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")
-"""Names that are looked at."""
+"""Names that are looked at on remote file systems."""
+_NO_EVIDENCE = (
+    *(VERDICTS_SUFFIX, ANNOUNCEMENTS_SUFFIX, ".py", ".pyc", ".so", ".pt", ".pth", ".safetensors"),
+    *(".bin", ".npy", ".npz", ".gz.part", ".html", ".parquet", ".lock"),
+)
+"""Names of what holds no evidence, or ours of another kind."""
 
 
 @dataclass(slots=True)
@@ -33,24 +43,42 @@ class Files:
         return head + tuple(self.segments[n] for n in sorted(self.segments))
 
 
-def discover(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What files that are no journals tell, and those of which nobody knows what they are."""
+
+    files: Sequence[Files] = ()
+    strangers: Sequence[str] = ()
+
+
+Take = Callable[[Sequence[str], Problems], Taken]
+
+
+def nobody(paths: Sequence[str], _problems: Problems) -> Taken:
+    """No format but our own is known."""
+    return Taken(strangers=paths)
+
+
+def discover(paths: Sequence[str | Files], problems: Problems, take: Take = nobody) -> list[Files]:
     """Journals below ``paths`` (folders, or single files of a journal), sorted by name; whoever
-    knows the files of some already gives them so, and nothing is listed for them.
+    knows the files of some already gives them so, and nothing is listed for them. ``take`` knows
+    other formats (``load/foreign/evidence.py``).
 
     Raises ViewerError where a remote folder cannot be listed.
     """
     found = {one.base: one for one in paths if isinstance(one, Files)}
     places = [path for path in paths if isinstance(path, str)]
-    foreign: dict[str, list[str]] = {}
+    others: list[str] = []
     seen: set[str] = set()
     real_folders: dict[str, str] = {}
     roots = tuple(map(os.path.realpath, places))
     for path in _walk(places, problems):
         name = os.path.basename(path)
-        if not name.endswith(_OURS) or name.endswith(VERDICTS_SUFFIX):
+        if name.endswith(_NO_EVIDENCE) or name.startswith("."):
             continue
         if files.is_remote(path):
-            _sort(path, found, foreign, problems)
+            if name.endswith(_OURS):
+                _sort(path, found, others, problems)
             continue
         if not _inside(path, roots, problems):
             continue
@@ -62,32 +90,45 @@ def discover(paths: Sequence[str | Files], problems: Problems) -> list[Files]:
         if real in seen:
             continue
         seen.add(real)
-        _sort(path, found, foreign, problems)
-    beside = {os.path.dirname(base) for base in found}
-    for where, names in foreign.items():
-        if found and where not in beside:
-            continue  # JSON of others in a folder without journals is nobody's business
+        _sort(path, found, others, problems)
+    for one in (taken := take(others, problems)).files:
+        found[one.base] = one
+    _strangers(taken.strangers, places, {os.path.dirname(base) for base in found}, problems)
+    return [found[base] for base in sorted(found)]
+
+
+def _strangers(
+    paths: Sequence[str], asked: Sequence[str], beside: Collection[str], problems: Problems
+) -> None:
+    """Name the files that nobody recognises: those that somebody named, and JSON that lies beside
+    journals or where nothing else was found.
+    """
+    of_folder: dict[str, list[str]] = {}
+    for path in paths:
+        folder, name = os.path.split(path)
+        if path in asked and not name.endswith(_OURS):
+            problems.add(path, "foreign", "is a file, and none of a journal; give its folder.")
+        elif name.endswith(_JSON) and (not beside or folder in beside):
+            of_folder.setdefault(folder, []).append(name)
+    for where, names in of_folder.items():
         problems.add(
             where,
             "foreign",
             f"{plural(len(names), 'file')} here ({plain(', '.join(sorted(names)[:3]))}"
             f"{', ...' if len(names) > 3 else ''}) bear no name of a journal and were left out.",
         )
-    return [found[base] for base in sorted(found)]
 
 
 def named(names: Iterable[str]) -> list[Files]:
     """The journals of which these are the files, by their names alone."""
     found: dict[str, Files] = {}
     for name in names:
-        _sort(name, found, {}, Problems())
+        _sort(name, found, [], Problems())
     return [*found.values()]
 
 
-def _sort(
-    path: str, found: dict[str, Files], foreign: dict[str, list[str]], problems: Problems
-) -> None:
-    """Put a file to its journal."""
+def _sort(path: str, found: dict[str, Files], others: list[str], problems: Problems) -> None:
+    """Put a file to its journal, or to the others."""
     name = os.path.basename(path)
     if name.endswith(DEFS_SUFFIX):
         base = path[: -len(DEFS_SUFFIX)]
@@ -97,8 +138,8 @@ def _sort(
         found.setdefault(base, Files(base)).segments[int(match["number"])] = path
     elif name.endswith((DEFS_SUFFIX + ".gz", OPS_SUFFIX + ".gz")):
         problems.add(path, "compressed", "is compressed and was not read; unpack it (gunzip).")
-    elif name.endswith(_JSON):
-        foreign.setdefault(os.path.dirname(path), []).append(name)
+    else:
+        others.append(path)
 
 
 def _inside(path: str, roots: Sequence[str], problems: Problems) -> bool:
@@ -125,7 +166,7 @@ def _walk(paths: Sequence[str], problems: Problems) -> Iterator[str]:
         elif os.path.isdir(path):
             yield from _below(path, tuple(map(os.path.realpath, paths)), problems)
         elif os.path.exists(path):
-            yield from _siblings(path, problems)
+            yield from _siblings(path)
         else:
             problems.add(
                 path, "missing", "does not exist; give the folder that DISTTRACE_DIR named."
@@ -164,14 +205,12 @@ def _below(top: str, roots: Sequence[str], problems: Problems) -> Iterator[str]:
             yield os.path.join(folder, name)
 
 
-def _siblings(path: str, problems: Problems) -> Iterator[str]:
+def _siblings(path: str) -> Iterator[str]:
     """A single file stands for its whole journal."""
     name = os.path.basename(path)
     match = _SEGMENT.match(name)
     base = match["base"] if match else name.removesuffix(DEFS_SUFFIX)
     if not match and base == name:
-        if not name.endswith(_OURS):
-            problems.add(path, "foreign", "is a file, and none of a journal; give its folder.")
         yield path
         return
     folder = os.path.dirname(path)

@@ -8,6 +8,7 @@ the ranges that are asked for are fetched.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import stat
 from typing import Any
@@ -18,6 +19,20 @@ MOST_BYTES = 512 << 20
 """Of one file; a segment is an eighth of ``DISTTRACE_MAX_MB``."""
 MOST_DEFINITIONS = 128 << 20
 """Of a file of definitions."""
+
+
+_HELD: dict[str, tuple[bytes, int]] = {}
+"""Contents of paths that are no files: what was translated from other formats."""
+
+
+def hold(path: str, data: bytes, modified_ns: int) -> None:
+    """Have a path stand for some bytes from now on, in this process."""
+    _HELD[path] = (data, modified_ns)
+
+
+def is_held(path: str) -> bool:
+    """Whether a path stands for bytes in memory."""
+    return path in _HELD
 
 
 def open_regular(path: str, *, follow: bool = True) -> int:
@@ -35,6 +50,9 @@ def open_regular(path: str, *, follow: bool = True) -> int:
 
 def read(path: str, most: int = MOST_BYTES) -> tuple[bytes, int]:
     """The file's content up to a limit, and how many bytes are beyond it. Raises OSError."""
+    if path in _HELD:
+        data = _HELD[path][0]
+        return data[:most], max(0, len(data) - most)
     if is_remote(path):
         length = size(path)
         return part(path, 0, min(length, most)), max(0, length - most)
@@ -50,6 +68,8 @@ def read(path: str, most: int = MOST_BYTES) -> tuple[bytes, int]:
 
 def part(path: str, start: int, length: int) -> bytes:
     """So many bytes of a file from a place on, fewer at its end. Raises OSError."""
+    if path in _HELD:
+        return _HELD[path][0][start : start + length]
     if not is_remote(path):
         with open(open_regular(path), "rb", buffering=0) as file:
             file.seek(start)
@@ -66,6 +86,8 @@ def part(path: str, start: int, length: int) -> bytes:
 
 def size(path: str) -> int:
     """Bytes of a file; 0 for one that is gone."""
+    if path in _HELD:
+        return len(_HELD[path][0])
     try:
         if is_remote(path):
             return int(_info(path)["size"] or 0)
@@ -76,6 +98,8 @@ def size(path: str) -> int:
 
 def modified_ns(path: str) -> int:
     """When a file was last written to, unix ns; 0 for one that is gone, or where nobody knows."""
+    if path in _HELD:
+        return _HELD[path][1]
     try:
         if is_remote(path):
             known = _info(path)
@@ -108,6 +132,8 @@ def below(path: str) -> list[str]:
 
 def opened(path: str) -> Any:
     """A local or remote file, to read bytes from. Raises OSError."""
+    if path in _HELD:
+        return io.BytesIO(_HELD[path][0])
     if not is_remote(path):
         return open(open_regular(path), "rb")
     system, inner = _remote(path)

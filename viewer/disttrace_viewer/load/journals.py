@@ -79,6 +79,8 @@ def open_journal(files: Files, problems: Problems) -> Journal | None:
         definitions = parse(text, own) if text.data else Definitions(files.definitions)
     match = _NAME.match(os.path.basename(files.base))
     from_name = {k: plain(v) for k, v in match.groupdict().items()} if match else {}
+    if lost := definitions.source.get("lost"):
+        own.add(definitions.path, "noise", lost)
     identity: str | None = definitions.process.get("process") or None
     if identity is None and head is None:
         foreign = _name_stranger(files, problems)

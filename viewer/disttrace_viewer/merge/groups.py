@@ -30,6 +30,7 @@ class Seen:
     default: bool
     t_ns: int | None
     timeout_ns: int | None = None
+    partial: bool = False
 
 
 def merge(
@@ -122,5 +123,6 @@ def _group(index: int, seen: Sequence[Seen], places: Mapping[int, str]) -> tuple
         nth=first.nth,
         members=tuple(Member(s.process, s.number, s.rank, s.t_ns) for s in ordered),
         timeout_ns=next((s.timeout_ns for s in seen if s.timeout_ns), None),
+        partial=any(s.partial for s in seen),
     )
     return group, first

@@ -13,6 +13,7 @@ from disttrace_viewer.load.journals import Journal, in_name
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.clock import UNKNOWN_NS, Anchor, from_anchors, to_unix
 from disttrace_viewer.trace.model import (
+    JOURNAL,
     Clock,
     Dropped,
     Exit,
@@ -262,6 +263,8 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         pid_ns=record.get("pid_ns"),
         time_ns=record.get("time_ns"),
         ticks=record.get("ticks"),
+        source=definitions.source.get("kind") or JOURNAL,
+        lacks=frozenset(definitions.source.get("lacks") or ()),
     )
 
 

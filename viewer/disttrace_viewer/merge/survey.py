@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.load.discover import discover
+from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.journals import Journal, gather
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import groups as grouping
@@ -40,7 +40,7 @@ class Survey:
 def survey(paths: Sequence[str]) -> Survey:
     """Read the definitions of every journal below ``paths``."""
     problems = Problems()
-    journals = gather(discover(paths, problems), problems)
+    journals = gather(evidence(paths, problems), problems)
     return build(tuple(paths), journals, problems)
 
 

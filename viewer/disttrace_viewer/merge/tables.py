@@ -125,6 +125,7 @@ def seen(
         record.get("default", False),
         t_ns,
         record.get("timeout"),
+        record.get("partial", False),
     )
 
 

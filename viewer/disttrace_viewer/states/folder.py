@@ -13,8 +13,9 @@ from typing import IO
 
 import orjson
 
-from disttrace_viewer.load.discover import Files, discover
-from disttrace_viewer.load.files import below, is_remote, opened
+from disttrace_viewer.load.discover import Files
+from disttrace_viewer.load.files import below, is_held, is_remote, opened
+from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states.engines import Engine, here
 from disttrace_viewer.states.merged import Merged
@@ -76,7 +77,7 @@ def reduced(
     progress: Progress | None = None,
 ) -> Parts:
     """The states of all journals below ``paths``."""
-    found = discover(paths, Problems())
+    found = evidence(paths, Problems())
     return reduced_files(found, window=window, engine=engine, batch=batch, progress=progress)
 
 
@@ -102,7 +103,9 @@ def reduced_files(
         for first in range(0, len(found), batch)
     ]
     done = 0
-    for number, part in engine(run, tasks):
+    # What was translated from other formats is in the memory of this process only.
+    own = any(is_held(one.definitions or "") for one in found)
+    for number, part in (here if own else engine)(run, tasks):
         done += len(tasks[number].files)
         if progress is not None:
             progress(done, len(found))

@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from disttrace_viewer.analysis.evidence import STALL_NS, Evidence
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.findings.finding import ERROR, LIKELY
-from disttrace_viewer.load.discover import Files, discover
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import size
+from disttrace_viewer.load.foreign.evidence import evidence, troubles
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import nothing
 from disttrace_viewer.sample.sample import Stream
@@ -36,7 +37,7 @@ Fetch = Callable[[Sequence[str]], Sequence[State]]
 
 def fits_a_table(paths: Sequence[str]) -> bool:
     """Whether all operations below these folders may be read as a whole."""
-    found = discover(paths, Problems())
+    found = evidence(paths, Problems())
     sizes = itertools.accumulate(size(path) for one in found for path in one.segments.values())
     return len(found) <= MANY_JOURNALS and all(total <= LARGE_BYTES for total in sizes)
 
@@ -71,12 +72,13 @@ def judged(
         merged = merge([merged, *others])
     if not merged.states:
         problems = Problems()
-        discover(paths, problems)
+        evidence(paths, problems)
         raise nothing(names, problems.found())
     if choose is not None:
         jobs = {*choose(merged.survey.jobs)}
         only = {p.id for p in merged.survey.processes if p.job in jobs}
-    found = verdict(merged, only=only, stall_ns=stall_ns, look=look)
+    told = () if stored else troubles(paths)
+    found = verdict(merged, only=only, stall_ns=stall_ns, look=look, problems=told)
     suspects = () if stored else suspects_of(found, merged)
     if suspects:
         del found  # of a large job it holds most of the memory, and another one is to come
@@ -85,7 +87,7 @@ def judged(
         merged = in_full(merged, here, paths, engine) if here else merged
         there = [one for one in suspects if one in elsewhere][:MOST_COMPARED]
         merged = merge([merged, *fetch(there)]) if there and fetch is not None else merged
-        found = verdict(merged, only=only, stall_ns=stall_ns, look=look)
+        found = verdict(merged, only=only, stall_ns=stall_ns, look=look, problems=told)
     return found
 
 
@@ -148,6 +150,6 @@ def in_full(
     the order of their collectives.
     """
     bases = {merged.states[identity]["base"] for identity in suspects}
-    files: list[Files] = [f for f in discover(paths, Problems()) if f.base in bases]
+    files: list[Files] = [f for f in evidence(paths, Problems()) if f.base in bases]
     parts = folder.reduced_files(files, window=None, history=True, engine=engine, batch=1)
     return merge([merged, Merged(folder.merged(parts).states)])

@@ -32,6 +32,7 @@ from disttrace_viewer.states.survey import StateSurvey, base_stores, journal_of,
 from disttrace_viewer.trace.model import (
     Call,
     Key,
+    Problem,
     Process,
     Signature,
     Stack,
@@ -94,10 +95,12 @@ def merge(states: Iterable[State | Merged]) -> Merged:
     return Merged(most, names)
 
 
-def trace_of(merged: Merged, *, only: Collection[str] | None = None) -> tuple[Trace, Sample]:
+def trace_of(
+    merged: Merged, *, only: Collection[str] | None = None, more: Iterable[Problem] = ()
+) -> tuple[Trace, Sample]:
     """The trace of merged states, without tables, and the sample that takes their place.
 
-    ``only``: ids of the processes to keep (default: all).
+    ``only``: ids of the processes to keep (default: all); ``more`` is wrong with files of no state.
     """
     whole = found = merged.survey
     alike = whole.alike
@@ -105,6 +108,8 @@ def trace_of(merged: Merged, *, only: Collection[str] | None = None) -> tuple[Tr
         found = survey(merged.states, only)
     problems = Problems()
     problems.extend(found.problems)
+    for problem in more:
+        problems.take(problem)
     for sentence in merged.unread:
         problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
     building = _Building(found, merged.states, alike)

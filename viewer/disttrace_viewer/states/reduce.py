@@ -153,6 +153,7 @@ def _state(
         "process": _of_process(definitions.process),
         "identity": definitions.identity,
         "versions": {k: v for k, v in definitions.versions.items() if k in _VERSIONS},
+        **({"source": definitions.source} if definitions.source else {}),
         "listed": {kind: found for kind, found in definitions.listed.items() if found},
         "numbered": numbered,
         "ops": rows,

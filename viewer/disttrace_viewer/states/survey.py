@@ -117,6 +117,7 @@ def journal_of(state: State, kinds: Collection[str] = NUMBERED) -> Journal:
     definitions.process = state["process"]
     definitions.identity = state["identity"]
     definitions.versions = state["versions"]
+    definitions.source = state.get("source") or {}
     definitions.last_t = state["last_t"]
     definitions.listed = {**_NONE_LISTED, **state["listed"]} if state["listed"] else _NONE_LISTED
     numbered = definitions.numbered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import Past
 from disttrace_viewer.states.merged import Merged, trace_of
+from disttrace_viewer.trace.model import Problem
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ def verdict(
     only: Collection[str] | None = None,
     stall_ns: int = STALL_NS,
     look: Look = look,
+    problems: Sequence[Problem] = (),
 ) -> Verdict:
     """What is wrong with some processes (by id; default: all), as far as their states tell.
 
@@ -57,7 +59,7 @@ def verdict(
     journals of those concerned were read in full for their states.
     """
     unfinished, bases = merged.partial, merged.survey.paths
-    trace, sample = trace_of(merged, only=only)
+    trace, sample = trace_of(merged, only=only, more=problems)
     partial = frozenset(i for i, p in enumerate(trace.processes) if p.id in unfinished)
     evidence = Evidence(trace, sample, stall_ns=stall_ns, look=look, partial=partial)
     return Verdict(*judge(evidence), bases=bases)

@@ -132,6 +132,9 @@ class Worker:
     """False: its launcher found none when it had ended."""
 
 
+JOURNAL = "journal"
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """One traced process; ``index`` is its place in ``Trace.processes``."""
@@ -193,6 +196,10 @@ class Process:
     ticks: int | None = None
     """Clock ticks from boot to its start; with ``boot_id``, ``pid_ns`` and ``pid`` it is one
     process only of all that ever were."""
+    source: str = JOURNAL
+    """What it was read from: ``journal``, or the kind of another tool's evidence."""
+    lacks: frozenset[str] = frozenset()
+    """What that evidence does not hold (``docs/journal.md``); of a journal nothing is named."""
 
     @property
     def failure(self) -> Failure | None:
@@ -298,6 +305,8 @@ class Group:
     """Every traced process in it, by group rank, then process."""
     timeout_ns: int | None = None
     """After which its backend gives an operation up; of backends of devices."""
+    partial: bool = False
+    """``ranks`` are those that were seen in it: there may be others."""
 
     @property
     def missing(self) -> tuple[int, ...]:

@@ -66,7 +66,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         wait=wait,
         within=evidence.within(wait.op),
         inside=inside,
-        waited_ns=max(evidence.age_ns(w.op) for w in inside),
+        waited_ns=max(evidence.age_ns(w.op) for w in inside)
+        if evidence.timeless.isdisjoint(who)
+        else None,
         missing=outside.doing(case, sinks),
         held=late_arrivals.held(case, wait),
         left=left,
@@ -143,6 +145,8 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         return words.held_up(sinks)
     if all(end.how == CLEAN and end.asked_at for end in ends):
         return words.ENDED
+    if not case.knows("position", sinks):
+        return words.add_stacks(sinks)
     if all(case.clean(s) for s in sinks):
         return words.UNEVEN
     if wait.op.call.origin == "c++" and all(_left_the_loop(case, s) for s in sinks):

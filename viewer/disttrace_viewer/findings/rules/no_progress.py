@@ -18,6 +18,9 @@ from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.wording.findings import no_progress as words
 
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
+"""Collectives that one member leads: who leaves when depends on which."""
+
 
 def find(case: Case) -> Iterator[Finding]:
     """One finding per exchange that is complete, old, and not over; and per store whose server is
@@ -32,6 +35,8 @@ def find(case: Case) -> Iterator[Finding]:
         for wait in case.oldest():
             if wait.kind not in kinds or not wait.complete or wait in case.owner:
                 continue
+            if not case.knows("time", [wait.process]):
+                continue  # whether it moves takes two moments
             if case.old(wait) and not _ended(case, wait) and not _just_complete(case, wait):
                 yield _finding(case, wait)
 
@@ -71,12 +76,15 @@ def _finding(case: Case, wait: Wait) -> Finding:
     who = [w.process for w in inside]
     group = wait.op.call.group
     waited_ns = max(evidence.age_ns(w.op) for w in inside)
+    open_ = _open(case, wait)
     return Finding(
         kind="no_progress",
-        summary=words.summary(trace, wait, who, waited_ns, outside.doing(case, still)),
+        summary=words.summary(trace, wait, who, waited_ns, outside.doing(case, still), open_),
         certainty=LIKELY,
         culprits=still,
-        hint=words.FROZEN
+        hint=lacking
+        if (lacking := words.OPEN.get(open_ or ""))
+        else words.FROZEN
         if still
         else words.INTERFACE
         if wait.kind == RENDEZVOUS
@@ -89,6 +97,21 @@ def _finding(case: Case, wait: Wait) -> Finding:
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset(w.exchange for w in inside), roots=frozenset(who)),
     )
+
+
+def _open(case: Case, wait: Wait) -> str | None:
+    """What the evidence lacks without which nobody knows that all is as it should be: ``members``
+    or ``root``; ``began`` where it holds more, that all devices have begun it.
+    """
+    evidence, op = case.evidence, wait.op
+    if wait.kind != COLLECTIVE or wait.stream is None or op.seq is None or op.call.group is None:
+        return None
+    if evidence.trace.groups[op.call.group].partial:
+        return "members"
+    if op.call.op in ROOTED and not case.knows("root", wait.arrived):
+        return "root"
+    inside = evidence.sample.members(wait.stream, op.seq).values()
+    return "began" if all(one.call.args.get("started") for one in inside) else None
 
 
 def _unanswered(case: Case, wait: Wait) -> Finding:

@@ -31,6 +31,7 @@ def _doing(case: Case, process: int, since_ns: int | None) -> Doing:
         evidence.inside(process),
         newest=case.at_work(process, since_ns),
         last=evidence.last.get(process),
+        lacks=evidence.trace.processes[process].lacks,
         frozen_ns=frozen_ns(case, process) if beats else 0,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.wait_graph import MESSAGE, Wait
+from disttrace_viewer.analysis.wait_graph import BATCH, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
@@ -21,13 +21,24 @@ def find(case: Case) -> Iterator[Finding]:
     for wait in case.oldest():
         if wait in case.owner or wait.kind != MESSAGE or not case.old(wait):
             continue
-        sinks = [t for t in wait.targets if case.outside(t)]
+        sinks = [t for t in wait.targets if case.outside(t) or _in_that_launch(case, wait, t)]
         if wait.any_of and (len(sinks) < len(wait.targets) or not sinks):
             continue
         if not sinks and not wait.absent:
             continue
         other = _other_tag(case, wait)
         yield _facing(case, wait, other) if other is not None else _finding(case, wait, sinks)
+
+
+def _in_that_launch(case: Case, wait: Wait, target: int) -> bool:
+    """Whether all that a process waits in are other ends of messages of the very launch that lacks
+    this one: they are over when it is.
+    """
+    around = case.evidence.sample.get(wait.process, wait.op.parent)
+    if around is None or around.call.op != BATCH:
+        return False
+    theirs = case.of_process.get(target, ())
+    return all(w.kind == MESSAGE and w.complete and wait.process in w.arrived for w in theirs)
 
 
 def facing(case: Case, waits: Sequence[Wait]) -> Finding | None:
@@ -112,7 +123,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         + outside.locations(case, sinks),
         at_ns=op.begin_ns,
         scope=Scope(
-            exchanges=frozenset({wait.exchange}),
+            exchanges=frozenset(
+                {wait.exchange, *(w.exchange for s in sinks for w in case.of_process.get(s, ()))}
+            ),
             roots=frozenset(sinks),
             absent=frozenset((op.call.group, r) for r in wait.absent),
         ),

@@ -16,7 +16,9 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.trace.model import Stack
 from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.findings.missing_evidence import TIMELESS, TIMES
 from disttrace_viewer.wording.quantities import clock_time, number
+from disttrace_viewer.wording.sentences import capital
 
 CAVEATS = 8
 """Sentences about what is missing, and about problems of files, that are shown."""
@@ -116,6 +118,11 @@ def _caveats(case: Case, findings: Sequence[Finding]) -> Iterator[Line]:
     """What is missing comes first: what follows may change with it."""
     if not case.incomplete:
         return
+    if case.incomplete == (TIMELESS,):
+        yield Line(f"Undecided: {TIMELESS}" if healthy(findings) else capital(TIMELESS), style=WAIT)
+        yield Line(TIMES, "  What to do: ", HEAD)
+        yield Line("")
+        return
     yield Line(
         "Incomplete: not every journal of the job could be read in full, so this is no verdict on"
         " the whole of it."
@@ -139,6 +146,8 @@ def _verdict_of_health(case: Case) -> Line:
     early = not_yet(case)
     if early is not None:
         return Line(early, style=WAIT)
+    if case.incomplete == (TIMELESS,):
+        return Line("No fault is certain from what the dumps hold.", style=WAIT)
     if case.incomplete:
         return Line("No fault is certain from what the other journals hold.", style=WAIT)
     return Line("Nothing is wrong: no fault was found in what the journals hold.", style=GOOD)

@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
+from disttrace_viewer.trace.model import JOURNAL, Trace
 from disttrace_viewer.wording import sentences
 
 EARLY = "let it hang for longer before ending it: all was ended after a short wait"
 """Of a wait that was cut off so soon that it may have been about to end."""
 DEFINITIONS = "collect the definitions (*.defs.jsonl) of the journals here that lack them"
+
+
+TIMES = (
+    "Copy dumps with their times (cp -p, rsync -t, tar): then it is told whether this is a moment"
+    " of a job that gets on, or a stall."
+)
+TIMELESS = (
+    "when the dumps were made is not known (their files were copied, or changed since): who had not"
+    " come by then may have been on the way."
+)
+
+
+def unseen(trace: Trace, ranks: Sequence[int]) -> str:
+    """Of ranks of which nothing was found."""
+    they = "they" if len(ranks) > 1 else "it"
+    if trace.processes and all(p.source != JOURNAL for p in trace.processes):
+        return (
+            f"{sentences.ranks(ranks)} left no dump ({they} died, kept the GIL, or tore down), so"
+            f" nobody knows whether {they} came"
+        )
+    return f"of {sentences.ranks(ranks)} no journal was found, so nobody knows whether {they} came"
+
+
+def not_found(trace: Trace) -> str:
+    """Of a rank of which nothing was found, by itself."""
+    if trace.processes and all(p.source != JOURNAL for p in trace.processes):
+        return "left no dump (it died, kept the GIL, or tore down; or its dump was not collected)"
+    return "no journal found (was it started? was its journal collected?)"
+
+
+def nowhere(lacks: Collection[str], since: str, *, many: bool) -> str:
+    """Of processes of which nothing tells where they stand, to follow the subject."""
+    have, they = ("have", "they") if many else ("has", "it")
+    are = "are" if many else "is"
+    message = "; on gloo it may be a send or receive" if "messages" in lacks else ""
+    return (
+        f"{have} enqueued nothing{since}, and where {they} {are}, this evidence does not"
+        f" hold{message}"
+    )
 
 
 def journals(ranks: Iterable[int]) -> str:

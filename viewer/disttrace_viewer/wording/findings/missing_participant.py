@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.trace.model import Failure, Trace
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.findings import late_arrivals, outside
+from disttrace_viewer.wording.findings import late_arrivals, missing_evidence, outside
 from disttrace_viewer.wording.findings.late_arrivals import Held
 from disttrace_viewer.wording.findings.outside import Doing
 
@@ -34,7 +34,8 @@ class Missing:
     """The operation that the program called, where the one that lacks somebody is a part of it."""
     inside: Sequence[Wait]
     """All that wait in it."""
-    waited_ns: int
+    waited_ns: int | None
+    """None where nobody knows since when."""
     missing: Mapping[int, Doing]
     """Who is missing, and is at what."""
     held: Mapping[int, Held]
@@ -49,7 +50,9 @@ def summary(trace: Trace, found: Missing) -> str:
     wait, late = found.wait, dict(found.wait.lateness)
     waiting = [w.process for w in found.inside]
     lines = dict.fromkeys(sentences.line(w.op) for w in found.inside)
-    lasting = f"at {sentences.listed(list(lines))} for {sentences.span(found.waited_ns)}"
+    lasting = f"at {sentences.listed(list(lines))}"
+    if found.waited_ns is not None:
+        lasting += f" for {sentences.span(found.waited_ns)}"
     name = sentences.operation(trace, wait.op, found.within)
     if wait.kind == RENDEZVOUS:
         name = f"the creation of a group ({wait.op.call.op})"
@@ -78,12 +81,16 @@ def summary(trace: Trace, found: Missing) -> str:
             f"{sentences.subject(trace, left)} ended before {name} was over on {devices}: {waited}"
             f" {lasting}."
         )
-    they = "they" if len(wait.absent) > 1 else "it"
-    unseen = f"of {sentences.ranks(wait.absent)} no journal was found, so nobody knows whether"
-    unseen += f" {they} came"
+    unseen = missing_evidence.unseen(trace, wait.absent)
     if not found.missing:
         return f"{sentences.capital(waited)} in {name} {lasting}; {unseen}."
     after = f", and {sentences.processes(trace, came)} only after they had given up" * bool(came)
+    if found.waited_ns is None:
+        return (
+            f"{sentences.subject(trace, never)} had not come to {name} when the dumps were made:"
+            f" {sentences.processes(trace, waiting)} {'were' if len(waiting) > 1 else 'was'} in it"
+            f" {lasting}{f'; {unseen}' * bool(wait.absent)}."
+        )
     return (
         f"{sentences.subject(trace, never)} never joined {name}{after}: {waited} {lasting}"
         f"{outside.where(trace, never)}{f'; {unseen}' * bool(wait.absent)}."
@@ -116,6 +123,15 @@ def look_there(missing: Sequence[int]) -> str:
     return (
         f"Look at what {'this rank does' if len(missing) == 1 else 'these ranks do'} there: a data"
         " loader, a lock, or code that only some ranks run."
+    )
+
+
+def add_stacks(missing: Sequence[int]) -> str:
+    """What to do where nothing tells at what the missing are."""
+    many = len(missing) > 1
+    return (
+        f"Look at what {'these ranks do' if many else 'this rank does'}: disttrace attach, or"
+        " py-spy dump, while it hangs."
     )
 
 

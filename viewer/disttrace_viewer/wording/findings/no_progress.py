@@ -20,6 +20,14 @@ NETWORK = (
     " errors of the driver, and compare library versions."
 )
 
+OPEN = {
+    "root": "Compare the roots (src, dst) that the ranks pass there: they may differ, and this"
+    " evidence does not hold them. If they are equal, suspect the network, device or library.",
+    "members": "Find who else is in that group, and where: this evidence lists only those that"
+    " have used it.",
+}
+"""What to do where that is what the evidence lacks."""
+
 INTERFACE = (
     "Suspect the network between these hosts: an address or interface that others cannot reach"
     " (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME), or a firewall."
@@ -27,17 +35,36 @@ INTERFACE = (
 
 
 def summary(
-    trace: Trace, wait: Wait, who: Sequence[int], waited_ns: int, still: Mapping[int, Doing]
+    trace: Trace,
+    wait: Wait,
+    who: Sequence[int],
+    waited_ns: int,
+    still: Mapping[int, Doing],
+    open_: str | None = None,
 ) -> str:
-    """``still``: what those are at that joined, and then stopped running."""
+    """``still``: what those are at that joined, and then stopped running; ``open_``: what the
+    evidence lacks of it (see ``OPEN``), or ``began``: the devices of all are at it.
+    """
     name = sentences.operation(trace, wait.op)
     if wait.kind == OTHER:
         been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
         return f"{been}, and what it waits for was not recorded."
+    if open_ == "members":
+        been = sentences.capital(_been_in(trace, who, name, wait.op, waited_ns))
+        return f"{been}; all that were seen in that group are in it, and it may have more members."
+    if open_ == "root":
+        returned = [p for p in wait.arrived if p not in who]
+        some = f": {sentences.processes(trace, returned)} returned" if returned else ""
+        been = _been_in(trace, who, "it", wait.op, waited_ns)
+        return (
+            f"All members have joined {name}{some}{',' if returned else ', and'} {been}: the roots"
+            " may differ, which this evidence does not hold."
+        )
     alike = "" if wait.kind == RENDEZVOUS else " with matching arguments"
     return (
         f"All members have joined {name}{alike}, and"
         f" {_been_in(trace, who, 'it', wait.op, waited_ns)}: nothing moves"
+        f"{', and the device began it on all ranks' * (open_ == 'began')}"
         f"{outside.where(trace, still)}."
     )
 

@@ -11,6 +11,7 @@ from disttrace_viewer.analysis.process_ends import SILENT, End
 from disttrace_viewer.trace.model import Failure, Frame, Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import HELD, NOWHERE, ended
+from disttrace_viewer.wording.findings import missing_evidence
 
 ASKED = "Find who should bring about what is asked for there, and what it does instead."
 """What to do about a store that is asked again and again."""
@@ -34,6 +35,8 @@ class Doing:
     """What it does again and again."""
     last: Op | None = None
     """What it did last in communication."""
+    lacks: frozenset[str] = frozenset()
+    """What its evidence does not hold."""
     frozen_ns: int = 0
     """For how long no Python ran in it."""
 
@@ -72,6 +75,8 @@ def _doing(trace: Trace, one: Doing, *, many: bool = False) -> str:
     if at:
         return f"{are}{at}, {NOWHERE}"
     since = "" if one.last is None else f" since {sentences.operation(trace, one.last)}"
+    if "position" in one.lacks:
+        return missing_evidence.nowhere(one.lacks, since, many=many)
     if one.frozen_ns:
         return (
             f"{'have' if many else 'has'} been frozen for {sentences.span(one.frozen_ns)}{since}:"

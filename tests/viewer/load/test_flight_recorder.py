@@ -1,0 +1,341 @@
+"""Dumps of the Flight Recorder, made by hand: what they tell, and what they do not."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace_viewer.api.report import Report
+from disttrace_viewer.api.verdict import diagnose
+from disttrace_viewer.trace.errors import ViewerError
+from support.flight_dumps import CREATED_NS, dump, entry, write
+
+WORLD = {"0": (0, 1, 2, 3)}
+ALL = (0, 1, 2, 3)
+FORMS = pytest.mark.parametrize("form", ["pickle", "json"])
+VERSIONS = pytest.mark.parametrize("version", ["2.3", "2.4", "2.7", "2.10"])
+
+
+def steps(count: int, **fields: Any) -> list[dict[str, Any]]:
+    """Collectives that are over."""
+    return [entry("all_reduce", n + 1, at_s=n / 10, **fields) for n in range(count)]
+
+
+def job(folder: Path, last: dict[int, list[dict[str, Any]]], **given: Any) -> Report:
+    """The verdict on a job of which each rank did three steps, and then ``last``."""
+    version = given.pop("version", "2.10")
+    dumps = {
+        rank: dump([*steps(3), *entries], groups=WORLD, version=version)
+        for rank, entries in last.items()
+    }
+    return diagnose(write(folder / "dumps", dumps, **given))
+
+
+def kinds(report: Report) -> list[tuple[str, str]]:
+    """Kind and severity of what was found."""
+    return [(found.kind, found.severity) for found in report.findings]
+
+
+def waiting(op: str = "all_reduce", **fields: Any) -> dict[str, Any]:
+    return entry(op, fields.pop("seq", 4), at_s=1.0, state=fields.pop("state", "started"), **fields)
+
+
+@FORMS
+@VERSIONS
+def test_a_rank_that_did_not_come_is_named_and_only_likely(
+    tmp_path: Path, form: str, version: str
+) -> None:
+    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
+    report = job(tmp_path, last, form=form, version=version)
+    (found,) = report.findings
+    assert (found.kind, found.certainty) == ("missing_participant", "likely")
+    assert found.culprit_ranks == (2,)
+    assert "where it is, this evidence does not hold" in found.summary
+    assert "uneven" not in (found.hint or "")
+
+
+@FORMS
+def test_another_operation_is_certain(tmp_path: Path, form: str) -> None:
+    last = {rank: [waiting("broadcast" if rank == 1 else "all_reduce")] for rank in ALL}
+    (found,) = job(tmp_path, last, form=form).findings
+    assert (found.kind, found.certainty, found.culprit_ranks) == ("op_mismatch", "certain", (1,))
+
+
+@pytest.mark.parametrize(
+    ("odd", "kind"),
+    [({"sizes": ((8,),)}, "shape_mismatch"), ({"dtype": "Half"}, "dtype_mismatch")],
+)
+def test_other_arguments_are_certain(tmp_path: Path, odd: dict[str, Any], kind: str) -> None:
+    last = {rank: [waiting(**(odd if rank == 3 else {}))] for rank in ALL}
+    found = job(tmp_path, last).findings[0]
+    assert (found.kind, found.certainty, found.culprit_ranks) == (kind, "certain", (3,))
+
+
+def test_all_in_and_begun_by_the_device(tmp_path: Path) -> None:
+    (found,) = job(tmp_path, {rank: [waiting()] for rank in ALL}).findings
+    assert found.kind == "no_progress"
+    assert not found.culprit_ranks
+    assert "the device began it on all ranks" in found.summary
+
+
+def test_other_roots_are_no_network_fault(tmp_path: Path) -> None:
+    last = {
+        rank: [
+            entry("broadcast", 4, at_s=1.0, state="completed" if rank in (1, 3) else "started"),
+            *([waiting("barrier", seq=5)] if rank in (1, 3) else []),
+        ]
+        for rank in ALL
+    }
+    report = job(tmp_path, last)
+    assert [found.kind for found in report.findings] == ["no_progress"]
+    assert "the roots may differ, which this evidence does not hold" in report.findings[0].summary
+    assert "matching arguments" not in report.findings[0].summary
+
+
+def test_a_rank_without_a_dump_is_named_and_not_blamed(tmp_path: Path) -> None:
+    report = job(tmp_path, {rank: [waiting()] for rank in (0, 1, 2)})
+    assert "rank 3" in str(report)
+    assert "left no dump" in str(report)
+    assert not any(found.culprit_ranks for found in report.findings)
+
+
+@FORMS
+def test_a_healthy_moment_raises_no_alarm(tmp_path: Path, form: str) -> None:
+    last = {0: [waiting()], 1: [], 2: [waiting()], 3: [waiting()]}
+    assert job(tmp_path, last, form=form, made_s=2.0).healthy
+
+
+@FORMS
+def test_files_without_their_times_are_no_hang_of_an_hour(tmp_path: Path, form: str) -> None:
+    last = {0: [waiting()], 1: [], 2: [waiting()], 3: [waiting()]}
+    report = job(tmp_path, last, form=form, made_s=None)
+    assert report.healthy
+    assert kinds(report) == [("missing_participant", "note")]
+    assert "Rank 1 had not come to all_reduce #4" in report.findings[0].summary
+    assert "Undecided" in str(report)
+    assert "waiting for" not in str(report)
+
+
+def test_copies_made_one_after_the_other_have_no_times(tmp_path: Path) -> None:
+    last = {0: [waiting()], 1: [], 2: [waiting()], 3: [waiting()]}
+    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    at = CREATED_NS + 60_000_000_000
+    for number, name in enumerate(sorted(os.listdir(folder))):
+        os.utime(folder / name, ns=(at + number * 200_000,) * 2)
+    assert kinds(diagnose(folder)) == [("missing_participant", "note")]
+
+
+def test_whoever_was_dumped_before_the_others_is_not_missing(tmp_path: Path) -> None:
+    last = {0: [waiting(state="completed")], 1: [waiting()], 2: [waiting()], 3: []}
+    assert job(tmp_path, last).healthy
+
+
+def test_one_order_over_two_groups_is_a_deadlock_of_nobody(tmp_path: Path) -> None:
+    groups = {**WORLD, "1": (0, 1), "2": (0, 1)}
+    calls = {0: ("1", 1), 1: ("2", 2)}
+    dumps = {
+        rank: dump(
+            [
+                *steps(1),
+                *(entry("all_reduce", 1, at_s=0.5, group=(n, n), pg_id=int(n)) for n in "12"),
+                entry("all_reduce", 2, at_s=1, state="scheduled", group=(name, name), pg_id=number),
+            ],
+            groups=groups,
+        )
+        for rank, (name, number) in calls.items()
+    } | {rank: dump(steps(1), groups=WORLD) for rank in (2, 3)}
+    (found,) = diagnose(write(tmp_path / "dumps", dumps)).findings
+    assert (found.kind, found.certainty, found.culprit_ranks) == ("deadlock", "likely", ())
+
+
+def test_both_send_is_a_deadlock(tmp_path: Path) -> None:
+    dumps = {
+        rank: dump(
+            [
+                *steps(1),
+                entry(f"send {rank}->{1 - rank}", 1, at_s=1, state="started", p2p=1),
+            ],
+            groups={"0": (0, 1)},
+        )
+        for rank in (0, 1)
+    }
+    (found,) = diagnose(write(tmp_path / "dumps", dumps)).findings
+    assert (found.kind, found.culprit_ranks) == ("deadlock", ())
+
+
+def batch(*messages: str, seq: int, state: str, at_s: float) -> list[dict[str, Any]]:
+    """A launch of several messages: the newest entry bears its state."""
+    named = [*messages, "coalesced"]
+    return [
+        entry(
+            name,
+            1,
+            at_s=at_s + n / 1000,
+            p2p=seq,
+            state=state if n == len(named) - 1 else "scheduled",
+            retired=state == "completed",
+        )
+        for n, name in enumerate(named)
+    ]
+
+
+def test_healthy_launches_of_messages_are_over(tmp_path: Path) -> None:
+    def of(rank: int) -> list[dict[str, Any]]:
+        other = 1 - rank
+        both = (f"send {rank}->{other}", f"recv {rank}<-{other}")
+        return [e for n in range(5) for e in batch(*both, seq=n + 1, state="completed", at_s=n)]
+
+    dumps = {rank: dump([*steps(1), *of(rank)], groups={"0": (0, 1)}) for rank in (0, 1)}
+    assert diagnose(write(tmp_path / "dumps", dumps)).healthy
+
+
+def test_a_one_sided_launch_is_not_all_joined(tmp_path: Path) -> None:
+    sides = {0: ("send 0->1", "recv 0<-1"), 1: ("recv 1<-0",)}
+    dumps = {
+        rank: dump(
+            [*steps(1), *batch(*names, seq=1, state="started", at_s=1)], groups={"0": (0, 1)}
+        )
+        for rank, names in sides.items()
+    }
+    report = diagnose(write(tmp_path / "dumps", dumps))
+    assert [found.kind for found in report.findings] == ["unmatched_recv"]
+
+
+def test_a_healthy_uneven_all_gather_is_over(tmp_path: Path) -> None:
+    def of(seq: int) -> list[dict[str, Any]]:
+        parts = [entry("_broadcast_oop", seq, at_s=seq, state="scheduled") for _ in ALL]
+        return [*parts, entry("ALLGATHER_coalesced", seq, at_s=seq)]
+
+    dumps = {rank: dump([*of(1), *of(2)], groups=WORLD) for rank in ALL}
+    assert diagnose(write(tmp_path / "dumps", dumps)).healthy
+
+
+def test_rings_are_compared_by_number(tmp_path: Path) -> None:
+    rings = {
+        rank: dump(
+            [entry("all_reduce", n, at_s=n / 10) for n in range(first, last + 1)]
+            + ([entry("all_reduce", last + 1, at_s=20, state="started")] if rank != 2 else []),
+            groups=WORLD,
+            first=first,
+        )
+        for rank, (first, last) in {0: (50, 99), 1: (52, 99), 2: (47, 99), 3: (50, 99)}.items()
+    }
+    (found,) = diagnose(write(tmp_path / "dumps", rings, made_s=90.0)).findings
+    assert (found.kind, found.certainty, found.culprit_ranks) == (
+        "missing_participant",
+        "likely",
+        (2,),
+    )
+    assert found.seq == 100
+
+
+def test_counts_alone_tell_who_is_behind(tmp_path: Path) -> None:
+    dumps = {
+        rank: dump([], groups=WORLD, status={"0": (7, 6) if rank != 3 else (6, 6)}) for rank in ALL
+    }
+    report = diagnose(write(tmp_path / "dumps", dumps))
+    assert "Nothing is wrong" not in str(report)
+    assert "Rank 3 had not come" in str(report)
+
+
+def test_the_newest_of_several_dumps_of_a_rank_counts(tmp_path: Path) -> None:
+    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
+    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    write(folder, {2: dump(steps(1), groups=WORLD)}, name="old_rank_")
+    report = diagnose(folder)
+    assert report.findings[0].culprit_ranks == (2,)
+    assert "#3" in report.findings[0].summary
+
+
+def test_nodes_may_lie_in_folders_of_their_own(tmp_path: Path) -> None:
+    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
+    for node in (0, 1):
+        mine = {r: dump([*steps(3), *last[r]], groups=WORLD) for r in (2 * node, 2 * node + 1)}
+        write(tmp_path / "dumps" / f"node{node}", mine)
+    (found,) = diagnose(tmp_path / "dumps").findings
+    assert (found.kind, found.culprit_ranks) == ("missing_participant", (2,))
+
+
+def test_a_file_without_a_rank_is_named(tmp_path: Path) -> None:
+    last = {0: [waiting()], 1: [], 2: [waiting()], 3: [waiting()]}
+    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    shutil.copy(folder / "nccl_trace_rank_1", folder / "mine")
+    assert "neither its name nor its content tells of which rank" in str(diagnose(folder))
+
+
+class Evil:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, (self.path,))
+
+
+@pytest.mark.parametrize("protocol", [0, 1, 2, 3, 4, 5])
+@pytest.mark.parametrize("place", ["pg_config", "entries", "first"])
+def test_a_malicious_pickle_runs_nothing(tmp_path: Path, protocol: int, place: str) -> None:
+    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
+    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    evil = Evil(str(tmp_path / "ran"))
+    value: Any = dump(steps(3), groups=WORLD)
+    if place == "first":
+        value = {"evil": evil, **value}
+    elif place == "entries":
+        value["entries"].append(evil)
+    else:
+        value["pg_config"]["0"] = evil
+    (folder / "nccl_trace_rank_1").write_bytes(pickle.dumps(value, protocol))
+    text = str(diagnose(folder))
+    assert not (tmp_path / "ran").exists()
+    if protocol >= 2:
+        assert "which no dump does" in text
+
+
+def test_a_torn_dump_gives_what_was_whole(tmp_path: Path) -> None:
+    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
+    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    path = folder / "nccl_trace_rank_0"
+    at = path.stat().st_mtime_ns
+    path.write_bytes(path.read_bytes()[:-400])
+    os.utime(path, ns=(at, at))
+    report = diagnose(folder)
+    assert "of its operations were whole and used" in str(report)
+    assert "nccl_trace_rank_0" in str(report)
+
+
+def test_what_nobody_knows_is_named_once_and_is_no_error(tmp_path: Path) -> None:
+    last: dict[int, list[dict[str, Any]]] = {rank: [] for rank in ALL}
+    folder = write(tmp_path / "dumps", {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL})
+    for name in ("a.json", "b.json"):
+        (folder / name).write_text('{"a": 1}')
+    report = diagnose(folder)
+    assert report.healthy
+    assert str(report).count("a.json, b.json") == 1
+
+
+def test_damaged_dumps_give_no_traceback(tmp_path: Path) -> None:
+    drawn = random.Random(7)
+    last = {0: [waiting()], 1: [waiting()], 2: [], 3: [waiting()]}
+    for number in range(20):
+        form = drawn.choice(("pickle", "json"))
+        folder = write(
+            tmp_path / str(number) / "dumps",
+            {r: dump([*steps(3), *last[r]], groups=WORLD) for r in ALL},
+            form=form,
+        )
+        for path in folder.iterdir():
+            data = bytearray(path.read_bytes())
+            for _ in range(drawn.choice((0, 1, 3, 20))):
+                data[drawn.randrange(len(data))] = drawn.randrange(256)
+            if drawn.random() < 0.3:
+                del data[drawn.randrange(len(data)) :]
+            path.write_bytes(bytes(data))
+        with suppress(ViewerError):
+            str(diagnose(folder))

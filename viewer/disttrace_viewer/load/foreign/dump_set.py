@@ -1,0 +1,261 @@
+"""The dumps of one job: which files belong together, who is in which group, when they were made.
+
+The rank of a dump stands in its file's name only, and the time at which it was made nowhere: a
+file's own time is believed where it fits what is in the dumps, for files are copied.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from disttrace_viewer.load.foreign.dumps import Dump, Entry, rank_in
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.trace.plain_text import plain
+
+DEFAULT = "default_pg"
+COPY_NS = 5_000_000
+"""A copy of a dump takes less."""
+LATE_NS = 600_000_000_000
+"""A monitor dumps that long after the longest time-out at most, unless the file was copied."""
+
+
+@dataclass
+class DumpSet:
+    """Dumps of one job by global rank."""
+
+    dumps: dict[int, Dump]
+    folders: set[str] = field(default_factory=set)
+
+    @property
+    def newest_ns(self) -> int:
+        """When the newest of all operations began."""
+        return max((dump.newest_ns for dump in self.dumps.values()), default=0)
+
+    @property
+    def base_ns(self) -> int:
+        """A second before the oldest of all operations."""
+        return (
+            min(
+                (d.entries[0].created_ns for d in self.dumps.values() if d.entries),
+                default=min(d.modified_ns for d in self.dumps.values()),
+            )
+            - 1_000_000_000
+        )
+
+    @property
+    def patience_ns(self) -> int:
+        """The longest time-out of what is in flight."""
+        limits = (e.timeout_ms for d in self.dumps.values() for e in d.entries if in_flight(d, e))
+        return max(limits, default=0) * 1_000_000
+
+    @cached_property
+    def made_ns(self) -> int | None:
+        """When the dumps were made, the first of them; None where the files' times cannot tell:
+        they do not fit what is in them, or are those of a copy, made file after file.
+        """
+        late_ns = self.patience_ns + LATE_NS
+        fit = all(0 <= d.modified_ns - d.newest_ns <= late_ns for d in self.dumps.values())
+        if not self.newest_ns or not fit or self._copied:
+            return None
+        return max(min(d.modified_ns for d in self.dumps.values()), self.newest_ns)
+
+    @property
+    def _copied(self) -> bool:
+        """Whether the files were written one right after the other, in an order of their folder.
+        Ranks write theirs at one time as well, but in an order of chance.
+        """
+        times = {dump.path: dump.modified_ns for dump in self.dumps.values()}
+        if len(times) < 2 or max(times.values()) - min(times.values()) > COPY_NS * len(times):
+            return False
+        listed = []
+        for folder in sorted({os.path.dirname(path) for path in times}):
+            with suppress(OSError):
+                listed += [os.path.join(folder, name) for name in os.listdir(folder or ".")]
+        orders = (sorted(times), [path for path in listed if path in times])
+        found = [[times[path] for path in order] for order in orders]
+        return any(one in (sorted(one), sorted(one, reverse=True)) for one in found if one)
+
+    @cached_property
+    def world(self) -> int:
+        """Number of ranks, as far as any dump tells."""
+        listed = [max(r, default=-1) + 1 for d in self.dumps.values() for r in d.ranks.values()]
+        return max([*listed, max(self.dumps) + 1])
+
+    @cached_property
+    def default_name(self) -> str | None:
+        """torch's name of the default group."""
+        for dump in self.dumps.values():
+            for entry in dump.entries:
+                if entry.desc == DEFAULT:
+                    return entry.group
+            for name, desc in dump.descs.items():
+                if desc == DEFAULT:
+                    return name
+        return "0" if any("" in d.ranks or "0" in d.status for d in self.dumps.values()) else None
+
+    @cached_property
+    def members(self) -> Mapping[tuple[str, str], tuple[tuple[int, ...], bool]]:
+        """Global ranks of each group, by name and description, and whether these are all of them;
+        else they are those that were seen in it.
+        """
+        seen: dict[tuple[str, str], set[int]] = {}
+        for rank, dump in self.dumps.items():
+            for name, desc, _ in groups_of(dump):
+                seen.setdefault((name, desc), set()).add(rank)
+        found: dict[tuple[str, str], tuple[tuple[int, ...], bool]] = {}
+        for (name, desc), ranks in seen.items():
+            told = {d.ranks[name] for d in self.dumps.values() if name and d.ranks.get(name)}
+            listed = next((one for one in told if ranks <= set(one)), ())
+            if name == self.default_name or desc == DEFAULT:
+                found[name, desc] = (listed or tuple(range(self.world)), True)
+            elif listed and len(told) == 1:
+                found[name, desc] = (listed, True)
+            else:
+                found[name, desc] = (tuple(sorted(ranks)), False)
+        default = self.default_name
+        if default is not None and all(name != default for name, _ in found):
+            found[default, DEFAULT] = (tuple(range(self.world)), True)
+        return found
+
+    @cached_property
+    def starts(self) -> Mapping[tuple[str, bool], int]:
+        """Per group, where rings have lost what is older: the number from which all know."""
+        found: dict[tuple[str, bool], int] = {}
+        for dump in self.dumps.values():
+            if dump.wrapped:
+                first: dict[tuple[str, bool], int] = {}
+                for entry in dump.entries:
+                    if not entry.p2p:
+                        first.setdefault((entry.group, False), entry.seq)
+                for key, seq in first.items():
+                    found[key] = max(found.get(key, 0), seq)
+        return found
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether any ring has lost something."""
+        return any(dump.wrapped for dump in self.dumps.values())
+
+
+def in_flight(dump: Dump, entry: Entry) -> bool:
+    """Whether an operation was not over when the dump was made.
+
+    The recorder of NCCL sees completion; what its watchdog gave up is ``retired`` and still in
+    flight. Where completion is not recorded (gloo), ``retired`` is the only end there is.
+    """
+    if dump.ends_told:
+        return entry.state != "completed"
+    return not entry.retired
+
+
+def groups_of(dump: Dump) -> Iterator[tuple[str, str, int | None]]:
+    """Name, description and own number of the groups that a dump tells of."""
+    known: dict[tuple[str, str], int | None] = {}
+    for entry in dump.entries:
+        known.setdefault((entry.group, entry.desc), entry.pg)
+    for name in dump.ranks:
+        if name and not any(name == one for one, _ in known):
+            known[name, dump.descs.get(name, "")] = None
+    for (name, desc), number in known.items():
+        yield name, desc, number
+
+
+def sets_of(found: Sequence[Dump], problems: Problems) -> list[DumpSet]:
+    """The dumps by job: those of a folder, and of folders whose ranks and times fit together.
+
+    Of a rank that left several the one with the newest operation counts.
+    """
+    folders: dict[str, list[Dump]] = {}
+    for dump in found:
+        folders.setdefault(os.path.dirname(dump.path), []).append(dump)
+    sets: list[DumpSet] = []
+    for folder, dumps in folders.items():
+        by_rank = _by_rank(dumps, problems)
+        if not by_rank:
+            continue
+        one = _newest_incident(DumpSet(by_rank, {folder}), problems)
+        for other in sets:
+            if _together(one, other):
+                other.dumps.update(one.dumps)
+                other.folders |= one.folders
+                break
+        else:
+            sets.append(one)
+    return [DumpSet(dict(sorted(one.dumps.items())), one.folders) for one in sets]
+
+
+def _by_rank(dumps: Iterable[Dump], problems: Problems) -> dict[int, Dump]:
+    found: dict[int, Dump] = {}
+    for dump in sorted(dumps, key=lambda d: (d.newest_ns, d.stacks, d.path)):
+        rank = rank_in(dump.path)
+        rank = _rank_of_messages(dump) if rank is None else rank
+        if rank is None:
+            problems.add(
+                dump.path,
+                "nameless",
+                "is a Flight Recorder dump, but neither its name nor its content tells of which"
+                " rank; name it ..._RANK, as torch does.",
+            )
+        elif rank in found:
+            problems.add(
+                found[rank].path,
+                "older",
+                f"is another dump of rank {rank}; {plain(os.path.basename(dump.path))}, which is"
+                " newer or tells more, was read instead.",
+            )
+            found[rank] = dump
+        else:
+            found[rank] = dump
+    return found
+
+
+def _rank_of_messages(dump: Dump) -> int | None:
+    """The group rank in the name of a message, where the default group's tells it."""
+    for entry in dump.entries:
+        side, _, ends = entry.name.partition(" ")
+        if entry.p2p and side in ("send", "recv") and entry.desc == DEFAULT:
+            own = ends.partition("->")[0].partition("<-")[0]
+            return int(own) if own.isdigit() else None
+    return None
+
+
+def _newest_incident(one: DumpSet, problems: Problems) -> DumpSet:
+    """Without the dumps that an earlier incident left in the same folder."""
+    limit = max(one.patience_ns, LATE_NS)
+    newest = one.newest_ns
+    old = {r for r, d in one.dumps.items() if d.newest_ns and newest - d.newest_ns > limit}
+    # Whoever waits for longer than its time-out is of this incident all the same.
+    old = {r for r in old if not _shares(one.dumps[r], one.dumps, old)}
+    for rank in sorted(old):
+        problems.add(
+            one.dumps[rank].path,
+            "older",
+            "is of an earlier incident than the newest dumps beside it, by the times of its"
+            " operations; left out.",
+        )
+    return replace(one, dumps={r: d for r, d in one.dumps.items() if r not in old})
+
+
+def _shares(dump: Dump, dumps: Mapping[int, Dump], old: set[int]) -> bool:
+    """Whether its newest collective is one that a newer dump knows from the same time."""
+    if not dump.entries:
+        return False
+    last = dump.entries[-1]
+    return any(
+        (entry.group, entry.seq, entry.p2p) == (last.group, last.seq, last.p2p)
+        and abs(entry.created_ns - last.created_ns) < LATE_NS
+        for rank, other in dumps.items()
+        if rank not in old
+        for entry in other.entries
+    )
+
+
+def _together(one: DumpSet, two: DumpSet) -> bool:
+    """Whether two folders hold ranks of one job, as those of several nodes do."""
+    apart = abs(one.newest_ns - two.newest_ns)
+    limit = max(one.patience_ns, two.patience_ns, LATE_NS)
+    return one.dumps.keys().isdisjoint(two.dumps) and apart <= limit

@@ -1,0 +1,307 @@
+"""One dump of torch's Flight Recorder as values, whatever its version and form.
+
+Written by ``FlightRecorder.hpp`` and ``FlightRecorderDetail.hpp`` of torch: a pickle or JSON of one
+dictionary. What is not of the expected type is left out and counted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from disttrace_viewer.load import files
+from disttrace_viewer.load.foreign import pickles
+from disttrace_viewer.load.problems import Problems, plural
+
+MOST_BYTES = 64 << 20
+MOST_ENTRIES = 1 << 20
+MOST_TENSORS = 4_096
+MOST_FRAMES = 64
+_MARKS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"nccl_comm_state")
+_ENTRY = (b"record_id", b"collective_seq_id", b"profiling_name")
+_NUMBER = re.compile(r"\d+")
+_LARGEST = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the recorder kept of one operation."""
+
+    id: int
+    pg: int
+    """A number of this process only."""
+    group: str
+    desc: str
+    seq: int
+    p2p_seq: int
+    p2p: bool
+    backend: str
+    name: str
+    created_ns: int
+    inputs: tuple[tuple[int, ...], ...]
+    input_dtypes: tuple[str, ...]
+    outputs: tuple[tuple[int, ...], ...]
+    frames: tuple[tuple[str, int, str], ...]
+    thread: str
+    state: str
+    retired: bool
+    timeout_ms: int
+    completed_ns: int | None
+    started: bool
+    duration_ns: int | None
+
+    @property
+    def launch(self) -> tuple[int, bool, int, int]:
+        """Equal for what was launched together (coalesced)."""
+        return (self.pg, self.p2p, self.seq, self.p2p_seq)
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Counts of a group's collectives; -1: never."""
+
+    enqueued: int
+    completed: int
+
+
+@dataclass(slots=True)
+class Dump:
+    """One file."""
+
+    path: str
+    version: str
+    library: str
+    entries: list[Entry]
+    ranks: dict[str, tuple[int, ...]]
+    """Global ranks of groups by their name; empty names hold those of whichever recorded last."""
+    descs: dict[str, str]
+    status: dict[str, Status]
+    """By the number of a group in this process."""
+    modified_ns: int
+    stacks: bool = True
+    lost: str | None = None
+    """What of it could not be read, to follow its name."""
+
+    @property
+    def newest_ns(self) -> int:
+        """When its newest operation began; 0 without one."""
+        return max((entry.created_ns for entry in self.entries), default=0)
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether older entries were overwritten."""
+        return min((entry.id for entry in self.entries), default=0) > 0
+
+    @property
+    def ends_told(self) -> bool:
+        """Whether completion is recorded; else ``retired`` is the only end."""
+        return any(
+            e.backend == "nccl" or e.state in ("started", "completed") or e.started
+            for e in self.entries
+        )
+
+
+def looks_like_one(head: bytes) -> bool:
+    """Whether the first bytes of a file may be those of a dump."""
+    if head[:1] != b"\x80" and not head.lstrip().startswith(b"{"):
+        return False
+    return any(m in head for m in _MARKS) or all(m in head for m in _ENTRY)
+
+
+def read(path: str, problems: Problems) -> Dump | None:
+    """A file as a dump; None, and a sentence, where it is none."""
+    try:
+        data, beyond = files.read(path, MOST_BYTES)
+    except OSError as error:
+        problems.add(path, "unreadable", f"cannot be read ({error.strerror}); left out.")
+        return None
+    value, lost = _value(path, data, problems)
+    if value is None:
+        return None
+    if beyond:
+        lost = f"is larger than {MOST_BYTES >> 20} MB; its end was not read."
+    listed = value.get("entries")
+    listed = listed if isinstance(listed, list) else []
+    found = [entry for one in listed[:MOST_ENTRIES] if (entry := _entry(one)) is not None]
+    if len(found) < len(listed) and lost is None:
+        lost = f"holds {plural(len(listed) - len(found), 'operation')} of no known form; left out."
+    config = _tables(value.get("pg_config"))
+    status = {
+        key: Status(
+            _whole(one.get("last_enqueued_collective")),
+            _whole(one.get("last_completed_collective")),
+        )
+        for key, one in _tables(value.get("pg_status")).items()
+    }
+    if not (found or config or status):
+        problems.add(path, "foreign", "is a Flight Recorder dump without groups or operations.")
+        return None
+    found.sort(key=lambda entry: entry.id)
+    return Dump(
+        path=path,
+        version=str(value.get("version", ""))[:32],
+        library=str(value.get("comm_lib_version") or value.get("nccl_version") or "")[:64],
+        entries=found,
+        ranks={key: _ranks(one.get("ranks")) for key, one in config.items()},
+        descs={key: str(one.get("desc") or "") for key, one in config.items()},
+        status=status,
+        modified_ns=files.modified_ns(path),
+        stacks=any(entry.frames for entry in found),
+        lost=lost,
+    )
+
+
+def rank_in(path: str) -> int | None:
+    """The rank that a file's name bears: the last number of its stem (``nccl_trace_rank_3``)."""
+    stem = os.path.basename(path).partition(".")[0]
+    numbers = _NUMBER.findall(stem)
+    return int(numbers[-1]) if numbers and len(numbers[-1]) < 8 else None
+
+
+def _value(path: str, data: bytes, problems: Problems) -> tuple[dict[str, Any] | None, str | None]:
+    """The dictionary, and what is lost of it."""
+    lost = None
+    try:
+        if data[:1] != b"\x80":
+            return _of_json(path, data, problems)
+        try:
+            value = pickles.loads(data)
+        except pickles.Torn:
+            value = pickles.salvaged(data, "entries")
+            kept = value.get("entries")
+            count = len(kept) if isinstance(kept, list) else 0
+            lost = f"ends within a value; {count:,} of its operations were whole and used."
+    except pickles.Refused as error:
+        problems.add(path, "unreadable", f"{error}, which no dump does; it was not read further.")
+        return None, None
+    if not isinstance(value, dict):
+        problems.add(path, "foreign", "is a pickle, and none of the Flight Recorder's.")
+        return None, None
+    return value, lost
+
+
+def _of_json(
+    path: str, data: bytes, problems: Problems
+) -> tuple[dict[str, Any] | None, str | None]:
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        entries = list(_whole_entries(data.decode("utf-8", "replace")))
+        if entries:
+            lost = f"is damaged JSON; {len(entries):,} of its operations were whole and used."
+            return {"entries": entries}, lost
+        problems.add(
+            path, "unreadable", "begins like a Flight Recorder dump, but is damaged JSON; left out."
+        )
+        return None, None
+    if not isinstance(value, dict):
+        problems.add(path, "foreign", "is JSON, and none of the Flight Recorder's.")
+        return None, None
+    return value, None
+
+
+def _whole_entries(text: str) -> Iterator[Any]:
+    start = text.find('"entries"')
+    place = text.find("[", start) + 1
+    decoder = json.JSONDecoder()
+    while start >= 0 and place > 0:
+        try:
+            value, place = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            return
+        yield value
+        while text[place : place + 1] in (",", " ", "\n", "\r", "\t"):
+            place += 1
+
+
+def _entry(value: object) -> Entry | None:
+    """An entry; None for what is none."""
+    if not isinstance(value, dict):
+        return None
+    try:
+        named = value.get("process_group") or ("", "")
+        group, desc = (str(named[0])[:300], str(named[1])[:300])
+        backend, _, name = str(value["profiling_name"])[:300].partition(":")
+        duration = value.get("duration_ms")
+        entry = Entry(
+            id=_counted(value["record_id"]),
+            pg=_counted(value.get("pg_id", 0)),
+            group=group,
+            desc=desc,
+            seq=_counted(value.get("collective_seq_id", value.get("seq_id", 0))),
+            p2p_seq=_counted(value.get("p2p_seq_id") or 0),
+            p2p=value.get("is_p2p") is True,
+            backend=backend,
+            name=name,
+            created_ns=_counted(value["time_created_ns"]),
+            inputs=_sizes(value.get("input_sizes")),
+            input_dtypes=_names(value.get("input_dtypes")),
+            outputs=_sizes(value.get("output_sizes")),
+            frames=_frames(value.get("frames")),
+            thread=f"{value.get('thread_name') or ''} {value.get('thread_id') or ''}"[:300].strip(),
+            state=str(value.get("state")),
+            retired=value.get("retired") is True,
+            timeout_ms=min(_counted(value.get("timeout_ms") or 0), 1 << 40),
+            completed_ns=_counted(value.get("time_discovered_completed_ns") or 0) or None,
+            started=bool(value.get("time_discovered_started_ns")),
+            duration_ns=int(duration * 1e6)
+            if isinstance(duration, (int, float)) and 0 <= duration < 1e10
+            else None,
+        )
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
+        return None
+    return entry if name and entry.created_ns else None
+
+
+def _counted(value: object) -> int:
+    if type(value) is not int or not 0 <= value < _LARGEST:
+        raise ValueError
+    return value
+
+
+def _whole(value: object) -> int:
+    """A count of ``pg_status``, which JSON has as a string; -1 for one that was never set."""
+    try:
+        found = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return -1
+    return found if 0 <= found < 1 << 40 else -1
+
+
+def _sizes(value: object) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, list):
+        return ()
+    return tuple(tuple(_counted(n) for n in one[:32]) for one in value[:MOST_TENSORS])
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(str(n)[:64] for n in value[:MOST_TENSORS]) if isinstance(value, list) else ()
+
+
+def _frames(value: object) -> tuple[tuple[str, int, str], ...]:
+    if not isinstance(value, list):
+        return ()
+    return tuple(
+        (str(one["filename"])[:1000], max(0, int(one["line"])) % (1 << 31), str(one["name"])[:300])
+        for one in value[:MOST_FRAMES]
+        if isinstance(one, dict)
+    )
+
+
+def _tables(value: object) -> dict[str, Mapping[str, Any]]:
+    if not isinstance(value, dict):
+        return {}
+    return {str(key)[:300]: one for key, one in value.items() if isinstance(one, dict)}
+
+
+def _ranks(value: object) -> tuple[int, ...]:
+    """Ranks as torch writes them, ``[0, 1, 2]`` in a string."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    found = tuple(int(n) for n in _NUMBER.findall(text[: 1 << 23]) if len(n) < 8)
+    return found if len(set(found)) == len(found) else ()

@@ -1,0 +1,322 @@
+"""torch's Flight Recorder: what each rank had enqueued, as the journal of that rank.
+
+An entry is a begin with the wall clock of its enqueue; whether it is over is told by its state.
+What it holds nothing of is named in ``lacks``, and rules ask for that.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from disttrace_viewer.load.foreign import dumps
+from disttrace_viewer.load.foreign.dump_set import DEFAULT, DumpSet, in_flight, sets_of
+from disttrace_viewer.load.foreign.dumps import Dump, Entry
+from disttrace_viewer.load.foreign.reader import Translated
+from disttrace_viewer.load.foreign.records import Records, identity
+from disttrace_viewer.load.problems import Problems
+
+NAME = "Flight Recorder"
+_OPS = {
+    "_all_gather_base": "all_gather_into_tensor",
+    "_allgather_base": "all_gather_into_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "all_reduce_barrier": "barrier",
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather_coalesced",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "_alltoall_base": "all_to_all_single",
+}
+"""torch's names of kernels, and of operation types, as those of its public functions."""
+_ON_HOST = ("gloo", "mpi", "ucc")
+_MESSAGE = re.compile(r"(send|recv) (\d+)(->|<-)(\d+|\?)")
+_LIBRARY = re.compile(
+    r"[/\\](torch|torchvision)[/\\]|^<frozen|^<string>|\.(c|cc|cpp|h|hpp|cu)$|^\?\?"
+)
+_RELATIVE = 1 << 20
+"""Messages are counted from here where rings have lost the first ones: the last one that is over is
+the same for both ends.
+"""
+
+
+class FlightRecorder:
+    """Reads dumps of torch 2.4 and later, pickled or JSON."""
+
+    name = NAME
+
+    def recognises(self, path: str, head: bytes) -> bool:
+        """By the keys that every dump bears."""
+        return dumps.looks_like_one(head)
+
+    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+        """One process per rank that left a dump."""
+        found = [dump for path in paths if (dump := dumps.read(path, problems)) is not None]
+        for one in sets_of(found, problems):
+            for rank, dump in one.dumps.items():
+                yield _Translating(one, rank, dump).done()
+
+
+@dataclass(slots=True)
+class _Launch:
+    """What was enqueued as one launch."""
+
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def newest(self) -> Entry:
+        return self.entries[-1]
+
+
+class _Translating:
+    """One dump on its way to being a journal."""
+
+    def __init__(self, of: DumpSet, rank: int, dump: Dump) -> None:
+        self.of, self.rank, self.dump = of, rank, dump
+        folder = min(of.folders)
+        clock = identity(NAME, *sorted(of.folders))
+        made_ns = of.made_ns
+        self.cut_ns = max(made_ns or 0, of.newest_ns) or dump.modified_ns
+        self.records = Records(
+            identity(NAME, os.path.abspath(dump.path), rank),
+            job=os.path.basename(os.path.abspath(folder)) or "dumps",
+            clock=clock,
+            base_ns=of.base_ns,
+            source={
+                "kind": NAME.lower(),
+                "version": dump.version,
+                "lacks": sorted(self._lacks(made_ns)),
+                "cut_ns": made_ns,
+                "lost": dump.lost,
+            },
+        )
+        self.groups: dict[tuple[str, str], int] = {}
+        self.threads: dict[str, int] = {}
+        self.sent: dict[tuple[object, ...], int] = {}
+
+    def _lacks(self, made_ns: int | None) -> Iterator[str]:
+        yield from ("root", "reduce_op", "position", "store")
+        known = any(entry.p2p for one in self.of.dumps.values() for entry in one.entries)
+        if not known and all(e.backend in _ON_HOST for e in self.dump.entries):
+            yield "messages"
+        if not self.dump.ends_told:
+            yield "ends"
+        if not self.dump.stacks:
+            yield "stack"
+        if self.dump.wrapped:
+            yield "older"
+        if made_ns is None:
+            yield "time"
+        if not self.dump.entries:
+            yield "arguments"
+
+    def done(self) -> Translated:
+        """The journal."""
+        self._define()
+        for launch in self._launches():
+            self._write(launch)
+        if not self.dump.entries:
+            self._from_counts()
+        self.records.lived(self.cut_ns)
+        return Translated(self.dump.path, *self.records.files(), self.rank)
+
+    def _define(self) -> None:
+        of, records = self.of, self.records
+        backends = {e.backend: self.dump.library or None for e in self.dump.entries if e.backend}
+        records.define("identity", t=0, rank=self.rank, world_size=of.world, role="worker")
+        records.define("versions", t=0, backends=backends)
+        for number, ((name, desc), (ranks, whole)) in enumerate(sorted(of.members.items()), 1):
+            if self.rank not in ranks:
+                continue
+            self.groups[name, desc] = number
+            backend = next((e.backend for e in self.dump.entries if e.group == name), "")
+            device = "cpu" if backend in _ON_HOST else "cuda"
+            records.define(
+                "group",
+                n=number,
+                name=name,
+                desc=desc or None,
+                backends={device: backend} if backend else None,
+                ranks=list(ranks),
+                rank=ranks.index(self.rank),
+                default=True if name == of.default_name or desc == DEFAULT else None,
+                partial=None if whole else True,
+            )
+
+    def _launches(self) -> Iterator[_Launch]:
+        """What was launched together as one: equal numbers, next to each other."""
+        current: _Launch | None = None
+        for entry in self.dump.entries:
+            start = self.of.starts.get((entry.group, False), 0)
+            if not entry.p2p and entry.seq < start and not in_flight(self.dump, entry):
+                continue  # others do not know what they did then
+            if current is not None and current.newest.launch == entry.launch:
+                current.entries.append(entry)
+                continue
+            if current is not None:
+                yield current
+            current = _Launch([entry])
+        if current is not None:
+            yield current
+
+    def _write(self, launch: _Launch) -> None:
+        newest = launch.newest
+        if not newest.p2p:
+            self._operation(newest, newest, None)
+            return
+        messages = [e for e in launch.entries if _MESSAGE.fullmatch(e.name)]
+        if len(messages) == 1 == len(launch.entries):
+            self._operation(messages[0], newest, None)
+            return
+        if not messages:
+            return
+        call = self.records.call(
+            op="batch_isend_irecv",
+            kind="composed",
+            group=self.groups.get((newest.group, newest.desc)),
+            stack=self._stack(messages[0]),
+            args={},
+        )
+        first = messages[0].created_ns
+        around = self.records.begin(call, first, h=self._thread(newest) or None)
+        for message in messages:
+            self._operation(message, newest, around)
+        if not in_flight(self.dump, newest):
+            self.records.after("e", around, newest.created_ns - first)
+
+    def _operation(self, entry: Entry, bears: Entry, parent: int | None) -> None:
+        """One operation; ``bears`` is the entry that has its launch's state."""
+        of_message = _MESSAGE.fullmatch(entry.name) if entry.p2p else None
+        if entry.p2p and of_message is None:
+            return
+        group = self.groups.get((entry.group, entry.desc))
+        shapes = entry.inputs or entry.outputs
+        args: dict[str, Any] = {}
+        if entry.outputs and entry.inputs:
+            args["output_shapes"] = [list(shape) for shape in entry.outputs]
+        if bears.state == "started" and in_flight(self.dump, bears):
+            args["started"] = True
+        fields = {
+            "kind": "message" if of_message else "collective",
+            "op": of_message[1] if of_message else _op(entry),
+            "peer": int(of_message[4]) if of_message and of_message[4] != "?" else None,
+            "group": group,
+            "backend": entry.backend or None,
+            "device": "cpu" if entry.backend in _ON_HOST else "cuda",
+            "shapes": [list(shape) for shape in shapes] or None,
+            "dtypes": list(entry.input_dtypes) or None,
+            "args": args or None,
+            "stack": self._stack(entry),
+            "origin": "python",
+        }
+        number = self.records.begin(
+            self.records.call(**fields),
+            entry.created_ns,
+            h=self._thread(entry) or None,
+            q=self._count(entry, bears, fields) if of_message else entry.seq or None,
+            p=parent,
+        )
+        self._end(number, entry, bears)
+
+    def _count(self, entry: Entry, bears: Entry, fields: dict[str, object]) -> int:
+        """The number of a message among those from one rank to another."""
+        key = (fields["group"], fields["op"], fields["peer"])
+        if self.of.wrapped and key not in self.sent:
+            over = sum(
+                1
+                for launch in self._launches()
+                for one in launch.entries
+                if (one.group, one.name) == (entry.group, entry.name)
+                and not in_flight(self.dump, launch.newest)
+            )
+            self.sent[key] = _RELATIVE - over
+        self.sent[key] = self.sent.get(key, 0) + 1
+        return self.sent[key]
+
+    def _end(self, number: int, entry: Entry, bears: Entry) -> None:
+        records, device = self.records, entry.backend not in _ON_HOST
+        if not in_flight(self.dump, bears):
+            if self.dump.ends_told:
+                until = bears.completed_ns or entry.created_ns
+                d = until - entry.created_ns
+                records.after("i", number, 0)
+                records.after("c", number, d, g=d or None, z=bears.duration_ns)
+            else:
+                records.after("e", number, self._next_of_thread(entry) - entry.created_ns)
+            return
+        records.after("i", number, 0)
+        if not device and self._waits(entry):
+            records.after("w", number, 0)
+
+    def _waits(self, entry: Entry) -> bool:
+        """Whether it is the oldest that its thread has in flight: that holds it up, sooner or
+        later.
+        """
+        return entry.id == next(
+            e.id for e in self.dump.entries if e.thread == entry.thread and in_flight(self.dump, e)
+        )
+
+    def _next_of_thread(self, entry: Entry) -> int:
+        """When the thread began something else: it was over by then, if it was waited for."""
+        later = self._later.get(entry.id)
+        return entry.created_ns if later is None else later
+
+    @property
+    def _later(self) -> dict[int, int]:
+        found: dict[int, int] = getattr(self, "_later_of", {})
+        if not found:
+            newest: dict[str, int] = {}
+            for entry in reversed(self.dump.entries):
+                if entry.thread in newest:
+                    found[entry.id] = newest[entry.thread]
+                newest[entry.thread] = entry.created_ns
+            self._later_of = found
+        return found
+
+    def _from_counts(self) -> None:
+        """Where only counts were dumped: who is behind whom, and nothing of what they called."""
+        names = {str(number): key for key, number in self.groups.items()}
+        if len(self.dump.status) == 1 == len(self.groups):
+            (number,), (key,) = self.dump.status, self.groups
+            names = {number: key}
+        elif self.of.default_name is not None:
+            names = {"0": (self.of.default_name, DEFAULT)}
+        for number, status in self.dump.status.items():
+            group = self.groups.get(names.get(number, ("", "")))
+            if group is None or status.enqueued < 1:
+                continue
+            call = self.records.call(op="?", kind="collective", group=group, origin="python")
+            begun = self.records.begin(call, self.cut_ns, q=status.enqueued)
+            if status.enqueued <= status.completed:
+                self.records.after("e", begun, 0)
+            else:
+                self.records.after("i", begun, 0)
+                self.records.after("w", begun, 0)
+
+    def _stack(self, entry: Entry) -> int | None:
+        frames = entry.frames
+        first = next((i for i, f in enumerate(frames) if not _LIBRARY.search(f[0])), None)
+        return None if first is None else self.records.stack(frames[first:])
+
+    def _thread(self, entry: Entry) -> int:
+        if entry.thread not in self.threads:
+            self.threads[entry.thread] = number = len(self.threads)
+            self.records.define("thread", n=number, name=entry.thread or "?")
+        return self.threads[entry.thread]
+
+
+def _op(entry: Entry) -> str:
+    """The public function of an entry's name."""
+    name = entry.name
+    if name.upper() == name or name.endswith("_coalesced"):
+        name = name.lower()
+        base = name.removesuffix("_coalesced")
+        return _OPS.get(name, _OPS.get(base, base) + ("_coalesced" if base != name else ""))
+    if name == "all_to_all" and len(entry.inputs) == len(entry.outputs) == 1:
+        return "all_to_all_single"
+    return _OPS.get(name, name)

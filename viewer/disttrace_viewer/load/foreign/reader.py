@@ -1,0 +1,35 @@
+"""What a reader of foreign evidence is, and what it makes: a process's journal, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from disttrace_viewer.load.problems import Problems
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """One process as its evidence tells it: definitions and one segment, as a journal has them."""
+
+    path: str
+    """Of the file that it was read from."""
+    definitions: bytes
+    segment: bytes
+    rank: int | None
+
+
+class Reader(Protocol):
+    """Knows one format; nothing else in the viewer does."""
+
+    name: str
+    """As sentences say it: ``Flight Recorder``."""
+
+    def recognises(self, path: str, head: bytes) -> bool:
+        """Whether a file may be of this format, by its first bytes and never by its name alone."""
+        ...
+
+    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+        """The processes that these files tell of, each once."""
+        ...

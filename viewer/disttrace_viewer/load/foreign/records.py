@@ -1,0 +1,111 @@
+"""Writes the records of a process that recorded none itself: strings, stacks and calls once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from disttrace.journal.format import FORMAT, with_ranges
+
+T0 = 1_000_000_000
+"""Reading of the steady clock at which such a journal begins; where times are wall clock times,
+one clock serves all processes that were read together.
+"""
+Frames = Sequence[tuple[str, int, str]]
+"""(file, line, function), innermost first."""
+
+
+def identity(*parts: object) -> str:
+    """An id for a process: the same each time the same file is read."""
+    text = "\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass")
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
+
+
+class Records:
+    """The journal of one process, line by line. Times are unix nanoseconds.
+
+    ``base_ns`` is the begin of the journals that are read together, ``clock`` names their clock.
+    """
+
+    def __init__(
+        self, process: str, *, job: str, clock: str, base_ns: int, source: Mapping[str, Any]
+    ) -> None:
+        self._process, self._base_ns = process, base_ns
+        self._definitions: list[bytes] = []
+        self._lines: list[bytes] = []
+        self._strings: dict[str, int] = {}
+        self._stacks: dict[tuple[tuple[str, int, str], ...], int] = {}
+        self._calls: dict[bytes, int] = {}
+        self._number = 0
+        self.define(
+            "process", format=FORMAT, process=process, job=job, job_source=source["kind"],
+            boot_id=clock, role="worker", start_ns=base_ns, t0=T0, unix_ns=base_ns, error_ns=0,
+        )  # fmt: skip
+        self.define("source", **source)
+        self._line({"seg": 1, "process": process, "format": FORMAT, "t": 0})
+
+    def define(self, kind: str, /, **fields: Any) -> None:
+        """One definition; what is None is left out."""
+        given = {key: value for key, value in fields.items() if value is not None}
+        self._definitions.append(orjson.dumps(with_ranges({"def": kind, **given})))
+
+    def t(self, at_ns: int) -> int:
+        """A unix time as the journal counts it."""
+        return max(0, at_ns - self._base_ns)
+
+    def stack(self, frames: Frames) -> int | None:
+        """The number of a stack; None for an empty one."""
+        key = tuple(frames)
+        if not key:
+            return None
+        if key not in self._stacks:
+            rows = [[self.string(file), line, self.string(name)] for file, line, name in key]
+            self._stacks[key] = number = len(self._stacks) + 1
+            self.define("stack", n=number, frames=rows)
+        return self._stacks[key]
+
+    def string(self, text: str) -> int:
+        """The number of a string."""
+        if text not in self._strings:
+            self._strings[text] = number = len(self._strings) + 1
+            self.define("string", n=number, v=text)
+        return self._strings[text]
+
+    def call(self, **fields: Any) -> int:
+        """The number of a call with these fields."""
+        given = {key: value for key, value in fields.items() if value is not None}
+        key = orjson.dumps(given)
+        if key not in self._calls:
+            self._calls[key] = number = len(self._calls) + 1
+            self.define("call", n=number, **given)
+        return self._calls[key]
+
+    def begin(self, call: int, at_ns: int, **fields: Any) -> int:
+        """A begin; its number."""
+        self._number += 1
+        given = {key: value for key, value in fields.items() if value is not None}
+        self._line({"b": self._number, "t": self.t(at_ns), "s": call, **given})
+        return self._number
+
+    def after(self, key: str, number: int, d: int, **fields: Any) -> None:
+        """A record of an operation that was begun: ``i``, ``w``, ``c`` or ``e``."""
+        given = {key: value for key, value in fields.items() if value is not None}
+        self._line({key: number, "d": max(0, d), **given})
+
+    def stands(self, at_ns: int, stack: int | None, thread: int = 0) -> None:
+        """Where a thread stands."""
+        self._line({"at": self.t(at_ns), "h": thread, "k": stack or 0})
+
+    def lived(self, at_ns: int) -> None:
+        """A sign of life."""
+        self._line({"hb": self.t(at_ns)})
+
+    def files(self) -> tuple[bytes, bytes]:
+        """Definitions and segment."""
+        return b"\n".join((*self._definitions, b"")), b"\n".join((*self._lines, b""))
+
+    def _line(self, record: Mapping[str, Any]) -> None:
+        self._lines.append(orjson.dumps(record))

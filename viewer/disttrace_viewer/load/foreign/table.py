@@ -1,0 +1,74 @@
+"""The readers of foreign evidence, in the order in which they are asked, and what they found.
+
+A translated process is held in memory under the path of its file with ``#definitions`` and
+``#operations`` behind it, so that whatever reads journals reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from disttrace_viewer.load import files
+from disttrace_viewer.load.discover import Files, Taken
+from disttrace_viewer.load.foreign.flight_recorder import FlightRecorder
+from disttrace_viewer.load.foreign.reader import Reader
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.trace.model import Problem
+
+READERS: tuple[Reader, ...] = (FlightRecorder(),)
+HEAD = 4 << 10
+MOST_ASKED = 20_000
+"""Files of which the first bytes are looked at: somebody may have given a home folder."""
+
+
+Key = tuple[tuple[str, int, int], ...]
+_KNOWN: dict[Key, tuple[Taken, tuple[Problem, ...]]] = {}
+"""A command asks several times for the same folder."""
+
+
+def take(paths: Sequence[str], problems: Problems) -> Taken:
+    """The processes that these files tell of."""
+    key = tuple((path, files.size(path), files.modified_ns(path)) for path in paths)
+    if key not in _KNOWN:
+        own = Problems()
+        found = _translated(paths, own)
+        _KNOWN.clear()
+        _KNOWN[key] = found, own.found()
+    found, told = _KNOWN[key]
+    for problem in told:
+        problems.take(problem)
+    return found
+
+
+def _translated(paths: Sequence[str], problems: Problems) -> Taken:
+    of_reader: dict[int, list[str]] = {}
+    strangers = list(paths[MOST_ASKED:])
+    for path in paths[:MOST_ASKED]:
+        number = _reader_of(path)
+        if number is None:
+            strangers.append(path)
+        else:
+            of_reader.setdefault(number, []).append(path)
+    held = [
+        one
+        for number, own in sorted(of_reader.items())
+        for one in _held(READERS[number], own, problems)
+    ]
+    return Taken(tuple(held), tuple(strangers))
+
+
+def _held(reader: Reader, paths: Sequence[str], problems: Problems) -> Iterator[Files]:
+    for one in reader.read(paths, problems):
+        definitions, segment = f"{one.path}#definitions", f"{one.path}#operations"
+        at = files.modified_ns(one.path)
+        files.hold(definitions, one.definitions, at)
+        files.hold(segment, one.segment, at)
+        yield Files(one.path, definitions, {1: segment})
+
+
+def _reader_of(path: str) -> int | None:
+    try:
+        head = files.part(path, 0, HEAD)
+    except OSError:
+        return None
+    return next((n for n, one in enumerate(READERS) if one.recognises(path, head)), None)
