@@ -26,6 +26,7 @@ FINDING = {
     "waiting_ranks", "op", "group", "seq", "key", "cycle", "locations", "consequences",
 }  # fmt: skip
 PROCESS = {
+    "source",
     "id", "job", "role", "rank", "local_rank", "world_size", "host", "pid", "attempt", "state",
     "last",
 }  # fmt: skip
@@ -55,7 +56,9 @@ def test_every_key_of_the_contract_is_there(
     hang(tmp_path)
     code, told = as_json(tmp_path, capsysbinary)
     assert (code, told["format"], told["healthy"]) == (1, 1, False)
-    assert set(told) == {"format", "healthy", "processes", "findings", "said", "coverage"}
+    assert set(told) == {
+        *("format", "healthy", "evidence", "processes", "findings", "said", "coverage")
+    }
     (finding,) = told["findings"]
     assert set(finding) == FINDING
     assert (finding["culprit_ranks"], finding["waiting_ranks"]) == ([1], [0])
