@@ -196,6 +196,22 @@ def test_one_against_one_names_nobody(tmp_path: Path) -> None:
     assert {place.op for place in found.locations} == {"all_gather", "all_reduce"}
 
 
+def test_different_operations_name_the_line_of_the_branch(tmp_path: Path) -> None:
+    """A helper calls on one side: where its caller parted from the others is what to look at."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank:
+            stack = journal.stack(("train.py", 16, "main"))
+            call = journal.collective(group, stack=stack)
+        else:
+            stack = journal.stack(("helper.py", 5, "evaluate"), ("train.py", 14, "main"))
+            call = journal.collective(group, "all_gather", reduce_op=None, stack=stack)
+        journal.begin(call, S, q=3)
+        beat(journal, 30)
+    found = only(findings(tmp_path))
+    assert "rank 0 all_gather (helper.py:5 <- train.py:14)" in found.summary
+    assert "ranks 1, 2 all_reduce (train.py:16)" in found.summary
+
+
 def test_different_roots_come_before_the_barrier_after_them(tmp_path: Path) -> None:
     """The third rank has returned and stands alone in the next collective: a consequence."""
     for journal, group in steps(tmp_path, 3):

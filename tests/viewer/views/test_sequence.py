@@ -74,7 +74,7 @@ def test_a_collective_tells_who_came_when(tmp_path: Path) -> None:
     assert row.marks == ((0, Mark.DONE), (1, Mark.LAST), (2, Mark.DONE))
     assert row.took_ns == 16 * MS
     assert row.at_ns == 20 * MS
-    assert (row.missing, row.flights, row.differs) == ((), (), False)
+    assert (row.missing, row.flights, row.differs) == ((), (), None)
 
 
 def test_a_message_tells_who_waited(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_different_arguments_are_said(tmp_path: Path) -> None:
         journal.run(call, t=20 * MS, d=MS, q=1)
     row = report(tmp_path).sequence.rows[0]
     assert isinstance(row, CollectiveRow)
-    assert row.differs
+    assert row.differs == "arguments"
 
 
 def test_iterations_are_folded_but_not_what_is_unusual(tmp_path: Path) -> None:

@@ -8,7 +8,17 @@ from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views.terminal.filters import parse_ranks, parse_time
 from disttrace_viewer.views.terminal.sequence_rows import common
 from disttrace_viewer.wording.operations import brief
-from disttrace_viewer.wording.quantities import duration, few, number, offset, size, spans, tensors
+from disttrace_viewer.wording.quantities import (
+    duration,
+    few,
+    first_runs,
+    number,
+    offset,
+    size,
+    spans,
+    tensors,
+)
+from disttrace_viewer.wording.sentences import ranks
 
 
 @pytest.mark.parametrize(
@@ -40,6 +50,8 @@ def test_small_words() -> None:
     assert number(12_000, "child", "children") == "12,000 children"
     assert spans([7, 0, 1, 2, 3, 9, 10]) == "0-3, 7, 9, 10"
     assert few(["a", "b", "c"], 2) == "a, b and 1 more"
+    assert first_runs([7, 0, 1, 2, 9, 11, 12, 13, 14], 3) == (["7", "0-2", "9"], 4)
+    assert ranks(range(0, 40, 2)) == "ranks 0, 2, 4, 6, 8, 10, 12, 14 and 12 more"
     assert tensors(["float32"], [[2, 3]]) == "float32[2,3]"
     assert tensors(["int64", "int64"], [[4], [4]]) == "int64[4] x 2"
     assert tensors(["int64", "int64"], [[4], [5]]) == "2 tensors"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from disttrace.journal.code_files import (
     TYPED,
     in_package,
@@ -51,6 +53,20 @@ def _is_package(file: str) -> bool:
 def frame(op: Op) -> Frame | None:
     """The user's line that called; None where Python had no frame."""
     return innermost(op.call.stack)
+
+
+def branch(op: Op, others: Iterable[Op]) -> Frame | None:
+    """The line of a caller at which an operation parted from others that the same function made by
+    another of its lines; None where that is its own line, or no caller is known to be of both.
+    """
+    there: dict[tuple[str, str], set[int]] = {}
+    for one in (one for other in others for one in other.call.stack if is_program(one.file)):
+        there.setdefault((one.file, one.function), set()).add(one.line)
+    for one in op.call.stack:
+        lines = there.get((one.file, one.function)) if is_program(one.file) else None
+        if lines is not None:
+            return None if one.line in lines or one == frame(op) else one
+    return None
 
 
 def site(call: Call) -> Site:

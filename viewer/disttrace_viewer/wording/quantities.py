@@ -81,6 +81,13 @@ def runs(numbers: Iterable[int]) -> list[str]:
     return words
 
 
+def first_runs(numbers: Sequence[int], most: int) -> tuple[list[str], int]:
+    """The first runs of numbers in their order, and how many numbers are in none of them."""
+    shown = runs(numbers)[:most]
+    ends = [word.partition("-") for word in shown]
+    return shown, len(numbers) - sum(int(b) - int(a) + 1 if b else 1 for a, _, b in ends)
+
+
 def few(items: Sequence[str], limit: int = 8, between: str = ", ") -> str:
     """All items, or the first ones and how many there are more."""
     if len(items) <= limit:

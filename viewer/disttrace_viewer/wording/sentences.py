@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.operation import frame as frame_of
 from disttrace_viewer.trace.model import Frame, Group, Location, Trace
 from disttrace_viewer.wording.places import file_name
-from disttrace_viewer.wording.quantities import few, runs
+from disttrace_viewer.wording.quantities import few, first_runs
 
 MANY = 8
 """More items than this are counted and not listed."""
@@ -29,10 +29,8 @@ def ranks(numbers: Iterable[int]) -> str:
         return "nobody"
     if len(found) == 1:
         return f"rank {found[0]}"
-    shown = runs(found)
-    if len(shown) > MANY:
-        return f"ranks {', '.join(shown[:MANY])} and {len(shown) - MANY} more"
-    return f"ranks {', '.join(shown)}"
+    shown, more = first_runs(found, MANY)
+    return f"ranks {', '.join(shown)}" + (f" and {more:,} more" if more else "")
 
 
 def processes(trace: Trace, indices: Iterable[int], absent: Iterable[int] = ()) -> str:
@@ -114,10 +112,8 @@ def group(value: Group | None, trace: Trace | None = None, *, brief: bool = Fals
 @functools.lru_cache(maxsize=1 << 12)
 def _few(numbers: tuple[int, ...]) -> str:
     """The first runs of numbers; asked again for each wait in a group."""
-    shown = runs(numbers)
-    if len(shown) > MANY:
-        shown = [*shown[:MANY], f"{len(shown) - MANY} more"]
-    return ", ".join(shown)
+    shown, more = first_runs(numbers, MANY)
+    return ", ".join([*shown, f"{more:,} more"] if more else shown)
 
 
 def place(frame: Frame | Location | None) -> str:

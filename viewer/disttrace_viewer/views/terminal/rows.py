@@ -83,8 +83,8 @@ class CollectiveRow(Row):
     missing: tuple[str, ...]
     took_ns: int | None
     """From the first begin to the last end; None while somebody is in it."""
-    differs: bool
-    """Not all arrived with the same arguments."""
+    differs: str | None
+    """What not all of those who arrived have in common: operations, or their arguments."""
     within: str | None
     """The composed operation that issued it."""
     place: str | None

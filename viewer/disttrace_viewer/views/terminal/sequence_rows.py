@@ -71,12 +71,13 @@ class Maker:
             if m.rank in absent and m.process in self._lane
         ]
         over = not row["pending"]
+        ops = {} if row["alike"] else dict.fromkeys(self.trace.call(o["call"]).op for o in arrived)
         return CollectiveRow(
             at_ns=row["first_ns"] - self.origin_ns,
             marks=self._marks(arrived, missing_lanes, mark_last=over and len(arrived) > 1),
             flights=self._flights(arrived),
             failures=self._failures(arrived),
-            op=call.op,
+            op=" / ".join(ops) or call.op,
             seq=row["seq"],
             group=self.names.group(row["group"]),
             reduce_op=call.reduce_op,
@@ -87,7 +88,7 @@ class Maker:
             ),
             missing=tuple(self.names.member(group.index, r) for r in absent),
             took_ns=row["end_ns"] - row["first_ns"] if over and row["end_ns"] else None,
-            differs=not row["alike"],
+            differs="operations" if len(ops) > 1 else "arguments" if ops else None,
             within=self._within(arrived[0], within),
             place=place(self.trace.stack(row["call"])),
             places=self._places(arrived),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from disttrace_viewer.analysis.mismatches import Difference
+from disttrace_viewer.analysis.operation import branch
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import one_call
@@ -91,6 +92,9 @@ def _value(trace: Trace, found: Difference, rank: int, within: str | None) -> st
     op, value, inside = found.members[rank], found.values[rank], sentences.inside(within)
     at = f"({sentences.line(op)})"
     if found.kind == "op_mismatch":
+        others = (one for r, one in found.members.items() if found.values.get(r) != value)
+        parted = branch(op, others)
+        at = at if parted is None else f"({sentences.line(op)} <- {sentences.place(parted)})"
         return f"{value}{inside} {at}"
     if found.kind == "root_mismatch":
         root = trace.groups[found.group].global_rank(int(value))

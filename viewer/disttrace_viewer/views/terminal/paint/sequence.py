@@ -107,7 +107,7 @@ class SequencePainter:
         if row.within:
             text.append(f" ({row.within})", DIM)
         if row.differs:
-            text.append(" arguments differ", WAIT)
+            text.append(f" {row.differs} differ", WAIT)
         if row.took_ns is not None:
             text.append(f"  {duration(row.took_ns)}", DIM)
         if len(row.arrivals) > 1:
