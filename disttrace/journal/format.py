@@ -35,9 +35,9 @@ SEGMENT = "seg"
 HEARTBEAT = "hb"
 STANDS_AT = "at"
 
-# The records of operations as the recorder writes them, by either of its cores. ``%d`` is a number,
-# ``%b`` further keys as JSON, each with a comma before it. Times are nanoseconds: of a begin since
-# the clock's zero, of all others since their begin.
+# Records as the recorder writes them, those of operations by either core. ``%d`` is a number and
+# ``%b`` further keys as JSON, each with a comma before it. Times are nanoseconds: of a begin, a
+# heartbeat and a sample since the clock's zero, of all others since their begin.
 BEGIN_LINE = b'{"b":%d,"t":%d,"s":%d,"q":%d%b%b}\n'
 BEGIN_UNCOUNTED_LINE = b'{"b":%d,"t":%d,"s":%d%b%b}\n'
 ISSUED_LINE = b'{"i":%d,"d":%d}\n'
@@ -45,6 +45,10 @@ WAIT_LINE = b'{"w":%d,"d":%d}\n'
 END_LINE = b'{"e":%d,"d":%d%b}\n'
 END_SYNCHRONOUS_LINE = b'{"e":%d,"d":%d,"u":%d}\n'
 LOST_LINE = b'{"l":%d,"d":%d%b}\n'
+COMPLETE_LINE = b'{"c":%d,"d":%d,"g":%d%b}\n'
+ASKED_LINE = b'{"o":%d,"d":%d,"k":%b}\n'
+HEARTBEAT_LINE = b'{"hb":%d}\n'
+STANDS_AT_LINE = b'{"at":%d,"h":%d,"k":%d}\n'
 
 # Values of ``def`` in the definitions file.
 DEF = "def"

@@ -88,7 +88,7 @@ class Recorder(Definitions):
         extra = b"" if duration is None else b',"z":%d' % duration
         self.core.over(operation)
         elapsed = (self.clock() if at is None else at) - operation.begin
-        self.core.record(b'{"c":%d,"d":%d,"g":%d%b}\n' % (operation.n, elapsed, gap, extra))
+        self.core.record(fmt.COMPLETE_LINE % (operation.n, elapsed, gap, extra))
 
     def lost(self, operation: Operation, *, asked: bool = False) -> None:
         """Its Work was dropped: nobody waited, and nobody will see it complete.
@@ -99,17 +99,17 @@ class Recorder(Definitions):
 
     def asked(self, operation: Operation, how: str) -> None:
         """The program asked for completion in another form than a wait (``get_future``, ...)."""
-        line = b'{"o":%d,"d":%d,"k":%b}\n'
-        self.core.record(line % (operation.n, self.since(operation), json_text(how)))
+        asked = (operation.n, self.since(operation), json_text(how))
+        self.core.record(fmt.ASKED_LINE % asked)
 
     def heartbeat(self) -> None:
         """Say that the interpreter still runs; nothing unless the journal is open."""
         if self._journal is not None:
-            self._background(b'{"hb":%d}\n' % self.now())
+            self._background(fmt.HEARTBEAT_LINE % self.now())
 
     def sampled(self, thread_number: int, stack: int) -> None:
         """Say where a thread stands (stack 0: nowhere known)."""
-        self._background(b'{"at":%d,"h":%d,"k":%d}\n' % (self.now(), thread_number, stack))
+        self._background(fmt.STANDS_AT_LINE % (self.now(), thread_number, stack))
 
     def progress(self) -> tuple[int, int]:
         """Changes whenever an operation begins, goes on or ends; heartbeats do not count."""
