@@ -77,3 +77,17 @@ def test_the_exception_of_a_thread_is_told_of_whoever_waits_for_it(tmp_path: Pat
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
     assert "thread first: OSError: disk is gone at train.py:13 in load" in (found.hint or "")
+
+
+def test_an_exception_of_whom_a_finding_names_is_always_quoted(tmp_path: Path) -> None:
+    """Another operation was called; the rank that did ends by an exception of its own."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            journal.run(journal.collective(group, "broadcast"), t=200 * MS, d=MS, q=3)
+            fail(journal, 400 * MS, "KeyError", "'lr'")
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("op_mismatch", [1])
+    assert any("KeyError: 'lr'" in one for one in (found.summary, *found.consequences))

@@ -163,7 +163,10 @@ def test_a_deleted_key_of_several_setters_is_missing_and_told_as_deleted(tmp_pat
     """Both ranks had set it."""
     found = only(job(tmp_path, {0: ["token"], 1: ["token"]}, {1: "token"}, deleted=["token"]))
     assert (found.kind, found.key) == ("store_key_missing", "app/token")
-    assert "and it was deleted after rank 0 had set it" in found.summary
+    assert found.summary.endswith(
+        "and it is gone: rank 0 set it at train.py:40, and rank 0 deleted it at train.py:41."
+    )
+    assert (found.hint or "").startswith("A key that is deleted is one that was never set")
 
 
 def queue(folder: Path, pushes: int, pops: int, *, dropped: bool = False) -> list[Finding]:

@@ -310,3 +310,20 @@ def test_who_communicates_with_others_may_come_yet(tmp_path: Path, stops: bool) 
     )
     told = "ranks 0, 1 communicate with others (all_reduce #39 of group [0, 1]"
     assert (told in found.summary) is not stops
+
+
+def test_who_has_a_lock_that_somebody_wants_is_named(tmp_path: Path) -> None:
+    """Rank 0 took it by ``compare_set`` and never gives it back; rank 1 tries again and again."""
+    for journal, _ in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.run(store_call(journal, "compare_set", 60), 200 * MS, MS, k="lock")
+            stand(journal, 3 * S, "/src/train.py", 70, "save")
+        else:
+            take = store_call(journal, "compare_set", 61)
+            for n in range(2, 5 * UNTIL_S):
+                journal.run(take, n * S // 5, MS, k="lock")
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("store_key_missing", "likely", ())
+    assert "rank 0 has it since its store.compare_set at train.py:60" in found.summary
+    assert (found.hint or "").startswith("Find why it never gives the lock back")

@@ -178,22 +178,39 @@ class Setters:
         return {key: op for key, op in reversed(self._events) if op.call.op in SETTERS}
 
     @cached_property
-    def deleted(self) -> frozenset[Key]:
-        """Keys that were deleted after they had been set for the last time."""
-        gone: dict[Key, int] = {}
+    def deleted(self) -> Mapping[Key, Op]:
+        """Keys that were deleted after they had been set for the last time, each with the call that
+        deleted it.
+        """
+        gone: dict[Key, Op] = {}
         last: dict[Key, int] = {}
         unsure: set[Key] = set()
         for key, op in self._events:
             over = op.end_ns is not None and op.error is None
             if op.call.op == "store.delete_key" and over:
-                gone[key] = max(op.begin_ns, gone.get(key, op.begin_ns))
+                gone[key] = max(op, gone.get(key, op), key=lambda one: one.begin_ns)
             elif op.call.op in SETTERS:
                 last[key] = max(op.end_ns or 0, last.get(key, 0))
                 if not over:
                     unsure.add(key)
-        return frozenset(
-            key for key, ns in gone.items() if key in last and key not in unsure and ns > last[key]
-        )
+        return {
+            key: op
+            for key, op in gone.items()
+            if key in last and key not in unsure and op.begin_ns > last[key]
+        }
+
+    def holder(self, key: Key) -> Op | None:
+        """Who has a lock: the first to have come through a ``compare_set`` of the key since it was
+        deleted last, where nothing else ever set it. Whether one succeeded is not on record, but
+        the first that found no value did, and all others waited for that one to be gone.
+        """
+        ops = [op for found, op in self._events if found == key]
+        begun = max((op.end_ns or 0 for op in ops if op.call.op == "store.delete_key"), default=0)
+        setting = [op for op in ops if op.call.op in SETTERS]
+        if any(op.call.op != "store.compare_set" for op in setting):
+            return None
+        through = [op for op in setting if op.end_ns is not None and op.begin_ns >= begun]
+        return min(through, key=lambda op: op.end_ns or 0, default=None)
 
     @cached_property
     def _forms(self) -> Mapping[tuple[str | None, str], Mapping[int, list[list[str]]]]:
@@ -209,7 +226,7 @@ class Setters:
         """The only process that ever set this key, or a series of keys in which it is the next."""
         before = self._all.get(key)
         if before is not None:
-            return before[0] if len(before) == 1 else None
+            return before[0] if len(before) == 1 and not self._was_once(key) else None
         series = self._forms.get((key[0], NUMBER.sub("#", key[1])), {})
         if len(series) != 1:
             return None
@@ -225,6 +242,11 @@ class Setters:
             if len(seen) < _SERIES or min(values) < int(number) < max(values):
                 return None  # it never varies, or this one was passed over
         return None if self._misspelt(key, process, len(numbers)) else process
+
+    def _was_once(self, key: Key) -> bool:
+        """Whether a key was set a single time and deleted since: nobody is about to set it anew."""
+        times = sum(found == key and op.call.op in SETTERS for found, op in self._events)
+        return key in self.deleted and times == 1
 
     def _misspelt(self, key: Key, process: int, times: int) -> bool:
         """Whether the last key that a process set looks like ``key`` and is of a form that it used
@@ -359,7 +381,11 @@ def place_and_key(evidence: Evidence, op: Op) -> tuple[str | None, object]:
 
 
 def _took_part(evidence: Evidence, asked: Op) -> bool:
-    """Whether who asks has used the key by another call as well: counted itself in, say."""
+    """Whether who asks has used the key by another call as well (counted itself in, say), or wants
+    it for itself: a lock.
+    """
+    if asked.call.op == "store.compare_set":
+        return True
     key = place_and_key(evidence, asked)
     return any(
         op.call.index != asked.call.index and place_and_key(evidence, op) == key

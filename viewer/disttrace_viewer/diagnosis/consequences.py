@@ -28,6 +28,7 @@ def fold(case: Case) -> tuple[Finding, ...]:
         # Who waits because of a finding that names nobody itself.
         held = tuple(sorted({wait.process for wait in mine} - set(finding.culprits)))
         told = _sentences(case, finding, mine, ends.get(number, []))
+        told += _uncaught(case, finding, told)
         folded.append(
             replace(
                 finding,
@@ -81,6 +82,21 @@ def _sentences(
         for who in ended.values()
     ]
     return told
+
+
+def _uncaught(case: Case, finding: Finding, told: Iterable[str]) -> list[str]:
+    """The exceptions that nobody caught of processes that a finding names, where neither it nor
+    what follows from it quotes them: they may be what is to be read first.
+    """
+    quoted = " ".join((finding.summary, *told))
+    raised: dict[str, list[int]] = {}
+    for process in dict.fromkeys((*finding.culprits, *finding.waiting)):
+        end = end_of(case.evidence, process)
+        if end.failure is not None and not end.interrupted:
+            text = how_ended(end)
+            if text not in quoted:
+                raised.setdefault(text, []).append(process)
+    return [f"{_who(case, who)} {text}." for text, who in raised.items()]
 
 
 def _who(case: Case, processes: list[int]) -> str:

@@ -83,6 +83,32 @@ def named(
     return tuple(_unique(g, processes) if shared[g.id] > 1 else g for g in found)
 
 
+Copies = frozenset[tuple[int, int]]
+"""Processes and groups that they inherited."""
+
+
+def without_copies(
+    groups: Sequence[Group], processes: Sequence[Process]
+) -> tuple[tuple[Group, ...], Copies]:
+    """The groups without forked children: what a child has of its parent's groups are copies, and
+    neither the others nor a backend's threads know of them. And who has such a copy of which.
+    """
+    by_id = {process.id: process.index for process in processes}
+    parents = {
+        process.index: by_id[process.parent]
+        for process in processes
+        if process.role == "child" and process.parent in by_id
+    }
+    found: list[Group] = []
+    copies = set()
+    for group in groups if parents else ():
+        bearers = {(member.process, member.rank) for member in group.members}
+        kept = tuple(m for m in group.members if (parents.get(m.process), m.rank) not in bearers)
+        copies |= {(m.process, group.index) for m in {*group.members} - {*kept}}
+        found.append(group if len(kept) == len(group.members) else replace(group, members=kept))
+    return tuple(found) if parents else tuple(groups), frozenset(copies)
+
+
 def _unique(group: Group, processes: Sequence[Process]) -> Group:
     first = min((processes[member.process].id, member.number) for member in group.members)
     return replace(group, id=f"{group.id}-{identifier(*first)[:6]}")

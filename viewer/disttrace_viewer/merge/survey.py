@@ -64,6 +64,7 @@ def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -
     circles = launching.circles(processes, places)
     seen = seen_groups(journals, processes, clocks, stores)
     groups, group_index, firsts = grouping.merge(place_ids, seen, circles, lives)
+    groups, _ = grouping.without_copies(groups, processes)
     ids = [journals[process].definitions.group_id(number) or "" for process, number in firsts]
     groups = grouping.named(groups, processes, ids)
     orphans = frozenset(index for index, journal in enumerate(journals) if journal.orphaned)

@@ -357,7 +357,8 @@ class _Building:
         group = self.survey.group_index.get((process, alike.group))
         index = len(self.calls)
         numbered = journal.definitions.numbered["group"]
-        own_rank = None if group is None else numbered[alike.group].get("rank")
+        copied = group is None or (process, group) in self.survey.copies
+        own_rank = None if copied else numbered[alike.group].get("rank")
         store = self._store(process, journal, alike.store)
         stack = self._stack(journal, alike.stack)
         self.calls.append(Call(index, process, group, own_rank, store, stack, alike.signature))

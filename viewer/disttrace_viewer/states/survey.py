@@ -56,6 +56,7 @@ class StateSurvey:
     groups: tuple[Group, ...]
     """Still without ids."""
     group_index: dict[tuple[int, int], int]
+    copies: grouping.Copies
     firsts: list[tuple[int, int]]
     jobs: tuple[Job, ...]
     problems: Problems
@@ -272,6 +273,7 @@ class _Surveying:
         circles = launching.circles(processes, places)
         everywhere = (item for place in range(count) for item in self.seen.pop(place))
         groups, group_index, firsts = grouping.merge(coded, everywhere, circles, lives)
+        groups, copies = grouping.without_copies(groups, processes)
         modified = [self.modified[i] for i in range(count)]
         orphans = frozenset(self.orphans)
         jobs = launching.jobs_of(processes, places, groups, lives, sources, orphans, modified)
@@ -290,6 +292,7 @@ class _Surveying:
             places=places,
             groups=groups,
             group_index=group_index,
+            copies=copies,
             firsts=firsts,
             jobs=jobs,
             problems=problems,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from disttrace.journal.format import ABORTED, EXEC
 from disttrace_viewer.analysis.liveness import DISK, STOPPED, signal_name
 from disttrace_viewer.analysis.process_ends import SILENT, UNINSTALLED, UNKNOWN, End
@@ -65,6 +67,13 @@ def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
     return f"{'have' if many else 'has'} ended"
 
 
+_SOURCE = re.compile(r"^\[/[^\]]*/([\w.]+:\d+)\] ")
+"""Where in its sources a C++ library raised: its file says enough."""
+_ADVICE = re.compile(r"\. This is typically caused by a remote worker .*", re.DOTALL)
+"""What gloo adds to each of its errors."""
+
+
 def _cut(text: str) -> str:
-    """The beginning and the end of a long text."""
+    """The beginning and the end of a long text, without paths of a library's build."""
+    text = _ADVICE.sub("", _SOURCE.sub(r"[\1] ", text))
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 45]} ... {text[-40:]}"

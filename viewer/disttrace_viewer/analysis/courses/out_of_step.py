@@ -150,19 +150,15 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C]) -> Shift[K, C]:
         known = other[apart.at] in other[: apart.at]
         decided = apart.how == SKIPPED and known and habit == usual[apart.at]
     at, count = apart.at, apart.count
+    if _is_doubled(apart, usual, other) and len(other) > len(usual):
+        # All that both made since is equal, and who is said to have left out a call has one more.
+        apart = _Apart(EXTRA, at, count)
     longer = usual if apart.how == SKIPPED else other
     earliest = at
     while (
         apart.how != SWAPPED and earliest and longer[earliest - 1] == longer[earliest - 1 + count]
     ):
         earliest -= 1
-    doubled = (
-        apart.how == SKIPPED
-        and count == 1
-        and at > 0
-        and other[at] == other[at - 1]
-        and _agree(usual, at, other, at + 1) >= _agree(usual, at + 1, other, at) - 1
-    )
     return Shift(
         how=apart.how,
         number=at + 1,
@@ -173,9 +169,20 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C]) -> Shift[K, C]:
         met=calls[(usual if apart.how == EXTRA else other)[at]]
         if apart.how != SWAPPED
         else calls[usual[at]],
-        doubled=doubled,
+        doubled=_is_doubled(apart, usual, other),
         decided=decided,
         newest=at + count if apart.how == SWAPPED else min(len(usual), len(other)),
+    )
+
+
+def _is_doubled(apart: _Apart, usual: str, other: str) -> bool:
+    """Whether a call that was left out may as well be one before it that was made twice."""
+    at = apart.at
+    return (
+        (apart.how, apart.count) == (SKIPPED, 1)
+        and at > 0
+        and other[at] == other[at - 1]
+        and _agree(usual, at, other, at + 1) >= _agree(usual, at + 1, other, at) - 1
     )
 
 

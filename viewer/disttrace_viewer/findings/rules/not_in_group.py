@@ -1,4 +1,4 @@
-"""A root, source or destination that is no member of the group."""
+"""A root, source or destination that is no member of the group; a fork in its parent's group."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.wait_graph import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.trace.model import Group
@@ -33,6 +34,33 @@ def find(case: Case) -> Iterator[Finding]:
     for index, named in found.items():
         group = None if index is None else case.evidence.trace.groups[index]
         yield _finding(case, group, dict(sorted(named.items())))
+    for wait in case.oldest():
+        finding = _inherited(case, wait)
+        if finding is not None:
+            yield finding
+
+
+def _inherited(case: Case, wait: Wait) -> Finding | None:
+    """A forked child that calls in a group of its parent's: its copy is connected to nobody."""
+    evidence, trace, call = case.evidence, case.evidence.trace, wait.op.call
+    parent = trace.by_id.get(trace.processes[wait.process].parent or "")
+    if call.group is None or call.group_rank is not None or parent is None or not case.old(wait):
+        return None
+    group = trace.groups[call.group]
+    if parent.index not in {member.process for member in group.members}:
+        return None
+    return Finding(
+        kind="not_in_group",
+        summary=words.inherited(trace, wait, parent, evidence.age_ns(wait.op)),
+        hint=words.FORKED,
+        culprits=(wait.process,),
+        op=call.op,
+        group=group.id,
+        seq=wait.op.seq,
+        locations=evidence.locations([wait.op]),
+        at_ns=wait.op.begin_ns,
+        scope=Scope(members=frozenset({wait.process})),
+    )
 
 
 def _named(case: Case, process: int, text: str) -> int | None:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Hashable, Iterator, Mapping
 
 from disttrace_viewer.analysis.node_rendezvous import AGENT
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.store_keys import ALIKE, NUMBER, Key
 from disttrace_viewer.analysis.wait_graph import KEY, Wait
 from disttrace_viewer.findings.case import Case
@@ -13,7 +14,6 @@ from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, S
 from disttrace_viewer.findings.rules import late_arrivals, outside
 from disttrace_viewer.wording.findings import store_key_missing as words
 from disttrace_viewer.wording.findings.missing_evidence import EARLY
-from disttrace_viewer.wording.findings.outside import ASKED
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -114,6 +114,9 @@ def _finding(case: Case, wait: Wait) -> Finding:
         set_by=before,
         pushed=pushed,
         popped=popped,
+        first_set=setters.set_by((str(place), key)),
+        deleted=setters.deleted.get((str(place), key)),
+        holder=_holder(case, wait, (str(place), key), who),
         near=near,
         apart=apart,
         others=outside.doing(case, others, wait.op.begin_ns),
@@ -129,7 +132,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         else LIKELY,
         hint=words.ONE_STORE
         if apart is not None and not (wait.polled or late)
-        else _hint(wait, popped=before is not None and bool(pushed), behind=bool(behind)),
+        else words.hint(found, popped=before is not None and bool(pushed)),
         culprits=late_arrivals.answerable(case, wait, wait.targets) if late else (),
         waiting=tuple(who),
         op=op.call.op,
@@ -141,14 +144,12 @@ def _finding(case: Case, wait: Wait) -> Finding:
     )
 
 
-def _hint(wait: Wait, *, popped: bool, behind: bool) -> str:
-    if wait.polled:
-        return ASKED
-    if wait.lateness:
-        return words.SET_LATE
-    if behind:
-        return words.BEHIND
-    return words.POPPED if popped else words.SPELLING
+def _holder(case: Case, wait: Wait, key: Key, who: list[int]) -> Op | None:
+    """Who has the lock for which somebody asks again and again, if that is another process."""
+    if not wait.polled or wait.op.call.op != "store.compare_set":
+        return None
+    found = case.setters.holder(key)
+    return None if found is None or found.process in who else found
 
 
 def _in_another(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from disttrace_viewer.analysis.process_ends import End
-from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.analysis.wait_graph import Wait
+from disttrace_viewer.trace.model import Location, Process, Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended
 
@@ -13,6 +14,20 @@ HINT = (
     "torch wants global ranks for src and dst; ranks within the group go by group_src and"
     " group_dst, or get_global_rank() translates them."
 )
+FORKED = (
+    "A group does not survive a fork: make one in the child (spawn it, and call init_process_group"
+    " there), or communicate in the parent."
+)
+
+
+def inherited(trace: Trace, wait: Wait, parent: Process, waited_ns: int) -> str:
+    """Which child waits where; ``parent``: whose group it is."""
+    child = trace.processes[wait.process]
+    return (
+        f"Process {child.pid}, a forked child of {parent.label}, has been in"
+        f" {sentences.operation(trace, wait.op)} ({sentences.line(wait.op)}) for"
+        f" {sentences.span(waited_ns)}: it inherited that group, and nobody knows it there."
+    )
 
 
 def summary(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.wait_graph import Wait
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import late_arrivals, outside
 from disttrace_viewer.wording.findings.late_arrivals import Held
-from disttrace_viewer.wording.findings.outside import Doing
+from disttrace_viewer.wording.findings.outside import ASKED, Doing
 
 SET_LATE = "Find what held it up before that call, or allow more time: the time-out of the store."
 BEHIND = (
@@ -25,6 +26,11 @@ ONE_STORE = (
     "Give all of them one store: the same path, or the same host and port, and none that lives in"
     " one process only (HashStore)."
 )
+DELETED = (
+    "A key that is deleted is one that was never set, to whoever comes later: delete it when all"
+    " have read it (after a barrier), or leave it."
+)
+LOCKED = "Find why it never gives the lock back: a delete_key that was left out, or an exception."
 SPELLING = "Find who should set this key, and compare its spelling and its prefixes."
 
 
@@ -42,6 +48,11 @@ class Awaited:
     """Who has set it before, or pushed first."""
     pushed: int
     popped: int
+    first_set: Op | None
+    deleted: Op | None
+    """The call that deleted it after it had been set."""
+    holder: Op | None
+    """The call of another process that took it for a lock."""
     near: tuple[str, int] | None
     """The key that looks most like it, and who has set that one."""
     apart: tuple[str, int] | None
@@ -62,6 +73,12 @@ def summary(trace: Trace, found: Awaited) -> str:
         doing = f"; of those who use this store{outside.where(trace, found.others)[1:]}"
     if found.wait.polled:
         near = "" if found.set_by is not None else _near(trace, found)
+        if found.holder is not None:
+            near = (
+                f"; {trace.processes[found.holder.process].label} has it since its"
+                f" {found.holder.call.op} at {sentences.line(found.holder)}, and nobody has"
+                " deleted it since"
+            )
         asked = f"asked for {names} again and again for {age} ({op.call.op} at {at})"
         return f"{who} {have} {asked}{near}{doing}."
     if late:
@@ -88,7 +105,27 @@ def _unset(trace: Trace, found: Awaited) -> str:
     if found.pushed:
         pushed = f"all that was pushed ({found.pushed:,}, first by {first})"
         return f"{pushed} was popped ({found.popped:,})"
-    return f"it was deleted after {first} had set it"
+    if found.deleted is None or found.first_set is None:
+        return f"it was deleted after {first} had set it"
+    by = trace.processes[found.deleted.process].label
+    return (
+        f"it is gone: {first} set it at {sentences.line(found.first_set)}, and {by} deleted"
+        f" it at {sentences.line(found.deleted)}"
+    )
+
+
+def hint(found: Awaited, *, popped: bool) -> str:
+    """What to look for; ``popped``: all that was pushed was taken out."""
+    wait = found.wait
+    if wait.polled:
+        return ASKED if found.holder is None else LOCKED
+    if wait.lateness:
+        return SET_LATE
+    if found.behind:
+        return BEHIND
+    if found.deleted is not None and found.set_by is not None and not found.pushed:
+        return DELETED
+    return POPPED if popped else SPELLING
 
 
 def _near(trace: Trace, found: Awaited) -> str:
