@@ -11,7 +11,7 @@ from disttrace.capture.devices import flight_recorder, recorders
 
 ALWAYS = (
     "Operations on one-sided windows (Window.put, get, signal), symmetric memory and RPC.",
-    "Replays of CUDA graphs: the operations are recorded once, at capture.",
+    "Single operations of a replayed CUDA graph: each replay is one operation of each group in it.",
     "When asynchronous work is complete whose handle the program dropped.",
     "When an asynchronous message is complete that nobody waits for, on gloo.",
     "Calls of isend, irecv and P2POp that torch refuses at once, if the program goes on.",

@@ -23,6 +23,7 @@ from disttrace.capture.devices.asker import Asker, AskingDevice, is_of_device
 from disttrace.capture.devices.flight_recorder import QUERIED, Answer, Ask, Question, unix_offset
 from disttrace.capture.devices.followed import Followed
 from disttrace.capture.devices.graph_captures import GraphCaptures
+from disttrace.capture.devices.graph_replays import GraphReplays
 from disttrace.capture.devices.inbox import Note
 from disttrace.capture.devices.matching import Running
 from disttrace.capture.devices.recorders import UNSAFE, Channel, Recorders, blind
@@ -61,7 +62,7 @@ def install(capture: Capture) -> None:
     capture.engine.on_undo(PART, "devices", lambda: setattr(capture.works, "device", unwatched))
     capture.on_fork.append(device.forget)
     capture.poll(PART, device.poll, functools.partial(device.look, _LAST_LOOK_S))
-    watch_captures = functools.partial(device.captures.watch, capture, PART)
+    watch_captures = functools.partial(device.captures.watch, capture, PART, device.replays)
     capture.when_imported("torch.cuda.graphs", watch_captures)
 
     def aborting(group: Any, *args: Any, **kwargs: Any) -> None:
@@ -93,6 +94,7 @@ class DeviceOperations(Unwatched):
         self._inbox = inbox.make(self._issued, lambda: capture.wake())
         self.add = self._inbox.add  # type: ignore[method-assign]
         self.captures = GraphCaptures(self._inbox.known.clear)
+        self.replays = GraphReplays(capture, PART, self._replayed)
         self._asker: Asker[_Found] = asker or Asker()
         self._device = AskingDevice()
         self._recorders = Recorders(
@@ -111,6 +113,7 @@ class DeviceOperations(Unwatched):
         self._followed.forget()
         self._looking = threading.Lock()
         self.captures.forget()
+        self.replays.forget()
         self._asker.forget()
 
     # -- what is issued ----------------------------------------------------------------------
@@ -120,14 +123,17 @@ class DeviceOperations(Unwatched):
         if operation.ended or operation.n in self._open.running:
             return
         if self.captures.here():
-            self._recorder.end(operation)  # it runs when the graph is replayed, and is not recorded
+            self.replays.holds(self.captures.graph(), operation.call)
+            self._recorder.end(operation)  # it runs when the graph is replayed
             return
         name = self._recorders.of(operation.call)
         pending = True
         if name is None or (call is not None and name not in QUERIED):
             # A hook's recorder takes what was coalesced for complete when it is issued: only the
             # Work of all knows.
-            pending = self._followed.hold(operation, work, self._recorders.device(operation.call))
+            completed = self._capture.works.is_completed
+            over = None if work is None else functools.partial(completed, work)
+            pending = self._followed.hold(operation, over, self._recorders.device(operation.call))
         elif self._recorders.asked(operation.call) is None:
             pending = self._followed.await_wait(operation, work)
         else:
@@ -137,6 +143,11 @@ class DeviceOperations(Unwatched):
             self._run(note, call, *self._channel_of(operation.call))
             self._note_further(operation.call.group, name)
         if pending:
+            self._capture.wake()
+
+    def _replayed(self, operation: Operation, over: Callable[[], bool] | None) -> None:
+        """A graph was replayed that holds it: ``over`` says when the device is through."""
+        if self._followed.hold(operation, over, self._recorders.device(operation.call)):
             self._capture.wake()
 
     def waited(self, operation: Operation, work: Any) -> None:
@@ -348,7 +359,7 @@ class DeviceOperations(Unwatched):
 
     def _ask_works(self) -> None:
         if not self.captures.any():
-            self._followed.ask(self._capture.works.is_completed)
+            self._followed.ask()
 
 
 def _capturing() -> Callable[[], bool] | None:

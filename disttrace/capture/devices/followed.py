@@ -31,7 +31,7 @@ class Followed:
 
     def forget(self) -> None:
         """At first, and after fork in the child."""
-        self._works: dict[int, tuple[Operation, Any, int, _Device | None]] = {}
+        self._works: dict[int, tuple[Operation, Callable[[], bool], int, _Device | None]] = {}
         # Until a wait that blocks the host, or nobody holds the Work.
         self._waiting: dict[int, tuple[Operation, weakref.ref[Any]]] = {}
 
@@ -41,15 +41,15 @@ class Followed:
     def __contains__(self, operation: Operation) -> bool:
         return operation.n in self._works
 
-    def hold(self, operation: Operation, work: Any, kind: str | None) -> bool:
-        """Only its Work can tell, so it is held until it does; whether it is.
+    def hold(self, operation: Operation, over: Callable[[], bool] | None, kind: str | None) -> bool:
+        """Only ``over``, of a Work or an event, tells, and is held until it does; whether it is.
 
         ``kind``: of device.
         """
-        if work is None or len(self._works) >= _HELD:
+        if over is None or len(self._works) >= _HELD:
             self._unknown(operation)
             return False
-        self._works[operation.n] = (operation, work, _clock(), _device(kind))
+        self._works[operation.n] = (operation, over, _clock(), _device(kind))
         return True
 
     def await_wait(self, operation: Operation, work: Any) -> bool:
@@ -71,19 +71,19 @@ class Followed:
             if work() is None and self._waiting.pop(n, None) is not None:
                 self._unknown(operation)
 
-    def ask(self, is_completed: Callable[[Any], bool]) -> None:
+    def ask(self) -> None:
         """Ask every Work, on the device of whoever issued its operation."""
-        for n, (operation, work, seen, device) in list(self._works.items()):
+        for n, (operation, over, seen, device) in list(self._works.items()):
             now = _clock()
             try:
                 self._bind(device)
-                complete = operation.ended or is_completed(work)
+                complete = operation.ended or over()
             except Exception:  # the backend cannot say it
                 del self._works[n]
                 self._unknown(operation)
                 continue
             if not complete:
-                self._works[n] = (operation, work, now, device)
+                self._works[n] = (operation, over, now, device)
             else:
                 del self._works[n]
                 if not operation.ended:

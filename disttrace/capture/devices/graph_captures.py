@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from disttrace.capture.devices import graph_replays
+from disttrace.capture.devices.graph_replays import GraphReplays
 from disttrace.capture.wrapping.context import Capture
 
 _T = TypeVar("_T")
@@ -24,6 +26,7 @@ class GraphCaptures:
 
     def __init__(self, on_begin: Callable[[], None] = lambda: None) -> None:
         self._on_begin = on_begin
+        self._replays: GraphReplays | None = None
         self.forget()
 
     def forget(self) -> None:
@@ -35,6 +38,8 @@ class GraphCaptures:
     def began(self, graph: int) -> None:
         """A capture is about to begin, on this thread: wait for the query under way."""
         self._by[graph] = threading.get_ident()
+        if self._replays is not None:
+            self._replays.began(graph)
         self._on_begin()
         if self._asking.acquire(timeout=_PATIENCE_S):
             self._asking.release()
@@ -59,11 +64,22 @@ class GraphCaptures:
         with self._asking:
             return None if self._by else ask()
 
-    def watch(self, capture: Capture, part: str, module: Any) -> None:
-        """Patch the two ends of ``torch.cuda.graphs.CUDAGraph``'s captures."""
+    def graph(self) -> int | None:
+        """The graph into which this thread's operations go; None for one that is not torch's."""
+        return graph_replays.capturing(self._by)
+
+    def watch(self, capture: Capture, part: str, replays: GraphReplays, module: Any) -> None:
+        """Patch the two ends of ``torch.cuda.graphs.CUDAGraph``'s captures, and its replays."""
+        self._replays = replays
+        capture.engine.attribute(part, module.CUDAGraph, "replay", replays.wrapper)
         for name in ("capture_begin", "capture_end", "capture_end_post"):
             wrapper = functools.partial(self._wrapper, name == "capture_begin")
             capture.engine.attribute(part, module.CUDAGraph, name, wrapper)
+
+    def _over(self, graph: Any) -> None:
+        if self._replays is not None:
+            self._replays.captured(graph)
+        self.ended(id(graph))
 
     def _watch_end(self, graph: Any) -> None:
         """A capture whose graph is gone is over, also where nobody ended it."""
@@ -85,7 +101,7 @@ class GraphCaptures:
                 return result
             finally:
                 if over:
-                    self.ended(id(graph))
+                    self._over(graph)
 
         return method
 

@@ -1,0 +1,158 @@
+"""Replays of CUDA graphs that hold collectives: one operation of each group for each replay.
+
+What a graph holds was recorded at capture and runs at each replay. Who replays another number of
+times, or a graph with other collectives, differs from the others as by any other call: that needs
+no question to a device. One event after a replay tells when it is over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import weakref
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function
+from disttrace.journal.format import COLLECTIVE
+from disttrace.patching import dynamo
+from disttrace.recording.interning import Made
+from disttrace.recording.operation import Call, Operation
+
+BACKEND = "graph"
+"""It counts by itself: replays are in no order with what is issued otherwise."""
+_RUNS = 8  # of like operations; of more a checksum is told
+_DEVICE = "cuda"
+
+# operation, and what says that it is over (None: nobody can)
+Follow = Callable[[Operation, "Callable[[], bool] | None"], None]
+
+
+class GraphReplays:
+    """What each graph holds, by group; ``follow`` is told of each replay's operations."""
+
+    def __init__(self, capture: Capture, part: str, follow: Follow) -> None:
+        self._capture, self._part, self._follow = capture, part, follow
+        self._numbers = itertools.count(1)
+        self.forget()
+
+    def forget(self) -> None:
+        """At first, and after fork in the child."""
+        self._held: dict[int, dict[int, list[str]]] = {}
+        self._names: dict[int, tuple[int, list[tuple[int, str]]]] = {}
+        self._graphs: dict[int, weakref.ref[Any]] = {}
+
+    def holds(self, graph: int | None, call: Call) -> None:
+        """A collective was captured into ``graph``."""
+        if graph is not None and call.group is not None and call.counter is not None:
+            self._held.setdefault(graph, {}).setdefault(call.group, []).append(call.op)
+
+    def began(self, graph: int) -> None:
+        """Its capture begins: what it held before is gone."""
+        self._held.pop(graph, None)
+        self._names.pop(graph, None)
+
+    def captured(self, graph: Any) -> None:
+        """Its capture is over."""
+        held = self._held.pop(id(graph), None)
+        if held is None:
+            return
+        number = id(graph)
+        self._graphs[number] = weakref.ref(graph, lambda _: self._gone(number))
+        names = [(group, f"graph_replay({_contents(ops)})") for group, ops in held.items()]
+        self._names[number] = next(self._numbers), names
+
+    def wrapper(self, original: Function) -> Function:
+        """The wrapper of ``replay``."""
+        guard, part, names = self._capture.guard, self._part, self._names
+
+        def replay(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(graph) not in names:
+                return original(graph, *args, **kwargs)
+            begun = guard(part, self._begin, graph, sys._getframe(1)) or []
+            try:
+                result = original(graph, *args, **kwargs)
+            except BaseException as error:
+                guard(part, self._failed, begun, error)
+                raise
+            guard(part, self._issued, begun)
+            return result
+
+        dynamo.skip(replay.__code__)
+        return replay
+
+    def _gone(self, number: int) -> None:
+        self._names.pop(number, None)
+        self._graphs.pop(number, None)
+
+    def _begin(self, graph: Any, frame: Any) -> list[Operation]:
+        number, names = self._names[id(graph)]
+        found = []
+        for group, name in names:
+            entry = self._capture.groups.by_number(group)
+            if entry is not None:
+                found.append(self._one(number, name, entry, frame))
+        return found
+
+    def _one(self, number: int, name: str, entry: Any, frame: Any) -> Operation:
+        counter = entry.collective_counter(BACKEND)
+        keys = {
+            "kind": COLLECTIVE,
+            "group": entry.n,
+            "backend": BACKEND,
+            "device": _DEVICE,
+            "async": True,
+            "origin": "python",
+            "args": {"graph": number},
+        }
+
+        def define(stack: int | None) -> Made:
+            return self._capture.recorder.call(
+                name, synchronous=False, counter=counter, stack=stack, **keys
+            )
+
+        key = (name, BACKEND, entry.n, number)
+        call, signature = self._capture.calls.find(frame, key, define)
+        recorder = self._capture.recorder
+        return recorder.begin(recorder.threads.state, call, signature)
+
+    def _issued(self, begun: list[Operation]) -> None:
+        over = _after_this()
+        for operation in begun:
+            self._capture.recorder.issued(operation)
+            self._follow(operation, over)
+
+    def _failed(self, begun: list[Operation], error: BaseException) -> None:
+        for operation in begun:
+            self._capture.recorder.failed(operation, error, on_issue=True)
+
+
+def _contents(ops: list[str]) -> str:
+    """``2 all_reduce, all_gather``: in their order, and a checksum where these are too many."""
+    runs = [(op, len(list(same))) for op, same in itertools.groupby(ops)]
+    shown = [op if count == 1 else f"{count} {op}" for op, count in runs]
+    if len(shown) <= _RUNS:
+        return ", ".join(shown)
+    more = f"{len(shown) - _RUNS} more, {zlib.crc32(repr(runs).encode()):08x}"
+    return ", ".join([*shown[:_RUNS], more])
+
+
+def _after_this() -> Callable[[], bool] | None:
+    """Whether the device is through what the calling thread's stream holds now."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    found: Callable[[], bool] = event.query
+    return found
+
+
+def capturing(by: dict[int, int]) -> int | None:
+    """Which graph the calling thread's operations go into, of those that are captured: ``by``
+    whom. Autograd's threads work for the one that captures."""
+    mine = [graph for graph, thread in by.items() if thread == threading.get_ident()]
+    return mine[-1] if mine else next(iter(by), None) if len(by) == 1 else None
