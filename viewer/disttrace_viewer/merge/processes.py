@@ -31,20 +31,6 @@ _NO_SAMPLES: dict[int, StackSample] = {}
 _NO_THREADS: dict[int, Thread] = {}
 
 
-def processes_of(journals: Sequence[Journal]) -> tuple[tuple[Process, ...], tuple[Clock, ...]]:
-    """One process per journal, in that order, and the clocks they go by."""
-    known = Clocks()
-    for journal in journals:
-        known.add(journal)
-    clocks = known.found()
-    processes = [
-        process_of(index, journal, known, clocks) for index, journal in enumerate(journals)
-    ]
-    orphaned = (index for index, journal in enumerate(journals) if journal.orphaned)
-    tell(processes, orphaned)
-    return tuple(processes), clocks
-
-
 class Clocks:
     """The clocks of journals, seen one by one: processes of one boot share theirs."""
 

@@ -11,10 +11,9 @@ import orjson
 from disttrace_viewer.load.definitions import completed
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.schema import Record
-from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.groups import Seen
 from disttrace_viewer.merge.processes import stack_of
-from disttrace_viewer.trace.model import Clock, Group, Process, Stack, Store
+from disttrace_viewer.trace.model import Group, Stack, Store
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,13 +25,10 @@ _AS_THEY_ARE = ("async", "shapes", "dtypes", "bytes", "root", "peer", "tag")
 
 
 def stores_of(
-    journals: Sequence[Journal],
-    places: Mapping[int, str] = NO_PLACES,
-    *,
-    only_bases: bool = False,
+    journals: Sequence[Journal], places: Mapping[tuple[int, int], str]
 ) -> tuple[Store, ...]:
-    """Every store of every process, or only those at the bottom of chains of prefixes;
-    ``places``: the place of each of these by index, once they are found.
+    """Every store of every process; ``places``: the place of each at the bottom of a chain of
+    prefixes, by process and number.
     """
     found: list[Store] = []
     first = 0
@@ -41,11 +37,10 @@ def stores_of(
         index = dict(zip(records, range(first, first + len(records)), strict=True))
         first += len(records)
         for number, record in records.items():
-            own = index[number]
-            base = index.get(record.get("base", number), own)
-            if only_bases and base != own:
-                continue
-            found.append(store_of(own, process, number, record, base, places.get(base, "")))
+            under = record.get("base", number)
+            under = under if under in index else number
+            place = places.get((process, under), "")
+            found.append(store_of(index[number], process, number, record, index[under], place))
     return tuple(found)
 
 
@@ -67,37 +62,6 @@ def store_of(index: int, process: int, number: int, record: Record, base: int, p
         place,
         record.get("connection"),
     )
-
-
-def seen_groups(
-    journals: Sequence[Journal],
-    processes: Sequence[Process],
-    clocks: Sequence[Clock],
-    stores: Sequence[Store],
-) -> list[Seen]:
-    """Every group as every process defined it."""
-
-    def unix(process: int, t: int | None) -> int | None:
-        where = processes[process]
-        return None if t is None else to_unix(clocks[where.clock], where.t0 + t)
-
-    index = {(s.process, s.number): s.index for s in stores}
-    found = []
-    for process, journal in enumerate(journals):
-        for number, record in journal.definitions.numbered["group"].items():
-            own = index.get((process, record.get("store", -1)))
-            store = None if own is None else stores[own]
-            found.append(
-                seen(
-                    process,
-                    number,
-                    record,
-                    None if store is None else store.base,
-                    () if store is None else store.prefix,
-                    unix(process, record.get("t")),
-                )
-            )
-    return found
 
 
 def seen(

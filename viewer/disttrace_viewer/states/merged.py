@@ -22,13 +22,14 @@ from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.jobs import tries
 from disttrace_viewer.merge.processes import stack_of
+from disttrace_viewer.merge.surveying import base_stores
 from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.sample.sample import Course, Sample, Stream
 from disttrace_viewer.states import packed
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.packed import Packed, batches_of, rating
 from disttrace_viewer.states.state import ROW, Recent, State
-from disttrace_viewer.states.survey import StateSurvey, base_stores, journal_of, survey
+from disttrace_viewer.states.survey import StateSurvey, journal_of, survey
 from disttrace_viewer.trace.model import (
     Call,
     Key,

@@ -1,0 +1,169 @@
+"""What definitions say of processes, and all together: groups, places, launches and jobs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from disttrace_viewer.load.journals import Journal
+from disttrace_viewer.merge import groups as grouping
+from disttrace_viewer.merge import jobs as launching
+from disttrace_viewer.merge import processes as processing
+from disttrace_viewer.merge.clock import moved_definitions, to_unix
+from disttrace_viewer.merge.store_servers import Life, places_of, until_restarts
+from disttrace_viewer.merge.tables import seen, store_of
+from disttrace_viewer.trace.model import Clock, Group, Job, Place, Process, Store
+
+UNINSTALLED = "uninstalled"
+"""The word of an exit record after which the process may go on."""
+
+
+@dataclass(slots=True)
+class Surveyed:
+    """What lies in journals or states, before any operation is looked at."""
+
+    processes: tuple[Process, ...]
+    clocks: tuple[Clock, ...]
+    bases: tuple[Store, ...]
+    """The stores at the bottom of chains of prefixes."""
+    first_base: list[int]
+    """Of each process the place of its first one."""
+    places: tuple[Place, ...]
+    groups: tuple[Group, ...]
+    """Still without ids."""
+    group_index: dict[tuple[int, int], int]
+    """Index of a group by (process, the process's own number of it)."""
+    copies: grouping.Copies
+    firsts: list[tuple[int, int]]
+    jobs: tuple[Job, ...]
+
+
+class Surveying:
+    """Collects what journals say of processes, by their place, in any order."""
+
+    def __init__(self, clocks: processing.Clocks) -> None:
+        self._known = clocks
+        self._clocks = clocks.found()
+        self._processes: dict[int, Process] = {}
+        self._lives: dict[int, Life] = {}
+        self._bases: dict[int, list[tuple[int, dict[str, Any]]]] = {}
+        self._seen: dict[int, list[grouping.Seen]] = {}
+        self._sources: dict[int, str] = {}
+        self._modified: dict[int, int] = {}
+        self._orphans: set[int] = set()
+        self._backends: dict[str, dict[str, str]] = {}
+        self._prefixes: dict[tuple[str | None, ...], tuple[str | None, ...]] = {}
+
+    def journal(self, place: int, journal: Journal) -> None:
+        """One process."""
+        process = self._processes[place] = self._process(place, journal)
+        clock = self._clocks[process.clock]
+        self._lives[place] = life_of(process, journal, clock)
+        self._sources[place] = journal.definitions.process.get("job_source") or ""
+        self._modified[place] = journal.modified_ns
+        if journal.orphaned:
+            self._orphans.add(place)
+        stores = journal.definitions.numbered["store"]
+        bases = base_stores(stores)
+        self._bases[place] = [(number, stores[number]) for number in bases]
+        found = []
+        for number, record in journal.definitions.numbered["group"].items():
+            own = stores.get(record.get("store", -1))
+            base: int | None = None
+            prefix: tuple[str | None, ...] = ()
+            if own is not None:
+                under = own.get("base", record["store"])
+                at = bases.get(under if under in stores else record["store"], -1)
+                base = code_of(place, at)
+                prefix = tuple(own.get("prefix") or ())
+                prefix = self._prefixes.setdefault(prefix, prefix)
+            if backends := record.get("backends"):
+                alike = self._backends.setdefault(repr(backends), backends)
+                record = {**record, "backends": alike}
+            t = record.get("t")
+            t_ns = None if t is None else to_unix(clock, process.t0 + t)
+            found.append(seen(place, number, record, base, prefix, t_ns))
+        self._seen[place] = found
+
+    def _process(self, place: int, journal: Journal) -> Process:
+        return processing.process_of(place, journal, self._known, self._clocks)
+
+    def _aligned(
+        self,
+        processes: Sequence[Process],
+        group_index: Mapping[tuple[int, int], int],
+        groups: Sequence[Group],
+    ) -> tuple[Clock, ...]:
+        """The clocks, set right as far as is known by now: of tables that is done afterwards."""
+        return self._clocks
+
+    def together(self) -> Surveyed:
+        """What they say together."""
+        count = len(self._processes)
+        processes = [self._processes[i] for i in range(count)]
+        processing.tell(processes, sorted(self._orphans))
+        lives = until_restarts(processes, [self._lives[i] for i in range(count)])
+        sources = [self._sources[i] for i in range(count)]
+        lives = launching.by_launch(processes, lives, sources)
+        bases: list[Store] = []
+        first_base: list[int] = []
+        for place in range(count):
+            first_base.append(len(bases))
+            for number, record in self._bases[place]:
+                own = len(bases)
+                bases.append(store_of(own, place, number, record, own, ""))
+        places, place_ids = places_of(processes, bases, lives)
+        place_ids = {index: sys.intern(identity) for index, identity in place_ids.items()}
+        coded = {
+            code_of(store.process, store.index - first_base[store.process]): place_ids[store.index]
+            for store in bases
+        }
+        circles = launching.circles(processes, places)
+        everywhere = (item for place in range(count) for item in self._seen.pop(place))
+        groups, group_index, firsts = grouping.merge(coded, everywhere, circles, lives)
+        groups, copies = grouping.without_copies(groups, processes)
+        modified = [self._modified[i] for i in range(count)]
+        orphans: Collection[int] = frozenset(self._orphans)
+        jobs = launching.jobs_of(processes, places, groups, lives, sources, orphans, modified)
+        for index, store in enumerate(bases):
+            bases[index] = replace(store, place=place_ids[index])
+        clocks = self._aligned(processes, group_index, groups)
+        known = launching.with_jobs(processes, jobs)
+        if clocks != self._clocks:
+            known, groups = moved_definitions(known, groups, self._clocks, clocks)
+        return Surveyed(
+            processes=known,
+            clocks=clocks,
+            bases=tuple(bases),
+            first_base=first_base,
+            places=places,
+            groups=groups,
+            group_index=group_index,
+            copies=copies,
+            firsts=firsts,
+            jobs=jobs,
+        )
+
+
+def life_of(process: Process, journal: Journal, clock: Clock) -> Life:
+    """When a process lived, or may have; by the steady clock of its boot, which nobody sets."""
+    start_ns = to_unix(clock, process.t0) if process.t0 else process.start_ns
+    if process.exit is not None:
+        ended = process.exit.how != UNINSTALLED
+        return Life(start_ns, process.exit.t_ns, process.boot_id, ended)
+    return Life(start_ns, max(process.last_ns, journal.modified_ns), process.boot_id)
+
+
+def base_stores(stores: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
+    """The stores of a process at the bottom of chains of prefixes: their numbers, in order."""
+    found = [
+        n for n, store in stores.items() if (b := store.get("base", n)) == n or b not in stores
+    ]
+    return {number: place for place, number in enumerate(sorted(found))}
+
+
+def code_of(process: int, base: int) -> int:
+    """A number for the so-manieth base store of a process, before all are known."""
+    return process << 20 | base if base >= 0 else -1
