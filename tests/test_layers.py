@@ -32,6 +32,7 @@ RECORDER_ROOMS = (
     "capture/instrumentation",
     "capture/devices",
     "capture/native",
+    "capture/ddp",
     "capture/launcher",
     "capture",
     "lifecycle",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from disttrace.capture import missing
+from disttrace.capture.ddp import relays
 from disttrace.capture.devices import completion
 from disttrace.capture.instrumentation import (
     coalescing,
@@ -35,7 +36,7 @@ def parts() -> list[ModuleType]:
         completion_queries,
         completion,
         work,
-        hooks if hooks.supported() else dispatcher,  # what C++ issues
+        *((hooks,) if hooks.supported() else (dispatcher, relays)),  # what C++ issues
         functional,
         functions,
         coalescing,

@@ -991,6 +991,7 @@ typedef struct {
     PyObject *describe, *keys;
     int value; /* of stores: position of what is stored, 0: nothing */
     char returns_value;
+    char tells; /* the part whatever a call returned that issued */
     PyMethodDef definition; /* of the builtin that stands on the class */
 } Method;
 
@@ -1008,6 +1009,7 @@ static PyMemberDef method_members[] = {
     {"keys", T_OBJECT, offsetof(Method, keys), 0, NULL},
     {"value", T_INT, offsetof(Method, value), 0, NULL},
     {"returns_value", T_BOOL, offsetof(Method, returns_value), 0, NULL},
+    {"tells", T_BOOL, offsetof(Method, tells), 0, NULL},
     {NULL},
 };
 
@@ -1240,7 +1242,7 @@ static int returned(Method *self, Thread *thread, Operation *operation, PyObject
         return will_wait(thread, operation, result) < 0 ? -1 : done;
     }
     /* Python says of a Work without weak references that nobody will see it complete. */
-    if (result == Py_None || call->device_ends || given(thread->batches) ||
+    if (self->tells || result == Py_None || call->device_ends || given(thread->batches) ||
         !PyType_SUPPORTS_WEAKREFS(Py_TYPE(result)))
         return tell(self, "returned", thread, operation, result);
     int done = put_event(core, ISSUED, operation, NOTHING);

@@ -37,6 +37,11 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
     ("capture.native.operations:NativeOperations.begin", frozenset({"operations issued by C++"})),
     ("capture.native.operations:NativeOperations.done", frozenset({"operations issued by C++"})),
     ("capture.native.dispatcher:_Reader.begin", frozenset({"operations issued by C++"})),
+    ("capture.ddp.relays:Relays._of", frozenset({"operations issued by DDP"})),
+    ("capture.ddp.relays:RelayPart.begin", frozenset({"operations issued by DDP"})),
+    ("capture.ddp.relays:RelayPart.returned", frozenset({"operations issued by DDP"})),
+    ("capture.ddp.awaited:Awaited.leave", frozenset({"operations issued by DDP"})),
+    ("capture.ddp.awaited:Awaited._pass_is_over", frozenset({"operations issued by DDP"})),
     (
         "capture.native.operator_calls:OperatorCalls._arm",
         frozenset({"operations issued by C++", "waits of functional collectives"}),
@@ -50,9 +55,9 @@ HELPERS: tuple[tuple[str, frozenset[str]], ...] = (
 )
 
 
-# Native hooks stand in for the dispatcher kernels where torch has them.
+# Native hooks stand in for the dispatcher kernels, and for relays, where torch has them.
 _UNUSED = (
-    ("capture.native.dispatcher:", "capture.native.operator_calls:")
+    ("capture.native.dispatcher:", "capture.native.operator_calls:", "capture.ddp.")
     if hooks.supported()
     else ("capture.native.hooks:",)
 )

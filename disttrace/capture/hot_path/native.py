@@ -40,9 +40,9 @@ def wrapper(part: Part, original: Function, name: str, **further: Any) -> Any:
     tells by it what is a Python subclass's override. ``further`` says what it begins and reads:
     nothing of a wait, else the ``numbers`` of groups or stores by id(); of a method that issues
     what is ``asynchronous``: says of the calling frame whether its call waits, where options do
-    not; and of one of stores how to ``describe`` a call, the texts of known ``keys`` where the
-    first argument is one, the position of the ``value`` that is stored (0: none), and whether it
-    ``returns_value``.
+    not, and whether it ``tells`` its part of all that it returns; and of one of stores how to
+    ``describe`` a call, the texts of known ``keys`` where the first argument is one, the position
+    of the ``value`` that is stored (0: none), and whether it ``returns_value``.
     """
     core: Any = part.capture.recorder.core
     if core.name == PLAIN:

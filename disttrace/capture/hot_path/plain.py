@@ -26,8 +26,10 @@ def issuing(
     *,
     read_key: ReadKey,
     asynchronous: Callable[[Any], bool | None] | None,
+    tells: bool = False,
 ) -> Function:
-    """The wrapper of a method that issues a collective or a message."""
+    """The wrapper of a method that issues a collective or a message; with ``tells`` the part gets
+    to know whatever it returns."""
     core, works = part.capture.recorder.core, part.capture.works
 
     def returned(thread: ThreadState, operation: Operation, _: Any, __: Any, result: Any) -> None:
@@ -41,7 +43,7 @@ def issuing(
             thread.waited.append(operation)
             if len(thread.waited) > WAITED:  # a wait that never came: an exception came between
                 del thread.waited[0]
-        elif result is None or call.device_ends or thread.batches is not None:
+        elif tells or result is None or call.device_ends or thread.batches is not None:
             part.returned(thread, operation, result)
         else:
             core.issued(operation)

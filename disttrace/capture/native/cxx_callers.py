@@ -1,8 +1,8 @@
 """Notices what can issue operations from C++, before it does.
 
-Kernels cost microseconds on every operation, so they are put in place only then: before DDP's
-reducer and what its constructor calls, before a compiled model is loaded, and once operators are
-looked up. Looking up those of functional collectives proves nothing yet (see operator_calls.py).
+Kernels cost microseconds on every operation, so they are put in place only then: before a compiled
+model is loaded, and once operators are looked up. DDP needs none (``capture/ddp``). Looking up
+those of functional collectives proves nothing yet (see operator_calls.py).
 """
 
 from __future__ import annotations
@@ -11,15 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch._C._distributed_c10d as c10d
-import torch.distributed as dist
 
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import after, before
 from disttrace.patching import dynamo
 
 FUNCTIONAL = "_c10d_functional"
-_FUNCTIONS = ("_broadcast_coalesced", "_verify_params_across_processes")
 
 Appeared = Callable[[], None]
 
@@ -44,27 +41,14 @@ def watch_operators(capture: Capture, part: str, appeared: Appeared, namespace: 
 
 
 def watch(capture: Capture, part: str, appeared: Appeared) -> None:
-    """Call ``appeared`` before DDP's reducer is made, or its constructor talks to the others, and
-    before a model is loaded that was compiled to a library, or a graph of inductor's whose wrapper
-    is C++: those call collectives by entry points of C, which pass no operator of functional
-    collectives.
+    """Call ``appeared`` before a model is loaded that was compiled to a library, or a graph of
+    inductor's whose wrapper is C++: those call collectives by entry points of C, which pass no
+    operator of functional collectives.
     """
     constructor = before(capture, part, lambda *_, **__: guarded(capture, part, appeared))
-
-    def function(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            guarded(capture, part, appeared)
-            return original(*args, **kwargs)
-
-        return call
-
     libraries = vars(torch._C._aoti).values() if hasattr(torch._C, "_aoti") else ()
-    for issuer in (c10d.Reducer, *(value for value in libraries if isinstance(value, type))):
+    for issuer in (value for value in libraries if isinstance(value, type)):
         capture.engine.attribute(part, issuer, "__init__", constructor)
-    for name in _FUNCTIONS:
-        for module in (dist, c10d):
-            if hasattr(module, name):
-                capture.engine.value(part, module, name, function(getattr(module, name)))
 
     def load(cls: Any, *args: Any, **kwargs: Any) -> None:
         if cls.__name__ == "CppWrapperCodeCache":

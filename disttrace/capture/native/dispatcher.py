@@ -57,6 +57,7 @@ def install(capture: Capture) -> None:
     within = Kernels(capture, PART, _NAMESPACE, place, WITHIN)
     issuing = functional.Issuing(capture, PART, within.once, everywhere.once)
     before_cxx_issues(capture, PART, everywhere.once)
+    capture.show_cxx = everywhere.once
     cxx_callers.watch_operators(capture, PART, everywhere.once, _NAMESPACE)
 
 

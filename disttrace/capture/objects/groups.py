@@ -122,6 +122,10 @@ class Groups:
         if backend is not None and self.get(id(backend)) is None:
             self._registry.add(backend, self.of(group))
 
+    def stands_for(self, other: Any, group: Any) -> None:
+        """What is issued on ``other`` is issued on ``group``."""
+        self._registry.add(other, self.of(group))
+
     def by_number(self, n: int | None) -> GroupEntry | None:
         """The entry that the journal calls group ``n``."""
         return self._definitions.get(n) if n is not None else None

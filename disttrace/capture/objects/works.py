@@ -137,15 +137,18 @@ class Works:
 
     def observed(self, operation: Operation, *, complete: bool) -> None:
         """Somebody who does not wait for an operation's Work saw whether it is complete."""
-        now = _clock()
         if not complete:
-            operation.seen = now
+            operation.seen = _clock()
         elif self._open.get(operation.work) is operation:
-            gap = max(0, now - max(operation.seen, operation.begin + operation.issued))
+            gap = self.gap(operation)
             for each in (operation, *operation.more):
                 if not each.ended:
                     self._recorder.completed(each, gap=gap)
             self._close(operation)
+
+    def gap(self, operation: Operation) -> int:
+        """Nanoseconds since it was last known to be under way."""
+        return max(0, _clock() - max(operation.seen, operation.begin + operation.issued))
 
     def poll(self, *, everything: bool = False) -> bool:
         """Look for works that are complete; whether others remain."""
@@ -189,14 +192,14 @@ class Works:
         except Exception:  # a Python subclass that cannot say it
             self._open.pop(operation.work, None)
             return
-        error = self._error(work) if complete and operation.work in self._held else None
+        error = self.error(work) if complete and operation.work in self._held else None
         if error is None:
             self.observed(operation, complete=complete)
         elif self._open.get(operation.work) is operation:
             self._recorder.failed(operation, error, on_issue=False)
             self._close(operation)
 
-    def _error(self, work: Any) -> BaseException | None:
+    def error(self, work: Any) -> BaseException | None:
         """What a complete Work of C++ failed with: its wait returns at once and raises it."""
         try:
             self.wait(work)

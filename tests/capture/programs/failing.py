@@ -49,6 +49,10 @@ def main(helper: str, folder: str) -> None:
     work = dist.all_reduce(x, async_op=True)
     assert work is not None
     print(work.wait(), work.is_completed())
+    asked = dist.all_reduce(x, async_op=True)
+    assert asked is not None
+    while not asked.is_completed():
+        pass
     store = dist.PrefixStore("p", dist.HashStore())
     store.set("k", "v")
     print(store.get("k"))

@@ -1,0 +1,1 @@
+"""What DDP issues from C++ on a torch without native hooks."""

@@ -1,0 +1,220 @@
+"""What DDP issues from C++, seen by a group that stands in for the program's: a relay.
+
+DDP's reducer, and the functions that share parameters and buffers, issue on a group that Python
+gives them. Where that is of a class of Python's, C++ calls its methods; a relay's issue the same on
+the group that it stands for. A kernel under the dispatcher would see it too, for several times the
+cost, and every other operation of the process would pass it (``dispatcher.py``).
+
+C++ holds a relay as it held the group, and Python's half of it has to live as long. A relay has the
+group's own backends, which C++ asks what they can do.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch._C._distributed_c10d as c10d
+import torch.distributed as dist
+
+from disttrace.capture.calls import arguments
+from disttrace.capture.calls.operations import ROWS, Row
+from disttrace.capture.ddp.awaited import Awaited
+from disttrace.capture.hot_path import call_key, native, plain
+from disttrace.capture.native.cxx_callers import guarded
+from disttrace.capture.native.operations import NativeOperations
+from disttrace.capture.objects.registry import Registry
+from disttrace.capture.wrapping.call_definition import define
+from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function, Part, after
+from disttrace.patching import dynamo
+from disttrace.recording.operation import Operation, ThreadState
+
+PART = "operations issued by DDP"
+
+_METHODS = ("allreduce", "broadcast", "allgather", "barrier")
+"""What C++ calls on a group that it was given; a test runs all that it does with one."""
+# As C++ has them: this is imported before anything is patched.
+_CONSTRUCT: Function = c10d.ProcessGroup.__init__
+_REGISTER: Function = c10d.ProcessGroup._register_backend
+_ORIGINALS: dict[str, Function] = {name: getattr(c10d.ProcessGroup, name) for name in _METHODS}
+_FUNCTIONS = ("_broadcast_coalesced", "_verify_params_across_processes")
+
+
+def install(capture: Capture) -> None:
+    """Give relays to whatever of C++ takes a group."""
+    relays = Relays(capture)
+    attribute = capture.engine.attribute
+    for owner, name, look in (
+        (c10d.Reducer, "__init__", relays.reducer_made),
+        (c10d.Reducer, "_update_process_group", relays.given),
+        (c10d.Logger, "__init__", relays.logger_made),
+    ):
+        attribute(PART, owner, name, after(capture, PART, look))
+    for name in _FUNCTIONS:
+        for module in (dist, c10d):
+            if hasattr(module, name):
+                wrapper = relays.function(getattr(module, name))
+                capture.engine.value(PART, module, name, wrapper)
+
+
+class Relays:
+    """The relays of this process, by what holds them in C++."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._awaited = Awaited(capture, PART)
+        self._update = c10d.Reducer._update_process_group
+        self._class = _relay_class(capture, self._awaited)
+        self._holders: Registry[Any] = Registry()  # relays by their reducers, and loggers of those
+        self._known: Registry[weakref.ref[Any]] = Registry()  # and by the group they stand for
+
+    def reducer_made(self, result: Any, reducer: Any, *args: Any, **kwargs: Any) -> None:
+        """``Reducer.__init__`` returned; it communicates only later."""
+        groups = [v for v in (*args, *kwargs.values()) if isinstance(v, c10d.ProcessGroup)]
+        self.given(None, reducer, groups[0] if groups else None)
+
+    def logger_made(self, result: Any, logger: Any, reducer: Any, *args: Any) -> None:
+        """A logger keeps its reducer alive."""
+        relay = self._holders.get(id(reducer))
+        if relay is not None:
+            self._holders.add(logger, relay)
+
+    def given(self, result: Any, reducer: Any, group: Any) -> None:
+        """``reducer`` has got ``group``: it gets a relay of that."""
+        relay = self._of(group)
+        if relay is None:
+            guarded(self._capture, PART, self._capture.show_cxx)
+            return
+        self._holders.add(reducer, relay)
+        self._update(reducer, relay)
+
+    def function(self, original: Function) -> Function:
+        """The wrapper of a function that takes a group and waits for what it issues."""
+        capture, guard, awaited = self._capture, self._capture.guard, self._awaited
+
+        def call(process_group: Any, *args: Any, **kwargs: Any) -> Any:
+            relay = guard(PART, self._of, process_group)
+            if relay is None:
+                guarded(capture, PART, capture.show_cxx)
+                return original(process_group, *args, **kwargs)
+            outer = awaited.enter()
+            try:
+                return original(relay, *args, **kwargs)
+            finally:
+                guard(PART, awaited.leave, outer)
+
+        dynamo.skip(call.__code__)
+        return call
+
+    def _of(self, group: Any) -> Any:
+        """A relay for ``group``; None where there can be none.
+
+        C++ calls the methods of a class of Python's own by itself, and those are seen.
+        """
+        if type(group) is not c10d.ProcessGroup:
+            return None
+        known = self._known.get(id(group))
+        relay = known() if known is not None else None
+        if relay is None:
+            relay = self._class(group)
+            if not _shares_backends(relay, group):
+                return None
+            self._known.add(group, weakref.ref(relay))
+            self._capture.groups.stands_for(relay, group)
+        return relay
+
+
+class RelayPart(Part):
+    """One method of relays: its wrapper, and what that leaves to ordinary functions."""
+
+    def __init__(self, capture: Capture, row: Row, awaited: Awaited) -> None:
+        super().__init__(capture, PART)
+        self._row = row
+        self._awaited = awaited
+        self._done = NativeOperations(capture).done
+
+    def wrapper(self, owner: type, original: Function) -> Any:
+        """The method of ``owner``."""
+        row, numbers = self._row, self.capture.groups.numbers
+        made = native.wrapper(self, original, row.method, numbers=numbers, tells=True)
+        if made is not None:
+            return made
+        tell = hasattr(c10d.AllreduceOptions, "asyncOp")
+        read_key = call_key.key_of(row) if tell else call_key.any_key
+        return plain.issuing(
+            self, original, owner, row.method, read_key=read_key, asynchronous=None, tells=True
+        )
+
+    def begin(
+        self, thread: ThreadState, frame: Any, relay: Any, /, *args: Any, **kwargs: Any
+    ) -> Operation:
+        capture, row, group = self.capture, self._row, relay.group
+        read = arguments.read(row, args, kwargs)
+        stack, told = capture.sites.stack(frame), read.asynchronous or None
+        entry = capture.groups.of(group)
+        call, extra = define(capture, row, group, entry, read, told, "c++", stack)
+        return capture.recorder.begin(thread, call, extra)
+
+    def returned(self, thread: ThreadState, operation: Operation, work: Any) -> None:
+        if work is None or operation.call.device_ends:
+            self._done(operation, work, ())
+        else:
+            self.capture.recorder.issued(operation)
+            self._awaited.add(operation, work)
+
+
+def _relay_class(capture: Capture, awaited: Awaited) -> type:
+    """A subclass of ProcessGroup that passes everything on, and records what it passes on."""
+
+    def __init__(self: Any, group: Any) -> None:
+        size, name = group.size(), group.name()
+        _CONSTRUCT(self, group.rank(), size)
+        self.group, self._asked = group, (group.rank(), size, name)
+
+    methods: dict[str, Any] = {
+        "__init__": __init__,
+        "getRank": lambda self: self._asked[0],
+        "getSize": lambda self: self._asked[1],
+        "getBackendName": lambda self: self._asked[2],
+    }
+    rows = {row.method: row for row in ROWS if row.method in _METHODS}
+    passing = {name: _passed_on(_ORIGINALS[name]) for name in rows}
+    for function in (*methods.values(), *passing.values()):
+        dynamo.skip(function.__code__)
+    made = type("Relay", (c10d.ProcessGroup,), methods)
+    for name, original in passing.items():
+        setattr(made, name, RelayPart(capture, rows[name], awaited).wrapper(made, original))
+
+    def idle() -> None:
+        """Those that C++ holds stay, and record nothing."""
+        for name, original in passing.items():
+            setattr(made, name, original)
+
+    capture.engine.on_undo(PART, "groups that stand in", idle)
+    return made
+
+
+def _shares_backends(relay: Any, group: Any) -> bool:
+    """Give ``relay`` the backends of ``group``; False where it would mix up those of one type."""
+    types = c10d.ProcessGroup.BackendType.__members__
+    default = types.get(group.name().upper())
+    if group.bound_device_id is not None:
+        relay.bound_device_id = group.bound_device_id  # what it has, its backends get
+    known: dict[Any, Any] = {}
+    for device in group._device_types:
+        backend = group._get_backend(device)
+        kind = types.get(backend.name().upper(), types["CUSTOM"])
+        if known.setdefault(kind, backend) is not backend:
+            return False
+        _REGISTER(relay, device, kind, backend)
+    if default is not None and hasattr(relay, "_set_default_backend"):
+        relay._set_default_backend(default)
+    return bool(known)
+
+
+def _passed_on(original: Function) -> Function:
+    def method(self: Any, *args: Any) -> Any:
+        return original(self.group, *args)
+
+    return method

@@ -1,0 +1,121 @@
+"""DDP with a group of ours in its reducer: the same results, and everything that it issues."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from disttrace.capture.native import hooks
+from disttrace.recording.choice import NAMES
+from support.preloaded import preloaded
+from support.raw import RawJournal, read_journals
+
+PROGRAM = Path(__file__).parent / "programs" / "ddp.py"
+EACH_CORE = pytest.mark.parametrize("core", NAMES)
+
+
+def operations(journal: RawJournal) -> list[tuple[str, str]]:
+    """(operation, origin) of all collectives, in order of begin."""
+    calls = journal.calls()
+    begun = (calls[r["s"]] for r in journal.records if "b" in r and "r" not in r)
+    return [(call["op"], call["origin"]) for call in begun if call["kind"] == "collective"]
+
+
+def ends(journal: RawJournal) -> list[tuple[str, int]]:
+    """How each all_reduce of C++ ended ("e": awaited, "c": seen complete, "-": it did not), and
+    after how many nanoseconds."""
+    calls, found = journal.calls(), dict[int, tuple[str, int]]()
+    for record in journal.records:
+        call = calls.get(record.get("s", 0), {})
+        if "b" in record and (call["op"], call["origin"]) == ("all_reduce", "c++"):
+            found.setdefault(record["b"], ("-", 0))
+        for kind in "ecl":
+            if record.get(kind) in found:
+                found[record[kind]] = kind, record["d"]
+    return list(found.values())
+
+
+@EACH_CORE
+def test_results_are_the_same(tmp_path: Path, core: str) -> None:
+    """Gradients, what DDP's logger says, exceptions; each reduction has its end."""
+    plain = preloaded(PROGRAM, "plain", tmp_path).check()
+    traced = preloaded(PROGRAM, "traced", tmp_path, core).check()
+    assert traced.stdout == plain.stdout
+    (journal,) = read_journals(tmp_path)
+    assert journal.of("note") == []
+    assert {kind for kind, _ in ends(journal)} <= {"e", "c"}
+    issued = operations(journal)
+    assert {origin for op, origin in issued if op in ("all_reduce", "broadcast")} == {"c++"}
+    # In each of three passes one for two buckets at least, after the first pass that is rebuilt.
+    assert issued.count(("all_reduce", "c++")) > 40
+
+
+PASSES = """
+import sys, time
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+
+class Last(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        # Parameters are reduced before an input's gradient is there.
+        time.sleep(float(sys.argv[3]))
+        return gradient
+
+for _ in range(int(sys.argv[4])):
+    model(Last.apply(torch.ones(1, 2, requires_grad=True))).sum().backward()
+disttrace.uninstall()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.skipif(hooks.supported(), reason="native hooks see DDP there")
+@EACH_CORE
+def test_the_end_is_that_of_the_pass(tmp_path: Path, core: str) -> None:
+    """The reducer waits for what it issued; few are looked at before, as the live thread comes by."""
+    preloaded("-c", PASSES, tmp_path, core, "0", "30").check()
+    (journal,) = read_journals(tmp_path)
+    kinds = [kind for kind, _ in ends(journal)]
+    assert len(kinds) == 30
+    assert kinds.count("e") > 20
+
+
+@pytest.mark.skipif(hooks.supported(), reason="native hooks see DDP there")
+@EACH_CORE
+def test_a_pass_that_is_stuck_is_looked_at(tmp_path: Path, core: str) -> None:
+    """What is complete though its pass goes on is not told as if it was under way."""
+    preloaded("-c", PASSES, tmp_path, core, "0.9", "3").check()
+    (journal,) = read_journals(tmp_path)
+    found = ends(journal)
+    assert [kind for kind, _ in found] == ["c"] * 3
+    assert max(elapsed for _, elapsed in found) < 0.8e9
+
+
+BESIDE = """
+import sys
+import disttrace
+disttrace.install(dir=sys.argv[1])
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+model(torch.ones(1, 2)).sum().backward()
+table = torch._C._dispatch_dump_table("c10d::allreduce_").splitlines()
+print(*(line for line in table if line.startswith(("BackendSelect", "VmapMode"))), sep="\\n")
+"""
+
+
+def test_other_operations_pass_nothing_of_ours(tmp_path: Path) -> None:
+    """A process with a reducer pays for ``all_reduce`` what one without pays."""
+    told = preloaded("-c", BESIDE, tmp_path).check().stdout.splitlines()
+    assert len(told) == 2
+    assert all("fallthrough" in line for line in told)
