@@ -45,10 +45,9 @@ def test_results_are_the_same(tmp_path: Path, core: str) -> None:
     (journal,) = read_journals(tmp_path)
     assert journal.of("note") == []
     assert {kind for kind, _ in ends(journal)} <= {"e", "c"}
-    issued = operations(journal)
-    assert {origin for op, origin in issued if op in ("all_reduce", "broadcast")} == {"c++"}
-    # In each of three passes one for two buckets at least, after the first pass that is rebuilt.
-    assert issued.count(("all_reduce", "c++")) > 40
+    # Each pass has one for each bucket; a joined model's Python issues some by itself.
+    assert operations(journal).count(("all_reduce", "c++")) > 30
+    assert operations(journal).count(("broadcast", "c++")) > 15
 
 
 PASSES = """
@@ -81,7 +80,7 @@ dist.destroy_process_group()
 @pytest.mark.skipif(hooks.supported(), reason="native hooks see DDP there")
 @EACH_CORE
 def test_the_end_is_that_of_the_pass(tmp_path: Path, core: str) -> None:
-    """The reducer waits for what it issued; few are looked at before, as the live thread comes by."""
+    """The reducer waits for what it issued; the live thread sees few of them before that."""
     preloaded("-c", PASSES, tmp_path, core, "0", "30").check()
     (journal,) = read_journals(tmp_path)
     kinds = [kind for kind, _ in ends(journal)]
