@@ -141,6 +141,12 @@ class Session:
             else:
                 os.environ[name] = value
 
+    def failed(self, error: BaseException) -> None:
+        """Note an exception that ends this process although it is caught (by a test's harness)."""
+        self._ending.failure(error)
+        self._ending.exit("exception", 1)
+        self._close()
+
     def forked(self) -> None:
         """In a forked child: a process of its own, with a journal of its own."""
         self.identity = identify(os.environ, job=self.config.job, forked_from=self.identity)
@@ -319,6 +325,13 @@ def install(**settings: object) -> None:
         _session = Session(config, reporter, waiting.take())
         _watch_forks()
         _session.start()
+
+
+def failed(error: BaseException) -> None:
+    """The process ends because of this exception, which somebody else catches and reports."""
+    session = _session
+    if session is not None:
+        session.failed(error)
 
 
 def uninstall() -> None:

@@ -39,6 +39,7 @@ RECORDER_ROOMS = (
     "session",
     "startup",
     "instrumentor",
+    "testing",
     "commands/shell",
     "commands",
     "cli",
@@ -78,7 +79,7 @@ VIEWER_ROOMS = (
     "companion",
     "commands",
 )
-KNOWS_TORCH = ("capture", "session", "patching")
+KNOWS_TORCH = ("capture", "session", "patching", "testing")
 SHARED = (
     "disttrace.journal.code_files",
     "disttrace.journal.descriptors",

@@ -1,0 +1,334 @@
+"""``@pytest.mark.distributed(n)``: a test that runs in n ranks, and is told what went wrong.
+
+The ranks are forked from the test process, each with torchrun's variables and a port of its own,
+traced by disttrace. One failure is shown once, a hang as its diagnosis. Nothing of torch is
+imported before the first such test.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace.testing import ranks
+from disttrace.testing.outcome import (
+    FAILED,
+    LOST,
+    PASSED,
+    SKIPPED,
+    XFAILED,
+    Outcome,
+    culprit,
+    echoes,
+)
+
+MARK = "distributed"
+_RANK_FILE = "_DISTTRACE_TEST_OUTCOME"
+"""Where a rank that is a program of its own writes what became of it."""
+_SECTION = 4_000
+"""Characters of a rank's output that a report shows."""
+_KIND = re.compile(r"^1\. (?:ERROR|WARNING) (\w+)", re.MULTILINE)
+_ECHOES = ("closed by peer", "reset by peer", "broken pipe", "socket", "connection refused")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options."""
+    group = parser.getgroup("distributed tests (disttrace)")
+    group.addoption("--dist-timeout", type=float, help="seconds a test may take (default: 60)")
+    group.addoption(
+        "--dist-stall",
+        type=float,
+        default=3.0,
+        help="seconds of standing still until it hangs (3)",
+    )
+    group.addoption("--dist-start", choices=("fork", "spawn"), default="fork")
+    group.addoption("--dist-keep", action="store_true", help="keep the journals of tests that pass")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker."""
+    config.addinivalue_line(
+        "markers",
+        f"{MARK}(n, backend='gloo', timeout=60, init=True, env={{}}): run the test in n ranks",
+    )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a mark asks for."""
+
+    n: int
+    backend: str = "gloo"
+    timeout: float | None = None
+    init: bool = True
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse what cannot run in ranks, where it is collected."""
+    for item in items:
+        mark = item.get_closest_marker(MARK)
+        function = getattr(item, "function", None)
+        if mark is None or function is None:
+            continue
+        if inspect.iscoroutinefunction(function):
+            raise pytest.UsageError(f"{item.nodeid}: an async test cannot be distributed.")
+        if getattr(item, "cls", None) is not None:
+            raise pytest.UsageError(f"{item.nodeid}: a test of a class cannot be distributed.")
+        try:
+            wanted = Wanted(*mark.args, **mark.kwargs)
+        except TypeError as error:
+            raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{MARK}: {error}.") from error
+        if type(wanted.n) is not int or wanted.n < 1:
+            raise pytest.UsageError(f"{item.nodeid}: {MARK} takes the number of ranks first.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a marked test in its ranks."""
+    mark = pyfuncitem.get_closest_marker(MARK)
+    if mark is None:
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    given = {name: pyfuncitem.funcargs[name] for name in names}
+    wanted = Wanted(*mark.args, **mark.kwargs)
+    if _RANK_FILE in os.environ:
+        _as_rank(pyfuncitem, given, wanted, Path(os.environ[_RANK_FILE]))
+        return True
+    _Run(pyfuncitem, given, wanted).run()
+    return True
+
+
+class _Run:
+    """One test in its ranks."""
+
+    def __init__(self, item: pytest.Function, given: dict[str, Any], wanted: Wanted) -> None:
+        self.item, self.given, self.wanted = item, given, wanted
+        options = item.config.option
+        self.timeout = options.dist_timeout or wanted.timeout or 60.0
+        self.stall, self.keep = options.dist_stall, options.dist_keep
+        self.fork = options.dist_start == "fork"
+        self.folder = Path(tempfile.mkdtemp(prefix="disttrace-test-"))
+        self.journals = self.folder / "journals"
+        self.verdict: str | None = None
+        self.deadline = 0.0
+        self.asked_s = 0.0
+        self.given_up: str | None = None
+
+    def run(self) -> None:
+        """Start, wait, and raise what became of it."""
+        _once()
+        failed = True
+        try:
+            running = self._start()
+            try:
+                running.wait(self._over)
+            finally:
+                running.end()
+            self._judge(running)
+            failed = False
+        except (pytest.skip.Exception, pytest.xfail.Exception):
+            failed = False
+            raise
+        finally:
+            if failed or self.keep:
+                self.item.add_report_section("call", "journals", f"{self.journals}")
+            else:
+                _remove(self.folder)
+
+    def _start(self) -> ranks.Ranks:
+        port, world = ranks.free_port(), self.wanted.n
+        reason = ranks.why_not_fork() if self.fork else "--dist-start spawn"
+        pids = {}
+        for rank in range(world):
+            env = {
+                **ranks.environment(rank, world, port),
+                "DISTTRACE_DIR": str(self.journals),
+                "DISTTRACE_QUIET": "1",
+                "DISTTRACE_STALL": str(self.stall),
+                _RANK_FILE: str(self.folder / f"{rank}.json"),
+                **self.wanted.env,
+            }
+            out = self.folder / f"{rank}.out"
+            if reason is None:
+                pids[ranks.fork(rank, self._body, env, out)] = rank
+            else:
+                pids[self._spawn(env, out)] = rank
+        self.deadline = time.monotonic() + self.timeout
+        return ranks.Ranks(pids)
+
+    def _body(self) -> int:
+        try:
+            return _as_rank(self.item, self.given, self.wanted, Path(os.environ[_RANK_FILE]))
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+            return 70
+
+    def _spawn(self, env: Mapping[str, str], out: Path) -> int:
+        """A rank as a pytest of its own, which makes its fixtures itself."""
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+        with open(out, "wb") as file:
+            process = subprocess.Popen(
+                [*command, self.item.nodeid],
+                env={**os.environ, **env},
+                cwd=self.item.config.rootpath,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        process.returncode = 0  # whoever waits for all of them reaps it
+        return process.pid
+
+    def _over(self, running: ranks.Ranks) -> bool:
+        """Whether it is no use to wait any longer."""
+        now = time.monotonic()
+        if now > self.deadline:
+            self.given_up = f"took longer than {self.timeout:g} s"
+            self.verdict = self._diagnosis()
+            return True
+        bad = [one for one in self._outcomes(running) if one.how in (FAILED, LOST)]
+        if bad and now - min(one.at_s for one in bad) > self.stall:
+            return True  # the others have had their time to notice
+        if running.idle_s < self.stall or now - self.asked_s < self.stall:
+            return False
+        self.asked_s = now
+        found = self._diagnosis()
+        if found is None:
+            return False
+        self.given_up, self.verdict = "hangs", found
+        return True
+
+    def _diagnosis(self) -> str | None:
+        """What is wrong, as ``disttrace diagnose`` says it; None where it finds no fault. In a
+        process of its own: the reader's memory and threads are none of the next fork's.
+        """
+        command = [sys.executable, "-m", "disttrace", "diagnose", str(self.journals)]
+        found = subprocess.run(
+            [*command, "--stall", str(min(self.stall, 1.5)), "--width", "100"],
+            env={**os.environ, "NO_COLOR": "1", "DISTTRACE": "0"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return found.stdout if found.returncode == 1 else None
+
+    def _outcomes(self, running: ranks.Ranks) -> list[Outcome]:
+        found = []
+        for rank in running.pids.values():
+            one = Outcome(rank, code=running.codes.get(rank))
+            try:
+                one = Outcome(rank, **json.loads((self.folder / f"{rank}.json").read_bytes()))
+                one.code = running.codes.get(rank)
+            except (OSError, ValueError):
+                if rank in running.codes:
+                    one.how, one.at_s = LOST, running.ended_s[rank]
+            found.append(one)
+        return found
+
+    def _judge(self, running: ranks.Ranks) -> None:
+        outcomes = self._outcomes(running)
+        for one in outcomes:
+            self._show(one.rank)
+        if self.given_up is not None and not any(o.how == FAILED for o in outcomes):
+            text = f"the test {self.given_up}"
+            if self.verdict is not None:
+                self._property(self.verdict)
+                text += f":\n{self.verdict}"
+            pytest.fail(text, pytrace=False)
+        first = culprit(outcomes)
+        if first is not None:
+            text = f"rank {first.rank} {first.ended}" if first.how == LOST else first.text
+            rest = echoes(outcomes, first)
+            head = f"on rank {first.rank} of {len(outcomes)}"
+            pytest.fail(f"{head}:\n{text}" + f"\n(and then {rest})" * bool(rest), pytrace=False)
+        ways = {one.how for one in outcomes}
+        if ways == {SKIPPED}:
+            pytest.skip(outcomes[0].text)
+        if ways == {XFAILED}:
+            pytest.xfail(outcomes[0].text)
+        if ways != {PASSED}:
+            told = ", ".join(f"rank {one.rank} {one.how}" for one in outcomes)
+            pytest.fail(f"the ranks do not agree: {told}", pytrace=False)
+
+    def _property(self, verdict: str) -> None:
+        kind = _KIND.search(verdict)
+        if kind is not None:
+            self.item.user_properties.append(("disttrace", kind[1]))
+
+    def _show(self, rank: int) -> None:
+        try:
+            text = (self.folder / f"{rank}.out").read_text("utf-8", "replace")
+        except OSError:
+            return
+        if text.strip():
+            self.item.add_report_section("call", f"rank {rank}", text[-_SECTION:])
+
+
+def _once() -> None:
+    """Import here, once, what every rank would import."""
+    for name in ("torch", "torch.distributed", "disttrace.session", "disttrace.capture.parts"):
+        importlib.import_module(name)
+
+
+def _as_rank(item: pytest.Function, given: Mapping[str, Any], wanted: Wanted, file: Path) -> int:
+    """The test in this process, which is one of the ranks; its exit code."""
+    import torch
+    import torch.distributed as dist
+
+    import disttrace
+    from disttrace import session
+
+    torch.set_num_threads(1)
+    disttrace.install()
+    code = 0
+    try:
+        if wanted.init and not dist.is_initialized():
+            dist.init_process_group(wanted.backend)
+        item.obj(**given)
+        _write(file, PASSED)
+    except pytest.skip.Exception as error:
+        _write(file, SKIPPED, str(error))
+    except pytest.xfail.Exception as error:
+        _write(file, XFAILED, str(error))
+    except BaseException as error:
+        code = 1
+        session.failed(error)
+        info = pytest.ExceptionInfo.from_exception(error)
+        first = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        text = str(item.repr_failure(info))
+        _write(file, FAILED, text, first=first, echo=any(e in first.lower() for e in _ECHOES))
+        return code
+    if wanted.init and dist.is_initialized():
+        dist.destroy_process_group()
+    session.uninstall()
+    return code
+
+
+def _write(file: Path, how: str, text: str = "", **more: Any) -> None:
+    value = {"how": how, "text": text, "at_s": time.monotonic(), **more}
+    beside = file.with_suffix(".part")
+    beside.write_text(json.dumps(value))
+    os.replace(beside, file)
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)

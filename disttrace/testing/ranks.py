@@ -1,0 +1,166 @@
+"""Starts the ranks of a test on this machine and waits for them: forked, or as programs of their
+own.
+
+Forking saves the import of torch in every rank. It is done before any process group, thread or
+device exists in the parent, for none of these survives a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+_PAUSE_S = 0.005
+_ASLEEP = 0.1
+"""A job that uses less than this share of one CPU does nothing but wait."""
+_END_S = 2.0
+
+
+def free_port() -> int:
+    """A port that nobody has now."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+def environment(rank: int, world: int, port: int) -> dict[str, str]:
+    """The variables that torchrun sets."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def why_not_fork() -> str | None:
+    """Why this process cannot be forked safely; None: it can."""
+    if not hasattr(os, "fork"):
+        return "this system has no fork"
+    if threading.active_count() > 1:
+        return "other threads run in the test process, and locks that they hold stay held"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        return "CUDA was initialised in the test process"
+    return None
+
+
+def fork(rank: int, body: Callable[[], int], env: Mapping[str, str], out: Path) -> int:
+    """Run ``body`` in a forked rank whose output goes to ``out``; its pid. Ends with its code."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 70
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.setpgid(0, 0)
+        fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(fd, 1)
+        os.dup2(fd, 2)
+        sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+        sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+        os.environ.update(env)
+        code = body()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+@dataclass
+class Ranks:
+    """Running ranks by their pids."""
+
+    pids: dict[int, int]
+    """Rank by pid."""
+    codes: dict[int, int] = field(default_factory=dict)
+    """Exit code, -N for signal N, by rank."""
+    ended_s: dict[int, float] = field(default_factory=dict)
+    idle_s: float = 0.0
+    """For how long none of them has had the CPU: a loaded machine lets nobody stall."""
+    _cpu: float = 0.0
+    _looked_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def running(self) -> list[int]:
+        """Pids of ranks that have not ended."""
+        return [pid for pid, rank in self.pids.items() if rank not in self.codes]
+
+    def poll(self) -> None:
+        """Note who has ended, and how long nothing has happened."""
+        for pid in self.running:
+            found, status = os.waitpid(pid, os.WNOHANG)
+            if found:
+                rank = self.pids[pid]
+                code = os.waitstatus_to_exitcode(status)
+                self.codes[rank], self.ended_s[rank] = code, time.monotonic()
+                self.idle_s = 0.0
+        now = time.monotonic()
+        passed = now - self._looked_s
+        if passed < 0.2:
+            return
+        cpu = sum(map(_cpu_s, self.running))
+        busy = cpu - self._cpu > _ASLEEP * passed
+        self.idle_s = 0.0 if busy else self.idle_s + passed
+        self._cpu, self._looked_s = cpu, now
+
+    def wait(self, until: Callable[[Ranks], bool]) -> None:
+        """Until all have ended, or ``until`` says so."""
+        pause = _PAUSE_S
+        while True:
+            self.poll()
+            if not self.running or until(self):
+                return
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.05)
+
+    def end(self) -> None:
+        """End whoever still runs, and everything that it started."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for pid in self.running:
+                _signal(pid, number)
+            deadline = time.monotonic() + (_END_S if number == signal.SIGTERM else 10)
+            while self.running and time.monotonic() < deadline:
+                self.poll()
+                time.sleep(_PAUSE_S)
+        for pid in self.pids:
+            _signal_group(pid, signal.SIGKILL)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _signal_group(pid: int, number: int) -> None:
+    """What a rank left running."""
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            parts: Sequence[str] = file.read().rpartition(")")[2].split()
+        return (int(parts[11]) + int(parts[12])) / _TICK
+    except (OSError, IndexError, ValueError):
+        return 0.0

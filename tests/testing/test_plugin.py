@@ -1,0 +1,199 @@
+"""The pytest plugin: a test in several ranks, by pytest itself in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from support.processes import ROOT
+
+PROGRAM = """
+import os, signal, time
+import pytest
+import torch
+import torch.distributed as dist
+
+ranks = pytest.mark.distributed(2)
+
+@pytest.fixture(scope="module")
+def made():
+    return [os.getpid()]
+
+@ranks
+@pytest.mark.parametrize("factor", [1, 2])
+def test_passes(factor, made, tmp_path):
+    assert made == [os.getppid()]
+    tensor = torch.ones(2) * factor
+    dist.all_reduce(tensor)
+    (tmp_path / str(dist.get_rank())).write_text("x")
+    dist.barrier()
+    assert tensor[0] == 2 * factor and len(list(tmp_path.iterdir())) == 2
+
+@ranks
+def test_one_fails():
+    if dist.get_rank() == 1:
+        print("seen on rank one")
+        assert 1 == 2, "no"
+    dist.barrier()
+
+@pytest.mark.distributed(3)
+def test_all_fail():
+    raise ValueError("x")
+
+@ranks
+def test_signal():
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+@ranks
+def test_left():
+    if dist.get_rank() == 1:
+        os._exit(0)
+    dist.barrier()
+
+@ranks
+def test_skips():
+    pytest.skip("why")
+
+@ranks
+@pytest.mark.xfail
+def test_expected():
+    assert False
+
+@ranks
+def test_expected_inside():
+    pytest.xfail("known")
+
+@pytest.mark.distributed(3)
+def test_hangs():
+    if dist.get_rank() == 1:
+        time.sleep(600)
+    dist.barrier()
+
+@pytest.mark.distributed(1, timeout=2)
+def test_never_ends():
+    while True:
+        pass
+"""
+
+
+def run(folder: Path, *options: str, text: str = PROGRAM) -> subprocess.CompletedProcess[str]:
+    (folder / "test_it.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "test_it.py", "-p", "no:cacheprovider", *options],
+        cwd=folder,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("DISTTRACE", "PYTEST"))},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def section(text: str, name: str) -> str:
+    """The report of one failure."""
+    found = re.search(rf"_+ {name} _+\n(.*?)(?=\n___|\n===)", text, re.DOTALL)
+    assert found is not None, text
+    return found[1]
+
+
+def test_what_becomes_of_a_test_in_ranks(tmp_path: Path) -> None:
+    report = tmp_path / "junit.xml"
+    told = run(tmp_path, f"--junitxml={report}").stdout
+    assert "6 failed, 2 passed, 1 skipped, 2 xfailed" in told
+    one = section(told, "test_one_fails")
+    assert "on rank 1 of 2" in one
+    assert one.count("AssertionError: no") == 1
+    assert "(and then rank 0: " in one
+    assert "seen on rank one" in one
+    assert section(told, "test_all_fail").count("ranks ") == 1
+    assert "rank 1 was ended by SIGKILL" in section(told, "test_signal")
+    assert "rank 1 left with exit code 0" in section(told, "test_left")
+    hang = section(told, "test_hangs")
+    assert "Rank 1 never joined barrier #1" in hang
+    assert "took longer than 2 s" in section(told, "test_never_ends")
+    assert 'name="disttrace" value="missing_participant"' in report.read_text()
+
+
+@pytest.mark.long
+def test_workers_of_xdist_share_no_port(tmp_path: Path) -> None:
+    text = "\n".join(
+        [
+            "import pytest, torch, torch.distributed as dist",
+            "@pytest.mark.distributed(2)",
+            "@pytest.mark.parametrize('n', range(8))",
+            "def test_it(n):",
+            "    tensor = torch.ones(1) * n",
+            "    dist.all_reduce(tensor)",
+            "    assert tensor[0] == 2 * n",
+        ]
+    )
+    assert "8 passed" in run(tmp_path, "-n", "4", text=text).stdout
+
+
+@pytest.mark.long
+def test_it_may_be_started_as_programs_of_their_own(tmp_path: Path) -> None:
+    told = run(tmp_path, "--dist-start", "spawn", "-k", "test_one_fails or test_skips").stdout
+    assert "1 failed, 1 skipped" in told
+    assert "on rank 1 of 2" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("async def test_it(): pass", "an async test cannot be distributed"),
+        ("class TestIt:\n    def test_it(self): pass", "a test of a class cannot be"),
+    ],
+)
+def test_what_cannot_run_in_ranks_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    mark = "import pytest\npytestmark = pytest.mark.distributed(2)\n"
+    found = run(tmp_path, text=mark + text)
+    assert sentence in found.stdout + found.stderr
+    assert found.returncode == pytest.ExitCode.USAGE_ERROR
+
+
+def test_nothing_of_torch_is_imported_for_others(tmp_path: Path) -> None:
+    text = "import sys\ndef test_it():\n    assert 'torch' not in sys.modules"
+    assert "1 passed" in run(tmp_path, text=text).stdout
+
+
+def test_an_interrupt_leaves_no_process(tmp_path: Path) -> None:
+    text = "\n".join(
+        [
+            "import os, pathlib, time, pytest",
+            "@pytest.mark.distributed(2, init=False)",
+            "def test_it():",
+            "    pathlib.Path(f'pid{os.environ[\"RANK\"]}').write_text(str(os.getpid()))",
+            "    time.sleep(600)",
+        ]
+    )
+    (tmp_path / "test_it.py").write_text(text)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "test_it.py", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            pids = [p.read_text() for p in tmp_path.glob("pid*")]
+            if len(pids) == 2 and all(pids):
+                break
+            time.sleep(0.05)
+        assert len(pids) == 2
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    finally:
+        process.kill()
+        process.wait()
