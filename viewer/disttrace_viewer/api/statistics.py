@@ -11,15 +11,20 @@ from typing import Any
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.analysis.timing.critical_path import critical_path
+from disttrace_viewer.analysis.timing.schedule import Schedule
 from disttrace_viewer.analysis.timing.statistics import KEYS, Statistics
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
+from disttrace_viewer.analysis.timing.what_if import WhatIf
+from disttrace_viewer.api import what_if
 from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.trace import model
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.views import tables
 from disttrace_viewer.views.terminal.filters import parse_time
-from disttrace_viewer.views.terminal.paint.console import paper
+from disttrace_viewer.views.terminal.paint.console import TextConsole, paper
 from disttrace_viewer.views.terminal.paint.stats import paint
+from disttrace_viewer.views.terminal.paint.what_if import paint_critical_path, paint_what_if
 
 FORMAT = 1
 BY = {"line": ("line",), "group": ("group",), "op": ("op",), "rank": KEYS}
@@ -139,6 +144,44 @@ class Stats:
         """
         return self.statistics.states
 
+    @cached_property
+    def what_if(self) -> pl.DataFrame:
+        """What the run would have taken without something, largest gain first: ``without`` (a
+        struct of ``rank``, ``line``, ``host``, ``group``, of which one is not null) ``wall_ns
+        saved_ns saved_share``.
+
+        ``wall_ns`` is from the first begin of a rank to the last end (of all attempts), unlike
+        ``Stats.wall_ns``, which sums ranks. See docs/foresight.md for what is left out.
+        """
+        return what_if.frame(self._what_if, self._trace)
+
+    def without(self, question: str) -> dict[str, Any]:
+        """One answer: ``without("rank=2")``, ``"line=loader.py:34"``, ``"host=node7"``,
+        ``"group=ID"``, ``"rank=2,line=loader.py:34"``; as an element of ``what_if`` in the JSON.
+
+        Raises:
+            ViewerError: for what is no question, or names nothing that is in the trace.
+        """
+        asked = what_if.parse(question, self._schedule)
+        return what_if.to_dict(self._what_if.of(asked), self._trace)
+
+    @cached_property
+    def critical_path(self) -> pl.DataFrame:
+        """What the run's length is made of, largest first: ``rank process kind op line time_ns``.
+
+        ``kind`` is ``outside`` (between operations, before ``op`` at ``line``; null after the last
+        one), ``transfer`` (from the last arrival on) or ``inside`` (a call that waits for nobody).
+        """
+        return self._named(critical_path(self._schedule))
+
+    @cached_property
+    def _schedule(self) -> Schedule:
+        return Schedule(self.statistics.waits, self.statistics.lines)
+
+    @cached_property
+    def _what_if(self) -> WhatIf:
+        return WhatIf(self._schedule)
+
     @property
     def wall_ns(self) -> int:
         """The lives of all ranks, summed."""
@@ -154,8 +197,9 @@ class Stats:
         """The part of that in which they waited for others to arrive."""
         return int(self.ranks["waiting_ns"].sum())
 
-    def to_dict(self, by: str | None = None) -> dict[str, Any]:
-        """The values of ``stats --json``.
+    def to_dict(self, by: str | None = None, *, asked: Sequence[str] = ()) -> dict[str, Any]:
+        """The values of ``stats --json``; ``asked``: questions as for ``without``, in the place of
+        those that are tried by themselves.
 
         Raises:
             ValueError: for a ``by`` that is none of ``BY``.
@@ -169,19 +213,37 @@ class Stats:
             "ranks": self.ranks.to_dicts(),
             "origins": self.origins.to_dicts(),
             "wait_states": self.wait_states.to_dicts(),
+            "what_if": self._answers(asked),
+            "critical_path": self.critical_path.to_dicts(),
         }
 
     def print(
-        self, by: str | None = None, *, width: int | None = None, color: bool | None = None
+        self,
+        by: str | None = None,
+        *,
+        asked: Sequence[str] = (),
+        width: int | None = None,
+        color: bool | None = None,
     ) -> None:
         """The tables on standard output, as ``disttrace stats`` shows them."""
-        paint(self.statistics, paper(width=width, color=color), by=by)
+        self._paint(paper(width=width, color=color), by, asked)
 
     def text(self, by: str | None = None, *, width: int = 100) -> str:
         """The tables as text without colour."""
         file = io.StringIO()
-        paint(self.statistics, paper(file, width=width, color=False, plain=False), by=by)
+        self._paint(paper(file, width=width, color=False, plain=False), by, ())
         return file.getvalue().rstrip("\n")
+
+    def _paint(self, out: TextConsole, by: str | None, asked: Sequence[str]) -> None:
+        answers = [self._what_if.of(what_if.parse(one, self._schedule)) for one in asked]
+        paint(self.statistics, out, by=by)
+        paint_what_if(self._what_if, answers or self._what_if.best, out)
+        paint_critical_path(critical_path(self._schedule), self._trace, out)
+
+    def _answers(self, asked: Sequence[str]) -> list[dict[str, Any]]:
+        if asked:
+            return [self.without(question) for question in asked]
+        return [what_if.to_dict(one, self._trace) for one in self._what_if.best]
 
     def _named(self, rows: pl.DataFrame) -> pl.DataFrame:
         """``rank`` and the id of a process in the place of its index."""

@@ -20,6 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from", dest="from_", metavar="TIME", help="+12.3s, unix seconds or an ISO time"
     )
     parser.add_argument("--to", metavar="TIME", help="the end, given like --from")
+    parser.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="rank=N",
+        help="what the run would have taken without it: rank=2, line=loader.py:34, host=node7,"
+        " group=ID; several with commas between (default: those that would have gained most)",
+    )
     common.add_look(parser)
 
 
@@ -29,7 +37,8 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         import orjson
 
-        common.write(orjson.dumps(stats.to_dict(args.by), option=orjson.OPT_INDENT_2) + b"\n")
+        values = stats.to_dict(args.by, asked=args.what_if)
+        common.write(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
     else:
-        stats.print(by=args.by, width=args.width, color=common.color(args))
+        stats.print(by=args.by, asked=args.what_if, width=args.width, color=common.color(args))
     return 0

@@ -46,12 +46,14 @@ class WaitStates:
         """One row per operation of a collective or message, by process, then begin.
 
         ``kind``, ``exchange`` (row of the table of its kind), ``process number call begin_ns
-        end_ns`` (in flight: the last sign of life of its process), ``in_flight op group expected
-        arrived is_root bytes``, ``until_ns`` (when the partner began for which it waited; null
-        where it waited for none), ``by`` (that process; null where it is not known), ``state``,
-        ``busy_ns`` (from the last arrival to its end; null in flight, and where it never
-        completed), ``never`` (whether it did not, for this member), ``blocked_ns``, ``wait_ns``
-        (its share of its process's time) and ``never_ns`` (the part of that since the last came).
+        issued_ns wait_begin_ns end_ns`` (in flight: the last sign of life of its process),
+        ``in_flight unseen`` (C++ or a device waits for it) ``op group expected arrived is_root
+        bytes``, ``came_ns`` (when the last one began), ``until_ns`` (when the partner began for
+        which it waited; null where it waited for none), ``by`` (that process; null where it is
+        not known), ``state``, ``busy_ns`` (from the last arrival to its end; null in flight, and
+        where it never completed), ``never`` (whether it did not, for this member),
+        ``blocked_ns``, ``wait_ns`` (its share of its process's time) and ``never_ns`` (the part
+        of that since the last came).
         """
         rows = self._windowed(pl.concat([self._collectives(), self._messages()]).collect())
         rows = rows.with_row_index("_row")
@@ -66,7 +68,7 @@ class WaitStates:
             .join(_exclusive(never, "never_ns"), on="_row", how="left")
             .with_columns(pl.col("blocked_ns", "wait_ns", "never_ns").fill_null(0))
             .with_columns(never_ns=pl.min_horizontal("never_ns", "wait_ns"))
-            .drop("_row", "issued_ns", "wait_begin_ns", "unseen", "came_ns")
+            .drop("_row")
             .sort("process", "begin_ns", "number")
         )
 

@@ -1,0 +1,160 @@
+"""What a run would have taken without something: on runs whose answer is known by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import disttrace
+from disttrace_viewer.analysis.timing import what_if
+from disttrace_viewer.analysis.timing.projection import Projection
+from disttrace_viewer.analysis.timing.schedule import Schedule
+from disttrace_viewer.analysis.timing.what_if import WhatIf, Without
+from disttrace_viewer.api import Stats, ViewerError
+from support.journals import MS, workers
+from support.scenes import leave
+
+START = 100 * MS
+STEPS = 20
+
+
+def steps(
+    folder: Path, works: list[int], *, steps: int = STEPS, transfer: int = MS, world: bool = True
+) -> int:
+    """Steps of some ms of work by rank and an all_reduce of 1 ms; the end of the last one."""
+    let_go = START
+    jobs = workers(folder, len(works))
+    calls = [journal.collective(journal.world(), bytes=4000) for journal in jobs]
+    for number in range(1, steps + 1):
+        begins = [let_go + work * MS for work in works]
+        let_go = max(begins) + transfer
+        for journal, call, begin in zip(jobs, calls, begins, strict=True):
+            journal.run(call, begin, let_go - begin, q=number)
+    for journal in jobs:
+        leave(journal, let_go)
+    return let_go
+
+
+def schedule(stats: Stats) -> Schedule:
+    return Schedule(stats.statistics.waits, stats.statistics.lines)
+
+
+def saved(stats: Stats, question: str) -> int:
+    answer = stats.without(question)
+    found: int = answer["saved_ns"]
+    assert answer["wall_ns"] + found == WhatIf(schedule(stats)).wall_ns
+    return found
+
+
+def test_nothing_left_out_is_the_run_as_it_was(tmp_path: Path) -> None:
+    """Each process is through when it was, to the nanosecond."""
+    steps(tmp_path, [10, 17, 50, 12])
+    table = schedule(disttrace.stats(tmp_path))
+    begins = dict(table.waits.lives.select("process", "from_ns").iter_rows())
+    projected = Projection.of(table.events).run([begins[p] for p in range(len(begins))])
+    last = table.events.group_by("process", maintain_order=True).agg(end="at_ns")
+    assert {p: ends[-1] for p, ends in last.iter_rows()} == dict(enumerate(projected))
+
+
+def test_without_a_late_rank_the_next_late_one_is_what_all_wait_for(tmp_path: Path) -> None:
+    """50 ms beside 17 and 10: leaving out the excess of the first gains what the second leaves."""
+    steps(tmp_path, [10, 10, 50, 17])
+    stats = disttrace.stats(tmp_path)
+    assert saved(stats, "rank=2") == STEPS * 33 * MS
+    assert saved(stats, "rank=3") == 0
+    assert saved(stats, "line=train.py:10") == STEPS * 40 * MS
+    assert saved(stats, "rank=2,line=train.py:10") == STEPS * 33 * MS
+    best = stats.what_if.to_dicts()
+    assert [one["without"]["line"] for one in best] == ["train.py:10", None, None]
+    assert [one["without"]["rank"] for one in best] == [None, 2, None]
+    assert best[2]["without"]["group"] == disttrace.load(tmp_path).groups["group"][0]
+
+
+def test_a_group_is_left_out_with_its_transfers(tmp_path: Path) -> None:
+    """As if the network were free; who comes late is still waited for."""
+    steps(tmp_path, [10, 10, 50], transfer=7 * MS)
+    stats = disttrace.stats(tmp_path)
+    assert saved(stats, "group=default") == STEPS * 7 * MS
+
+
+def test_equal_ranks_leave_nothing_to_gain(tmp_path: Path) -> None:
+    """Nothing is late: the text says nothing of it either."""
+    steps(tmp_path, [10, 10, 10], transfer=0)
+    stats = disttrace.stats(tmp_path)
+    assert stats.what_if.height == 0
+    assert "what if" not in stats.text()
+
+
+def test_a_stage_of_a_pipeline_that_is_slow_now_and_then(tmp_path: Path) -> None:
+    """Rank 1 takes 5 ms between its messages, and 35 in every fourth: 30 ms each are gained."""
+    first, second = workers(tmp_path, 2)
+    out = first.message(first.world(), "send", 1)
+    back = first.message(first.world(), "recv", 1)
+    take = second.message(second.world(), "recv", 0)
+    give = second.message(second.world(), "send", 0)
+    at = START
+    for number in range(1, STEPS + 1):
+        work = 35 if number % 4 == 0 else 5
+        first.run(out, at, MS, q=number)
+        second.run(take, at, MS, q=number)
+        done = at + MS + work * MS
+        first.run(back, at + 2 * MS, done + MS - (at + 2 * MS), q=number)
+        second.run(give, done, MS, q=number)
+        at = done + 6 * MS
+    leave(first, at)
+    leave(second, at)
+    stats = disttrace.stats(tmp_path)
+    assert saved(stats, "rank=1") == STEPS // 4 * 30 * MS
+    assert saved(stats, "rank=0") == 0
+
+
+def test_windows_of_a_long_run_stand_for_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where not all events are projected, the gain is that of the windows, scaled."""
+    steps(tmp_path, [10, 10, 50], steps=400)
+    whole = disttrace.stats(tmp_path).without("rank=2")["saved_ns"]
+    monkeypatch.setattr(what_if, "MOST_EVENTS", 600)
+    part = WhatIf(schedule(disttrace.stats(tmp_path))).of(Without(rank=2)).saved_ns
+    assert part == pytest.approx(whole, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("rank=7", "no such rank; there are 0 to 2"),
+        ("rank=x", "no such rank"),
+        ("colour=red", "not understood"),
+        ("rank", "not understood"),
+        ("line=other.py:3", "nothing of that name"),
+        ("host=nobody", "nothing of that name"),
+        ("group=none", "nothing of that name"),
+        ("group=default,rank=1", "left out by itself"),
+    ],
+)
+def test_a_question_that_cannot_be_answered(tmp_path: Path, question: str, answer: str) -> None:
+    """One sentence says what is wrong with it, and what there is."""
+    steps(tmp_path, [10, 10, 50])
+    with pytest.raises(ViewerError, match=answer):
+        disttrace.stats(tmp_path).without(question)
+
+
+def test_the_critical_path_is_as_long_as_the_run(tmp_path: Path) -> None:
+    """It leads through the late rank, its work and the transfers."""
+    end = steps(tmp_path, [10, 10, 50, 17], transfer=2 * MS)
+    path = disttrace.stats(tmp_path).critical_path
+    assert int(path["time_ns"].sum()) == end
+    rows = [(row["rank"], row["kind"], row["line"]) for row in path.to_dicts()]
+    assert rows[0] == (2, "outside", "train.py:10")
+    outside = path.filter(kind="outside")["time_ns"].sum()
+    assert (outside, end - outside) == (START + STEPS * 50 * MS, STEPS * 2 * MS)
+
+
+def test_the_text_says_both(tmp_path: Path) -> None:
+    """A sentence that a tired person understands, and where the run's length comes from."""
+    steps(tmp_path, [10, 10, 50, 17])
+    lines = disttrace.stats(tmp_path).text(width=100).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("what if"))
+    assert "Without rank 2's excess (most of it before train.py:10)" in "\n".join(lines[at:])
+    assert any(line.startswith("critical path") for line in lines[at:])

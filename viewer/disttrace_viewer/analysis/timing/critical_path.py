@@ -1,0 +1,117 @@
+"""The critical path: what the run's length is made of, from its end back to its begin.
+
+It goes back through the process that was through last; where that one had waited for somebody, it
+goes on with the last one to come, from its arrival (Scalasca's critical path, scalasca.org). What
+lies on it, and nothing else, made the run as long as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from disttrace_viewer.analysis.timing.schedule import ALL, COMPLETION, NOBODY, Schedule
+
+OUTSIDE, TRANSFER, INSIDE = "outside", "transfer", "inside"
+"""Between operations; from the last arrival to the completion; in a call, waiting for nobody."""
+
+STRETCHES = {
+    "process": pl.UInt32(),
+    "kind": pl.String(),
+    "op": pl.String(),
+    "line": pl.String(),
+    "time_ns": pl.Int64(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    kind: int
+    process: int
+    exchange: int
+    at: int
+    before: int
+    gap: int
+    own: int
+    needs: int
+    op: str
+    line: str | None
+    is_root: bool
+
+
+def critical_path(schedule: Schedule) -> pl.DataFrame:
+    """``process kind op line time_ns``, summed and largest first: the stretches of the path.
+
+    ``OUTSIDE`` is what a process did before ``op`` at ``line``, or after it at the end of its life
+    (then both are null); ``TRANSFER`` and ``INSIDE`` are the operation's own.
+    """
+    events = [_Event(*row) for row in schedule.events.select(*_COLUMNS).iter_rows()]
+    before, last, root = _links(events)
+    lives = {p: (low, high) for p, low, high in schedule.waits.lives.iter_rows()}
+    newest: dict[int, int] = {event.process: place for place, event in enumerate(events)}
+    found: dict[tuple[int, str, str | None, str | None], int] = {}
+
+    def add(process: int, kind: str, op: str | None, line: str | None, time: int) -> None:
+        if time > 0:
+            key = (process, kind, op, line)
+            found[key] = found.get(key, 0) + time
+
+    if events:
+        end = max(newest, key=lambda process: lives[process][1])
+        add(end, OUTSIDE, None, None, lives[end][1] - events[newest[end]].at)
+        place: int | None = newest[end]
+        while place is not None:
+            event = events[place]
+            came = (last if event.needs == ALL else root).get(event.exchange)
+            waited = event.kind == COMPLETION and event.needs != NOBODY and came is not None
+            if waited and came is not None and events[came].at > event.before + event.gap:
+                # Nothing that this one did would have let it go earlier.
+                add(event.process, TRANSFER, event.op, event.line, event.at - events[came].at)
+                place = came
+                continue
+            start = event.before + event.gap
+            kind = TRANSFER if waited else INSIDE
+            add(event.process, kind, event.op, event.line, event.at - start)
+            add(event.process, OUTSIDE, event.op, event.line, event.gap)
+            place = before[place]
+    rows = [(*key, time) for key, time in found.items()]
+    table = pl.DataFrame(rows, schema=STRETCHES, orient="row")
+    return table.sort("time_ns", "process", "line", descending=[True, False, False])
+
+
+def _links(
+    events: list[_Event],
+) -> tuple[list[int | None], dict[int, int], dict[int, int]]:
+    """Of each event the one before it in its process; of each exchange its last and root arrival.
+
+    An arrival is over when its operation was issued; what others need of it is that it began.
+    """
+    before: list[int | None] = []
+    newest: dict[int, int] = {}
+    last: dict[int, int] = {}
+    root: dict[int, int] = {}
+    for place, event in enumerate(events):
+        before.append(newest.get(event.process))
+        newest[event.process] = place
+        if event.kind != COMPLETION:
+            # By time, so the last one stays.
+            last[event.exchange] = place
+            if event.is_root:
+                root[event.exchange] = place
+    return before, last, root
+
+
+_COLUMNS = (
+    "event",
+    "process",
+    "exchange",
+    "at_ns",
+    "before_ns",
+    "gap_ns",
+    "own_ns",
+    "needs",
+    "op",
+    "line",
+    "is_root",
+)

@@ -1,0 +1,215 @@
+"""What a run would have taken without one rank's excess, one line's, one host's, or a slow group.
+
+The *excess* is what a process did between two exchanges for longer than is usual there (see
+``schedule``). It is left out, and the run's times are projected anew: what it would have gained is
+less than what it waited, where somebody else is nearly as late. Of a group the exchanges themselves
+are left out, as if they took no time once everybody needed had come. After What-if analysis of
+stragglers (OSDI 2025).
+
+Nothing is changed in what ranks do: no work is moved, and what overlapped goes on overlapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import polars as pl
+
+from disttrace_viewer.analysis.timing.projection import Projection
+from disttrace_viewer.analysis.timing.schedule import Schedule
+
+KEYS = ("rank", "line", "host", "group")
+MOST_EVENTS = 1_000_000
+"""Of more, windows are projected that are spread evenly over the run."""
+WINDOWS = 20
+CANDIDATES = 5
+"""Of each key, those of the largest excess are tried."""
+LEAST = 0.005
+"""A smaller part of the run is nothing that anybody would gain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """What is left out: each field that is not None has to fit."""
+
+    rank: int | None = None
+    line: str | None = None
+    host: str | None = None
+    group: int | None = None
+    """Index of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the run would have taken."""
+
+    without: Without
+    wall_ns: int
+    saved_ns: int
+    saved_share: float
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """Projections of one schedule."""
+
+    schedule: Schedule
+
+    @cached_property
+    def wall_ns(self) -> int:
+        """From the first begin of a process that takes part to the last end; attempts summed."""
+        spans = self._lives.group_by("attempt").agg(pl.col("to_ns").max() - pl.col("from_ns").min())
+        return int(spans["to_ns"].sum())
+
+    @cached_property
+    def best(self) -> list[Outcome]:
+        """What would have gained something, largest first."""
+        outcomes = [self.of(without) for without in self._candidates()]
+        found = [one for one in outcomes if one.saved_share >= LEAST]
+        return sorted(found, key=lambda one: -one.saved_ns)
+
+    def of(self, without: Without) -> Outcome:
+        """The run without something; the whole run where nothing fits it."""
+        saved = sum(piece.saved(*self._cuts(piece.events, without)) for piece in self._pieces)
+        covered = sum(piece.wall_ns for piece in self._pieces)
+        # Windows stand for what lies between them.
+        saved = round(saved * max(1.0, self.wall_ns / max(1, covered)))
+        saved = max(0, min(saved, self.wall_ns))
+        return Outcome(without, self.wall_ns - saved, saved, saved / max(1, self.wall_ns))
+
+    @cached_property
+    def excess(self) -> pl.DataFrame:
+        """``process line excess_ns``: where the excess is, largest first."""
+        return (
+            self.schedule.events.group_by("process", "line")
+            .agg(pl.col("excess_ns").sum())
+            .filter(pl.col("excess_ns") > 0)
+            .sort("excess_ns", "process", "line", descending=[True, False, False])
+        )
+
+    # -- what is tried -------------------------------------------------------------------------
+
+    def _candidates(self) -> Iterator[Without]:
+        owners = self.excess.join(self._lives, on="process", how="left", maintain_order="left")
+        for key in ("rank", "line", "host"):
+            found = _sums(owners, key)
+            # What everybody shares tells nothing: a job on one host, a run of one rank.
+            if key == "line" or self._lives[key].n_unique() > 1:
+                for value in found:
+                    yield Without(**{key: value})
+        transfers = self.schedule.events.group_by("group").agg(
+            excess_ns=pl.col("transfer_ns").sum()
+        )
+        for group in _sums(transfers, "group"):
+            yield Without(group=group)
+
+    def _cuts(self, events: pl.DataFrame, without: Without) -> tuple[pl.Series, pl.Series]:
+        """Of each event, what is left out of its gap and of its transfer."""
+        fits = pl.lit(value=True)
+        for key in ("rank", "host"):
+            if (value := getattr(without, key)) is not None:
+                chosen = self._lives.filter(pl.col(key) == value)["process"]
+                fits &= pl.col("process").is_in(chosen.implode())
+        if without.line is not None:
+            fits &= pl.col("line").eq_missing(pl.lit(without.line))
+        if without.group is not None:
+            fits &= pl.col("group") == without.group
+        none = without.group is not None
+        cut = events.select(
+            gap=pl.when(fits & (not none)).then("excess_ns").otherwise(0),
+            transfer=pl.when(fits & none).then("transfer_ns").otherwise(0),
+        )
+        return cut["gap"], cut["transfer"]
+
+    # -- the run, or windows of it -------------------------------------------------------------
+
+    @cached_property
+    def _lives(self) -> pl.DataFrame:
+        """``process rank host attempt from_ns to_ns`` of those that take part."""
+        trace = self.schedule.waits.exchanges.trace
+        about = pl.DataFrame(
+            [(p.index, p.rank, p.host, p.attempt or 0) for p in trace.processes],
+            schema={
+                "process": pl.UInt32,
+                "rank": pl.Int64,
+                "host": pl.String,
+                "attempt": pl.Int64,
+            },
+            orient="row",
+        )
+        active = self.schedule.events["process"].unique()
+        lives = about.join(self.schedule.waits.lives, on="process")
+        return lives.filter(pl.col("process").is_in(active.implode())).sort("process")
+
+    @cached_property
+    def _pieces(self) -> list[Piece]:
+        events = self.schedule.events
+        if not events.height:
+            return []
+        if events.height <= MOST_EVENTS:
+            return [Piece(events, self._lives)]
+        size, stride = MOST_EVENTS // WINDOWS, events.height // WINDOWS
+        place = pl.int_range(pl.len()).min().over("exchange")
+        placed = events.with_columns(_window=place // stride, _place=place % stride)
+        chosen = placed.filter((pl.col("_place") < size) & (pl.col("_window") < WINDOWS))
+        return [
+            Piece(window.drop("_window", "_place"), self._lives, part=True)
+            for window in chosen.partition_by("_window", maintain_order=True)
+        ]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Events that are projected together: all, or those of some exchanges (``part``)."""
+
+    events: pl.DataFrame
+    lives: pl.DataFrame
+    part: bool = False
+
+    @cached_property
+    def wall_ns(self) -> int:
+        """From the first begin to the last end; attempts summed."""
+        spans = self._spans.group_by("attempt").agg(
+            pl.col("end_ns").max() - pl.col("begin_ns").min()
+        )
+        return int(spans["end_ns"].sum())
+
+    def saved(self, gap_cut: pl.Series, transfer_cut: pl.Series) -> int:
+        """By how many ns all would have been through earlier; attempts summed."""
+        earlier = self._projection.run(self._begins, gap_cut, transfer_cut)
+        after = pl.Series("_after", [earlier[p] for p in self._spans["process"].to_list()])
+        # What follows the last event takes as long as it did.
+        ends = self._spans.with_columns(_after=after + pl.col("end_ns") - pl.col("_seen"))
+        gained = ends.group_by("attempt").agg(pl.col("end_ns").max() - pl.col("_after").max())
+        return int(gained["end_ns"].sum())
+
+    @cached_property
+    def _projection(self) -> Projection:
+        return Projection.of(self.events)
+
+    @cached_property
+    def _begins(self) -> list[int]:
+        known = dict(self._spans.select("process", "begin_ns").iter_rows())
+        return [known.get(index, 0) for index in range(1 + max(known))]
+
+    @cached_property
+    def _spans(self) -> pl.DataFrame:
+        """``process attempt begin_ns end_ns``, ``_seen`` (when the projection has it through)."""
+        ends = self.events.group_by("process").agg(
+            pl.col("before_ns").first().alias("begin_ns"), pl.col("at_ns").last()
+        )
+        spans = self.lives.join(ends, on="process").sort("process")
+        spans = spans.with_columns(end_ns="at_ns" if self.part else "to_ns")
+        known = dict(spans.select("process", "begin_ns").iter_rows())
+        begins = [known.get(index, 0) for index in range(1 + max(known))]
+        seen = self._projection.run(begins)
+        return spans.with_columns(_seen=pl.Series([seen[p] for p in spans["process"].to_list()]))
+
+
+def _sums(rows: pl.DataFrame, key: str) -> list[Any]:
+    """The values of ``key`` with the largest sums of excess."""
+    sums = rows.filter(pl.col(key).is_not_null()).group_by(key).agg(pl.col("excess_ns").sum())
+    return sums.sort("excess_ns", key, descending=[True, False])[key].head(CANDIDATES).to_list()
