@@ -80,7 +80,7 @@ class Session:
         self._hook = ImportHook(lambda error: self.capture.fail("import hooks", error))
         self._companion = Companion(config, reporter.say)
         self._voice = (
-            Voice(self._companion, config.stall, self._progress_mark, abort.end)
+            Voice(self._companion, config.stall, self._progress_mark, abort.end, self._begun)
             if config.heartbeat
             else None
         )
@@ -128,6 +128,8 @@ class Session:
         self._hook.remove()
         self._ending.exit("uninstalled", None)
         self.live.stop()  # it uses what is taken apart from here on
+        if self._voice is not None:
+            self._voice.stop()
         self.capture.engine.undo()
         capture.deactivate()
         self._close()
@@ -183,6 +185,7 @@ class Session:
             self._without_gil.start(journal.definitions)
         if self._voice is not None:
             self._voice.start(self.identity)
+        self._companion.enter(self.identity)
         self.live.start()  # its first turn waits for the lock under which journals are opened
         if self._companion.exports:
             self._companion.start(self.identity)
@@ -240,6 +243,9 @@ class Session:
                 self.recorder.note("versions", **self._versions)
         except BaseException as error:
             self.capture.fail("torch.distributed", error)
+
+    def _begun(self) -> int:
+        return self.recorder.core.begun
 
     def _progress_mark(self) -> object:
         ranks = self.role in (AGENT, WORKER)

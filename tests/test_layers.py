@@ -35,6 +35,7 @@ RECORDER_ROOMS = (
     "capture/ddp",
     "capture/launcher",
     "capture",
+    "lifecycle/meeting",
     "lifecycle",
     "session",
     "startup",

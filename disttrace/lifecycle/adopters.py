@@ -20,6 +20,7 @@ from disttrace.identity import file_part
 from disttrace.journal import proc
 from disttrace.journal.format import opened_own
 from disttrace.lifecycle import detached
+from disttrace.lifecycle.meeting.place import namespace
 
 SUFFIX = ".adopts"
 _LONGEST = 64 << 10
@@ -113,14 +114,6 @@ def ask(folder: str, pid: int, order: dict[str, Any], owner: int) -> None:
     """Have the adopter ``pid`` start the companion. Raises OSError."""
     with opened_own(_file_of(folder, pid), os.O_WRONLY | os.O_APPEND, owner) as file:
         os.write(file, json.dumps(order).encode() + b"\n")
-
-
-def namespace() -> str:
-    """Of pids, which mean nothing elsewhere; ``0`` where there is no telling."""
-    try:
-        return str(os.stat("/proc/self/ns/pid").st_ino)
-    except OSError:
-        return "0"
 
 
 def _file_of(folder: str, pid: int) -> str:

@@ -26,14 +26,14 @@ from disttrace.identity import AGENT, Identity, file_part
 from disttrace.journal import proc
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
-    DEFS_SUFFIX,
     EXPORTER_LINE,
     definitions_name,
-    is_of_job,
     is_plain_name,
     opened_own,
 )
 from disttrace.lifecycle import adopters, detached
+from disttrace.lifecycle.meeting.place import namespace, place
+from disttrace.lifecycle.meeting.roll import Roll
 
 # Without the current directory, where a module of the program may be called grpc.
 _START = (
@@ -42,7 +42,6 @@ _START = (
 )
 _REGISTRY = ".otlp"
 _LONGEST_WORDS = 4000
-_LONGEST_HEAD = 1 << 16
 _TRIES = 5
 _ON_STALL = "DISTTRACE_ON_STALL"
 ABORT = "abort"
@@ -62,6 +61,7 @@ class Companion:
         self._held: str | None = None  # a lock that may be held by somebody else than an exporter
         self._owner = 0
         self._adopter = adopters.Adopter(config.dir)
+        self._roll = Roll(config.dir)
 
     @property
     def exports(self) -> bool:
@@ -85,7 +85,14 @@ class Companion:
 
     def announcements(self, identity: Identity) -> str:
         """The file in which the companion asks a process of the job to speak for it."""
-        return os.path.join(self._config.dir, f"{_group_of(identity)}{ANNOUNCEMENTS_SUFFIX}")
+        return f"{place(self._config.dir)}{_group_of(identity)}{ANNOUNCEMENTS_SUFFIX}"
+
+    def enter(self, identity: Identity) -> None:
+        """There is a journal from now on; others on this host can see that."""
+        try:
+            self._roll.enter(identity, bare=_is_bare())
+        except (OSError, ValueError):
+            pass  # then nobody counts us: a rank may take itself for alone, and have a companion
 
     def start(self, identity: Identity, *, quiet_since: int | None = None) -> None:
         """Register the journal of ``identity``; start the companion unless there is one.
@@ -140,28 +147,21 @@ class Companion:
             return False
         if on_host := _number("LOCAL_WORLD_SIZE"):
             return on_host == 1
-        for name in self._definitions():
-            _, host, pid, _ = ["", "", "", "", *name.rsplit("-", 3)][-4:]
-            here = host == file_part(identity.host) and pid != str(os.getpid())
-            if here and _lives_beside(os.path.join(self._config.dir, name)):
-                return False
-        return True
+        try:
+            return not self._roll.beside(identity)
+        except OSError:
+            return True
 
     def farewell(self, identity: Identity) -> None:
-        """This process failed. Where the journals of others are elsewhere, a companion leaves word
-        of it in the job's store: whoever waits for us learns why.
+        """This process failed. Where others are on other hosts, a companion stays until these have
+        asked: whoever waits for us learns why.
         """
-        job = file_part(identity.job)
-        if sum(is_of_job(name, job) for name in self._definitions()) < _number("WORLD_SIZE"):
-            self.start(identity)
-
-    def _definitions(self) -> list[str]:
-        """Names of the journals in the folder."""
         try:
-            names = os.listdir(self._config.dir)
+            here = _number("LOCAL_WORLD_SIZE") or self._roll.count(identity)
         except OSError:
-            return []
-        return [name for name in names if name.endswith(DEFS_SUFFIX)]
+            here = 0
+        if max(here, 1) < _number("WORLD_SIZE"):
+            self.start(identity)
 
     def stop(self) -> None:
         """Forget to tell what the exporter said."""
@@ -182,6 +182,8 @@ class Companion:
         return {
             "directory": self._config.dir,
             "registry": path,
+            "says": self.announcements(identity),
+            "roll": self._roll.path(identity),
             "job": identity.job,
             "in_names": file_part(identity.job),
             "host": file_part(identity.host),
@@ -221,14 +223,9 @@ class Companion:
             self._say(f"otlp {sentence}", f"{sentence} ({self._log})")
 
 
-def _lives_beside(path: str) -> bool:
-    """Whether the process that wrote a journal runs, where this one could see it run."""
-    try:
-        with opened_own(path, os.O_RDONLY) as descriptor:
-            record = json.loads(os.pread(descriptor, _LONGEST_HEAD, 0).partition(b"\n")[0])
-        return proc.find(proc.who(record))[0] is True
-    except (OSError, ValueError, TypeError, AttributeError):
-        return False  # it was taken away meanwhile, or is no journal
+def _is_bare() -> bool:
+    """Whether this is a rank of which no launcher says how many are on its host."""
+    return _number("WORLD_SIZE") > 1 and not _number("LOCAL_WORLD_SIZE")
 
 
 def _number(variable: str) -> int:
@@ -239,7 +236,7 @@ def _number(variable: str) -> int:
 
 def _group_of(identity: Identity) -> str:
     """Names the exporter: one per job, host and pid namespace."""
-    return "-".join(map(file_part, (identity.job, identity.host, adopters.namespace())))
+    return "-".join(map(file_part, (identity.job, identity.host, namespace())))
 
 
 def _log_of(registry: str) -> str:

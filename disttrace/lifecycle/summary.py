@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from disttrace import errors
 from disttrace.config import Config
-from disttrace.identity import AGENT, Identity, file_part
-from disttrace.journal.format import DEFS_SUFFIX, is_of_job
+from disttrace.identity import AGENT, Identity
+from disttrace.lifecycle.meeting.roll import Roll
 
 
 class Summary:
@@ -26,27 +26,37 @@ class Summary:
         self._is_open = is_open
         self._joined_as = joined_as
         self._identity: Identity | None = None
+        self._roll = Roll(config.dir)
 
     def install(self, identity: Identity) -> None:
         """Say it at the end of this process, if it launched the job."""
+        self._identity = identity
+        atexit.register(self._leave)
         if not self._config.quiet and "json" in self._config.export:
-            self._identity = identity
             atexit.register(self._say)
 
     def remove(self) -> None:
         """Say nothing: tracing ended before the process, or this is a forked child."""
         self._identity = None
         atexit.unregister(self._say)
+        atexit.unregister(self._leave)
+
+    def _leave(self) -> None:
+        """Nothing of a job is left where its processes met."""
+        try:
+            if self._identity is not None and self._is_open():
+                self._roll.leave(self._identity)
+        except OSError:
+            pass  # others clean up there, too
 
     def _say(self) -> None:
         identity = self._identity
         if identity is None or not self._is_open() or not self._launched(identity):
             return
         folder = self._config.dir
-        job = file_part(identity.job)
         try:
-            names = os.listdir(folder)
-            count = sum(is_of_job(n, job) and n.endswith(DEFS_SUFFIX) for n in names)
+            os.stat(folder)
+            count = max(1, self._roll.count(identity))  # of this host: nobody lists the folder
             shown = os.path.relpath(folder)
             shown = errors.plain(folder if shown.startswith("..") else shown)
             noun = "journal" if count == 1 else "journals"

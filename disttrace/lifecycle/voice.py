@@ -1,7 +1,8 @@
 """Prints what the companion asks this process to say, and starts the companion when all is quiet.
 
 The companion holds none of the program's pipes, so it asks one process of the job at a time, by a
-file. The background thread looks at it; a look is one ``stat``.
+file of this host (``meeting.py``). The background thread looks whether there is one by the folder's
+descriptor, and only then by its path.
 
 The file's name says no more than job and host, and it outlives a companion that is killed: what
 lies in it may be meant for others. So each line names the processes that it is for by their ids,
@@ -27,8 +28,8 @@ from typing import Any
 from disttrace import errors
 from disttrace.identity import AGENT, Identity
 from disttrace.journal.format import is_own, opened_own
-from disttrace.journal.progress import Progress
 from disttrace.lifecycle.companion import Companion
+from disttrace.lifecycle.meeting.place import Changes, own_folder
 
 LOOK_NS = 500_000_000
 """How often the background thread looks."""
@@ -54,23 +55,26 @@ class Voice:
         stall_s: float,
         progress_mark: Callable[[], object],
         end: Callable[[int], None],
+        begun: Callable[[], int],
     ) -> None:
         """``progress_mark`` is equal while nothing moves, and None where nothing needs to; ``end``
-        ends the process."""
+        ends the process; ``begun`` counts operations but those of a store, which are questions.
+        """
         self._companion = companion
         self._start_after = int(stall_s * _START_AT * 1e9)
         self._progress_mark = progress_mark
         self._end = end
+        self._begun = begun
         self.sample: Callable[[], None] = _nothing
         """Notes where every thread of this process is."""
         self._made: str | None = None
         self._identity: Identity | None = None
         self._path = ""
+        self._changes: Changes | None = None
         self._file: tuple[int, int] | None = None
         self._position = 0
         self._seen: object = None
-        self._progress: Progress | None = None
-        self._stood: object = None
+        self._stood: int | None = None
         self._since = 0
         self._looked = 0
         self._began: int | None = None
@@ -81,12 +85,20 @@ class Voice:
         """There is a journal from now on."""
         self._identity = identity
         self._path = self._companion.announcements(identity)
+        self.stop()
+        folder = os.path.dirname(self._path)
+        # Elsewhere that may be a folder of others, of which a descriptor tells late what is new.
+        self._changes = Changes(folder) if folder == own_folder() else None
         self._asked = self._ask_at = 0
         self._look_at_file(skip=True)
         self._seen = self._stood = None
-        journal = os.path.join(os.path.dirname(self._path), identity.base_name())
-        self._progress = None if identity.role == AGENT else Progress(journal, main=False)
         self._began = time.monotonic_ns()
+
+    def stop(self) -> None:
+        """Nothing of ours stays open."""
+        if self._changes is not None:
+            self._changes.close()
+            self._changes = None
 
     def ask_for_stacks(self) -> None:
         """A launcher is about to stop its workers: have each note where it is, within a second.
@@ -143,12 +155,9 @@ class Voice:
 
     def _gets_on(self) -> bool:
         """Whether what moved is more than questions to a store."""
-        if self._progress is None:
+        if self._identity is None or self._identity.role == AGENT:
             return True  # a launcher asks its store all the time
-        try:
-            stood, self._stood = self._stood, (self._progress.position(),)
-        except OSError:
-            return True  # the folder was deleted under us, or is out of reach for now
+        stood, self._stood = self._stood, self._begun()
         return stood != self._stood
 
     def _read(self) -> None:
@@ -181,6 +190,8 @@ class Voice:
 
     def _look_at_file(self, *, skip: bool = False) -> bool:
         """Whether there is anything new in the file; ``skip``: what is there now was for others."""
+        if self._changes is not None and not self._changes.any() and self._file is None:
+            return False
         try:
             found = os.stat(self._path)
         except OSError:

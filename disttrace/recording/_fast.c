@@ -209,7 +209,7 @@ typedef struct {
     PyObject_HEAD
     int64_t n;
     PyObject *counter; /* None: its operations are counted in no sequence */
-    char synchronous, device_ends, whole;
+    char synchronous, device_ends, whole, asks;
 } Call;
 
 static PyMemberDef call_members[] = {
@@ -218,6 +218,7 @@ static PyMemberDef call_members[] = {
     {"synchronous", T_BOOL, offsetof(Call, synchronous), 0, NULL},
     {"device_ends", T_BOOL, offsetof(Call, device_ends), 0, NULL},
     {"whole", T_BOOL, offsetof(Call, whole), 0, NULL},
+    {"asks", T_BOOL, offsetof(Call, asks), 0, NULL},
     {NULL},
 };
 
@@ -255,7 +256,7 @@ typedef struct {
     PyObject_HEAD
     State *state;
     char off; /* everything passes */
-    int64_t t0, last_number;
+    int64_t t0, last_number, begun; /* of the latter those that are none of a store */
     PyObject *all_pieces; /* a tuple of bytes, which keeps what is pointed to: */
     Text pieces[PIECES];
     Py_ssize_t bound; /* of the bytes of a record without further keys */
@@ -722,6 +723,7 @@ static Operation *core_begin(Core *core, Thread *thread, Call *call, Text detail
         self->core = (Core *)Py_NewRef(core);
         self->call = (Call *)Py_NewRef(call);
         self->n = ++core->last_number;
+        core->begun += !call->asks;
         if (counter != NULL) self->seq = ++counter->n;
         self->begin = now(core);
         self->link = (Link){core->flight.older, &core->flight};
@@ -850,6 +852,7 @@ static PyMemberDef core_members[] = {
     {"works", T_OBJECT, offsetof(Core, works), READONLY, NULL},
     {"open", T_OBJECT, offsetof(Core, open), READONLY, NULL},
     {"depth", T_INT, offsetof(Core, depth), 0, "Frames of a stack."},
+    {"begun", T_LONGLONG, offsetof(Core, begun), READONLY, "See PlainCore.begun."},
     {"whose", T_OBJECT, offsetof(Core, whose), 0, "Whose code is: what its number ends with."},
     {"tensor", T_OBJECT, offsetof(Core, tensor), 0, "torch.Tensor."},
     {"of_tensors", T_OBJECT, offsetof(Core, of_tensors), 0, "See call_key.of_tensors."},

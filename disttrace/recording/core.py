@@ -50,6 +50,7 @@ class PlainCore:
         self.clock: Callable[[], int] = time.perf_counter_ns
         self.ambient: Callable[[], bytes] | None = None  # further keys of every begin
         self.off = False  # every call passes as it is
+        self.begun = 0  # operations but those of stores: who polls begins such all the time
         self.works: dict[int, Operation] = {}  # by id() of the Work that ends them
         self.open: dict[int, Operation] = {}  # those of them not seen complete yet
         self.wake: Callable[[], None] = lambda: None  # something is open from now on
@@ -68,6 +69,8 @@ class PlainCore:
             self.notice_dropped()
         if self.ambient is not None:
             extra += self.ambient()
+        if not call.asks:
+            self.begun += 1  # two threads may count one: what counts is that it changes
         number, counter, clock, seq = self._number, call.counter, self.clock, 0
         n = number()
         if counter is None:

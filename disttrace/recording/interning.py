@@ -185,5 +185,6 @@ class Definitions:
             call.group, call.tag = keys.get("group"), keys.get("tag")
             call.device_ends = fmt.ends_on_device(keys.get("backend"), keys.get("device"))
             call.whole = whole
+            call.asks = keys.get("kind") == fmt.STORE
             self._calls[identity] = call
         return call

@@ -41,8 +41,8 @@ class Call:
     """One call site with one signature: what its operations share, defined once."""
 
     __slots__ = (
-        *("begin_line", "counter", "device_ends", "group", "n", "op", "synchronous", "tag"),
-        "whole",
+        *("asks", "begin_line", "counter", "device_ends", "group", "n", "op", "synchronous"),
+        *("tag", "whole"),
     )
 
     def __init__(self, n: int, op: str, synchronous: bool, counter: Counter | None) -> None:
@@ -53,6 +53,7 @@ class Call:
         self.synchronous = synchronous  # the public call waits itself: one end record says it all
         self.counter = counter  # of its group and backend, or of its stream of messages
         self.device_ends = False  # over when the device says so, not when a call returns
+        self.asks = False  # of a store
         self.whole = True  # says all of the signature: the begin records need not add to it
         self.group: int | None = None  # its number; with the tag, for receives from any source
         self.tag: int | None = None

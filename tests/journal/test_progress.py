@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from disttrace.journal.progress import Progress
+from disttrace.journal.progress import MOST_READ, Progress
 from support.journals import MS, Journal
 
 
@@ -57,3 +58,38 @@ def test_dropped_segments_are_passed_over(tmp_path: Path) -> None:
     found = seen.position()
     assert found is not None
     assert found[0] == 5
+    for path in journal.segments:
+        path.unlink(missing_ok=True)
+    for _ in range(3):
+        journal.segment().unlink()
+    journal.segment()
+    journal.run(call, t=100 * MS, d=MS, q=1)
+    found = seen.position()
+    assert found is not None
+    assert found[0] == 9
+
+
+def test_a_look_is_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much was written: no file is opened anew, and kilobytes are read."""
+    journal = Journal(tmp_path, pid=4000, rank=0, world_size=2)
+    call = journal.collective(journal.world())
+    journal.run(call, t=MS, d=MS, q=1)
+    seen = Progress(str(journal.base), main=True)
+    before = seen.position()
+    with journal.segments[-1].open("ab") as file:  # as a mapped one, which is longer
+        file.write(b'{"e":1,"d":2}\n' * 100_000)
+        begun = file.tell()
+        file.write(b'{"b":9,"s":%d,"t":5,"q":2}\n' % call + bytes(1 << 16))
+    read: list[int] = []
+    pread = os.pread
+
+    def counted(fd: int, length: int, offset: int) -> bytes:
+        read.append(length)
+        return pread(fd, length, offset)
+
+    monkeypatch.setattr(os, "pread", counted)
+    monkeypatch.setattr(os, "open", None)
+    assert seen.position() == (1, begun) != before
+    assert sum(read) < 3 * MOST_READ
+    assert seen.position() == (1, begun)
+    seen.close()

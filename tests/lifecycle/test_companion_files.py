@@ -5,9 +5,7 @@ The folder may be one in which other users write.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from disttrace.config import resolve
-from disttrace.identity import file_part, identify
+from disttrace.identity import identify
 from disttrace.journal import proc
 from disttrace.journal.format import EXPORTER_LINE, definitions_name
 from disttrace.lifecycle import companion, detached
 from disttrace.lifecycle.companion import Companion
+from disttrace.lifecycle.meeting.roll import Roll
 
 PRECIOUS = "alias ll='ls -l'\n"
 
@@ -177,24 +176,19 @@ def test_who_is_alone_on_its_host(
     beside: str | None,
     alone: bool,
 ) -> None:
-    """By what the launcher says, and without one by who lives that has a journal here."""
+    """By what the launcher says, and without one by which bare ranks said that they are here."""
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    (bench.folder / "no-journal.defs.jsonl").touch()
-    (bench.folder / "x.defs.jsonl").touch()
-    host = file_part(bench.identity.host)
-    names = {
-        "here": f"k-{host}-{os.getppid()}-0123456789ab",
-        "ended": f"k-{host}-{2**31 - 1}-0123456789ab",
-        "elsewhere": f"k-other-{os.getppid()}-0123456789ab",
-    }
+    bench.exporter.enter(bench.identity)
     if beside is not None:
-        pid = int(names[beside].split("-")[2])
-        record = {"pid": pid, "boot_id": proc.boot_id(), **proc.own()}
-        with contextlib.suppress(OSError):
-            record["ticks"] = proc.stat(pid).ticks
-        journal = Path(definitions_name(str(bench.folder / names[beside])))
-        journal.write_text(json.dumps(record) + "\n")
+        other = identify({}, job="k")  # bare ranks draw a job each
+        other.host = "other" if beside == "elsewhere" else other.host
+        pid = 4_190_000 if beside == "ended" else os.getppid()
+        mark = proc.mark(proc.stat(os.getppid()))
+        with Path(Roll(str(bench.folder))._of(other, "bare")).open("a") as file:
+            file.write(f"{pid} {mark} {other.base_name()}\n")
+    monkeypatch.setattr(os, "listdir", None)  # twenty thousand journals may lie there
+    monkeypatch.setattr(os, "scandir", None)
     assert bench.exporter.is_alone(bench.identity) == alone

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import clean_environ, companions, free_port, wait_until
+from support.processes import announcements, clean_environ, companions, free_port, wait_until
 
 PROGRAM = """
 import os, sys, time, torch, torch.distributed as dist
@@ -71,10 +71,10 @@ def test_an_order_to_end_that_was_left_over_ends_nobody(
     first = launch(tmp_path, "hangs", DISTTRACE_STALL="2", DISTTRACE_ON_STALL="abort", **traced)
 
     def ordered() -> bool:
-        return any('"abort"' in path.read_text() for path in out.glob("*.say"))
+        return any('"abort"' in path.read_text() for path in announcements(out))
 
     try:
-        wait_until(lambda: any(out.glob("*.say")), timeout=90)
+        wait_until(lambda: any(announcements(out)), timeout=90)
         for process in first:  # they would obey before anybody can kill them
             process.send_signal(signal.SIGSTOP)
         wait_until(ordered, timeout=60)
@@ -101,7 +101,7 @@ def test_a_companion_takes_over_from_one_that_was_killed(tmp_path: Path) -> None
     traced = {"DISTTRACE": "1", "DISTTRACE_DIR": str(out), "DISTTRACE_JOB": "nightly"}
     first = launch(tmp_path, "hangs", DISTTRACE_STALL="1", **traced)
     try:
-        wait_until(lambda: any('"said"' in p.read_text() for p in out.glob("*.say")), timeout=90)
+        wait_until(lambda: any('"said"' in p.read_text() for p in announcements(out)), timeout=90)
         for pid in [*companions(out), *(process.pid for process in first)]:
             os.kill(pid, signal.SIGKILL)
     finally:

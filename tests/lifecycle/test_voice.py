@@ -16,10 +16,17 @@ import pytest
 from disttrace.config import resolve
 from disttrace.identity import Identity, identify
 from disttrace.lifecycle.companion import Companion
+from disttrace.lifecycle.meeting import place as meeting
 from disttrace.lifecycle.voice import Voice
-from support.journals import MS, Journal
+from support.journals import MS
 
 LIMIT_S = 10.0
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left where other processes of this user meet."""
+    monkeypatch.setattr(meeting, "PARENT", str(tmp_path_factory.mktemp("meeting")))
 
 
 @pytest.mark.parametrize(("kind", "started"), [("store", 1), ("collective", 0), (None, 1)])
@@ -29,32 +36,19 @@ def test_polling_is_standing_still(
     """Operations begin all the time, of a store alone or not; or none does."""
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     identity = identify({}, job="j")
-    journal = Journal(
-        tmp_path, pid=identity.pid, rank=0, world_size=2, job="j", host=identity.host,
-        process=identity.process,
-    )  # fmt: skip
-    assert journal.base.name == identity.base_name()
-    group = journal.world()
-    calls = {
-        "store": journal.call("store.check", kind="store", store=1),
-        "collective": journal.collective(group),
-    }
-    journal.run(calls["collective"], 100 * MS, MS, q=1)
     starts: list[Identity] = []
     monkeypatch.setattr(Companion, "start", lambda _, who, **__: starts.append(who))
-    now, begun = [0], [0]
+    now = [0]
     monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
     config, _ = resolve({"dir": tmp_path}, {})
     companion = Companion(config, lambda part, sentence: True)
-    voice = Voice(companion, LIMIT_S, lambda: begun[0], lambda code: None)
+    asked, got_on = [0], [0]
+    voice = Voice(companion, LIMIT_S, lambda: asked[0], lambda code: None, lambda: got_on[0])
     voice.start(identity)
     for look in range(1, 13):  # 6 s: past four tenths of the limit
         now[0] = look * 500 * MS
-        if kind is not None:
-            journal.run(
-                calls[kind], now[0], MS, **({"q": look + 1} if kind == "collective" else {})
-            )
-            begun[0] += 1
+        asked[0] += kind is not None
+        got_on[0] += kind == "collective"
         voice.look()
     assert len(starts) == started
 
@@ -69,7 +63,7 @@ class Ears:
         config, _ = resolve({"dir": folder, "on_stall": on_stall, "log": log}, {})
         companion = Companion(config, lambda part, sentence: True)
         self.file = Path(companion.announcements(self.identity))
-        self.voice = Voice(companion, LIMIT_S, lambda: 0, self.ended.append)
+        self.voice = Voice(companion, LIMIT_S, lambda: 0, self.ended.append, lambda: 0)
         self.voice.sample = self.note
 
     def note(self) -> None:

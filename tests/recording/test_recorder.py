@@ -63,6 +63,17 @@ def test_writes_nothing_before_the_first_record(bench: Bench) -> None:
     assert not bench.folder.exists()
 
 
+def test_questions_to_a_store_are_not_counted(bench: Bench) -> None:
+    """Whoever polls begins them all the time, and does not get on."""
+    recorder = bench.recorder
+    thread = recorder.threads.state
+    recorder.begin(thread, call(recorder))
+    assert recorder.core.begun == 1
+    for op, kind in (("store.check", "store"), ("barrier", "collective")):
+        recorder.begin(thread, call(recorder, op, kind=kind))
+    assert recorder.core.begun == 2
+
+
 def test_begin_and_end_are_joined_by_the_number(bench: Bench) -> None:
     """One synchronous and one asynchronous operation, record by record."""
     recorder = bench.recorder

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,17 @@ def hosts(count: int) -> Iterator[Sequence[Host]]:
     finally:
         for name in [*(host.name for host in made), switch]:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+
+
+def split(apart: Sequence[Host], bridge: str) -> None:
+    """Put these hosts on a switch of their own (``br1``), or back on that of all (``br0``)."""
+    switch = f"{apart[0].name.rpartition('-')[0]}-s"
+    with suppress(OSError):  # it is there
+        _ip("-n", switch, "link", "add", "br1", "type", "bridge")
+        _ip("-n", switch, "link", "set", "br1", "up")
+    for host in apart:
+        number = host.name.rpartition("-")[2]
+        _ip("-n", switch, "link", "set", f"p{number}", "master", bridge)
 
 
 def _ip(*arguments: str) -> None:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from disttrace.lifecycle.meeting.place import place
+
 ROOT = Path(__file__).resolve().parents[2]
 GRACE = 5.0
 """Seconds that a process gets to write its stacks after SIGABRT."""
@@ -175,6 +177,15 @@ def free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("", port))
             return port
+
+
+def announcements(folder: Path) -> list[Path]:
+    """The files by which companions of jobs with that folder have processes here speak."""
+    try:
+        start = Path(place(str(folder)))
+        return [p for p in start.parent.iterdir() if p.match(f"{start.name}*.say")]
+    except OSError:
+        return []
 
 
 def companions(folder: Path) -> list[int]:

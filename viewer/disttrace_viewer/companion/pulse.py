@@ -1,6 +1,6 @@
 """Whether the main thread of a process has begun anything since the last look, by its journal.
 
-A look reads at most half a megabyte, however much was written meanwhile: what a job that is well
+A look reads at most some kilobytes, however much was written meanwhile: what a job that is well
 writes is nobody's business here.
 """
 
@@ -41,6 +41,10 @@ class Pulse:
         if moved:
             self.quiet_since = now
         return moved
+
+    def close(self) -> None:
+        """Nobody looks any more."""
+        self._progress.close()
 
     def _is_launcher(self) -> bool:
         try:

@@ -44,6 +44,10 @@ class Order:
     """``time.monotonic_ns`` since when nothing moved in that process; None: it has just begun."""
     cwd: str = "/"
     """Where that process was, for commands of the user; the companion itself is nowhere."""
+    says: str = ""
+    """The file in which processes of this host are asked to speak; none: beside the registry."""
+    roll: str = ""
+    """The file in which processes of this host say which journals are theirs; none: not known."""
     host: str = ""
     """What follows ``in_names`` in those of this host; none: all that lie there are of it."""
 

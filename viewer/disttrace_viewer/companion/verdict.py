@@ -1,4 +1,4 @@
-"""Works out verdicts on a job that stands still: ``DIR JOB IN_NAMES STALL_S HOST``.
+"""Works out verdicts on a job that stands still: ``DIR JOB IN_NAMES STALL_S HOST ROLL``.
 
 It answers each line on standard input with one line of JSON, but for ``ready``, ``mute`` and
 ``farewell``, which it only does. A child of the companion, so that what reading and judging take of
@@ -68,7 +68,8 @@ from disttrace_viewer.wording import quantities, sentences
 
 READY, MUTE, FAREWELL = b"ready", b"mute", b"farewell"
 SOONEST_S = 0.3
-JOIN_S = 1.0
+JOIN_S, MOST_JOIN_S = 1.0, 16.0
+"""Between two looks for a store where none was there, first and in the end."""
 ABORT = "abort"
 """The value of DISTTRACE_ON_STALL that is no command."""
 PATIENCE_S, OF_PATIENCE = 3.0, 0.3
@@ -104,15 +105,23 @@ class Judge:
     """
 
     def __init__(
-        self, directory: str, job: str, in_names: str, stall_s: float, host: str = ""
+        self,
+        directory: str,
+        job: str,
+        in_names: str,
+        stall_s: float,
+        host: str = "",
+        roll: str = "",
     ) -> None:
-        """``host``: as names of journals have it; all that lie in the folder are ours without."""
+        """``host``: as names of journals have it; all that lie in the folder are ours without.
+        ``roll``: the file that lists those of this host.
+        """
         self._directory = directory
         self._job = job
         self._in_names = in_names
         self._stall_s = stall_s
         self._host = host
-        self._own = OwnJournals(directory, in_names, host)
+        self._own = OwnJournals(directory, in_names, host, roll)
         self._ours: set[str] = set()
         self._folder = FolderLead(directory, in_names)
         self._beyond: Merged = Merged({})
@@ -120,6 +129,7 @@ class Judge:
         self._beyond_files: list[Files] = []
         self._all_here = False
         self._is_ready = True
+        self._join_s = JOIN_S
         self._holders = GilHolders()
         self._load = Load()
         self._stalled: set[tuple[str, int]] = set()
@@ -131,6 +141,7 @@ class Judge:
         local = self._local()
         self._look_at_load(trace_of(local)[0].processes)
         self._is_ready = self._join(local) or self._all_here
+        self._join_s = JOIN_S if self._is_ready else min(2 * self._join_s, MOST_JOIN_S)
 
     def farewell(self) -> None:
         """The processes of this host have failed: those who wait for them shall know why."""
@@ -153,7 +164,7 @@ class Judge:
     def pause_s(self) -> float | None:
         """Until ``turn`` is due; None: only a question makes us do something."""
         pause_s = self.exchange.pause_s
-        return JOIN_S if pause_s is None and not self._is_ready else pause_s
+        return self._join_s if pause_s is None and not self._is_ready else pause_s
 
     def turn(self) -> None:
         """Answer others; be there for them as soon as there is a store."""
@@ -474,8 +485,8 @@ def _may_be_of(state: State, here: Here) -> bool:
 
 def main(argv: list[str]) -> None:
     """Do what each line on standard input asks for until it ends, and answer others meanwhile."""
-    directory, job, in_names, stall_s, host = argv
-    judge = Judge(directory, job, in_names, float(stall_s), host)
+    directory, job, in_names, stall_s, host, roll = argv
+    judge = Judge(directory, job, in_names, float(stall_s), host, roll)
     asked = b""
     while True:
         readable, _, _ = select.select([0, judge.exchange.fileno()], [], [], judge.pause_s())

@@ -72,7 +72,8 @@ class Watch:
         self._log = log
         self._on_stall = os.environ.get("DISTTRACE_ON_STALL", "").strip()
         self._commands = Commands(self._on_stall, order.cwd)
-        self._path = os.path.splitext(order.registry)[0] + fmt.ANNOUNCEMENTS_SUFFIX
+        default = os.path.splitext(order.registry)[0] + fmt.ANNOUNCEMENTS_SUFFIX
+        self._path = order.says or default
         self._file: int | None = None
         self._tail: Tail | None = None
         self._verdicts: subprocess.Popen[bytes] | None = None
@@ -106,7 +107,8 @@ class Watch:
 
     def ended(self, base: str) -> None:
         """Who is gone cannot be quiet."""
-        self._pulses.pop(base, None)
+        if (pulse := self._pulses.pop(base, None)) is not None:
+            pulse.close()
         self._gone.add(base)
 
     def turn(self) -> None:
@@ -408,7 +410,8 @@ def _has_failed(base: str) -> bool:
 def _start(order: Order) -> subprocess.Popen[bytes]:
     """The child that works out verdicts: it answers each line with one."""
     command = [sys.executable, "-c", _VERDICTS]
-    command += [order.directory, order.job, order.in_names, repr(order.stall_s), order.host]
+    command += [order.directory, order.job, order.in_names, repr(order.stall_s)]
+    command += [order.host, order.roll]
     child = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -13,8 +13,16 @@ from collections.abc import Iterable
 
 import orjson
 
-from disttrace.journal.format import definitions_name, is_of_job, is_own, open_own
-from disttrace.journal.proc import ROOT
+from disttrace.journal.format import (
+    definitions_name,
+    is_of_job,
+    is_own,
+    is_plain_name,
+    open_own,
+    segment_name,
+)
+from disttrace.journal.proc import ROOT, stat
+from disttrace.journal.proc import mark as mark_of_process
 from disttrace_viewer.load.discover import Files, named
 from disttrace_viewer.states.merged import Merged, trace_of
 from disttrace_viewer.states.state import State
@@ -23,38 +31,87 @@ RECENT_S = 60.0
 """So long before the try that runs a file may have been written last and still be of it."""
 _FIRST_LINE = 64 << 10
 _AGENT = "agent"
+_MOST_ROLL = 16 << 20
 
 
 class OwnJournals:
     """The journals of ``job`` and ``host``, both as names have them; without a host all of the job.
 
     Of processes that have ended those are left out that had before this try began: a job of two
-    hundred restarts has sixteen hundred of them.
+    hundred restarts has sixteen hundred of them. Where the processes of a host said which journals
+    are theirs (``roll``), the folder is not even listed, which may hold those of a hundred thousand
+    others.
     """
 
-    def __init__(self, directory: str, job: str, host: str = "") -> None:
+    def __init__(self, directory: str, job: str, host: str = "", roll: str = "") -> None:
         self._directory = directory
         self._job = job
         self._host = host
+        self._roll = roll
+        self._first: dict[str, int] = {}
+        """The oldest segment of each journal of which the first one was dropped."""
         self._earlier: set[str] = set()
         self._workers: dict[str, float | None] = {}
         """When those that live began (unix seconds); None: a launcher, which outlives tries."""
 
     def files(self) -> list[Files]:
-        """Those that are there now; the folder is listed once."""
-        found = {one.base: one for one in of_job(self._directory, self._job)}
+        """Those that are there now; the folder is listed once, or not at all."""
         if not self._host:
-            return [*found.values()]
-        ours = {
-            base: files
-            for base, files in found.items()
-            if base not in self._earlier and _parts(base)[-3] == self._host
-        }
-        living = {base for base in ours if os.path.exists(f"{ROOT}/{_parts(base)[-2]}")}
+            return of_job(self._directory, self._job)
+        entries = self._entries()
+        if entries:
+            living = {base for base, alive in entries.items() if alive}
+            known = (self._of(base) for base in entries if base not in self._earlier)
+            ours = {one.base: one for one in known if one.definitions is not None}
+            living &= ours.keys()
+        else:
+            ours = {
+                one.base: one
+                for one in of_job(self._directory, self._job)
+                if one.base not in self._earlier and _parts(one.base)[-3] == self._host
+            }
+            living = {base for base in ours if os.path.exists(f"{ROOT}/{_parts(base)[-2]}")}
         ended = {base: written_s(ours[base]) for base in ours.keys() - living}
         since = self._since(living, ours, ended)
         self._earlier |= {base for base, at_s in ended.items() if at_s < since}
         return [files for base, files in ours.items() if base not in self._earlier]
+
+    def _entries(self) -> dict[str, bool]:
+        """Paths of the journals that processes here called theirs, and whether these live."""
+        try:
+            fd = open_own(self._roll, os.O_RDONLY)
+        except OSError:
+            return {}
+        try:
+            data = os.pread(fd, _MOST_ROLL, 0)
+        finally:
+            os.close(fd)
+        found = {}
+        for line in data[: data.rfind(b"\n") + 1].decode("utf-8", "replace").splitlines():
+            pid, mark, base = [*line.split(" ", 2), "", ""][:3]
+            path = os.path.join(self._directory, base)
+            if path not in self._earlier and is_plain_name(base) and is_of_job(base, self._job):
+                found[path] = pid.isdecimal() and _lives(int(pid), mark)
+        return found
+
+    def _of(self, base: str) -> Files:
+        """Its files by their names; a long journal's oldest segments are gone."""
+        found = Files(base)
+        if os.path.lexists(definitions_name(base)):
+            found.definitions = definitions_name(base)
+        number = self._first.get(base, 1)
+        if not os.path.lexists(segment_name(base, number)):
+            listed = named(
+                os.path.join(self._directory, name)
+                for name in os.listdir(self._directory)
+                if name.startswith(f"{os.path.basename(base)}.")
+            )
+            number = min((n for one in listed for n in one.segments), default=1)
+            self._first[base] = number
+        while os.path.lexists(path := segment_name(base, number)):
+            found.segments[number] = path
+            number += 1
+        return found
 
     def _since(self, living: set[str], ours: dict[str, Files], ended: dict[str, float]) -> float:
         for base in living - self._workers.keys():
@@ -104,6 +161,14 @@ def written_s(files: Files) -> float:
         except OSError:
             continue
     return newest
+
+
+def _lives(pid: int, mark: str) -> bool:
+    try:
+        found = stat(pid)
+    except (OSError, ValueError, OverflowError):
+        return False
+    return not found.has_ended and mark_of_process(found) == mark
 
 
 def _began_s(base: str) -> float | None:

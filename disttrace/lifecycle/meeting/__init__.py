@@ -1,0 +1,1 @@
+"""Where processes of one user on one host leave word for each other, and which these are."""

@@ -1,0 +1,113 @@
+"""Where the processes of one user on this host leave word for each other: in no shared folder.
+
+Every rank looks several times a second whether it is asked something. The folder of the journals
+may be one that a thousand hosts share, and each look by path a question to its server. So what is
+only for this host lies in ``/tmp/disttrace-UID``, which is ours alone: made with permissions 0700,
+no link, and in a folder in which nobody else may rename or remove it. Where it is not, the folder
+of the journals has to do.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+
+from disttrace.journal.descriptors import aside, is_kernels
+
+PARENT = "/tmp"
+_JUST_NOW_NS = 1_000_000_000
+
+
+def place(journals: str) -> str:
+    """With which paths begin of what processes with that folder of journals share on this host."""
+    ours = own_folder()
+    try:
+        found = os.stat(journals)
+    except OSError as error:
+        if not is_kernels(error):
+            raise
+        ours = None
+    if ours is None:
+        return os.path.join(journals, "")
+    return os.path.join(ours, f"{found.st_dev:x}.{found.st_ino:x}-")
+
+
+def own_folder() -> str | None:
+    """The folder of this user; None where there is none that is ours alone."""
+    path = os.path.join(PARENT, f"disttrace-{os.geteuid()}")
+    try:
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            pass
+        around, found = os.stat(PARENT), os.lstat(path)
+    except OSError as error:
+        if not is_kernels(error):
+            raise
+        return None
+    others_may_replace = around.st_mode & 0o022 and not around.st_mode & stat.S_ISVTX
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return path if is_ours and not found.st_mode & 0o077 and not others_may_replace else None
+
+
+def namespace() -> str:
+    """Of pids, which mean nothing elsewhere; ``0`` where there is no telling."""
+    try:
+        return str(os.stat("/proc/self/ns/pid").st_ino)
+    except OSError:
+        return "0"
+
+
+class Changes:
+    """Whether anything was made or taken away in a folder, by its descriptor: no look-up by path.
+
+    A program may close any descriptor, and give its number to something else.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._fd = -1
+        self._known: tuple[int, int] | None = None
+        self._mark = 0
+
+    def any(self) -> bool:
+        """Whether there were since the last time, or may have been. Raises no OSError."""
+        try:
+            found = self._status()
+        except OSError as error:
+            if not is_kernels(error):
+                raise
+            return True
+        before, self._mark = self._mark, found.st_mtime_ns
+        # Within a tick of the clock two changes have one time.
+        return before != self._mark or time.time_ns() - self._mark < _JUST_NOW_NS
+
+    def close(self) -> None:
+        """Let go of the descriptor, if it still is the folder's."""
+        fd, self._fd = self._fd, -1
+        try:
+            if fd >= 0 and _identity(os.fstat(fd)) == self._known:
+                os.close(fd)
+        except OSError as error:
+            if not is_kernels(error):
+                raise
+
+    def _status(self) -> os.stat_result:
+        if self._fd >= 0:
+            try:
+                found = os.fstat(self._fd)
+                if _identity(found) == self._known and found.st_nlink:
+                    return found
+            except OSError as error:
+                if not is_kernels(error):
+                    raise
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = aside(os.open(self._folder, flags))
+        found = os.fstat(self._fd)
+        self._known, self._mark = _identity(found), 0
+        return found
+
+
+def _identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino

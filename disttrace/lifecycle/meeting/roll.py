@@ -1,0 +1,85 @@
+"""Which processes of this host write journals into one folder, without a look into that folder.
+
+Each adds a line to two files of the meeting place: to that of its job, by which the journals are
+counted at the end, and, where no launcher says how many ranks are on a host, to that of all bare
+ranks, by which one knows whether it is alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+from disttrace.identity import Identity, file_part
+from disttrace.journal import proc
+from disttrace.journal.format import opened_own
+from disttrace.lifecycle.meeting.place import namespace, place
+
+SUFFIX = ".roll"
+_BARE = "bare"
+_MOST = 1 << 20
+
+
+class Roll:
+    """Of the folder ``journals``."""
+
+    def __init__(self, journals: str) -> None:
+        self._journals = journals
+
+    def enter(self, identity: Identity, *, bare: bool) -> None:
+        """This process has a journal. Raises OSError or ValueError."""
+        line = f"{os.getpid()} {proc.mark(proc.stat('self'))} {identity.base_name()}\n".encode()
+        for what in (file_part(identity.job), *([_BARE] if bare else [])):
+            flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
+            with opened_own(self._of(identity, what), flags) as fd:
+                os.write(fd, line)
+
+    def count(self, identity: Identity) -> int:
+        """Journals of its job that were begun on this host. Raises OSError."""
+        return sum(1 for _ in self._lines(self.path(identity)))
+
+    def path(self, identity: Identity) -> str:
+        """The file of its job: lines of pid, mark (``proc.mark``) and name of the journal."""
+        return self._of(identity, file_part(identity.job))
+
+    def beside(self, identity: Identity) -> bool:
+        """Whether another bare rank lives here. Raises OSError."""
+        return _lives_one(self._lines(self._of(identity, _BARE)))
+
+    def leave(self, identity: Identity) -> None:
+        """This process ends; whoever is the last one takes the files away. Raises OSError."""
+        for what in (file_part(identity.job), _BARE):
+            path = self._of(identity, what)
+            if not _lives_one(self._lines(path)):
+                try:
+                    os.unlink(path)
+                except FileNotFoundError:
+                    continue
+
+    def _of(self, identity: Identity, what: str) -> str:
+        name = "-".join((what, file_part(identity.host), namespace()))
+        return f"{place(self._journals)}{name}{SUFFIX}"
+
+    def _lines(self, path: str) -> Iterator[tuple[int, str]]:
+        try:
+            with opened_own(path, os.O_RDONLY) as fd:
+                data = os.pread(fd, _MOST, 0)
+        except FileNotFoundError:
+            return
+        for line in data[: data.rfind(b"\n") + 1].decode("ascii", "replace").splitlines():
+            pid, mark, *_ = f"{line}  ".split(" ")
+            if pid.isdecimal() and len(pid) < 10:
+                yield int(pid), mark
+
+
+def _lives_one(lines: Iterable[tuple[int, str]]) -> bool:
+    """Whether one lives of these that is not this process."""
+    return any(pid != os.getpid() and _lives(pid, mark) for pid, mark in lines)
+
+
+def _lives(pid: int, mark: str) -> bool:
+    try:
+        found = proc.stat(pid)
+    except (OSError, ValueError):
+        return False
+    return not found.has_ended and proc.mark(found) == mark

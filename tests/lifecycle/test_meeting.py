@@ -1,0 +1,154 @@
+"""Where processes of a host leave word for each other: nobody else may write there, or it is not
+taken; what is looked at often is looked at by a descriptor."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from disttrace.identity import identify
+from disttrace.journal import proc
+from disttrace.lifecycle.meeting import place as meeting
+from disttrace.lifecycle.meeting.place import Changes, own_folder, place
+from disttrace.lifecycle.meeting.roll import Roll
+from disttrace_viewer.companion.reading.journals import OwnJournals
+from support.journals import Journal
+
+
+@pytest.fixture
+def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In place of ``/tmp``: others may write there, and take away only what is theirs."""
+    found = tmp_path / "tmp"
+    found.mkdir()
+    found.chmod(0o1777)
+    monkeypatch.setattr(meeting, "PARENT", str(found))
+    return found
+
+
+def test_it_is_private_and_one_for_each_folder(parent: Path, tmp_path: Path) -> None:
+    """Made with permissions for nobody else; files of two folders do not meet."""
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "link").symlink_to("a")
+    one, two = place(str(tmp_path / "a")), place(str(tmp_path / "b"))
+    assert one == place(str(tmp_path / "link")) != two
+    (made,) = parent.iterdir()
+    assert one.startswith(f"{made}/")
+    assert made.stat().st_mode & 0o777 == 0o700
+
+
+def open_to_others(path: Path, elsewhere: Path) -> None:
+    path.mkdir()
+    path.chmod(0o770)
+
+
+def link(path: Path, elsewhere: Path) -> None:
+    elsewhere.mkdir(0o700)
+    path.symlink_to(elsewhere)
+
+
+def file(path: Path, elsewhere: Path) -> None:
+    path.touch(0o600)
+
+
+def somebody_elses(path: Path, elsewhere: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root gives folders away")
+    path.mkdir(0o700)
+    os.chown(path, 65534, 65534)
+
+
+def not_sticky(path: Path, elsewhere: Path) -> None:
+    path.parent.chmod(0o777)
+
+
+@pytest.mark.parametrize("plant", [open_to_others, link, file, somebody_elses, not_sticky])
+def test_what_others_may_write_is_not_taken(
+    parent: Path, tmp_path: Path, plant: Callable[[Path, Path], None]
+) -> None:
+    """The folder of the journals has to do then, as it did before."""
+    plant(parent / f"disttrace-{os.geteuid()}", tmp_path / "elsewhere")
+    assert own_folder() is None
+    assert place(str(tmp_path)) == f"{tmp_path}/"
+
+
+def test_changes_are_seen_without_a_look_by_path(tmp_path: Path) -> None:
+    """Also where the program closed the descriptor, or gave its number to another file."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    changes = Changes(str(folder))
+    past = time.time() - 60
+    assert changes.any()
+    os.utime(folder, (past, past))
+    assert changes.any()
+    opened: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", lambda path, *_: opened.append(path))
+        assert not changes.any()
+        (folder / "new").mkdir()
+        assert changes.any()
+        assert changes.any()  # another one may come within the same tick
+        os.utime(folder, (past, past))
+        assert changes.any()
+        assert not changes.any()
+    assert opened == []
+    with (tmp_path / "other").open("w") as other:
+        os.dup2(other.fileno(), changes._fd)
+        assert changes.any()
+        assert not changes.any()
+    number = changes._fd
+    changes.close()
+    with pytest.raises(OSError):  # noqa: PT011 - whatever the kernel calls it
+        os.fstat(number)
+
+
+@pytest.mark.usefixtures("parent")
+def test_the_roll_names_the_journals_of_a_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that live and those that ended lately; the folder is listed for none of them."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    roll = Roll(str(folder))
+    me = identify({}, job="job")
+    roll.enter(me, bare=False)
+    now = time.time_ns()
+    bases: list[str] = []
+    for pid, age_s in ((os.getpid(), 0), (4_190_000, 0), (4_190_001, 86_400)):
+        journal = Journal(
+            folder, pid, host=me.host, process=me.process if not bases else "", t0=0,
+            offset_ns=now, keys=dict(proc.own()),
+        )  # fmt: skip
+        bases.append(str(journal.base))
+        for path in (journal.definitions, *journal.segments):
+            os.utime(path, (time.time() - age_s,) * 2)
+        if len(bases) > 1:
+            with Path(roll.path(me)).open("a") as file:
+                file.write(f"{pid} 1@boot {journal.base.name}\n")
+    with Path(roll.path(me)).open("a") as file:
+        file.write("7 1@boot ../job-host-7-0\n8 1@boot other-host-8-0\nx\n9")
+    journal = Journal(folder, 77, host="another")
+    assert roll.count(me) == 5
+    listed: list[str] = []
+    list_of = os.listdir
+
+    def listing(path: str) -> list[str]:
+        listed.append(path)
+        return list_of(path)
+
+    monkeypatch.setattr(os, "listdir", listing)
+    own = OwnJournals(str(folder), "job", "host", roll.path(me))
+    assert [one.base for one in own.files()] == bases[:2]
+    assert listed == []
+    # Of one that runs for long the first segments are gone.
+    long_lived = Path(bases[0])
+    os.rename(f"{long_lived}.000001.ops.jsonl", f"{long_lived}.000007.ops.jsonl")
+    assert [*own.files()[0].segments] == [7]
+    assert [*own.files()[0].segments] == [7]
+    assert len(listed) == 1
+    roll.leave(me)  # nobody else lives
+    assert not Path(roll.path(me)).exists()
