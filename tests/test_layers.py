@@ -33,6 +33,7 @@ RECORDER_ROOMS = (
     "capture/devices",
     "capture/native",
     "capture/ddp",
+    "capture/adapters",
     "capture/launcher",
     "capture",
     "lifecycle/meeting",

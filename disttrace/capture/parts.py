@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from disttrace.capture import missing
+from disttrace.capture.adapters import table as adapters
 from disttrace.capture.ddp import relays
 from disttrace.capture.devices import completion
 from disttrace.capture.instrumentation import (
@@ -44,6 +45,7 @@ def parts() -> list[ModuleType]:
         record_comm,
         subclasses,
         elastic,
+        adapters,
     ]
 
 

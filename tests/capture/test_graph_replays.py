@@ -35,7 +35,7 @@ class Events:
     def __init__(self) -> None:
         self.over = False
 
-    def after_this(self) -> Any:
+    def after(self, stream: object) -> Any:
         return lambda: self.over
 
 
@@ -43,7 +43,7 @@ class Events:
 def events(monkeypatch: pytest.MonkeyPatch) -> Events:
     """In the place of those of CUDA."""
     made = Events()
-    monkeypatch.setattr(graph_replays, "_after_this", made.after_this)
+    monkeypatch.setattr(graph_replays, "after", made.after)
     return made
 
 

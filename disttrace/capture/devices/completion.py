@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from disttrace import errors
-from disttrace.capture.devices import flight_recorder, inbox
+from disttrace.capture.devices import flight_recorder, graph_replays, inbox
 from disttrace.capture.devices.answers import STEP, Answers, Open
 from disttrace.capture.devices.asker import Asker, AskingDevice, is_of_device
 from disttrace.capture.devices.flight_recorder import QUERIED, Answer, Ask, Question, unix_offset
@@ -145,8 +145,15 @@ class DeviceOperations(Unwatched):
         if pending:
             self._capture.wake()
 
+    def enqueued(self, operation: Operation, stream: Any) -> None:
+        if self.captures.here():
+            self.replays.holds(self.captures.graph(), operation.call)
+            self._recorder.end(operation)
+        else:
+            self._replayed(operation, graph_replays.after(stream))
+
     def _replayed(self, operation: Operation, over: Callable[[], bool] | None) -> None:
-        """A graph was replayed that holds it: ``over`` says when the device is through."""
+        """It was enqueued by no backend: ``over`` says when the device is through."""
         if self._followed.hold(operation, over, self._recorders.device(operation.call)):
             self._capture.wake()
 

@@ -120,7 +120,7 @@ class GraphReplays:
         return recorder.begin(recorder.threads.state, call, signature)
 
     def _issued(self, begun: list[Operation]) -> None:
-        over = _after_this()
+        over = after(None)
         for operation in begun:
             self._capture.recorder.issued(operation)
             self._follow(operation, over)
@@ -140,13 +140,13 @@ def _contents(ops: list[str]) -> str:
     return ", ".join([*shown[:_RUNS], more])
 
 
-def _after_this() -> Callable[[], bool] | None:
-    """Whether the device is through what the calling thread's stream holds now."""
+def after(stream: Any) -> Callable[[], bool] | None:
+    """Whether the device is through what ``stream`` (None: the calling thread's) holds now."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
     event = torch.cuda.Event()
-    event.record()
+    event.record(*([stream] if isinstance(stream, torch.cuda.Stream) else []))
     found: Callable[[], bool] = event.query
     return found
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 from typing import Any
 
+from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COLLECTIVE, COMPOSED
 from disttrace.recording.interning import Made
@@ -51,17 +52,34 @@ class Declared(contextlib.ContextDecorator):
         frame = sys._getframe().f_back
         if frame is not None and frame.f_code.co_filename == contextlib.__file__:
             frame = frame.f_back  # the caller of a decorated function
-        self._operation = capture.guard(PART, self._begin, capture, frame)
+        self._operation = capture.guard(PART, self._enter, capture, frame)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         operation, self._operation = self._operation, None
         if self._capture is not None:
             self._capture.leave(PART, operation, error)
 
-    def _begin(self, capture: Capture, frame: FrameType | None) -> Operation:
-        entry = capture.groups.passed(self._group)
+    def _enter(self, capture: Capture, frame: FrameType | None) -> Operation:
+        return self.begin(capture, frame, self.entry(capture))
+
+    def entry(self, capture: Capture) -> GroupEntry | None:
+        """The group whose members take part; None where it is none of c10d's."""
+        return capture.groups.passed(self._group)
+
+    def begin(
+        self,
+        capture: Capture,
+        frame: FrameType | None,
+        entry: GroupEntry | None,
+        *,
+        backend: str = BACKEND,
+        device: str | None = None,
+    ) -> Operation:
+        """Put its begin on record, called at ``frame``; what the thread issues until
+        ``Capture.leave`` is part of it. ``device``: of which it is only enqueued.
+        """
         together = entry is not None and self._peers is None
-        counter = entry.collective_counter(BACKEND) if entry is not None and together else None
+        counter = entry.collective_counter(backend) if entry is not None and together else None
         args: dict[str, Any] = {
             key: value if isinstance(value, _PLAIN) else str(value)
             for key, value in self._fields.items()
@@ -72,18 +90,19 @@ class Declared(contextlib.ContextDecorator):
         keys: dict[str, Any] = {
             "kind": COLLECTIVE if together else COMPOSED,
             "group": n,
-            "backend": BACKEND,
-            "async": False,
+            "backend": backend,
+            "device": device,
+            "async": device is not None,
             "origin": "python",
             "args": args or None,
         }
 
         def define(stack: int | None) -> Made:
             return capture.recorder.call(
-                self._name, synchronous=True, counter=counter, stack=stack, **keys
+                self._name, synchronous=device is None, counter=counter, stack=stack, **keys
             )
 
-        key = (self._name, BACKEND, n, repr(args))
+        key = (self._name, backend, device, n, repr(args))
         call, signature = capture.calls.find(frame, key, define)
         thread = capture.recorder.threads.state
         operation = capture.recorder.begin(thread, call, signature)

@@ -38,6 +38,10 @@ class Unwatched:
         done."""
         self.add(operation, None, work)
 
+    def enqueued(self, operation: Operation, stream: Any) -> None:
+        """A library has put it on ``stream`` of a device (None: the current one)."""
+        self.add(operation, None, None)
+
     def by_recorder(self, call: Call) -> bool:
         """Whether operations of ``call`` are followed without a Work."""
         return False

@@ -155,11 +155,15 @@ class Capture:
         if operation is not None:
             self.guard(part, self._leave, operation, error)
 
-    def _leave(self, operation: Operation, error: BaseException | None) -> None:
+    def step_out(self, operation: Operation) -> None:
+        """What its thread issues from now on is no part of it."""
         thread = self.recorder.threads.state
         if operation.n in thread.parents:
             del thread.parents[thread.parents.index(operation.n) :]
             retail(thread)
+
+    def _leave(self, operation: Operation, error: BaseException | None) -> None:
+        self.step_out(operation)
         if error is None:
             self.recorder.end(operation)
         else:

@@ -1,0 +1,154 @@
+"""What adapters share: a table of methods, and a wrapper that records each call of one.
+
+A call is recorded as ``disttrace.operation`` records a block. One that only enqueues on a device is
+over when an event behind it is; one that is captured into a CUDA graph belongs to its replays.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from disttrace.capture.instrumentation.declared import Declared
+from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import Function
+from disttrace.patching import dynamo
+from disttrace.recording.operation import Operation
+
+PART = "operations of other libraries"
+_HOSTS = ("cpu", "meta")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A method, or a function of the module: what it is called, and with whom it communicates.
+
+    ``group`` is the attribute of the object, or else the argument, that holds its process group or
+    the name of one; ``peer`` the argument that is the group rank of a message's other end.
+    """
+
+    name: str
+    op: str
+    owner: str | None = None
+    group: str = "group"
+    peer: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """``modules`` are those in which the program may find what ``rows`` name."""
+
+    library: str
+    modules: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    def install(self, capture: Capture) -> None:
+        """Patch what is there when one of the modules has been imported."""
+        for module in self.modules:
+            capture.when_imported(module, functools.partial(self._arrived, capture))
+
+    def _arrived(self, capture: Capture, module: ModuleType) -> None:
+        capture.guard(PART, self._patch, capture, module)
+
+    def _patch(self, capture: Capture, module: ModuleType) -> None:
+        names = set(capture.engine.names(PART))
+        for row in self.rows:
+            make = functools.partial(_wrapper, capture, self.library, row)
+            if row.owner is None:
+                function = module.__dict__.get(row.name)
+                if callable(function) and not hasattr(function, "_disttrace"):
+                    capture.engine.value(PART, module, row.name, make(function))
+                continue
+            owner = module.__dict__.get(row.owner)
+            if isinstance(owner, type) and f"{owner.__name__}.{row.name}" not in names:
+                capture.engine.attribute(PART, owner, row.name, make)
+
+
+_within = threading.local()
+"""``calls``: of the thread that are recorded now: what a library's call calls in turn is part."""
+
+
+def _wrapper(capture: Capture, library: str, row: Row, original: Function) -> Function:
+    signature = inspect.signature(original)
+    guard = capture.guard
+
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_within, "calls", 0):
+            return original(*args, **kwargs)
+        begun = guard(PART, _begin, capture, library, row, signature, args, kwargs)
+        _within.calls = 1
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            _within.calls = 0
+            if begun is not None:
+                capture.leave(PART, begun[0], error)
+            raise
+        _within.calls = 0
+        if begun is not None:
+            guard(PART, _returned, capture, *begun)
+        return result
+
+    recorded._disttrace = True  # type: ignore[attr-defined]
+    dynamo.skip(recorded.__code__)
+    return functools.wraps(original)(recorded) if row.owner is None else recorded
+
+
+def _begin(
+    capture: Capture,
+    library: str,
+    row: Row,
+    signature: inspect.Signature,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> tuple[Operation, Any] | None:
+    """The operation, and the stream on which it is enqueued, where it is on a device."""
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:  # the library will raise it
+        return None
+    owner = args[0] if row.owner is not None and args else None
+    if getattr(owner, "disabled", False) is True:  # it will return at once
+        return None
+    group = getattr(owner, row.group, None) if owner is not None else given.get(row.group)
+    peers = None if row.peer is None else [int(given[row.peer])]
+    device = _device(given)
+    declared = Declared(lambda: capture, f"{library}.{row.op}", _named(group), peers, {})
+    entry = None if group is None else declared.entry(capture)
+    operation = declared.begin(capture, sys._getframe(3), entry, backend=library, device=device)
+    return operation, (given.get("stream"), device)
+
+
+def _returned(capture: Capture, operation: Operation, where: tuple[Any, str | None]) -> None:
+    stream, device = where
+    if device is None:
+        capture.leave(PART, operation)
+    else:
+        capture.step_out(operation)
+        capture.recorder.issued(operation)
+        capture.works.device.enqueued(operation, stream)
+
+
+def _device(given: Mapping[str, Any]) -> str | None:
+    """Of the first tensor among the arguments; None where the host does it."""
+    for value in given.values():
+        kind = getattr(getattr(value, "device", None), "type", None)
+        if isinstance(kind, str) and hasattr(value, "dtype"):
+            return None if kind in _HOSTS else kind
+    return None
+
+
+def _named(group: Any) -> Any:
+    """The process group of that name, where a name was given."""
+    if not isinstance(group, str):
+        return group
+    from torch.distributed import distributed_c10d as c10d
+
+    resolve: Callable[[str], Any] = c10d._resolve_process_group
+    return resolve(group)

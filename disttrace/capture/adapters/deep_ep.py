@@ -1,0 +1,20 @@
+"""DeepEP: dispatch and combine of experts' tokens, by NVLink and RDMA."""
+
+from __future__ import annotations
+
+from disttrace.capture.adapters.adapter import Adapter, Row
+
+_METHODS = (
+    "dispatch",
+    "combine",
+    "internode_dispatch",
+    "internode_combine",
+    "low_latency_dispatch",
+    "low_latency_combine",
+)
+
+ADAPTER = Adapter(
+    library="deep_ep",
+    modules=("deep_ep", "deep_ep.buffer"),
+    rows=tuple(Row(name, name, "Buffer") for name in _METHODS),
+)

@@ -1,0 +1,192 @@
+"""Libraries that communicate past c10d: imitations of them hang on CPU and get c10d's verdicts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from support.processes import clean_environ, run_program
+from support.raw import read_journals
+
+PYNCCL = """
+class PyNcclCommunicator:
+    def __init__(self, group, device):
+        self.group, self.device, self.disabled = group, device, False
+    def all_reduce(self, in_tensor, out_tensor=None, op=0, stream=None):
+        meet(self.group)
+        return in_tensor
+    def send(self, tensor, dst, stream=None):
+        return None
+    def broadcast(self, tensor, src, stream=None):
+        return self.all_reduce(tensor)  # a call in a call
+"""
+DEEP_EP = """
+class Buffer:
+    def __init__(self, group):
+        self.group = group
+    def dispatch(self, x, handle=None):
+        meet(self.group)
+        return x
+"""
+SYMMETRIC = """
+def _low_contention_all_gather(tensor, group_name):
+    meet(None)
+    return tensor
+"""
+MEET = """
+import torch.distributed as dist
+def meet(group):  # as a kernel that waits for the others: no call of torch that would be seen
+    import os, time
+    folder, mine = os.environ["MEET"], os.environ["NUMBER"]
+    n = meet.n = getattr(meet, "n", 0) + 1
+    open(os.path.join(folder, f"{mine}-{n}"), "w").close()
+    while not all(os.path.exists(os.path.join(folder, f"{r}-{n}")) for r in range(2)):
+        time.sleep(0.02)
+"""
+IMITATIONS = {
+    "vllm/distributed/device_communicators/pynccl.py": PYNCCL,
+    "sglang/srt/distributed/device_communicators/pynccl.py": PYNCCL,
+    "deep_ep/buffer.py": DEEP_EP,
+    "deep_ep/__init__.py": "from deep_ep.buffer import Buffer\n",
+    "symmetric.py": SYMMETRIC,
+}
+START = """
+import os, sys, time
+import disttrace
+disttrace.install(job="imitated", stall=1)
+import torch, torch.distributed as dist
+rank = int(os.environ["NUMBER"])
+dist.init_process_group("gloo", store=dist.FileStore(sys.argv[1], 2), rank=rank, world_size=2)
+x = torch.ones(3)
+"""
+CALLS = {
+    "pynccl.all_reduce": """
+from sglang.srt.distributed.device_communicators.pynccl import PyNcclCommunicator
+call = PyNcclCommunicator(dist.group.WORLD, "cpu").all_reduce
+call(x)
+""",
+    "deep_ep.dispatch": """
+from deep_ep import Buffer
+call = Buffer(dist.group.WORLD).dispatch
+call(x)
+""",
+    "symmetric_memory.low_contention_all_gather": """
+import torch.distributed._symmetric_memory as module
+call = lambda x: module._low_contention_all_gather(x, dist.group.WORLD.group_name)
+call(x)
+""",
+}
+HANG = """
+if rank == 1:
+    time.sleep(60)
+call(x)
+"""
+
+
+@pytest.fixture
+def imitated(tmp_path: Path) -> Path:
+    """A folder with packages of the libraries' names."""
+    folder = tmp_path / "packages"
+    for name, text in IMITATIONS.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for above in path.relative_to(folder).parents:
+            if str(above) != ".":
+                (folder / above / "__init__.py").touch()
+        path.write_text(text if "__init__" in name else MEET + text)
+    (tmp_path / "meet").mkdir()
+    return folder
+
+
+def environ_of(tmp_path: Path, imitated: Path, rank: int) -> dict[str, str]:
+    """For one rank."""
+    return clean_environ(
+        DISTTRACE_DIR=str(tmp_path / "out"),
+        PYTHONPATH=str(imitated),
+        MEET=str(tmp_path / "meet"),
+        NUMBER=str(rank),
+    )
+
+
+REAL_SYMMETRIC = "import torch.distributed._symmetric_memory as module\n"
+
+
+@pytest.mark.parametrize("name", list(CALLS))
+def test_a_rank_that_does_not_come_is_told(name: str, tmp_path: Path, imitated: Path) -> None:
+    """By rank, operation and line, as for a collective of c10d's."""
+    pytest.importorskip("torch")
+    program = START + CALLS[name] + HANG
+    if name.startswith("symmetric"):
+        # In the place of the function that needs a device, before the adapter has seen the module.
+        plant = "import symmetric\nmodule.__dict__.update(_low_contention_all_gather="
+        plant += "symmetric._low_contention_all_gather)\n"
+        program = REAL_SYMMETRIC + plant + program
+    command = [sys.executable, "-c", program, str(tmp_path / "store")]
+    ranks = [subprocess.Popen(command, env=environ_of(tmp_path, imitated, n)) for n in range(2)]
+    try:
+        found: list[dict[str, Any]] = []
+        over = time.monotonic() + 60
+        while not found and time.monotonic() < over:
+            time.sleep(1)
+            report = run_program(
+                [sys.executable, "-m", "disttrace", "diagnose", "--json", "--stall", "1",
+                 str(tmp_path / "out")],
+                clean_environ(), 60,
+            ).stdout  # fmt: skip
+            told = orjson.loads(report)["findings"] if report else []
+            found = [f for f in told if f["kind"] == "missing_participant"]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert found
+    assert (found[0]["op"], found[0]["culprit_ranks"], found[0]["seq"]) == (name, [1], 2)
+
+
+ALONE = (
+    START.replace("], 2)", "], 1)").replace("world_size=2", "world_size=1")
+    + """
+import vllm.distributed.device_communicators.pynccl as module
+from vllm.distributed.device_communicators.pynccl import PyNcclCommunicator
+module.meet = lambda group: None
+made = PyNcclCommunicator(dist.group.WORLD, "cpu")
+made.broadcast(x, src=0)
+made.send(x, 1)
+made.disabled = True
+made.all_reduce(x)
+made.disabled = False
+try:
+    made.all_reduce()
+except TypeError as error:
+    print("raised", error)
+PyNcclCommunicator(object(), "cpu").all_reduce(x)
+disttrace.uninstall()
+print(PyNcclCommunicator.all_reduce.__code__.co_filename.endswith("pynccl.py"))
+"""
+)
+
+
+def test_what_a_call_calls_is_part_of_it_and_nothing_stays(tmp_path: Path, imitated: Path) -> None:
+    """One record per call, none of one that is disabled; errors are the library's."""
+    pytest.importorskip("torch")
+    outcome = run_program(
+        [sys.executable, "-c", ALONE, str(tmp_path / "store")],
+        environ_of(tmp_path, imitated, 0), 60,
+    ).check()  # fmt: skip
+    assert outcome.stdout.splitlines()[0].startswith("raised")
+    assert "all_reduce() missing" in outcome.stdout
+    assert outcome.stdout.splitlines()[-1] == "True"
+    (journal,) = read_journals(tmp_path / "out")
+    calls = journal.calls()
+    begun = [calls[r["s"]] for r in journal.records if "b" in r]
+    assert [(c["op"], c["kind"]) for c in begun if c.get("backend") == "pynccl"] == [
+        ("pynccl.broadcast", "collective"),
+        ("pynccl.send", "composed"),
+        ("pynccl.all_reduce", "composed"),  # of a group that is not c10d's
+    ]
