@@ -7,6 +7,7 @@ signal handler or Ctrl-C may strike while our code runs, and those go on to the 
 
 from __future__ import annotations
 
+import inspect
 import opcode
 import os
 import select
@@ -109,9 +110,11 @@ def _interrupted(frame: types.FrameType) -> bool:
     code = frame.f_code
     if any(code is _code_of(signal.getsignal(number)) for number in signal.valid_signals()):
         return True
-    passed = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount + 1]]
-    several = [value for value in passed if isinstance(value, tuple)]  # *args
-    return any(isinstance(v, types.FrameType) for v in (*passed, *(v for s in several for v in s)))
+    passed = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
+    if code.co_flags & inspect.CO_VARARGS:
+        rest = code.co_varnames[code.co_argcount + code.co_kwonlyargcount]
+        passed += frame.f_locals.get(rest) or ()
+    return any(isinstance(value, types.FrameType) for value in passed)
 
 
 def _code_of(function: Any) -> types.CodeType | None:

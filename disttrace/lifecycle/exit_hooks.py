@@ -176,7 +176,11 @@ class Ending:
 
     def _sys_exit(self, original: Callable[[Any], Any]) -> Callable[..., Any]:
         def sys_exit(status: Any = None, /) -> Any:
-            return self._leaving(partial(original, status))
+            try:
+                return original(status)
+            except SystemExit as error:
+                self._leaving(error)
+                raise
 
         return sys_exit
 
@@ -184,16 +188,17 @@ class Ending:
         """The ``exit`` and ``quit`` of ``site``, which raise by themselves."""
 
         def __call__(quitter: Any, code: Any = None) -> Any:
-            return self._leaving(partial(original, quitter, code))
+            try:
+                return original(quitter, code)
+            except SystemExit as error:
+                self._leaving(error)
+                raise
 
         return __call__
 
-    def _leaving(self, ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except SystemExit as error:
-            self._guarded(partial(self._mark, error))
-            raise
+    def _leaving(self, error: SystemExit) -> None:
+        self._guarded(partial(self._mark, error))
+        errors.take_off(error)
 
     def _mark(self, error: SystemExit) -> None:
         code, stack, caused_by = _exit_code(error.code), self._caller(), causes(error)

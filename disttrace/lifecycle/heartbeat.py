@@ -53,7 +53,7 @@ class Live:
         self._syncing = syncing
         self._voice = voice
         self._beats = beats
-        self._thread: threading.Thread | None = None
+        self._thread: background.Thread | None = None
         self._process = 0
         self._paused = False
         self._idle = True
@@ -67,9 +67,9 @@ class Live:
             return
         self._stopping = False
         self._process = os.getpid()
-        self._thread = thread = threading.Thread(target=self._run, name=NAME, daemon=True)
+        self._thread = thread = background.Thread(self._run, NAME)
         try:
-            background.start(thread)
+            thread.start()
         except RuntimeError:  # no more threads, or the interpreter is about to finalize
             self._thread = None
 
@@ -129,15 +129,20 @@ class Live:
             self._voice.sample = self._stacks.take
 
     def _run(self) -> None:
-        me = threading.current_thread()  # one whose start was interrupted may come late
+        me = threading.get_ident()
         try:
-            while self._thread is me and not (self._stopping or self._capture.recorder.off):
+            # One whose start was interrupted may come late, and there is another by then.
+            while self._is_now(me) and not (self._stopping or self._capture.recorder.off):
                 self._sleep(self._turn() / _NS)
         except BaseException as error:
             try:
                 self._capture.fail(PART, error)
             except BaseException:  # not ours, and no program's either: there is nobody to tell
                 return
+
+    def _is_now(self, ident: int) -> bool:
+        thread = self._thread
+        return thread is not None and thread.ident == ident
 
     def _sleep(self, seconds: float) -> None:
         try:

@@ -98,15 +98,26 @@ class Engine:
         self._patches.append(_Patch(part, f"{owner.__name__}.{name}", undo))
 
     def value(self, part: str, holder: Any, name: str, replacement: Any) -> None:
-        """Set ``holder.name``, a plain attribute such as ``sys.excepthook``."""
+        """Set ``holder.name``, a plain attribute such as ``sys.excepthook``; also where pickle
+        looks for it, as `posix._exit` for `os._exit`."""
         original = getattr(holder, name)
+        places = [(holder, name)]
         if isinstance(replacement, types.FunctionType):
             _document(replacement, original)
-        setattr(holder, name, replacement)
+            replacement.__qualname__ = getattr(original, "__qualname__", replacement.__qualname__)
+            replacement.__annotations__ = getattr(original, "__annotations__", {})
+            # Whose signature it is.
+            replacement.__wrapped__ = original  # type: ignore[attr-defined]
+            home, own = sys.modules.get(replacement.__module__), replacement.__qualname__
+            if home is not None and home is not holder and vars(home).get(own) is original:
+                places.append((home, own))
+        for module, attribute in places:
+            setattr(module, attribute, replacement)
 
         def undo() -> None:
-            if getattr(holder, name) is replacement:
-                setattr(holder, name, original)
+            for module, attribute in places:
+                if getattr(module, attribute) is replacement:
+                    setattr(module, attribute, original)
 
         self._patches.append(_Patch(part, f"{holder.__name__}.{name}", undo))
 

@@ -1,4 +1,7 @@
-"""Starts a thread of ours, to which no signal of the program's is ever given.
+"""Threads of ours: the program's tools see none of them, and no signal of its is given to them.
+
+`threading` does not know them, so they are in no list of it, and what a program has it call for
+each thread (`threading.settrace`, a profiler's or a coverage's) does not run there.
 
 The kernel hands a signal that is sent to the process to any thread that does not block it. Where
 all threads of a program block one, to take it by ``sigwait`` or a signalfd, it would end the
@@ -7,22 +10,51 @@ program in ours; and a handler in C that expects the program's thread would run 
 
 from __future__ import annotations
 
+import _thread
 import signal
-import threading
+from collections.abc import Callable
 
 # These are the answer to what the thread itself did, and come at once or end the process.
 _OF_THE_THREAD = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
 _KEPT_OUT = signal.valid_signals() - {getattr(signal, name) for name in _OF_THE_THREAD}
 
+running: dict[str, int] = {}
+"""How many there are by name."""
 
-def start(thread: threading.Thread) -> None:
-    """Start it, and whatever it starts, with signals blocked.
 
-    Raises RuntimeError where there can be no more threads, and what a handler raises meanwhile.
-    """
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT_OUT)
-        thread.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+class Thread:
+    """Runs ``action``, which lets nothing out, once it is started. It ends with the process."""
+
+    def __init__(self, action: Callable[[], None], name: str) -> None:
+        self.name = name
+        self.ident: int | None = None
+        """Of `threading.get_ident`; None until it runs."""
+        self._action = action
+        self._runs = _thread.allocate_lock()
+
+    def start(self) -> None:
+        """Start it, and whatever it starts, with signals blocked.
+
+        Raises RuntimeError where there can be no more threads, and what a handler raises meanwhile.
+        """
+        self._runs.acquire()
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, _KEPT_OUT)
+            _thread.start_new_thread(self._run, ())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until it is over, at most for so long."""
+        if self._runs.acquire(timeout=timeout_s):
+            self._runs.release()
+
+    def _run(self) -> None:
+        self.ident = _thread.get_ident()
+        running[self.name] = running.get(self.name, 0) + 1
+        try:
+            self._action()
+        finally:
+            running[self.name] -= 1
+            self._runs.release()

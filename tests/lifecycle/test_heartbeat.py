@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from disttrace import errors
 from disttrace.capture.wrapping.context import Capture
 from disttrace.lifecycle.heartbeat import Live
+from disttrace.recording import background
 from disttrace.recording.recorder import Recorder
 from support.preloaded import preloaded
 from support.raw import RawJournal, read_journals
@@ -25,8 +25,9 @@ thread.HEARTBEAT_NS = thread.LOOK_NS = 10_000_000
 thread._ANCHOR_NS = 50_000_000
 disttrace.install()
 import torch.distributed as dist
+from disttrace.recording import background
 def names():
-    return [t.name for t in threading.enumerate()]
+    return [name for name, count in background.running.items() for _ in range(count)]
 def journal_has(text):
     found = b""
     while text.encode() not in found:
@@ -104,7 +105,9 @@ def test_nothing_runs_before_the_journal(tmp_path: Path) -> None:
     program = """
 assert "disttrace-live" not in names()
 dist.HashStore().set("k", "v")
+journal_has('"hb"')
 assert "disttrace-live" in names()
+assert [t.name for t in threading.enumerate()] == ["MainThread"]
 disttrace.uninstall()
 assert "disttrace-live" not in names()
 """
@@ -127,9 +130,12 @@ child = os.fork()
 if child == 0:
     ok = "disttrace-live" not in names()
     dist.HashStore().set("k", "v")
-    os._exit(0 if ok and "disttrace-live" in names() else 1)
+    while "disttrace-live" not in names():
+        time.sleep(0.005)
+    os._exit(0 if ok else 1)
 assert os.waitpid(child, 0)[1] == 0
-assert "disttrace-live" in names()
+while "disttrace-live" not in names():
+    time.sleep(0.005)
 """
     assert len(run(tmp_path, program)) == 2
 
@@ -191,7 +197,7 @@ def test_who_begins_something_during_a_look_wakes_the_thread() -> None:
         core="python",
     )
     live = Live(Capture(recorder, reporter, stack_depth=1), beats=False)
-    live._thread = threading.current_thread()  # it runs
+    live._thread = background.Thread(lambda: None, "it runs")
     live._idle = False  # something was pending at the turn before
 
     def poll() -> bool:

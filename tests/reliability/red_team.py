@@ -4,10 +4,11 @@ python tests/reliability/red_team.py                     all of them, on both co
 python tests/reliability/red_team.py --match children    those of a theme, or one
 python tests/reliability/red_team.py --core python --show
 
-Each program (tests/reliability/attacks/) says in its docstring what it may count on. It runs
-without disttrace until it did the same twice, so that what differs by itself is not compared, and
-then traced, with a limit so short that its stalls are told. What it prints, its exit code and the
-files in its folder have to be the same; what disttrace says on stderr is shown with ``--show``.
+Each program (tests/reliability/attacks/) says in its docstring what it may count on. It runs twice
+without disttrace, so that what differs by itself is not compared (one that says nothing which stays
+is at fault itself), and then traced, with a limit so short that its stalls are told. What it
+prints, its exit code and the files in its folder have to be the same; what disttrace says on stderr
+is shown with ``--show``.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ def judged(attack: str, stall_s: float, cores: tuple[str, ...]) -> dict[str, lis
         k for k in first.facts if second.facts.get(k) != first.facts[k]
     }
     found: dict[str, list[str]] = {"": [f"differs by itself: {k}" for k in sorted(odd)]}
+    if not any(name.startswith("line") for name in steady):
+        found["untraced"] = [f"says nothing that stays: {first.facts.get('errors')}"]
     for core in cores:
         traced = run(attack, stall_s, DISTTRACE="1", DISTTRACE_CORE=core)
         names = (steady.keys() | traced.facts.keys()) - odd

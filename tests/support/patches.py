@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from types import FunctionType
 
 import disttrace
@@ -77,11 +76,9 @@ def leftovers(environ: dict[str, str]) -> list[str]:
         for name in sorted({*os.environ, *environ})
         if name.startswith("DISTTRACE") and os.environ.get(name) != environ.get(name)
     ]
-    found += [
-        f"thread {thread.name}"
-        for thread in threading.enumerate()
-        if thread.name.startswith("disttrace")
-    ]
+    background = sys.modules.get("disttrace.recording.background")
+    running = getattr(background, "running", {})
+    found += [f"thread {name}" for name, count in running.items() if count]
     found += [
         f"sys.meta_path entry {finder!r}" for finder in sys.meta_path if _module(finder) != ""
     ]

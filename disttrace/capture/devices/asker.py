@@ -45,7 +45,7 @@ class Asker(Generic[_T]):
                 return
             self._running = True
         try:
-            background.start(threading.Thread(target=self._run, name=_NAME, daemon=True))
+            background.Thread(self._run, _NAME).start()
         except RuntimeError:  # no more threads, or the interpreter is about to finalize
             self._running = False
 

@@ -201,7 +201,9 @@ def asyncio_children() -> None:
 
     async def main() -> None:
         ends = [
-            await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", f"exit({n})")
+            await asyncio.create_subprocess_exec(
+                sys.executable, "-S", "-c", f"raise SystemExit({n})"
+            )
             for n in range(4)
         ]
         await asyncio.to_thread(stall, 3)

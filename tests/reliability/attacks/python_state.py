@@ -43,7 +43,7 @@ def threads_of_the_program() -> None:
     """active_count and enumerate are of the program's own threads."""
     group()
     stall(1.5)
-    say(threads=sorted(t.name for t in threading.enumerate() if not t.name.startswith("disttrace")))
+    say(threads=sorted(t.name for t in threading.enumerate()), count=threading.active_count())
     say(dummies=sum(type(t).__name__ == "_DummyThread" for t in threading.enumerate()))
 
 

@@ -198,7 +198,7 @@ def patched_by_the_program() -> None:
     tensor = torch.ones(2)
     with mock.patch.object(dist, "all_reduce", side_effect=lambda *_: calls.append("mine")):
         dist.all_reduce(tensor)
-    original = dist.ProcessGroup.allreduce
+    kept, original = vars(dist.ProcessGroup)["allreduce"], dist.ProcessGroup.allreduce
 
     def mine(self: Any, *args: Any, **kwargs: Any) -> Any:
         calls.append("method")
@@ -206,7 +206,7 @@ def patched_by_the_program() -> None:
 
     setattr(dist.ProcessGroup, "allreduce", mine)  # noqa: B010 - not as a type checker knows it
     dist.all_reduce(tensor)
-    dist.ProcessGroup.allreduce = original
+    setattr(dist.ProcessGroup, "allreduce", kept)  # noqa: B010
     dist.all_reduce(tensor)
     say(calls=calls, sum=float(tensor.sum()))
 

@@ -1,0 +1,363 @@
+"""What the kernel can be asked for: namespaces, filters, leases, watches, tables of descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from reliability.attacks.ground import STALL_S, child, command, group, reduce, say, stall
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_MUCH = 40_000
+"""Operations that fill several windows."""
+_NEWNS, _FILES = 0x20000, 0x400
+
+
+def _refuse(*calls: int) -> int:
+    """Have this thread, and what it starts, get EPERM from these system calls."""
+    allow, refuse = 0x7FFF0000, 0x00050001
+    steps = [(0x20, 0, 0, 0)]  # the call's number
+    for n, call in enumerate(calls):
+        steps.append((0x15, len(calls) - n, 0, call))
+    steps += [(0x06, 0, 0, allow), (0x06, 0, 0, refuse)]
+    code = b"".join(struct.pack("HBBI", *step) for step in steps)
+    kept = ctypes.create_string_buffer(code)
+    program = struct.pack("HxxxxxxP", len(steps), ctypes.addressof(kept))
+    _LIBC.prctl(38, 1, 0, 0, 0)  # PR_SET_NO_NEW_PRIVS
+    return int(_LIBC.prctl(22, 2, program, 0, 0))  # PR_SET_SECCOMP
+
+
+def filtered_files() -> None:
+    """A sandbox that refuses to open, map, link and remove from now on: results stay."""
+    dist = group()
+    refused = _refuse(257, 2, 437, 9, 87, 263, 285, 77)
+    reduced = reduce(dist, _MUCH) > 0
+    stall(2)
+    say(refused=refused, reduced=reduced)
+
+
+def filtered_processes() -> None:
+    """One that refuses processes, signals and sockets: a stall passes."""
+    import torch  # noqa: F401 - it starts threads of its own
+
+    refused = _refuse(56, 57, 58, 62, 200, 234, 297, 41, 101, 434, 435, 424)
+    dist = group(backend="fake")
+    stall(3)
+    say(refused=refused)
+    try:
+        os.kill(os.getpid(), 0)
+    except PermissionError as error:
+        say(error=error.strerror, reduced=reduce(dist) > 0)
+
+
+def root_changed() -> None:
+    """chroot into an empty folder after the start."""
+    dist = group()
+    os.chroot(tempfile.mkdtemp())
+    os.chdir("/")
+    reduce(dist, _MUCH)
+    stall(3)
+    say(found=os.listdir("/"), reduced=reduce(dist) > 0)
+
+
+def mounts_of_its_own() -> None:
+    """A mount namespace in which everything below /tmp is covered by an empty disk."""
+    dist = group()
+    failed = _LIBC.unshare(_NEWNS)
+    _LIBC.mount(b"none", b"/", None, 0x44000, None)  # private, all below
+    failed += _LIBC.mount(b"none", b"/tmp", b"tmpfs", 0, b"size=1m")
+    reduce(dist, _MUCH)
+    stall(3)
+    say(failed=failed, found=os.listdir("/tmp"))
+
+
+def no_proc_at_all() -> None:
+    """A container without /proc."""
+    line = " ".join(command("kernel._plain"))
+    script = f"mount -t tmpfs none /proc && exec {line}"
+    done = subprocess.run(["unshare", "-m", "sh", "-c", script], capture_output=True, text=True)
+    say(code=done.returncode, out=done.stdout)
+
+
+def _plain() -> None:
+    dist = group()
+    stall(2)
+    say(reduced=reduce(dist, 100) > 0)
+
+
+def descriptors_of_a_thread() -> None:
+    """close_range(CLOSE_RANGE_UNSHARE): the main thread has a table of its own from then on."""
+    mine = [tempfile.TemporaryFile() for _ in range(20)]  # noqa: SIM115
+    dist = group()
+    held = [os.dup(one.fileno()) for one in mine]
+    failed = _LIBC.unshare(_FILES)
+    for fd in held:
+        os.close(fd)
+    reduce(dist, _MUCH)
+    stall(2)
+    reduce(dist, _MUCH)
+    say(failed=failed, sizes={os.fstat(one.fileno()).st_size for one in mine})
+
+
+def closed_on_exec() -> None:
+    """close_range(CLOSE_RANGE_CLOEXEC) over everything, then an exec."""
+    dist = group()
+    _LIBC.close_range(3, 0xFFFFFFFF, 4)
+    reduce(dist, 100)
+    sys.stdout.flush()
+    code = "import os; print(len(os.listdir('/proc/self/fd')))"
+    os.execv(sys.executable, [sys.executable, "-S", "-c", code])
+
+
+def few_from_the_start() -> None:
+    """RLIMIT_NOFILE is the number of descriptors that are open after the start, and a few."""
+    dist = group()
+    count = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+    reduce(dist, _MUCH)
+    stall(3)
+    say(reduced=reduce(dist) > 0)
+
+
+def leases_on_files() -> None:
+    """Nobody opens what the program holds leases on, its script and its settings among them."""
+    names = ["data.bin", "pyproject.toml", "log.txt"]
+    for name in names:
+        Path(name).write_text("")
+    files = [os.open(name, os.O_RDWR) for name in names]
+    came: list[int] = []
+    signal.signal(signal.SIGIO, lambda number, _: came.append(number))
+    got = []
+    for fd in files:
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            got.append(True)
+        except OSError:
+            got.append(False)
+    dist = group()
+    stall(3)
+    say(got=got, came=came, reduced=reduce(dist) > 0)
+
+
+def watched_folder() -> None:
+    """inotify on the working directory and on the standard streams' files tells of nothing."""
+    os.makedirs("inner")
+    dist = group()
+    fd = _LIBC.inotify_init1(os.O_NONBLOCK)
+    _LIBC.inotify_add_watch(fd, b".", 0xFFF)
+    _LIBC.inotify_add_watch(fd, b"inner", 0xFFF)
+    reduce(dist, 2000)
+    stall(3)
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    say(events=len(poller.poll(0)))
+
+
+def locked_errors() -> None:
+    """POSIX locks on the file that is stderr stay with the program through a stall."""
+    with open("log.txt", "wb") as log:
+        done = subprocess.run(command("kernel._locks"), stderr=log, stdout=-1, check=False)
+    say(code=done.returncode, out=done.stdout)
+
+
+def _locks() -> None:
+    group()
+    fcntl.lockf(2, fcntl.LOCK_EX)
+    stall(3)
+    if os.fork() == 0:
+        try:
+            fcntl.lockf(2, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os._exit(0)
+        os._exit(1)
+    say(free=os.waitstatus_to_exitcode(os.wait()[1]))
+
+
+def traits_of_the_process() -> None:
+    """Name, limits, masks, affinity, policy, personality and umask are what they were."""
+    group()
+    stall(2)
+    name = ctypes.create_string_buffer(16)
+    _LIBC.prctl(16, name, 0, 0, 0)
+    for file in ("comm", "limits", "oom_score_adj", "coredump_filter", "timerslack_ns",
+                 "personality", "loginuid", "setgroups"):  # fmt: skip
+        with contextlib.suppress(OSError):
+            say(**{file: Path("/proc/self", file).read_text().split()})
+    status = Path("/proc/self/status").read_text().splitlines()
+    say(masks=[line for line in status if line[:7] in ("SigBlk:", "SigIgn:", "NoNewPr", "Seccomp")])
+    say(name=name.value, policy=os.sched_getscheduler(0), nice=os.getpriority(os.PRIO_PROCESS, 0))
+    options = (2, 4, 7, 23, 25, 27, 30, 36, 39)
+    say(options=[_LIBC.prctl(n, *([1] if n == 23 else [0]), 0, 0, 0) for n in (3, 7, 27, 30, 39)])
+    say(asked=len(options), groups=os.getgroups(), sid=os.getsid(0) == os.getpid())
+
+
+def spawned_by_posix() -> None:
+    """posix_spawn and vfork start children with the program's mask, signals and descriptors."""
+    group()
+    stall(2)
+    code = (
+        "import os, signal; s = open('/proc/self/status').read().splitlines();"
+        "print([x for x in s if x[:6] in ('SigBlk', 'SigIgn', 'SigCgt')],"
+        " sorted(os.listdir('/proc/self/fd')))"
+    )
+    reader, writer = os.pipe()
+    arguments = [sys.executable, "-S", "-I", "-c", code]
+    actions = [(os.POSIX_SPAWN_DUP2, writer, 1)]
+    pid = os.posix_spawn(
+        sys.executable, arguments, {}, file_actions=actions, setsigmask=[], setsigdef=[13]
+    )
+    os.close(writer)
+    say(said=os.read(reader, 4096), code=os.waitpid(pid, 0)[1])
+    for close in (True, False):
+        done = subprocess.run(arguments, capture_output=True, close_fds=close, env={}, check=False)
+        say(close=close, said=done.stdout, code=done.returncode)
+
+
+def descriptor_of_a_process() -> None:
+    """pidfds, waitid(P_PIDFD) and PDEATHSIG of children are the program's."""
+    group()
+    stall(2)
+    pid = os.fork()
+    if pid == 0:
+        _LIBC.prctl(1, signal.SIGKILL, 0, 0, 0)
+        time.sleep(0.2)
+        os._exit(6)
+    fd = os.pidfd_open(pid)
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    say(ready=len(poller.poll(5000)))
+    found = os.waitid(os.P_PIDFD, fd, os.WEXITED)
+    say(status=None if found is None else (found.si_status, found.si_code))
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED)
+    except ChildProcessError as error:
+        say(error=error)
+
+
+def daemon_of_a_daemon() -> None:
+    """Forked twice, a session of its own, nothing open, /, umask 0; then it trains and stalls."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() != 0:
+            os._exit(0)
+        os.chdir("/")
+        os.umask(0)
+        for fd in (0, 1, 2):
+            os.dup2(os.open(os.devnull, os.O_RDWR), fd)
+        reduced = reduce(group(), _MUCH)
+        stall(3)
+        opened = os.open("/dev/null", os.O_RDONLY)
+        left = _children()
+        os.write(writer, f"{reduced > 0} {opened < 64} {left}".encode())
+        os._exit(0)
+    os.close(writer)
+    say(code=os.wait()[1], said=os.read(reader, 100))
+
+
+def _children() -> int:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return 0
+    return 1
+
+
+def another_user() -> None:
+    """Rights are dropped in the midst of it: journals of root's folder end, results do not."""
+    dist = group()
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+    reduced = reduce(dist, 2 * _MUCH) > 0
+    stall(3)
+    say(reduced=reduced, uid=os.getresuid(), again=reduce(dist) > 0)
+
+
+def disk_that_turns_read_only() -> None:
+    """As after an error of the disk: the folder is remounted read-only while it is written."""
+    folder = tempfile.mkdtemp().encode()
+    if _LIBC.mount(b"none", folder, b"tmpfs", 0, b"size=64m"):
+        say(mount="refused")
+        return
+    os.environ["DISTTRACE_DIR"] = os.fsdecode(folder)
+    process = subprocess.Popen(command("kernel._long"), stdout=-1, text=True)
+    time.sleep(6)
+    _LIBC.mount(b"none", folder, b"tmpfs", 0x20 | 0x1, b"")
+    say(out=process.communicate(timeout=90)[0], code=process.returncode)
+    _LIBC.umount2(folder, 2)
+
+
+def _long() -> None:
+    dist = group()
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        reduced = reduce(dist, 500)
+    say(reduced=reduced > 0)
+
+
+def ended_by_itself() -> None:
+    """abort, a fault in C and faulthandler end it by their signals, with their words."""
+    for name in ("_aborts", "_faults", "_dumps"):
+        done = child(f"kernel.{name}", stderr=-1)
+        heads = [x for x in done.stderr.splitlines() if x.startswith(("Fatal", "Time"))]
+        say(name=name, code=done.returncode, heads=heads)
+
+
+def _aborts() -> None:
+    group()
+    os.abort()
+
+
+def _faults() -> None:
+    import faulthandler
+
+    faulthandler.enable()
+    group()
+    stall(1)
+    ctypes.string_at(0)
+
+
+def _dumps() -> None:
+    import faulthandler
+
+    group()
+    faulthandler.dump_traceback_later(STALL_S, exit=True)
+    stall(9)
+
+
+def environments() -> None:
+    """An empty environment, no home, an odd locale, time zone and encoding."""
+    kept: dict[str, Any] = {k: v for k, v in os.environ.items() if k.startswith(("DIST", "PYTH"))}
+    odd: list[dict[str, str]] = [
+        {}, {"HOME": "/nowhere", "TMPDIR": "/nowhere", "PATH": ""}, {"LC_ALL": "tr_TR.ISO-8859-9"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, {"TZ": "Nowhere/Odd"},
+        {"PYTHONIOENCODING": "ascii:strict"}, {"PYTHONIOENCODING": "utf-16"},
+        {"PYTHONDEVMODE": "1"},
+    ]  # fmt: skip
+    for one in odd:
+        done = child("kernel._plain", env={**kept, "ATTACK_STALL": "0.2", **one}, stdout=-1,
+                     stderr=-3, text=False)  # fmt: skip
+        say(odd=one, code=done.returncode, out=done.stdout)
+
+
+def folder_gone_at_start() -> None:
+    """Started in a folder that was removed, with journals to be written relative to it."""
+    kept = {k: v for k, v in os.environ.items() if k not in ("DISTTRACE_DIR", "DISTTRACE_PARENT")}
+    gone = tempfile.mkdtemp()
+    os.chdir(gone)
+    os.rmdir(gone)
+    done = child("kernel._plain", env=kept, stdout=-1, stderr=-3)
+    say(code=done.returncode, out=done.stdout)
