@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from disttrace_viewer.analysis.courses.out_of_step import EXTRA, SKIPPED, SWAPPED, first_shift
+from disttrace_viewer.analysis.out_of_step import EXTRA, SKIPPED, SWAPPED, first_shift
 
 STEP = "abc"
 

@@ -20,10 +20,10 @@ from rich.cells import cell_len
 
 from disttrace.journal import proc
 from disttrace_viewer.analysis.clock_alignment import align
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.diagnosis.positions import places
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.load.growth import Growth
 from disttrace_viewer.merge.reader import load

@@ -14,7 +14,7 @@ from functools import cached_property
 import polars as pl
 
 from disttrace.journal.format import ON_DEVICE
-from disttrace_viewer.sample.sample import SETTERS, Stream
+from disttrace_viewer.analysis.sample import SETTERS, Stream
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Trace
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from disttrace_viewer.analysis.evidence import STALL_NS
 from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis import settled as reread
+from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.load.said import said
 from disttrace_viewer.trace import model
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.process_ends import TOGETHER_NS
 from disttrace_viewer.diagnosis.live import living
 from disttrace_viewer.diagnosis.positions import positions
+from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
 from disttrace_viewer.trace.model import Process

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from disttrace_viewer.sample.sample import Sample
+from disttrace_viewer.analysis.sample import Sample
 from disttrace_viewer.trace.model import JOURNAL, Process, Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import CLEAN
-from disttrace_viewer.analysis.wait_graph import Wait
+from disttrace_viewer.evidence.peer_addresses import end_of
+from disttrace_viewer.evidence.wait_graph import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.wording import sentences

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.diagnosis import consequences, doubt
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import NOTHING, Past

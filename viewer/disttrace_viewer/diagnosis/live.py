@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE
+from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, Finding
 from disttrace_viewer.trace.model import Process

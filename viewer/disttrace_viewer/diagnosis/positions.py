@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import Op, frame
-from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import RUNNING, SILENT
+from disttrace_viewer.evidence.node_rendezvous import AGENT
+from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Trace

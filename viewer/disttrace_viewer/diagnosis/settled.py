@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.process_ends import MISSED_NS
+from disttrace_viewer.evidence.evidence import Evidence
 
 T = TypeVar("T")
 

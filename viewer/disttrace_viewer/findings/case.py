@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from disttrace_viewer.analysis.courses import of_groups
-from disttrace_viewer.analysis.evidence import STUCK_NS, Evidence
-from disttrace_viewer.analysis.node_rendezvous import Agents
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import (
     CASCADE,
@@ -20,13 +17,17 @@ from disttrace_viewer.analysis.process_ends import (
     SILENT,
     TOGETHER_NS,
 )
-from disttrace_viewer.analysis.rendezvous import RendezvousIndex
-from disttrace_viewer.analysis.store_keys import ASKED_NS, Setters
-from disttrace_viewer.analysis.wait_graph import Wait, waits
+from disttrace_viewer.analysis.sample import Course, Stream
+from disttrace_viewer.evidence import courses
+from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.node_rendezvous import Agents
+from disttrace_viewer.evidence.recorded import STUCK_NS
+from disttrace_viewer.evidence.rendezvous import RendezvousIndex
+from disttrace_viewer.evidence.store_keys import ASKED_NS, Setters
+from disttrace_viewer.evidence.wait_graph import Wait, waits
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.past import NOTHING, Past
 from disttrace_viewer.findings.witnesses import Witnesses
-from disttrace_viewer.sample.sample import Course, Stream
 
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
@@ -77,9 +78,9 @@ class Case:
         return Setters(self.evidence)
 
     @cached_property
-    def shifts(self) -> of_groups.Shifts:
+    def shifts(self) -> courses.Shifts:
         """By stream of collectives where its members are out of step."""
-        return of_groups.shifts(self.evidence, self.past.courses())
+        return courses.shifts(self.evidence, self.past.courses())
 
     @cached_property
     def witnesses(self) -> Witnesses:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disttrace.journal.format import COMPOSED, CONSTRUCTOR, ON_DEVICE, ends_on_device
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.wait_graph import COLLECTIVE, MESSAGE, OTHER, RENDEZVOUS, Wait
-from disttrace_viewer.sample.sample import BATCH, message_stream
+from disttrace_viewer.analysis.sample import BATCH, message_stream
+from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.wait_graph import COLLECTIVE, MESSAGE, OTHER, RENDEZVOUS, Wait
 
 TIMEOUT_NS = 600_000_000_000
 """Of a group that does not tell its own: torch's default for NCCL."""

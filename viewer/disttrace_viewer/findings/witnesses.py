@@ -12,8 +12,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import cached_property
 
-from disttrace_viewer.analysis.evidence import Evidence
-from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import (
     CASCADE,
@@ -22,7 +20,9 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
     is_closed,
 )
-from disttrace_viewer.analysis.wait_graph import Wait
+from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.node_rendezvous import AGENT
+from disttrace_viewer.evidence.wait_graph import Wait
 
 Told = Mapping[int, tuple[tuple[int, int], ...]]
 """Per process, what the two others that tell most of it tell, each with who does."""

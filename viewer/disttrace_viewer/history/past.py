@@ -12,15 +12,15 @@ from functools import cached_property, partial
 
 import polars as pl
 
-from disttrace_viewer.analysis.courses.of_groups import Place, place_of
 from disttrace_viewer.analysis.exchanges import Exchanges, Numbers
-from disttrace_viewer.analysis.mismatches import Joined
+from disttrace_viewer.analysis.sample import Course, Stream
+from disttrace_viewer.evidence.courses import Place, place_of
+from disttrace_viewer.evidence.mismatches import Joined
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import Misfit, Past
 from disttrace_viewer.findings.rules import late_sender, straggler, unwaited_work
 from disttrace_viewer.findings.rules.size_mismatch import fits
-from disttrace_viewer.sample.sample import Course, Stream
 from disttrace_viewer.trace.model import Call, Trace
 from disttrace_viewer.trace.operation import Op, ops
 

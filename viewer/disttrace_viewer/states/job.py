@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from disttrace_viewer.analysis.evidence import STALL_NS, Evidence
 from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.analysis.sample import Stream
+from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import size
 from disttrace_viewer.load.foreign.evidence import evidence, troubles
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import nothing
-from disttrace_viewer.sample.sample import Stream
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import Engine, here
 from disttrace_viewer.states.history import courses_differ

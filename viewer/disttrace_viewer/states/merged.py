@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import orjson
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ranks_of
+from disttrace_viewer.analysis.sample import Course, Sample, Stream
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import groups as grouping
@@ -24,7 +25,6 @@ from disttrace_viewer.merge.jobs import tries
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import base_stores
 from disttrace_viewer.merge.tables import KINDS, store_of
-from disttrace_viewer.sample.sample import Course, Sample, Stream
 from disttrace_viewer.states import packed
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.packed import Packed, batches_of, rating

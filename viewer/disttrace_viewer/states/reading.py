@@ -17,8 +17,8 @@ from typing import Any
 import orjson
 
 import disttrace.journal.format as fmt
+from disttrace_viewer.analysis.sample import BUILDING
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.sample.sample import BUILDING
 from disttrace_viewer.states.history import Calls
 from disttrace_viewer.states.records import (
     INTEGERS,

@@ -6,10 +6,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from disttrace_viewer.analysis.evidence import STALL_NS, Evidence
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.diagnosis.judge import judge
 from disttrace_viewer.diagnosis.report import healthy, report
+from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import Past

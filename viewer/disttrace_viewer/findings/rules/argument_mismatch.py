@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.analysis import mismatches
-from disttrace_viewer.analysis.mismatches import Difference
 from disttrace_viewer.analysis.operation import frame, is_of_generated, site
+from disttrace_viewer.evidence import mismatches
+from disttrace_viewer.evidence.mismatches import Difference
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import one_call

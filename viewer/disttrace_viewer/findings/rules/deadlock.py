@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace_viewer.analysis.graphs import cycles, ring
-from disttrace_viewer.analysis.wait_graph import COLLECTIVE, KEY, MESSAGE, Wait
+from disttrace_viewer.evidence.wait_graph import COLLECTIVE, KEY, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, outside, unmatched

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from disttrace_viewer.analysis.courses.of_groups import Place
-from disttrace_viewer.analysis.courses.out_of_step import Shift
+from disttrace_viewer.analysis.out_of_step import Shift
+from disttrace_viewer.analysis.sample import Stream
+from disttrace_viewer.evidence.courses import Place
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, WARNING, Finding
-from disttrace_viewer.sample.sample import Stream
 from disttrace_viewer.trace.model import Location
 from disttrace_viewer.wording.findings import divergence as words
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from disttrace_viewer.analysis.evidence import STUCK_NS
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
-from disttrace_viewer.analysis.store_keys import ASKED_NS
-from disttrace_viewer.analysis.wait_graph import KEY, Wait
+from disttrace_viewer.evidence.recorded import STUCK_NS
+from disttrace_viewer.evidence.store_keys import ASKED_NS
+from disttrace_viewer.evidence.wait_graph import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, NOTE, Finding
 from disttrace_viewer.wording.findings import getting_on as words

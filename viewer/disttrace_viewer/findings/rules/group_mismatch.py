@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis import mismatches
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.wait_graph import RENDEZVOUS, Wait
+from disttrace_viewer.evidence import mismatches
+from disttrace_viewer.evidence.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group

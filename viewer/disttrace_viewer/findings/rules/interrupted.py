@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.process_ends import STOPPED_AGENT
+from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules import outside

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.store_keys import AWAITING, place_and_key
-from disttrace_viewer.analysis.wait_graph import Wait, given_up_ns
+from disttrace_viewer.analysis.sample import SETTERS
+from disttrace_viewer.evidence.store_keys import AWAITING, place_and_key
+from disttrace_viewer.evidence.wait_graph import Wait, given_up_ns
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.sample.sample import SETTERS
 from disttrace_viewer.wording.findings.late_arrivals import Held
 
 

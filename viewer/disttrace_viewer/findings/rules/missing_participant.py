@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from disttrace_viewer.analysis.evidence import Course
 from disttrace_viewer.analysis.operation import Op, Site, is_library, site
 from disttrace_viewer.analysis.process_ends import CLEAN, SILENT, TOGETHER_NS
-from disttrace_viewer.analysis.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
+from disttrace_viewer.analysis.sample import STAND_IN, Course
+from disttrace_viewer.evidence.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
-from disttrace_viewer.sample.sample import STAND_IN
 from disttrace_viewer.wording.findings import missing_participant as words
 from disttrace_viewer.wording.findings.crossed import asked
 from disttrace_viewer.wording.findings.missing_evidence import EARLY, journals

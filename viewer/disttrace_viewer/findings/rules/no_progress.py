@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from disttrace_viewer.analysis.process_ends import CASCADE, OWN, is_closed
-from disttrace_viewer.analysis.wait_graph import (
+from disttrace_viewer.evidence.wait_graph import (
     COLLECTIVE,
     MESSAGE,
     OTHER,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.analysis.node_rendezvous import Attempt
 from disttrace_viewer.analysis.process_ends import CLEAN
-from disttrace_viewer.analysis.wait_graph import NODES, Wait
+from disttrace_viewer.evidence.node_rendezvous import Attempt
+from disttrace_viewer.evidence.wait_graph import NODES, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import CLEAN, MISSED_NS, SILENT
+from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.trace.model import Failure, Location
 from disttrace_viewer.wording.findings import outside as words

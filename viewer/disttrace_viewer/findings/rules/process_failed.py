@@ -9,10 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Set
 
-from disttrace_viewer.analysis.mismatches import minority
-from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import (
     CASCADE,
     MISSED_NS,
@@ -20,6 +17,9 @@ from disttrace_viewer.analysis.process_ends import (
     SILENT,
     STOPPED_AGENT,
 )
+from disttrace_viewer.evidence.mismatches import minority
+from disttrace_viewer.evidence.node_rendezvous import AGENT
+from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from disttrace_viewer.analysis.process_ends import ALIVE
-from disttrace_viewer.analysis.wait_graph import Wait
+from disttrace_viewer.evidence.wait_graph import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.findings.rules.communicator_creation import is_creation

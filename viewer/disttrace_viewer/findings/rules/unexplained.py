@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
+from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import process_failed

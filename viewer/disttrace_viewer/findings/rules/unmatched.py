@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.wait_graph import BATCH, MESSAGE, Wait
+from disttrace_viewer.analysis.sample import message_stream
+from disttrace_viewer.evidence.wait_graph import BATCH, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
-from disttrace_viewer.sample.sample import message_stream
 from disttrace_viewer.wording.findings import unmatched as words
 from disttrace_viewer.wording.findings.crossed import asked
 from disttrace_viewer.wording.findings.late_arrivals import HINT

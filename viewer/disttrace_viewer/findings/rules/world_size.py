@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from disttrace_viewer.analysis import mismatches
+from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding, Scope
 from disttrace_viewer.findings.rules.parts import Join, joins

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Group, Job, Process, Trace
 from disttrace_viewer.wording.names import Names
 from disttrace_viewer.wording.quantities import duration, few, number, spans

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.analysis.peer_addresses import end_of
 from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, UNKNOWN
+from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.views.terminal.rows import Flight
 from disttrace_viewer.wording.ends import ended, state

@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Group, Member, Place, Store, Trace
 from disttrace_viewer.views.terminal.init_steps import KeyUse, keys_of, steps_of, until_ready

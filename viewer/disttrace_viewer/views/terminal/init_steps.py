@@ -8,8 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal.rows import Row

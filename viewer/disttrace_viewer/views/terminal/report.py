@@ -8,8 +8,8 @@ from typing import Protocol
 
 import polars as pl
 
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.trace.columns import IN_FLIGHT
 from disttrace_viewer.trace.errors import ViewerError

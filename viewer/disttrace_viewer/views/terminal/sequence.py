@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.exchanges import Exchanges
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.terminal import sequence_rows
 from disttrace_viewer.views.terminal.filters import Filters, parse_time

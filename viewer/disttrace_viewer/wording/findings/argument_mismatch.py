@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from disttrace_viewer.analysis.mismatches import Difference
 from disttrace_viewer.analysis.operation import branch
+from disttrace_viewer.evidence.mismatches import Difference
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import one_call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from disttrace_viewer.analysis.wait_graph import KEY, MESSAGE, Wait
+from disttrace_viewer.evidence.wait_graph import KEY, MESSAGE, Wait
 from disttrace_viewer.trace.model import Failure, Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import outside

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from disttrace_viewer.analysis.courses.of_groups import Place
-from disttrace_viewer.analysis.courses.out_of_step import SKIPPED, SWAPPED, Shift
+from disttrace_viewer.analysis.out_of_step import SKIPPED, SWAPPED, Shift
+from disttrace_viewer.evidence.courses import Place
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.wording import sentences
 

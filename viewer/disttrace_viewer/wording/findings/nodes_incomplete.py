@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.node_rendezvous import UNNAMED, Attempt, host_of
+from disttrace_viewer.evidence.node_rendezvous import UNNAMED, Attempt, host_of
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import outside

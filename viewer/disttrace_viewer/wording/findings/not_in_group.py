@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from disttrace_viewer.analysis.process_ends import End
-from disttrace_viewer.analysis.wait_graph import Wait
+from disttrace_viewer.evidence.wait_graph import Wait
 from disttrace_viewer.trace.model import Location, Process, Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from disttrace_viewer.analysis.evidence import DRAINING
 from disttrace_viewer.analysis.operation import Op, innermost
 from disttrace_viewer.analysis.process_ends import SILENT, End
+from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.trace.model import Failure, Frame, Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import HELD, NOWHERE, ended

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from disttrace_viewer.analysis.courses.out_of_step import SWAPPED, Shift, first_shift
-from disttrace_viewer.analysis.evidence import Course, Evidence
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.sample.sample import Stream
+from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
+from disttrace_viewer.analysis.sample import Course, Stream
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call, Frame
 
 Place = tuple[str, Frame | None]

@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from disttrace_viewer.analysis.evidence import Evidence
 from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call
 
 Members = Mapping[int, Op]

@@ -12,13 +12,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from disttrace.journal.format import COMPOSED
-from disttrace_viewer.analysis.evidence import Evidence
-from disttrace_viewer.analysis.node_rendezvous import AGENT, Agents
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
-from disttrace_viewer.analysis.rendezvous import LATE_NS, RendezvousIndex
-from disttrace_viewer.analysis.store_keys import AWAITING, Key, Setters, asking, taken_connections
-from disttrace_viewer.sample.sample import STAND_IN, message_stream
+from disttrace_viewer.analysis.sample import STAND_IN, message_stream
+from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.node_rendezvous import AGENT, Agents
+from disttrace_viewer.evidence.rendezvous import LATE_NS, RendezvousIndex
+from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters, asking, taken_connections
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
 SERVER = "server"

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from disttrace_viewer.analysis.evidence import Evidence
-from disttrace_viewer.analysis.node_rendezvous import AGENT
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CLEAN, SILENT
-from disttrace_viewer.sample.sample import SETTERS
+from disttrace_viewer.analysis.sample import SETTERS
+from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.node_rendezvous import AGENT
 
 Key = tuple[str | None, str]
 """The place, and the key with every prefix."""

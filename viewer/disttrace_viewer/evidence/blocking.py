@@ -1,0 +1,143 @@
+"""The operations that hold up their threads, also those that were given up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cached_property
+
+from disttrace_viewer.analysis import process_ends
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT, is_closed
+from disttrace_viewer.evidence.endings import Endings
+from disttrace_viewer.evidence.recorded import DRAINING, GATHERING, GROUPED, underway
+
+
+class Blocking(Endings):
+    """What each process waits in."""
+
+    @cached_property
+    def blocking(self) -> tuple[Op, ...]:
+        """Of the pending ones and of those that were given up, those that hold up their thread.
+
+        One per thread: the innermost. Asynchronous work that nobody waits for holds up nobody. On
+        a backend that works behind the host's back (NCCL) the oldest one in flight holds up the
+        device, and sooner or later its process. The destruction of groups waits for the oldest of
+        what its process has issued.
+        """
+        found: dict[tuple[int, int], Op] = {}
+        device: dict[int, Op] = {}
+        issued: dict[int, Op] = {}
+        for op in self.pending:
+            if op.on_device:
+                device.setdefault(op.process, op)
+            elif self._holds(op):
+                found[op.process, op.thread] = op
+            elif op.call.kind in GROUPED and op.issued_ns is not None:
+                issued.setdefault(op.process, op)
+        for key, op in list(found.items()):
+            if op.call.op == DRAINING and op.process in device:
+                del found[key]
+            elif op.call.op == DRAINING and op.process in issued:
+                found[key] = replace(issued[op.process], wait_begin_ns=op.begin_ns)
+        for op in device.values():
+            found.setdefault((op.process, -1), op)
+        for op in self.given_up:
+            found.setdefault((op.process, op.thread), op)
+        return tuple(found.values())
+
+    def _holds(self, op: Op) -> bool:
+        if op.call.kind == "composed":
+            return op.call.op in (*GATHERING, DRAINING)
+        if op.call.origin == "c++":
+            # Nobody tells that C++ code waits; it does when nothing else was begun since.
+            last = self.last[op.process].number == op.number
+            return (last or op.wait_begin_ns is not None) and not self._left_behind(op)
+        if op.wait_begin_ns is not None:
+            return True
+        if self.asks(op):
+            latest = self.last[op.process]
+            return (latest == op or underway(latest)) and not self._left_behind(op)
+        # A thread that has begun something else since has left it, although its end is not there.
+        newest = self._newest_of_thread.get((op.process, op.thread), op.number)
+        return op.issued_ns is None and newest <= op.number
+
+    @cached_property
+    def _newest_of_thread(self) -> Mapping[tuple[int, int], int]:
+        """The newest operation that each thread began, but for what C++ code does inside others."""
+        return {
+            (op.process, op.thread): op.number
+            for op in self.sample.ops
+            if not (op.call.kind == "store" and op.call.origin == "c++")
+        }
+
+    @cached_property
+    def left(self) -> frozenset[tuple[int, int]]:
+        """Operations that a device was at, or had before it, when their process ended: with it went
+        its part in them. Only of those that ended before others stopped waiting, and not because
+        of others.
+        """
+        newest = max((p.last_ns for p in self.trace.processes), default=0)
+        ended = {
+            process
+            for process, end in enumerate(self.ends)
+            if end.how not in (ALIVE, CASCADE)
+            and (end.known_dead or end.exit_word is not None)
+            and newest - end.t_ns > process_ends.TOGETHER_NS
+        }
+        return frozenset(op.id for op in self.pending if op.on_device and op.process in ended)
+
+    @cached_property
+    def given_up(self) -> tuple[Op, ...]:
+        """Operations that ended because of others and broke what their process was at.
+
+        Per process the first in a group, also where the program caught its error and went on: the
+        group is of no use any more. A store operation only where the process ended by its error:
+        to ask for a key with a short time-out, again and again, holds up nobody.
+        """
+        found = []
+        for process, broken in self.broken.items():
+            end = self.ends[process]
+            group = [op for op in broken if op.call.kind in (*GROUPED, "constructor")]
+            chain = () if end.failure is None else end.failure.chain
+            passed_on = {*chain, *end.causes} if end.how == CASCADE else set()
+            asked = [op for op in broken if op.call.kind == "store" and op.error in passed_on]
+            if group and (self._harm or end.how == CASCADE):
+                found.append(group[0])
+            elif asked:
+                found.append(_around(asked[-1], broken))
+        return tuple(found)
+
+    @cached_property
+    def _harm(self) -> bool:
+        """Whether anything shows that what was given up was meant to succeed: a process failed or
+        was cut short, or somebody came to a group's operation after the others had given up.
+        """
+        if any(end.how in (OWN, CASCADE, SILENT) for end in self.ends):
+            return True
+        closed = sum(
+            any(is_closed(op.error) and op.call.kind in GROUPED for op in broken)
+            for broken in self.broken.values()
+        )
+        return closed > 0
+
+    @cached_property
+    def first_broken_ns(self) -> int | None:
+        """When the first process failed, or noticed that somebody was gone."""
+        ended = [end.t_ns for end in self.ends if end.how in (OWN, CASCADE)]
+        ended += [op.end_ns for op in (*self.given_up, *self.closed) if op.end_ns is not None]
+        return min(ended, default=None)
+
+
+def _around(op: Op, broken: Iterable[Op]) -> Op:
+    """The constructor that a store operation of C++ code was part of, if it failed as well."""
+    around = [
+        other
+        for other in broken
+        if other.call.kind == "constructor"
+        and op.call.origin == "c++"
+        and (other.process, other.thread) == (op.process, op.thread)
+        and other.begin_ns <= op.begin_ns
+        and (other.end_ns or 0) >= (op.end_ns or 0)
+    ]
+    return around[-1] if around else op

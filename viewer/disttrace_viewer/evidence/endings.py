@@ -1,0 +1,169 @@
+"""Who lives, how the others ended, and until when each was where it was last seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Set
+from functools import cached_property
+
+from disttrace_viewer.analysis import process_ends
+from disttrace_viewer.analysis.liveness import STOPPED, Seen
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.process_ends import (
+    ALIVE,
+    NOTHING,
+    SILENT,
+    Communication,
+    End,
+    because_of_others,
+)
+from disttrace_viewer.evidence.failures import Failures
+from disttrace_viewer.evidence.recorded import DRAINING, GROUPED, STUCK_NS, latest
+from disttrace_viewer.merge.clock import to_unix
+
+
+class Endings(Failures):
+    """How each process ended, and how long whoever waits has waited."""
+
+    @cached_property
+    def seen(self) -> tuple[Seen, ...]:
+        """What the kernel of this host says of each process."""
+        return tuple(self.look(p) for p in self.trace.processes)
+
+    @cached_property
+    def alive_here(self) -> bool:
+        """Whether any process of the trace lives on this host."""
+        return any(seen.alive for seen in self.seen)
+
+    @cached_property
+    def cut_ns(self) -> int:
+        """The instant at which the picture stops: now, while a process lives on this host, else
+        the newest record of any process.
+        """
+        newest = self.trace.end_ns
+        living = next((p for p in self.trace.processes if self.seen[p.index].alive), None)
+        if living is None or living.boot_id is None:
+            return newest
+        # The monotonic clock is that of the journals; the wall clock may have been set since.
+        passed = time.time_ns() - self.trace.read_ns
+        now = to_unix(self.trace.clocks[living.clock], time.perf_counter_ns() - passed)
+        return max(newest, now)
+
+    @cached_property
+    def newest_sign_ns(self) -> int:
+        """The last sign of life of any process whose journal lacks nothing."""
+        return max((p.last_ns for p in self.trace.processes if not p.losses), default=0)
+
+    @cached_property
+    def ends(self) -> tuple[End, ...]:
+        """How each process ended."""
+        found = process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)
+        found = process_ends.since_interrupt(found, self.interrupted_ns)
+        processes = self.trace.processes
+        found = process_ends.without_a_word(
+            processes, found, self.seen, self.trace.groups, self.failed, self._parted
+        )
+        now_ns = max(time.time_ns(), self.cut_ns)
+        return process_ends.heard_of(found, processes, self.seen, now_ns)
+
+    @property
+    def _parted(self) -> Set[int]:
+        """Those that destroyed their groups, and did nothing since."""
+        return {p for p, op in self.last.items() if op.call.op == DRAINING}
+
+    @property
+    def runs(self) -> bool:
+        """Whether anybody is known to live now."""
+        return any(end.runs for end in self.ends)
+
+    @cached_property
+    def live(self) -> bool:
+        """Whether anybody lived when the picture stops: then waiting becomes a fault only after
+        ``stall_ns``.
+        """
+        return any(end.how == ALIVE or end.lingers for end in self.ends)
+
+    @cached_property
+    def stalled_after_ns(self) -> int:
+        """How long somebody must have waited before a missing partner is a fault."""
+        return self.stall_ns if self.live else STUCK_NS
+
+    @cached_property
+    def timeless(self) -> frozenset[int]:
+        """Processes of which nobody knows when their evidence was gathered: no wait has an age."""
+        return frozenset(p.index for p in self.trace.processes if "time" in p.lacks)
+
+    @cached_property
+    def communication(self) -> Mapping[int, Communication]:
+        """What each process's communication says of how it ended."""
+        found = {}
+        native = {op.process for op in self.pending if op.call.origin == "c++"}
+        grouped = [op for op in self.pending if op.call.kind in GROUPED]
+        # Whoever enqueues goes on, and a backend of devices ends nobody over a fresh operation.
+        last = {p.index: p.last_ns for p in self.trace.processes}
+        blocked = {
+            op.process
+            for op in grouped
+            if not (op.on_device and last[op.process] - op.begin_ns < STUCK_NS)
+            and not self._left_behind(op)
+        }
+        held = {op.process for op in grouped if op.issued_ns is None or op.wait_begin_ns}
+        for process in self.trace.processes:
+            index = process.index
+            broken, failed = self.broken.get(index, ()), self.failed.get(index, ())
+            of_group = [op.end_ns or 0 for op in broken if op.call.kind != "store"]
+            found[index] = Communication(
+                errors={op.error: op.end_ns or 0 for op in broken if op.error is not None}
+                if broken
+                else NOTHING.errors,
+                rejected=frozenset(
+                    op.error for op in failed if op.error is not None and not because_of_others(op)
+                )
+                if failed
+                else NOTHING.rejected,
+                broken_ns=min(of_group, default=None),
+                native=index in native or any(op.call.origin == "c++" for op in failed),
+                blocked=index in blocked,
+                held=index in held,
+                main_ns=self._began.get(index, 0),
+            )
+        return found
+
+    @cached_property
+    def _began(self) -> Mapping[int, int]:
+        """When the main thread of each process began its newest operation."""
+        return latest(op for op in self.sample.ops if op.thread == 0)
+
+    def until_ns(self, process: int) -> int:
+        """Until when a process certainly was where it was last seen."""
+        end = self.ends[process]
+        if end.interrupted and self.interrupted_ns is not None:
+            return self.interrupted_ns
+        if end.lingers:
+            return self.cut_ns
+        if end.how == SILENT and self.cut_ns - end.t_ns <= process_ends.TOGETHER_NS:
+            return self.cut_ns
+        return end.t_ns
+
+    def age_ns(self, op: Op) -> int:
+        """How long an operation was waited in: to its end by an error, or while seen."""
+        return max(0, (op.end_ns or self.until_ns(op.process)) - self.since_ns(op))
+
+    def stuck(self, op: Op) -> bool:
+        """Whether its process waits in it for too long, or was ended by the waiting."""
+        if op.error is not None or op.process in self.timeless:
+            return True
+        # Journals of other hosts may be read late: their cut is not of one instant.
+        return self.age_ns(op) >= (self.stall_ns if self._apart else min(self.stall_ns, STUCK_NS))
+
+    @cached_property
+    def _apart(self) -> bool:
+        return self.live and len({p.clock for p in self.trace.processes}) > 1
+
+    def is_still(self, process: int, others: Iterable[int]) -> bool:
+        """Whether a process has stopped running, while one of the others went on waiting."""
+        end, processes = self.ends[process], self.trace.processes
+        silent_ns = max(processes[p].last_ns for p in others) - processes[process].last_ns
+        return end.held == STOPPED or (
+            end.how in (ALIVE, SILENT) and silent_ns > process_ends.MISSED_NS
+        )

@@ -1,0 +1,91 @@
+"""Where each process stands, by its recorded stacks: with it all that rules ask is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+from disttrace_viewer.analysis.operation import Op, frame, innermost, inside
+from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
+from disttrace_viewer.analysis.thread_stacks import latest_samples
+from disttrace_viewer.evidence.blocking import Blocking
+from disttrace_viewer.evidence.recorded import GATHERING
+from disttrace_viewer.trace.model import Frame, Location, Stack, StackSample
+
+
+class Evidence(Blocking):
+    """A trace with the questions that rules ask of it, each answered once."""
+
+    def stands(self, process: int) -> Frame | None:
+        """Where the main thread of a process stands, if that was noted since it last did anything.
+
+        What its own thread did counts, also composed operations (``destroy_process_group``).
+        """
+        sample = self.samples.get(process)
+        return None if sample is None else innermost(sample.stack)
+
+    def inside(self, process: int) -> Frame | None:
+        """What the user's line that ``stands`` gives has called, where that is not known by it."""
+        sample = self.samples.get(process)
+        return None if sample is None else inside(sample.stack)
+
+    def stack(self, process: int) -> Stack:
+        """The recorded frames of where a process stands; empty where nothing was noted."""
+        sample = self.samples.get(process)
+        return () if sample is None else sample.stack
+
+    @cached_property
+    def samples(self) -> Mapping[int, StackSample]:
+        """Where the main thread of each process stands, if that was noted since it did anything."""
+        at_work: dict[int, set[int]] = {}
+        for op in self.sample.of_kind("collective", "message"):
+            at_work.setdefault(op.process, set()).add(op.thread)
+        return latest_samples(self.trace, self.sample.active, at_work)
+
+    def location(self, op: Op) -> Location | None:
+        """The call site of an operation."""
+        where = frame(op)
+        if where is None:
+            return None
+        return Location(op.process, where.file, where.line, where.function, op.call.op)
+
+    def whereabouts(self, process: int) -> Location | None:
+        """Where a process outside communication stands; else where it failed or was last seen."""
+        end = self.ends[process]
+        raised = innermost(end.asked_at if end.failure is None else end.failure.stack)
+        if raised is not None:
+            return Location(process, raised.file, raised.line, raised.function, None)
+        stands = self.stands(process) if end.how in (ALIVE, SILENT) else None
+        if stands is not None:
+            return Location(process, stands.file, stands.line, stands.function, None)
+        last = self.last.get(process)
+        return None if last is None else self.location(last)
+
+    def locations(self, found: Iterable[Op]) -> tuple[Location, ...]:
+        """Call sites of several operations, each once per process, and where their processes
+        stand meanwhile, if that is another line (work that was begun here is waited for there).
+        """
+        places: list[Location | None] = []
+        for op in found:
+            places.append(self.location(op))
+            where = self.stands(op.process) if op.pending and op.issued_ns is not None else None
+            if where is not None:
+                places.append(
+                    Location(op.process, where.file, where.line, where.function, op.call.op)
+                )
+        return tuple(dict.fromkeys(p for p in places if p is not None))
+
+    def within(self, op: Op) -> str | None:
+        """``gather_object``, where the program called that and it called this; else None."""
+        outer = self.sample.get(op.process, op.parent)
+        if outer is None or outer.call.kind != "composed" or outer.call.op in GATHERING:
+            return None
+        return self.top(outer).call.op
+
+    def top(self, op: Op) -> Op:
+        """The outermost pending composed operation around an operation, else itself."""
+        outer = op
+        around = {(o.process, o.number): o for o in self.pending if o.call.kind == "composed"}
+        while outer.parent is not None and (outer.process, outer.parent) in around:
+            outer = around[outer.process, outer.parent]
+        return outer

@@ -1,0 +1,192 @@
+"""What is on record of where each process stands, before anything follows from it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from disttrace_viewer.analysis import process_ends
+from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.sample import Course, Sample, Stream, stand_in
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.operation import SYNCHRONIZING
+
+STUCK_NS = 1_500_000_000
+"""Blocked for longer than this is stuck: communication of a healthy step takes less."""
+STALL_NS = 10_000_000_000
+GROUPED = ("collective", "message")
+GATHERING = ("init_process_group", "rendezvous", "new_group", "split_group")
+DRAINING = "destroy_process_group"
+"""Does not return before what was issued is over."""
+_UNKNOWN_ARGUMENTS: dict[str, Any] = dict.fromkeys(
+    ("shapes", "dtypes", "bytes", "splits", "reduce_op", "root")
+)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A trace and the sample of its operations; each question is answered once."""
+
+    trace: Trace
+    given: Sample
+    """Operations as they were recorded; rules ask ``sample``."""
+    stall_ns: int = STALL_NS
+    look: Look = look
+    partial: frozenset[int] = frozenset()
+    """Processes of whose journals only a part was read."""
+
+    @cached_property
+    def sample(self) -> Sample:
+        """The operations that say where each process stands.
+
+        What ended badly after the job was interrupted from outside counts as in flight then, and so
+        does what its own process left because a handler of signals raised in it. What C++ code
+        waited for when its process failed by that counts as ended.
+        """
+        found = self.given
+        processes, at_ns = self.trace.processes, self.interrupted_ns
+        ops = tuple(
+            process_ends.unseen_error(process_ends.left(op, of), of)
+            for op in found.ops
+            for of in (processes[op.process],)
+        )
+        if at_ns is not None:
+            ops = tuple(process_ends.undone(op, at_ns) for op in ops)
+        return found if all(map(operator.is_, ops, found.ops)) else replace(found, ops=ops)
+
+    @cached_property
+    def interrupted_ns(self) -> int | None:
+        """When the whole job was interrupted from outside (Ctrl-C, a signal to the launcher)."""
+        return process_ends.interrupted_ns(self.trace.processes)
+
+    @cached_property
+    def last(self) -> Mapping[int, Op]:
+        """The newest operation of each process (by its number: the innermost of nested ones)."""
+        return self.sample.newest
+
+    @cached_property
+    def pending(self) -> tuple[Op, ...]:
+        """Operations begun and not known to be over, by process and number."""
+        return self.sample.pending
+
+    def course(self, process: int, stream: Stream) -> Course | None:
+        """All collectives of a process in a stream, or of one that made the same; None where they
+        are not at hand.
+        """
+        found = self.sample.history.get((process, stream))
+        hashed = self.sample.courses.get((process, stream))
+        return self._history_by_hash.get((stream, hashed)) if found is None and hashed else found
+
+    @cached_property
+    def _history_by_hash(self) -> Mapping[tuple[Stream, tuple[int, int, int]], Course]:
+        courses = self.sample.courses
+        return {
+            (key[1], courses[key]): course
+            for key, course in self.sample.history.items()
+            if key in courses
+        }
+
+    def exchange(self, stream: Stream, seq: int) -> Mapping[int, Op]:
+        """The members of a collective whose calls are known, by group rank: also of those that went
+        on while somebody waits in it, if it was asked what they called.
+        """
+        found: dict[int, Op] = {}
+        for rank, kept in self.sample.streams.get(stream, {}).items():
+            here = next((op for op in kept if op.seq == seq), None)
+            if here is None and (kept[-1].seq or 0) > seq:
+                here = self._went_on(kept, stream, seq)
+            if here is not None:
+                found[rank] = here
+        return found
+
+    def _went_on(self, kept: Sequence[Op], stream: Stream, seq: int) -> Op | None:
+        """What a member called that is through. All calls of one place are known by the first of
+        them, so its operation is known, and not what it passed.
+        """
+        course = self.course(kept[-1].process, stream)
+        call = None if course is None else next((c for n, c in course if n == seq), None)
+        if call is None:
+            return None
+        of = replace(call, signature=replace(call.signature, **_UNKNOWN_ARGUMENTS))
+        over = stand_in(kept, seq)
+        return replace(over, process=kept[-1].process, call=of)
+
+    @cached_property
+    def went_on(self) -> tuple[int, ...]:
+        """Processes of which it is to be asked what they called where others wait."""
+        found: dict[int, None] = {}
+        for op in self.sample.ops:
+            stream = (op.call.group, op.call.backend)
+            if op.call.kind == "collective" and op.seq is not None and op.status != "ok":
+                known = self.exchange(stream, op.seq)
+                for rank, kept in self.sample.streams.get(stream, {}).items():
+                    if rank not in known and (kept[-1].seq or 0) > op.seq:
+                        found[kept[-1].process] = None
+        return tuple(found)
+
+    def longest_ns(self, op: Op) -> int:
+        """The longest of the waits at the same place of a process that ended well."""
+        return self.sample.longest.get((op.process, op.call.index), 0)
+
+    def since_ns(self, op: Op) -> int:
+        """Since when somebody waits in it."""
+        return op.wait_begin_ns or op.begin_ns
+
+    def inferred(self, op: Op) -> bool:
+        """Whether nothing says that somebody waits in an operation, but that nothing came after."""
+        return op.call.origin == "c++" or self.asks(op)
+
+    def asks(self, op: Op) -> bool:
+        """Whether the program asked for the completion of asynchronous work in another form than a
+        wait: it polls it, or waits for its future. As long as it begins nothing else it seems to be
+        held up by that, but may compute as well.
+        """
+        return op.asked and underway(op)
+
+    def _left_behind(self, op: Op) -> bool:
+        """Whether the others are through with an operation of which nobody saw the end here, of C++
+        code or one that was asked for: then it holds up nobody. One that needs everybody is over
+        when any other is through.
+        """
+        if not self.inferred(op) or op.call.group is None or op.seq is None:
+            return False
+        members = self.sample.members((op.call.group, op.call.backend), op.seq)
+        through = [
+            one.end_ns is not None and one.error is None
+            for one in members.values()
+            if one.process != op.process
+        ]
+        if op.call.op in SYNCHRONIZING:
+            return any(through)
+        return len(through) + 1 == self.trace.groups[op.call.group].size and all(through)
+
+    def process_of(self, group: int, group_rank: int) -> int | None:
+        """The traced process that is a member of a group by a group rank."""
+        members = self._members.get(group)
+        if members is None:
+            found = self.trace.groups[group].members
+            members = {m.rank: m.process for m in found if m.rank is not None}
+            self._members[group] = members
+        return members.get(group_rank)
+
+    @cached_property
+    def _members(self) -> dict[int, dict[int, int]]:
+        """Processes by group rank, of groups of which that was asked."""
+        return {}
+
+
+def latest(ops: Iterable[Op]) -> dict[int, int]:
+    """When each process began the newest of some operations."""
+    found: dict[int, int] = {}
+    for op in ops:
+        found[op.process] = max(op.begin_ns, found.get(op.process, 0))
+    return found
+
+
+def underway(op: Op) -> bool:
+    """Whether asynchronous work was issued, is not over, and nobody waits for it."""
+    return op.pending and op.issued_ns is not None and op.wait_begin_ns is None
