@@ -66,6 +66,7 @@ VIEWER_ROOMS = (
     "states",
     "history",
     "views",
+    "views/ci",
     "views/timeline",
     "views/terminal",
     "views/terminal/paint",

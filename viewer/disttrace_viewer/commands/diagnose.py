@@ -7,6 +7,7 @@ import gc
 
 from disttrace_viewer.commands import common
 
+FORMATS = ("text", "json", "github", "junit")
 INCOMPLETE = 2
 """Exit code where nothing wrong was found, but not everything could be read."""
 
@@ -15,7 +16,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     common.add_arguments(parser)
     common.add_engine(parser)
-    parser.add_argument("--json", action="store_true", help="the report as JSON (docs/json.md)")
+    parser.add_argument(
+        "--format",
+        choices=FORMATS,
+        default="text",
+        help="text; json (docs/json.md); github: annotations; junit: XML (docs/ci.md)",
+    )
+    parser.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        help="the same as --format json",
+    )
     parser.add_argument(
         "--full",
         action="store_true",
@@ -46,13 +59,13 @@ def execute(args: argparse.Namespace) -> int:
             args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress
         )
         gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
-    if args.json:
-        import orjson
-
-        values = report.to_dict(full=args.full)
-        common.write(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
-    else:
+    if args.format == "text":
         report.print(stacks=args.stacks, width=args.width, color=common.color(args))
+    else:
+        from disttrace_viewer.api.forms import encoded
+
+        values = report.to_dict(full=args.full or args.format != "json")
+        common.write(encoded([values], args.format))
     if not report.healthy:
         return 1
     return INCOMPLETE if report.incomplete else 0
