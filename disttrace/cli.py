@@ -32,6 +32,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("stats", "disttrace_viewer.commands.stats", "where the time goes"),
     Command("export", "disttrace_viewer.commands.export", "write operations in another format"),
     Command("top", "disttrace_viewer.commands.top", "live, while a job runs or hangs"),
+    Command("attach", "disttrace_viewer.commands.attach", "a job that hangs without disttrace"),
     Command("jobs", "disttrace_viewer.commands.jobs", "which jobs are in a directory"),
     Command("reduce", "disttrace_viewer.commands.reduce", "journals into states that travel"),
     Command(

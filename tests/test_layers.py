@@ -70,6 +70,7 @@ VIEWER_ROOMS = (
     "views/timeline",
     "views/terminal",
     "views/terminal/paint",
+    "attach",
     "otlp/follow",
     "otlp/build",
     "otlp/send",

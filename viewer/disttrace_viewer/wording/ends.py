@@ -27,7 +27,7 @@ _SHOWN = 120  # characters of an exception's text
 def state(end: End) -> str:
     """``running``, ``killed, ended by its launcher``, ``silent for 28 min``."""
     if end.dumped:
-        return "when dumped"
+        return "at that moment"
     found = end.state
     if found == UNKNOWN and end.silent_ns is not None:
         found = f"silent for {roughly(end.silent_ns)}"

@@ -158,7 +158,8 @@ def _operation(trace: Trace, op: Op, brief: bool) -> str:
     if call.kind == "message":
         return _message(op, where)
     if call.kind == "collective":
-        number = "" if op.seq is None else f" #{op.seq}"
+        uncounted = "sequence" in trace.processes[op.process].lacks
+        number = "" if op.seq is None or uncounted else f" #{op.seq}"
         return f"{call.op}{number} of {group(where, trace, brief=brief)}"
     if op.key is not None:
         key = trace.full_key(call.index, op.key)

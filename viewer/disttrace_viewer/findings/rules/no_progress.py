@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.process_ends import CASCADE, OWN, is_closed
 from disttrace_viewer.evidence.wait_graph import (
@@ -31,6 +31,10 @@ def find(case: Case) -> Iterator[Finding]:
     for wait in case.oldest():
         if wait.kind == SERVER and wait not in case.owner and case.old(wait):
             yield _unanswered(case, wait)
+    apart = [w for w in case.oldest() if not case.knows("sequence", [w.process]) and case.old(w)]
+    apart = [w for w in apart if w.kind == OTHER and w not in case.owner]
+    if len(apart) > 1:
+        yield _apart(case, apart)
     for kinds in ((COLLECTIVE, MESSAGE, RENDEZVOUS), (OTHER,)):
         for wait in case.oldest():
             if wait.kind not in kinds or not wait.complete or wait in case.owner:
@@ -96,6 +100,21 @@ def _finding(case: Case, wait: Wait) -> Finding:
         locations=evidence.locations(w.op for w in inside),
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset(w.exchange for w in inside), roots=frozenset(who)),
+    )
+
+
+def _apart(case: Case, waits: Sequence[Wait]) -> Finding:
+    """Waits at different places, of which nobody knows whether they are for one another."""
+    who = [w.process for w in waits]
+    return Finding(
+        kind="no_progress",
+        summary=words.apart(case.evidence.trace, waits),
+        certainty=LIKELY,
+        hint=words.UNCOUNTED,
+        waiting=tuple(who),
+        locations=case.evidence.locations(w.op for w in waits),
+        at_ns=waits[0].op.begin_ns,
+        scope=Scope(exchanges=frozenset(w.exchange for w in waits), roots=frozenset(who)),
     )
 
 

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files, Taken
 from disttrace_viewer.load.foreign.flight_recorder import FlightRecorder
-from disttrace_viewer.load.foreign.reader import Reader
+from disttrace_viewer.load.foreign.py_spy import PySpy
+from disttrace_viewer.load.foreign.reader import Reader, Translated
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.model import Problem
 
-READERS: tuple[Reader, ...] = (FlightRecorder(),)
+READERS: tuple[Reader, ...] = (FlightRecorder(), PySpy())
 HEAD = 4 << 10
 MOST_ASKED = 20_000
 """Files of which the first bytes are looked at: somebody may have given a home folder."""
@@ -49,21 +50,25 @@ def _translated(paths: Sequence[str], problems: Problems) -> Taken:
             strangers.append(path)
         else:
             of_reader.setdefault(number, []).append(path)
-    held = [
+    taken = [
         one
         for number, own in sorted(of_reader.items())
         for one in _held(READERS[number], own, problems)
     ]
-    return Taken(tuple(held), tuple(strangers))
+    return Taken(tuple(taken), tuple(strangers))
 
 
 def _held(reader: Reader, paths: Sequence[str], problems: Problems) -> Iterator[Files]:
     for one in reader.read(paths, problems):
-        definitions, segment = f"{one.path}#definitions", f"{one.path}#operations"
-        at = files.modified_ns(one.path)
-        files.hold(definitions, one.definitions, at)
-        files.hold(segment, one.segment, at)
-        yield Files(one.path, definitions, {1: segment})
+        yield held(one, files.modified_ns(one.path))
+
+
+def held(one: Translated, at_ns: int) -> Files:
+    """A translated process as a journal that lies in memory."""
+    definitions, segment = f"{one.path}#definitions", f"{one.path}#operations"
+    files.hold(definitions, one.definitions, at_ns)
+    files.hold(segment, one.segment, at_ns)
+    return Files(one.path, definitions, {1: segment})
 
 
 def _reader_of(path: str) -> int | None:

@@ -69,6 +69,24 @@ def summary(
     )
 
 
+UNCOUNTED = (
+    "Compare the calls there, one by one: a collective under a condition on the rank, or one call"
+    " more on some ranks. Run it once with DISTTRACE=1: with numbers it is told who is out of step."
+)
+
+
+def apart(trace: Trace, waits: Sequence[Wait]) -> str:
+    """Waits at different places, without numbers."""
+    alike = sentences.together(
+        (f"{wait.op.call.op} at {sentences.line(wait.op)}", wait.process) for wait in waits
+    )
+    parts = [f"{sentences.processes(trace, who)} in {where}" for where, who in alike.items()]
+    return (
+        f"These wait at different places: {sentences.listed(parts)}. Stacks have no sequence"
+        " numbers, so nobody knows which of them should be elsewhere."
+    )
+
+
 def unanswered(
     trace: Trace, op: Op, who: Sequence[int], waited_ns: int, server: int, doing: Doing
 ) -> str:

@@ -1,0 +1,141 @@
+"""``disttrace attach``: stacks as py-spy prints them, and a real job that hangs untraced."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace.testing.ranks import environment, free_port
+from disttrace_viewer.api.attached import from_files
+from disttrace_viewer.attach import permission
+
+TORCH = "/venv/site-packages/torch/distributed/distributed_c10d.py"
+
+
+def frame(name: str, line: int, file: str = "/home/me/train.py", **values: Any) -> dict[str, Any]:
+    shown = [{"name": key, "repr": str(value), "arg": True} for key, value in values.items()]
+    return {"name": name, "filename": file, "line": line, "locals": shown}
+
+
+def stacks(folder: Path, of: dict[int, list[dict[str, Any]]]) -> list[str]:
+    """A file per rank; the program has its rank in a variable."""
+    paths = []
+    for rank, frames in of.items():
+        outer = frame("<module>", 90, rank=rank)
+        of_main = {"pid": 100 + rank, "os_thread_id": 100 + rank, "thread_id": 1}
+        thread = {**of_main, "frames": [*frames, outer]}
+        side = {**thread, "os_thread_id": 7, "frames": [frame("run", 3)]}
+        path = folder / f"{9 - rank}.json"
+        path.write_text(json.dumps([side, thread]))
+        paths.append(str(path))
+    return paths
+
+
+def collective(name: str = "all_reduce", line: int = 19) -> list[dict[str, Any]]:
+    inner = frame(name, 3252, TORCH)
+    wrapper = frame("_exception_logger.<locals>.wrapper", 83, TORCH.replace("distributed_c", "c"))
+    return [inner, wrapper, frame("step", line)]
+
+
+def test_who_is_in_no_call_is_missing(tmp_path: Path) -> None:
+    waiting = collective()
+    told = from_files(stacks(tmp_path, {0: waiting, 1: waiting, 2: [frame("load", 9)], 3: waiting}))
+    assert told.report is not None
+    (found,) = told.report.findings
+    assert (found.kind, found.certainty) == ("missing_participant", "likely")
+    assert found.culprit_ranks == (2,)
+    assert "train.py:9 in load" in found.summary
+    assert "#" not in found.summary
+
+
+def test_who_receives_from_somebody_elsewhere_tells_whom(tmp_path: Path) -> None:
+    receive = [frame("recv", 2000, TORCH, src=0, group_src=None), frame("step", 14)]
+    told = from_files(stacks(tmp_path, {0: [frame("load", 9)], 1: receive}))
+    assert told.report is not None
+    (found,) = told.report.findings
+    assert (found.kind, found.culprit_ranks) == ("unmatched_recv", (0,))
+
+
+@pytest.mark.parametrize("other", [collective("broadcast", 30), collective(line=44)])
+def test_who_waits_at_different_places_is_told_and_nobody_named(
+    tmp_path: Path, other: list[dict[str, Any]]
+) -> None:
+    waiting = collective()
+    told = from_files(stacks(tmp_path, {0: waiting, 1: other, 2: waiting}))
+    assert told.report is not None
+    (found,) = told.report.findings
+    assert found.culprit_ranks == ()
+    assert "wait at different places" in found.summary
+
+
+def test_who_may_wait_for_work_is_not_blamed(tmp_path: Path) -> None:
+    backward = [frame("_engine_run_backward", 800, "/venv/site-packages/torch/autograd/graph.py")]
+    told = from_files(stacks(tmp_path, {0: collective(), 1: [*backward, frame("step", 20)]}))
+    assert told.report is not None
+    assert not any(found.culprit_ranks for found in told.report.findings)
+
+
+def test_what_are_no_stacks_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("Thread 1: x")
+    told = from_files([str(tmp_path / "a"), str(tmp_path / "b")])
+    assert told.report is None
+    assert len(told.troubles) == 2
+
+
+PROGRAM = """
+import pathlib, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+def load():
+    time.sleep(600)
+pathlib.Path(sys.argv[1], str(dist.get_rank())).touch()
+if dist.get_rank() == 1:
+    load()
+dist.barrier()
+"""
+
+
+@pytest.mark.skipif(permission.refusal() is not None, reason="nobody may look into others here")
+def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    port = free_port()
+    bare = {k: v for k, v in os.environ.items() if not k.startswith("DISTTRACE")}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "train.py", str(tmp_path)],
+            cwd=tmp_path,
+            env={**bare, **environment(rank, 2, port)},
+        )
+        for rank in range(2)
+    ]
+    try:
+        deadline = time.monotonic() + 120
+        while not all((tmp_path / str(rank)).exists() for rank in range(2)):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        command = [sys.executable, "-m", "disttrace", "attach", "--job", str(port), "--json"]
+        while time.monotonic() < deadline:  # both have come, and may still be on their way
+            done = subprocess.run(command, capture_output=True, timeout=60, check=False)
+            if done.returncode == 1:
+                break
+        (found,) = json.loads(done.stdout)["findings"]
+        assert (found["kind"], found["culprit_ranks"]) == ("missing_participant", [1])
+        assert [one.poll() for one in ranks] == [None, None]
+    finally:
+        for one in ranks:
+            one.kill()
+            one.wait()
+
+
+def test_nobody_there_is_a_sentence_and_two() -> None:
+    command = [sys.executable, "-m", "disttrace", "attach", "--job", "no such job"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,60 @@
+"""The verdict on a job that runs without disttrace, from the stacks of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from disttrace_viewer.api.report import Report
+from disttrace_viewer.attach import permission, processes, samples
+from disttrace_viewer.load.foreign.py_spy import Sample, read_frames, translated
+from disttrace_viewer.load.foreign.table import held
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.states import job
+
+_STALL_NS = 900_000_000
+"""Two looks are a second apart: whoever has not moved between them is taken for waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """A report, where any rank could be looked at, and sentences about those that could not."""
+
+    report: Report | None
+    troubles: tuple[str, ...] = ()
+
+
+def attached(pids: Sequence[int] = (), of_job: str | None = None) -> Attached:
+    """Look at the ranks that run here, below ``pids`` (default: all of the newest job)."""
+    refused = permission.refusal()
+    if refused is not None:
+        return Attached(None, (f"{refused}.",))
+    found = processes.ranks(pids, of_job)
+    if not found:
+        return Attached(None, ("no process with torch was found here that may be a rank.",))
+    taken, troubles = samples.sample(found)
+    told = [f"process {pid} could not be looked at: {why}" for pid, why in troubles.items()]
+    if taken and any(sample.rank is None for sample in taken):
+        told.append(
+            "some processes do not say which rank they are: ranks are by a variable of the"
+            " program, else guessed by the order of pids."
+        )
+    return Attached(_report(taken) if taken else None, tuple(told))
+
+
+def from_files(paths: Iterable[str]) -> Attached:
+    """Stacks that were made elsewhere, each of one process, once."""
+    problems = Problems()
+    taken = []
+    for path in paths:
+        frames = read_frames(path, problems)
+        if frames is not None:
+            taken.append(Sample(path, *frames))
+    told = tuple(problem.sentence for problem in problems.found())
+    return Attached(_report(taken) if taken else None, told)
+
+
+def _report(taken: Sequence[Sample]) -> Report:
+    journals = [held(one, 0) for one in translated(taken)]
+    found = job.judged(journals, choose=lambda jobs: [j.id for j in jobs], stall_ns=_STALL_NS)
+    return Report(found.case, found.findings)

@@ -1,0 +1,98 @@
+"""The ranks that run on this host, by what the kernel tells of their programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+ROOT = "/proc"
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_RUNS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A process that has torch. ``rank`` is that of the environment at its start: children by
+    fork or spawn have none of their own there.
+    """
+
+    pid: int
+    parent: int
+    rank: int | None
+    run: frozenset[str]
+    started: int
+
+
+def ranks(below: Iterable[int] = (), job: str | None = None) -> list[Found]:
+    """The processes of this user that may be ranks, below some pids or all, of one job."""
+    wanted = set(below)
+    everybody = {int(name): _parent(int(name)) for name in os.listdir(ROOT) if name.isdigit()}
+    found = [
+        one
+        for pid, parent in everybody.items()
+        if (not wanted or _descends(pid, wanted, everybody))
+        and (one := _look(pid, parent)) is not None
+        and (job is None or job in one.run)
+    ]
+    numbered = [one for one in found if one.rank is not None]
+    found = numbered or [one for one in found if not _is_agent(one, found)]
+    pids = {one.pid: one for one in found}
+    # A loader's worker has the variables of the rank that started it.
+    found = [o for o in found if o.parent not in pids or pids[o.parent].rank != o.rank or wanted]
+    newest = max(found, key=lambda one: one.started, default=None)
+    if newest is None or job is not None or wanted:
+        return sorted(found, key=lambda one: one.pid)
+    return sorted((o for o in found if o.run == newest.run), key=lambda one: one.pid)
+
+
+def _look(pid: int, parent: int) -> Found | None:
+    if pid == os.getpid():
+        return None
+    try:
+        if os.stat(f"{ROOT}/{pid}").st_uid != os.geteuid() and os.geteuid():
+            return None
+        with open(f"{ROOT}/{pid}/maps", "rb") as file:
+            if b"libtorch" not in file.read():
+                return None
+        with open(f"{ROOT}/{pid}/environ", "rb") as file:
+            pairs = [text.partition(b"=") for text in file.read().split(b"\0")]
+        with open(f"{ROOT}/{pid}/stat", "rb") as file:
+            started = int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+    env = {key.decode(errors="replace"): value.decode(errors="replace") for key, _, value in pairs}
+    rank = next((int(env[key]) for key in _RANKS if env.get(key, "").isdigit()), None)
+    run = frozenset(env[key] for key in _RUNS if key in env)
+    return Found(pid, parent, rank, run, started)
+
+
+def _is_agent(one: Found, found: Iterable[Found]) -> bool:
+    """Whether others that were found are its children: then these are the ranks."""
+    return any(other.parent == one.pid for other in found)
+
+
+def _descends(pid: int, wanted: set[int], parents: dict[int, int]) -> bool:
+    while pid > 1:
+        if pid in wanted:
+            return True
+        pid = parents.get(pid, 0)
+    return False
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"{ROOT}/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def switches(pid: int) -> int:
+    """How often the main thread of a process has waited and gone on."""
+    try:
+        with open(f"{ROOT}/{pid}/task/{pid}/status", encoding="ascii", errors="replace") as file:
+            lines = [line for line in file if line.startswith("voluntary_ctxt")]
+        return int(lines[0].split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0

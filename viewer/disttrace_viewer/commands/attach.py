@@ -1,0 +1,46 @@
+"""``disttrace attach``: whom a job waits for that hangs without disttrace, by its stacks."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from disttrace_viewer.commands import common
+
+NOTHING = 2
+"""Exit code where no rank was found, or none may be looked at."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("pids", metavar="PID", type=int, nargs="*", help="of it and all below it")
+    parser.add_argument(
+        "--job", metavar="ID", help="a run id of torchrun, a job id of Slurm, or a MASTER_PORT"
+    )
+    parser.add_argument(
+        "--stacks",
+        metavar="FILE",
+        nargs="+",
+        help="outputs of py-spy dump --json made anywhere, one file per process",
+    )
+    parser.add_argument("--json", action="store_true", help="the report as JSON (docs/json.md)")
+    common.add_look(parser)
+
+
+def execute(args: argparse.Namespace) -> int:
+    """0: no stall seen, 1: one was found, 2: no rank was found, or none may be looked at."""
+    from disttrace_viewer.api.attached import attached, from_files
+
+    report = from_files(args.stacks) if args.stacks else attached(args.pids, args.job)
+    for sentence in report.troubles:
+        sys.stderr.write(f"disttrace: {sentence}\n")
+    if report.report is None:
+        return NOTHING
+    if args.json:
+        import orjson
+
+        values = report.report.to_dict(full=True)
+        common.write(orjson.dumps(values, option=orjson.OPT_INDENT_2) + b"\n")
+    else:
+        report.report.print(width=args.width, color=common.color(args))
+    return 0 if report.report.healthy else 1

@@ -1,0 +1,245 @@
+"""Stacks of py-spy (``py-spy dump --json [--locals]``) as the journals of the ranks they are of.
+
+A stack says in which call a rank is and not which one: there are no sequence numbers. So those who
+are in one call at one line are in one exchange, and who is in none while they wait is missing,
+likely; those who wait at different places are only told.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from disttrace_viewer.load import files
+from disttrace_viewer.load.foreign.reader import Translated
+from disttrace_viewer.load.foreign.records import Records, identity
+from disttrace_viewer.load.problems import Problems
+
+NAME = "py-spy"
+MOST_BYTES = 16 << 20
+LACKS = ("arguments", "ends", "older", "reduce_op", "root", "sequence", "store")
+COLLECTIVES = frozenset(
+    [
+        "all_reduce",
+        "all_reduce_coalesced",
+        "all_gather",
+        "all_gather_coalesced",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "broadcast",
+        "broadcast_object_list",
+        "gather",
+        "gather_object",
+        "monitored_barrier",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "scatter",
+        "scatter_object_list",
+    ]
+)
+MESSAGES = {"send": ("dst", "group_dst"), "recv": ("src", "group_src")}
+COMPOSED = frozenset(("init_process_group", "new_group", "batch_isend_irecv"))
+_DISTRIBUTED = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
+_LIBRARY = re.compile(r"[/\\](torch|torchvision|lightning|accelerate)[/\\]|[/\\]site-packages[/\\]")
+_MAY_WAIT = re.compile(r"[/\\]torch[/\\](autograd|nn[/\\]parallel|_ops|_functional_collectives)")
+_WAITING_LINE = re.compile(r"\.(wait|synchronize|item|cpu|tolist|numpy|backward)\(")
+_RANKS = ("rank", "global_rank", "local_rank")
+Frame = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The main thread of one process, once or twice."""
+
+    path: str
+    pid: int
+    frames: tuple[Frame, ...]
+    rank: int | None = None
+    moved: bool = False
+    """It ran on between two looks."""
+    at_ns: int = 0
+    waited_ns: int = 1_000_000_000
+    """For how long it has been seen there."""
+
+
+class PySpy:
+    """Reads py-spy's JSON."""
+
+    name = NAME
+
+    def recognises(self, path: str, head: bytes) -> bool:
+        """By the keys of a thread."""
+        return head.lstrip().startswith(b"[") and b'"frames"' in head and b'"thread_id"' in head
+
+    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+        """One process per file, of a job in which nobody is known to have moved."""
+        found = []
+        for path in paths:
+            frames = read_frames(path, problems)
+            if frames is not None:
+                found.append(Sample(path, *frames, at_ns=files.modified_ns(path)))
+        yield from translated(found)
+
+
+def read_frames(path: str, problems: Problems) -> tuple[int, tuple[Frame, ...]] | None:
+    """Pid and main thread of a file; None, and a sentence, where there is none."""
+    try:
+        data, _ = files.read(path, MOST_BYTES)
+        return main_thread(data)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        problems.add(path, "unreadable", f"is no output of py-spy dump --json ({error}); left out.")
+        return None
+
+
+def main_thread(data: bytes) -> tuple[int, tuple[Frame, ...]]:
+    """Pid and frames of the main thread, innermost first. Raises ValueError, KeyError, TypeError.
+
+    py-spy prints ``MainThread`` only where Python named it so; its number is the process's.
+    """
+    threads = orjson.loads(data)
+    main = next((t for t in threads if t.get("os_thread_id") == t["pid"]), threads[-1])
+    frames = [
+        {
+            "file": str(frame["filename"])[:1000],
+            "line": int(frame["line"]),
+            "name": str(frame["name"]).rpartition(".")[2][:300],
+            "locals": {one["name"]: one.get("repr") for one in frame.get("locals") or ()},
+        }
+        for frame in main["frames"][:128]
+    ]
+    return int(main["pid"]), tuple(frames)
+
+
+def translated(samples: Sequence[Sample]) -> Iterator[Translated]:
+    """The journals of one job's processes."""
+    if not samples:
+        return
+    ranks = _ranks(samples)
+    calls = {rank: _call(sample) for rank, sample in ranks.items() if not sample.moved}
+    places = Counter(
+        (call.op, call.where) for call in calls.values() if call and call.op in COLLECTIVES
+    )
+    common = places.most_common(1)[0][0] if places else None
+    outside = [r for r, s in ranks.items() if calls.get(r) is None and not s.moved]
+    alone = len(places) == 1 or bool(outside)
+    world = max(max(ranks) + 1, len(ranks))
+    now = max((s.at_ns for s in samples), default=0) or time.time_ns()
+    for rank, sample in ranks.items():
+        numbered = alone and (call := calls.get(rank)) is not None
+        together = bool(numbered and call and (call.op, call.where) == common)
+        yield _journal(sample, rank, world, calls.get(rank), now, together=together)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What a process is in; ``op`` is ``?`` where nobody can tell whether it waits for others."""
+
+    op: str
+    peer: int | None
+    where: tuple[str, int]
+    frames: tuple[tuple[str, int, str], ...]
+
+
+def _call(sample: Sample) -> _Call | None:
+    frames = sample.frames
+    inner = next((n for n, f in enumerate(frames) if not _LIBRARY.search(f["file"])), len(frames))
+    user = tuple((f["file"], f["line"], f["name"]) for f in frames[inner:])
+    where = (user[0][0], user[0][1]) if user else ("?", 0)
+    for frame in reversed(frames[:inner]):  # the outermost call of the program's own
+        if not _DISTRIBUTED.search(frame["file"]):
+            continue
+        name = frame["name"]
+        if name in MESSAGES:
+            values = (frame["locals"].get(key) for key in MESSAGES[name])
+            peer = next((int(v) for v in values if v and v.isdigit()), None)
+            return _Call(name, peer, where, user)
+        if name in COLLECTIVES or name in COMPOSED:
+            return _Call(name, None, where, user)
+    if any(_DISTRIBUTED.search(f["file"]) or _MAY_WAIT.search(f["file"]) for f in frames[:inner]):
+        return _Call("?", None, where, user)
+    return _Call("?", None, where, user) if _waits(user) else None
+
+
+def _waits(user: Sequence[tuple[str, int, str]]) -> bool:
+    """Whether the line that a process is at may wait for a Work, or for a device that does."""
+    if not user:
+        return False
+    try:
+        with open(user[0][0], encoding="utf-8", errors="replace") as file:
+            line = next((text for n, text in enumerate(file, 1) if n == user[0][1]), "")
+    except OSError:
+        return False
+    return _WAITING_LINE.search(line) is not None
+
+
+def _ranks(samples: Sequence[Sample]) -> dict[int, Sample]:
+    """The samples by rank: as told, by a local variable of the program, or by the order of pids."""
+    found: dict[int, Sample] = {}
+    rest = []
+    for sample in sorted(samples, key=lambda s: s.pid):
+        rank = _local_rank(sample) if sample.rank is None else sample.rank
+        if rank is None or rank in found:
+            rest.append(sample)
+        else:
+            found[rank] = sample
+    free = (n for n in range(len(samples) + len(found)) if n not in found)
+    for sample in rest:
+        found[next(free)] = sample
+    return dict(sorted(found.items()))
+
+
+def _local_rank(sample: Sample) -> int | None:
+    """By a variable in a frame of the program's own, outermost first."""
+    for frame in reversed(sample.frames):
+        if not _LIBRARY.search(frame["file"]):
+            for name in _RANKS:
+                value = frame["locals"].get(name)
+                if value and value.isdigit() and len(value) < 7:
+                    return int(value)
+    return None
+
+
+def _journal(
+    sample: Sample, rank: int, world: int, call: _Call | None, now: int, *, together: bool
+) -> Translated:
+    records = Records(
+        identity(NAME, sample.path, sample.pid, rank),
+        job=NAME,
+        clock=identity(NAME, os.path.dirname(sample.path)),
+        base_ns=now - sample.waited_ns - 1_000_000_000,
+        source={"kind": NAME, "lacks": sorted(LACKS), "cut_ns": now},
+    )
+    begin = now - sample.waited_ns
+    records.define("identity", t=0, rank=rank, world_size=world, role="worker")
+    records.define("group", n=1, name="0", ranks=list(range(world)), rank=rank, default=True)
+    if sample.moved:
+        begun = records.begin(records.call(op="barrier", kind="collective", group=1), begin, q=1)
+        records.after("e", begun, 1)
+    elif call is None:
+        user = tuple((f["file"], f["line"], f["name"]) for f in sample.frames)
+        records.stands(now, records.stack(user))
+    else:
+        message = call.op in MESSAGES
+        number = records.call(
+            op=call.op,
+            kind="message" if message else "composed" if call.op in COMPOSED else "collective",
+            group=1 if message or together else None,
+            peer=call.peer,
+            stack=records.stack(call.frames),
+            origin="python",
+        )
+        numbered = together or (message and call.peer is not None)
+        records.begin(number, begin, q=1 if numbered else None)
+    records.lived(now)
+    return Translated(sample.path, *records.files(), rank)
