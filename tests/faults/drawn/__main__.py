@@ -10,6 +10,7 @@ smaller and printed with its source.
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import shutil
 import tempfile
@@ -25,10 +26,10 @@ from faults.drawn.program import source
 from faults.drawn.shrink import shrink
 
 
-def drawn(seed: int, number: int) -> Faulty:
-    """The program and fault of one run."""
+def drawn(seed: int, number: int, *, frameworks: bool = False) -> Faulty:
+    """The program and fault of one run; ``frameworks``: one of its layers is a framework's."""
     draw = random.Random(f"{seed}/{number}")
-    return faulty(draw, healthy(draw))
+    return faulty(draw, healthy(draw, frameworks=frameworks))
 
 
 def main() -> int:
@@ -41,11 +42,15 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--keep", type=Path, help="a folder for all files of the wrong runs")
     parser.add_argument("--show", action="store_true", help="print programs and do not run them")
+    parser.add_argument(
+        "--frameworks", action="store_true", help="with accelerate, Lightning or transformers"
+    )
     options = parser.parse_args()
+    of = functools.partial(drawn, options.seed, frameworks=options.frameworks)
     numbers = options.only if options.only else range(options.number)
     if options.show:
         for number in numbers:
-            one = drawn(options.seed, number)
+            one = of(number)
             print(f"# {number}: {one.truth}\n{source(one.program)}")
         return 0
     began = time.monotonic()
@@ -60,7 +65,7 @@ def main() -> int:
 
     results: dict[int, Run] = {}
     with ThreadPoolExecutor(options.jobs) as pool:
-        runs = pool.map(lambda n: execute(drawn(options.seed, n), f"{options.seed}-{n}"), numbers)
+        runs = pool.map(lambda n: execute(of(n), f"{options.seed}-{n}"), numbers)
         for number, result in zip(numbers, runs, strict=True):
             results[number] = result
             said = [*result.wrong, *(f"certain and wrong: {s}" for s in result.certain_wrong)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
+from faults.drawn.frameworks import installed
+from faults.drawn.layer import Layer
 from faults.drawn.program import (
     BARE,
     COLLECTIVE,
@@ -14,24 +15,17 @@ from faults.drawn.program import (
     ENDING,
     EXCHANGE,
     GET,
+    LOCK,
     RECV,
     SEND,
     SET,
     SPAWN,
     STANDALONE,
     TORCHRUN,
+    UNLOCK,
     Act,
     Program,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """Lines before the loop, acts inside it, and lines after it."""
-
-    setup: tuple[str, ...]
-    acts: tuple[Act, ...]
-    ending: tuple[str, ...] = ()
 
 
 def _everybody(world: int) -> dict[int, tuple[int, ...]]:
@@ -302,6 +296,69 @@ def listener(draw: random.Random, world: int) -> Layer:
     )
 
 
+def equal_lines(draw: random.Random, world: int) -> Layer:
+    """Several collectives of one shape from lines of their own: leaving one out hangs nobody."""
+    size = draw.choice((4, 1024))
+    names = ("grad", "norm", "loss")[: draw.randint(2, 3)]
+    setup = [f"def {name}(): dist.all_reduce(torch.ones({size}))" for name in names]
+    acts = [Act(kind=COLLECTIVE, template=f"{name}()", members=_everybody(world)) for name in names]
+    return Layer(tuple(setup), tuple(acts))
+
+
+def logging_by_rank(draw: random.Random, world: int) -> Layer:
+    """Rank 0 takes part in a collective from a function of its own: that is meant."""
+    return Layer(
+        (
+            "def log_first(): dist.all_reduce(torch.ones(2))",
+            "def log_other(): dist.all_reduce(torch.ones(2))",
+        ),
+        (
+            Act(
+                kind=COLLECTIVE,
+                template="(log_first if rank == 0 else log_other)()",
+                members=_everybody(world),
+            ),
+        ),
+    )
+
+
+def made_by_hand(draw: random.Random, world: int) -> Layer:
+    """A ProcessGroupGloo over the store, made without ``new_group``."""
+    return Layer(
+        (
+            "shared = dist.distributed_c10d._get_default_store()",
+            (
+                "by_hand = dist.ProcessGroupGloo(dist.PrefixStore('by_hand', shared), rank,"
+                f" {world}, timedelta(seconds=300))"
+            ),
+        ),
+        (
+            Act(
+                kind=COLLECTIVE,
+                template="by_hand.allreduce([torch.ones(8)]).wait()",
+                members=_everybody(world),
+            ),
+        ),
+    )
+
+
+def lock_in_store(draw: random.Random, world: int) -> Layer:
+    """Each rank takes a lock in the store in turn, and gives it back."""
+    mine = "f'{rank}'"
+    take = f"[time.sleep(0.02) for _ in iter(lambda: store.compare_set('lock', '', {mine})"
+    return Layer(
+        ("store = dist.PrefixStore('app', dist.distributed_c10d._get_default_store())",),
+        (
+            Act(
+                kind=LOCK,
+                template=(take + f", {mine}.encode())]").replace("{", "{{").replace("}", "}}"),
+                members=_everybody(world),
+            ),
+            Act(kind=UNLOCK, template="store.delete_key('lock')", members=_everybody(world)),
+        ),
+    )
+
+
 def computing(draw: random.Random, world: int) -> Layer:
     """Work between communication."""
     members = {rank: (rank,) for rank in range(world)}
@@ -325,6 +382,11 @@ LAYERS: tuple[tuple[Callable[[random.Random, int], Layer], frozenset[int]], ...]
     (other_thread, frozenset({2, 3, 4})),
     (listener, frozenset({2, 3, 4})),
     (computing, frozenset({2, 3, 4})),
+    (equal_lines, frozenset({2, 3, 4})),
+    (equal_lines, frozenset({2, 3, 4})),
+    (logging_by_rank, frozenset({2, 3, 4})),
+    (made_by_hand, frozenset({2, 3, 4})),
+    (lock_in_store, frozenset({2, 3})),
 )
 
 
@@ -340,11 +402,15 @@ def compose(world: int, steps: int, layers: Sequence[Layer], launch: str = BARE)
     )
 
 
-def healthy(draw: random.Random) -> Program:
-    """A program that runs well, of one to three layers; some are launched as people launch."""
-    world = draw.choice((2, 3, 3, 4))
+def healthy(draw: random.Random, *, frameworks: bool = False) -> Program:
+    """A program that runs well, of one to three layers; some are launched as people launch.
+    ``frameworks``: of two ranks, and one of its layers is a framework's.
+    """
+    world = 2 if frameworks else draw.choice((2, 3, 3, 4))
     fitting = [layer for layer, worlds in LAYERS if world in worlds]
-    chosen = draw.sample(fitting, draw.randint(1, 3))
+    chosen = draw.sample(fitting, draw.randint(1, 2 if frameworks else 3))
+    if frameworks:
+        chosen.insert(draw.randint(0, len(chosen)), draw.choice(installed()))
     layers = [layer(draw, world) for layer in chosen]
     if not any(act.kind == COLLECTIVE for layer in layers for act in layer.acts):
         layers.append(data_parallel(draw, world))

@@ -21,6 +21,7 @@ from faults.drawn.program import (
     SPAWN,
     STANDALONE,
     TORCHRUN,
+    UNLOCK,
     Act,
     Change,
     Program,
@@ -33,7 +34,7 @@ ONE_END = frozenset({"unmatched_send", "unmatched_recv"})
 MISSED = frozenset({"missing_participant", "deadlock", "store_key_missing"}) | ONE_END
 STILL = MISSED | {"no_progress"}
 """Who is stopped may serve the store, or have begun what the others are in."""
-OUT_OF_STEP = MISSED | MISMATCHES | {"size_mismatch"}
+OUT_OF_STEP = MISSED | MISMATCHES | {"size_mismatch", "divergence"}
 SLOWNESS = frozenset({"straggler", "late_sender"})
 FOREVER = 600
 
@@ -196,6 +197,54 @@ def _field(name: str, value: Callable[[str], str], kinds: frozenset[str], *acts:
         )
 
     return mutate
+
+
+def keeps_the_lock(draw: random.Random, program: Program) -> Faulty | None:
+    """One rank does not give a lock back; the others ask for it for ever."""
+    able = [i for i, act in enumerate(program.body) if act.kind == UNLOCK]
+    if not able:
+        return None
+    rank = draw.randrange(program.world)
+    return Faulty(
+        _changed(program, draw.choice(able), rank, draw.randrange(program.steps), instead=()),
+        Truth(name="keeps the lock", kinds=MISSED, guilty=frozenset({rank}), harmless=True),
+    )
+
+
+def deletes_the_key(draw: random.Random, program: Program) -> Faulty | None:
+    """A key is deleted as soon as it was set: whoever comes later waits for ever."""
+    able = [i for i, act in enumerate(program.body) if act.kind == SET]
+    if not able:
+        return None
+    index = draw.choice(able)
+    (rank,) = program.body[index].ranks
+    line = program.body[index].code().replace("store.set(", "store.delete_key(").partition(", ")
+    return Faulty(
+        _changed(program, index, rank, draw.randrange(program.steps), after=(f"{line[0]})",)),
+        Truth(name="deletes the key", kinds=MISSED, guilty=frozenset({rank}), harmless=True),
+    )
+
+
+def forks(draw: random.Random, program: Program) -> Faulty | None:
+    """One rank forks a child that calls a collective in the group it inherits."""
+    chosen = _pick(draw, program, COLLECTIVE)
+    if chosen is None:
+        return None
+    index, _, rank, step = chosen
+    lines = (
+        "if os.fork() == 0:",
+        "    dist.all_reduce(torch.ones(3)); os._exit(0)",
+    )
+    return Faulty(
+        _changed(program, index, rank, step, before=lines),
+        Truth(
+            name="forks",
+            kinds=frozenset({"not_in_group"}),
+            guilty=frozenset({rank}),
+            hangs=True,
+            harmless=True,
+        ),
+    )
 
 
 def wrong_root(draw: random.Random, program: Program) -> Faulty | None:
@@ -423,6 +472,19 @@ MUTATIONS: tuple[tuple[int, Mutation], ...] = (
     (1, _does("SIGABRT", "os.abort()", kinds=FAILED, named=True)),
     (1, _does("SIGTERM", "os.kill(os.getpid(), signal.SIGTERM)", kinds=FAILED, named=True)),
     (2, _does("leaves with 0", "sys.exit(0)", kinds=MISSED, named=False)),
+    (1, _does("SIGUSR1", "os.kill(os.getpid(), signal.SIGUSR1)", kinds=FAILED, named=True)),
+    (1, _does("SIGXCPU", "os.kill(os.getpid(), signal.SIGXCPU)", kinds=FAILED, named=True)),
+    (1, _does("another program", "os.execv(sys.executable, [sys.executable, '-S', '-c',"
+              f" 'import time; time.sleep({FOREVER})'])", kinds=MISSED | FAILED, named=True)),
+    (2, _does("fails while it handles a time-out", "try:",
+              "    dist.distributed_c10d._get_default_store().wait(['no'], timedelta(seconds=1))",
+              "except Exception:", "    int('no number')", kinds=FAILED, named=True)),
+    (2, _does("fails after a time-out", "try:",
+              "    dist.distributed_c10d._get_default_store().wait(['no'], timedelta(seconds=1))",
+              "except Exception: pass", "raise LookupError('batch')", kinds=FAILED, named=True)),
+    (2, keeps_the_lock),
+    (1, deletes_the_key),
+    (2, forks),
     (2, time_out),
     (2, lost_journal),
     (1, never_started),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 COLLECTIVE, SEND, RECV, SET, GET, COMPUTE = "collective", "send", "recv", "set", "get", "compute"
-EXCHANGE, COUNT = "exchange", "count"
+EXCHANGE, COUNT, LOCK, UNLOCK = "exchange", "count", "lock", "unlock"
 BARE, SPAWN, TORCHRUN, STANDALONE = "bare", "mp.spawn", "torchrun", "torchrun --standalone"
 
 ENDING = ("dist.barrier()", "dist.destroy_process_group()")
