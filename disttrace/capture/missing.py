@@ -10,7 +10,7 @@ import torch._C._distributed_c10d as c10d
 from disttrace.capture.devices import flight_recorder, recorders
 
 ALWAYS = (
-    "Operations on one-sided windows (Window.put, get, signal), torch.ops.symm_mem and RPC.",
+    "Operations on one-sided windows (Window.put, get, signal) and torch.ops.symm_mem.",
     "Single operations of a replayed CUDA graph: each replay is one operation of each group in it.",
     "When asynchronous work is complete whose handle the program dropped.",
     "When an asynchronous message is complete that nobody waits for, on gloo.",

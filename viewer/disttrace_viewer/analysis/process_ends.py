@@ -52,12 +52,13 @@ FROM_OUTSIDE = tuple(
 _CLOSED = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection (was )?(likely )?(refused|aborted|closed)"
     r"|connection reset|failed to recv, got 0 bytes|socket error|disconnected"
-    r"|remote (end|peer|process)|failed to send",
+    r"|remote (end|peer|process)|failed to send|this error originated at tensorpipe",
     re.IGNORECASE,
 )
 _BROKEN = re.compile(
     r"timed? ?out|timeout|monitored ?barrier|connectfullmesh|abort(ed)? by|communicator was aborted"
-    r"|stop_waiting|waitforinput|heartbeat monitor|detected mismatch between collectives",
+    r"|stop_waiting|waitforinput|heartbeat monitor|detected mismatch between collectives"
+    r"|rpc ran for more than set timeout",
     re.IGNORECASE,
 )
 

@@ -23,7 +23,7 @@ Course = Sequence[tuple[int, Call]]
 MessageStream = tuple[int | None, int | None, int | None, int | None]
 """Group, source, destination (group ranks) and tag (None where the backend ignores it)."""
 
-BUILDING = ("init_process_group", "rendezvous", "new_group", "split_group")
+BUILDING = ("init_process_group", "rendezvous", "new_group", "split_group", "init_rpc")
 """Composed operations, by how their names begin, in which processes come together."""
 BATCH = "coalescing_manager"
 """The composed operation around what is coalesced."""

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
+from disttrace.journal.format import RPC_WAITS
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT, is_closed
 from disttrace_viewer.evidence.endings import Endings
-from disttrace_viewer.evidence.recorded import DRAINING, GATHERING, GROUPED, underway
+from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, GROUPED, underway
 
 
 class Blocking(Endings):
@@ -48,7 +49,7 @@ class Blocking(Endings):
 
     def _holds(self, op: Op) -> bool:
         if op.call.kind == "composed":
-            return op.call.op in (*GATHERING, DRAINING)
+            return op.call.op in (*AWAITED, DRAINING)
         if op.call.origin == "c++":
             # Nobody tells that C++ code waits; it does when nothing else was begun since.
             last = self.last[op.process].number == op.number
@@ -98,7 +99,8 @@ class Blocking(Endings):
         found = []
         for process, broken in self.broken.items():
             end = self.ends[process]
-            group = [op for op in broken if op.call.kind in (*GROUPED, "constructor")]
+            kinds = (*GROUPED, "constructor")
+            group = [op for op in broken if op.call.kind in kinds or op.call.op in RPC_WAITS]
             chain = () if end.failure is None else end.failure.chain
             passed_on = {*chain, *end.causes} if end.how == CASCADE else set()
             asked = [op for op in broken if op.call.kind == "store" and op.error in passed_on]

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
-from disttrace_viewer.evidence.recorded import GATHERING, Recorded, latest
+from disttrace_viewer.evidence.recorded import AWAITED, Recorded, latest
 
 
 class Failures(Recorded):
@@ -22,7 +22,7 @@ class Failures(Recorded):
         """
         found: dict[int, list[Op]] = {}
         for op in self.sample.ops:
-            if op.error is None or (op.call.kind == "composed" and op.call.op not in GATHERING):
+            if op.error is None or (op.call.kind == "composed" and op.call.op not in AWAITED):
                 continue
             if op.refused and op.call.kind == "collective" and because_of_others(op):
                 # It raised in its call although it had begun (a monitored barrier, any call under

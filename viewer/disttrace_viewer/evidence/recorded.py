@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from disttrace.journal.format import RPC_WAITS
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.operation import Op
@@ -20,6 +21,8 @@ STUCK_NS = 1_500_000_000
 STALL_NS = 10_000_000_000
 GROUPED = ("collective", "message")
 GATHERING = ("init_process_group", "rendezvous", "new_group", "split_group")
+AWAITED = (*GATHERING, *RPC_WAITS)
+"""Composed operations that wait for others by themselves."""
 DRAINING = "destroy_process_group"
 """Does not return before what was issued is over."""
 _UNKNOWN_ARGUMENTS: dict[str, Any] = dict.fromkeys(

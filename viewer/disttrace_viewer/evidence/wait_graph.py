@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
-from disttrace.journal.format import COMPOSED
+from disttrace.journal.format import COMPOSED, RPC_WAITS
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
 from disttrace_viewer.analysis.sample import STAND_IN, message_stream
@@ -21,6 +21,8 @@ from disttrace_viewer.evidence.rendezvous import LATE_NS, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters, asking, taken_connections
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
+RPC = "rpc"
+"""A remote call: whoever runs it may do so in any thread, so that none of its own waits counts."""
 SERVER = "server"
 """A store operation that waits for nobody's act, while the process that serves the store is still.
 """
@@ -102,6 +104,9 @@ def waits(
     keys = by_kind.pop("store", [])
     for op in by_kind.pop("constructor", []):
         found.append(_at_still_server(evidence, _rendezvous(index, op), chosen[op]))
+    remote = [op for op in by_kind.get(COMPOSED, ()) if op.call.op in RPC_WAITS]
+    found += [Wait(op, RPC, (RPC, *op.id), unknown=True, side=op.thread != 0) for op in remote]
+    by_kind[COMPOSED] = [op for op in by_kind.get(COMPOSED, ()) if op not in remote]
     for rest in by_kind.values():
         found += [Wait(op, OTHER, ("other", *op.id)) for op in rest]
     found += _nodes(evidence, agents)

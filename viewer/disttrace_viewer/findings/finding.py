@@ -33,6 +33,7 @@ KINDS = (
     "straggler",
     "late_sender",
     "divergence",
+    "rpc_unanswered",
 )
 """Every kind of finding, as the contract names them."""
 

@@ -1,0 +1,112 @@
+"""A remote call is not answered: who waits for whom, and what runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.process_ends import End
+from disttrace_viewer.evidence.wait_graph import Wait
+from disttrace_viewer.trace.model import Frame, Location, Trace
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.ends import ended
+
+RUNS = "Look at what that function does there: a lock, a loader, a call that waits for the caller."
+BUSY = (
+    "See whether all threads of that worker (num_worker_threads) run calls that wait, or whether it"
+    " is stopped."
+)
+WAITS = (
+    "Follow what it waits in: a call that waits for its own caller, or for one who waits for it,"
+    " never comes back."
+)
+MISSING = "Look at what those do that have not come."
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A remote call, or an exchange of all workers."""
+
+    wait: Wait
+    who: Sequence[int]
+    waited_ns: int
+    to: object
+    callee: int | None
+    """The process that bears that name."""
+    end: End | None
+    """How that one ended, or that it lives."""
+    running: Op | None
+    """What it runs for others."""
+    at: Frame | None
+    """Where the thread that runs it stands."""
+    blocked: Op | None
+    """What that thread waits in."""
+    around: Op | None
+    """The operation in which all workers come together."""
+    missing: Sequence[int]
+    stands: Mapping[int, Location]
+
+
+def summary(trace: Trace, found: Unanswered) -> str:
+    """Who waits for which answer, and what becomes of it."""
+    op = found.around or found.wait.op
+    waited = (
+        f"{sentences.have_been(trace, found.who)} waiting in {_call(found)} at"
+        f" {sentences.line(op)} for {sentences.span(found.waited_ns)}"
+    )
+    if found.around is not None:
+        if not found.missing:
+            return f"{waited}: all workers have come."
+        places = "; ".join(
+            f"{trace.processes[p].label} is at {sentences.is_at(at)}"
+            for p, at in found.stands.items()
+        )
+        return (
+            f"{waited}: {sentences.processes(trace, found.missing)} never came"
+            f"{f'; {places}' if places else ''}."
+        )
+    return f"{waited}: {_there(trace, found)}."
+
+
+def follows(trace: Trace, op: Op, wait: Wait) -> str:
+    """Who waits for that in turn."""
+    to = wait.op.call.args.get("to")
+    whom = "" if to is None else f" to {to}"
+    who = sentences.subject(trace, [wait.process])
+    return f"{who} waits in {op.call.op}{whom} ({sentences.line(op)})."
+
+
+def _call(found: Unanswered) -> str:
+    if found.around is not None:
+        return found.around.call.op
+    function = found.wait.op.call.args.get("func")
+    of = f" of {function}" if function else ""
+    return f"{found.wait.op.call.op}{of} to {found.to}"
+
+
+def _there(trace: Trace, found: Unanswered) -> str:
+    if found.callee is None:
+        return f"of {found.to} no journal was found"
+    worker = f"{found.to} ({trace.processes[found.callee].label})"
+    if found.end is not None and found.end.over and found.running is None:
+        return f"{worker} {ended(found.end)}"
+    if found.running is None:
+        return f"{worker} has not begun it"
+    function = found.running.call.args.get("func") or "it"
+    at = "" if found.at is None else f" at {sentences.is_at(found.at)}"
+    if found.blocked is not None:
+        to = found.blocked.call.args.get("to")
+        whom = "" if to is None else f" to {to}"
+        what = f"{sentences.operation(trace, found.blocked)}{whom}"
+        return f"{worker} runs {function}, which waits in {what} ({sentences.line(found.blocked)})"
+    return f"{worker} is inside {function}{at}"
+
+
+def hint(found: Unanswered) -> str:
+    """What to look at."""
+    if found.around is not None:
+        return MISSING
+    if found.blocked is not None:
+        return WAITS
+    return RUNS if found.running is not None else BUSY
