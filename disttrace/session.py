@@ -34,11 +34,12 @@ from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.standard_library import StandardLibrary
 from disttrace.journal.writer import Journal
 from disttrace.lifecycle import abort, detached, spans
+from disttrace.lifecycle.closing.last_word import LastWord
+from disttrace.lifecycle.closing.summary import Summary
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.heartbeat import Live
-from disttrace.lifecycle.summary import Summary
 from disttrace.lifecycle.syncing import IN_MEMORY, Syncing
 from disttrace.lifecycle.voice import Voice
 from disttrace.patching.import_hook import ImportHook
@@ -101,7 +102,8 @@ class Session:
         self.capture.store_trace = config.store_trace
         self.capture.asks_devices = config.device != "off"
         self.capture.when_imported = self._hook.when_imported
-        self._ending = Ending(self.capture, self._close, self._leave_farewell)
+        self._last = LastWord(config)
+        self._ending = Ending(self.capture, self._close, self._leave_farewell, self._last_word)
         self._environment: dict[str, str | None] = {}
         self._only_adopts = False
 
@@ -201,6 +203,16 @@ class Session:
     def _leave_farewell(self) -> None:
         if self._voice is not None and self._journal is not None:
             self._companion.farewell(self.identity)
+
+    def _last_word(self, code: int) -> None:
+        if self._voice is None:
+            return
+        with contextlib.suppress(OSError, ValueError, RuntimeError):  # then nobody has one
+            self._voice.finish()
+            stands = self._voice.stands
+            found = self._last.ask(self.identity, role=self.role, code=code, stands=stands)
+            if found is not None:
+                self._voice.say(found.get("lines"), found.get("objects"))
 
     def _opening(self) -> list[Mapping[str, Any]]:
         """The records a journal starts with."""

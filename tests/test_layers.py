@@ -38,6 +38,7 @@ RECORDER_ROOMS = (
     "capture",
     "lifecycle/meeting",
     "lifecycle",
+    "lifecycle/closing",
     "session",
     "startup",
     "instrumentor",
@@ -80,6 +81,7 @@ VIEWER_ROOMS = (
     "companion/telling",
     "companion/reading",
     "companion",
+    "companion/ending",
     "commands",
 )
 KNOWS_TORCH = ("capture", "session", "patching", "testing")

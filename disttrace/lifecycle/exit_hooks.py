@@ -41,12 +41,18 @@ class Ending:
     """Writes failures and the one exit record."""
 
     def __init__(
-        self, capture: Capture, close: Callable[[], None], farewell: Callable[[], None]
+        self,
+        capture: Capture,
+        close: Callable[[], None],
+        farewell: Callable[[], None],
+        last_word: Callable[[int], None],
     ) -> None:
-        """``farewell`` is called at the end of a process that failed."""
+        """``farewell`` is called at the end of a process that failed, ``last_word`` last, with the
+        exit code."""
         self._capture = capture
         self._close = close
         self._farewell = farewell
+        self._last_word = last_word
         self._failed = False
         self._said = False
         # Code, stack and causes of what reached the top.
@@ -230,6 +236,7 @@ class Ending:
             self._close()
             if self._failed:
                 self._farewell()
+            self._last_word(1 if self._failed else self._left[0] if self._left else 0)
 
         self._guarded(last_words)
 
@@ -248,7 +255,7 @@ class Ending:
         def make(original: types.FunctionType) -> Callable[..., Any]:
             def bootstrap(*args: Any, **kwargs: Any) -> Any:
                 code = original(*args, **kwargs)
-                self._guarded(lambda: self.exit("exception" if self._failed else "exit", code))
+                self._guarded(lambda: self._child_ends(code))
                 return code
 
             return bootstrap
@@ -274,6 +281,10 @@ class Ending:
             engine.value(PART, util, "_exit_function", leaving(util._exit_function))  # type: ignore[attr-defined]
         else:
             engine.value(PART, traceback, "print_exc", printing(traceback.print_exc))
+
+    def _child_ends(self, code: int) -> None:
+        self.exit("exception" if self._failed else "exit", code)
+        self._last_word(code)
 
     def _torch_spawn(self, module: types.ModuleType) -> None:
         """Children of torch's spawn: it catches everything, sends it to its parent, and leaves with

@@ -43,6 +43,7 @@ _ALONE_NS = 200_000_000
 have journals by then, and torch takes longer before anything can hang."""
 _MOST_STARTS = 3  # one that was killed is replaced, but not for ever
 _LONGEST = 64 << 10
+_STALLED, _GOING_ON = "stalled", "going on"
 _NOTED_WITHIN_S = 0.8
 
 
@@ -67,6 +68,8 @@ class Voice:
         self._begun = begun
         self.sample: Callable[[], None] = _nothing
         """Notes where every thread of this process is."""
+        self.stands = False
+        """Whether what this process has told last is a stall."""
         self._made: str | None = None
         self._identity: Identity | None = None
         self._path = ""
@@ -153,6 +156,11 @@ class Voice:
         self._seen = place
         self._read()
 
+    def finish(self) -> None:
+        """The process ends: say what it was asked to say, and nothing after that."""
+        if self._identity is not None:
+            self._read()
+
     def _gets_on(self) -> bool:
         """Whether what moved is more than questions to a store."""
         if self._identity is None or self._identity.role == AGENT:
@@ -173,16 +181,19 @@ class Voice:
             for record in ours:
                 os.write(fd, b'{"said": %d}\n' % int(record.get("n", 0)))
         for record in ours:  # stderr may be slow, and the descriptor another's meanwhile
-            self._say(record.get("lines"), record.get("objects"))
+            self.say(record.get("lines"), record.get("objects"))
         if any("stacks" in record and self._is_under(record.get("under")) for record in records):
             self.sample()
         code = next((r["abort"] for r in records if self._is_to_end(r)), None)
         if code is not None:
             why = "ended by DISTTRACE_ON_STALL=abort: it was stalled for twice the limit"
-            self._say([why], [{"disttrace": 1, "kind": "ended", "at": time.time(), "summary": why}])
+            self.say([why], [{"disttrace": 1, "kind": "ended", "at": time.time(), "summary": why}])
             self._end(code)
 
-    def _say(self, lines: object, objects: object) -> None:
+    def say(self, lines: object, objects: object) -> None:
+        """Print what is said, in one form or the other."""
+        word = str(lines[0]) if isinstance(lines, list) and lines else ""
+        self.stands = word.startswith(_STALLED) or (self.stands and not word.startswith(_GOING_ON))
         if not self._companion.says_json:
             _print(lines)
         elif isinstance(objects, list):

@@ -24,6 +24,7 @@ from disttrace_viewer.companion.command import Commands
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.pulse import Pulse
 from disttrace_viewer.companion.service import Order, stay_s
+from disttrace_viewer.load.said import keep, path_of
 from disttrace_viewer.otlp.follow.tail import Tail
 
 _SOON_S = 1.0
@@ -310,13 +311,8 @@ class Watch:
         self._say([*lines[:1], *lines[1:][-1:]], verdict["voices"], said, keep=False)
 
     def _keep(self, said: list[dict[str, Any]]) -> None:
-        """Keep what is said beside the journals: later, and elsewhere, less may be known."""
-        name = self._order.in_names.removesuffix("-") + fmt.VERDICTS_SUFFIX
-        lines = [json.dumps(one) + "\n" for one in said]
         try:
-            flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND
-            with fmt.opened_own(os.path.join(self._order.directory, name), flags) as file:
-                os.write(file, "".join(lines).encode())
+            keep(path_of(self._order.directory, self._order.in_names.removesuffix("-")), said)
         except OSError as error:
             self._log.say(f"a verdict could not be kept: {error}")
 

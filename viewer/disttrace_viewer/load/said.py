@@ -1,14 +1,17 @@
-"""What a job said itself while it ran, as whoever said it has kept it in the folder."""
+"""What a job said itself while it ran, kept beside its journals: later, and elsewhere, less may be
+known.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
 
-from disttrace.journal.format import VERDICTS_SUFFIX
+from disttrace.journal.format import VERDICTS_SUFFIX, opened_own
 from disttrace_viewer.load import files
 from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.trace.plain_text import plain
@@ -46,3 +49,34 @@ def _read(path: str) -> Iterable[dict[str, Any]]:
         at, summary = one.get("at"), one.get("summary")
         if type(at) in (int, float) and type(summary) is str:
             yield {**one, "summary": plain(summary)}
+
+
+def keep(path: str, objects: Sequence[dict[str, Any]]) -> None:
+    """Append to a job's verdicts (``path_of``). Raises OSError."""
+    with _opened(path) as file:
+        os.write(file, _lines(objects))
+
+
+def keep_once(path: str, objects: Sequence[dict[str, Any]], is_said: Callable[[], bool]) -> bool:
+    """``keep`` unless ``is_said``, which nobody who asks so changes meanwhile; whether it was kept.
+
+    Raises OSError.
+    """
+    import fcntl  # not where journals are only read
+
+    with _opened(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if is_said():
+            return False
+        os.write(file, _lines(objects))
+        return True
+
+
+def _lines(objects: Sequence[dict[str, Any]]) -> bytes:
+    return b"".join(orjson.dumps(one) + b"\n" for one in objects)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[int]:
+    with opened_own(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as file:
+        yield file

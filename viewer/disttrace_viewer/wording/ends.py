@@ -47,8 +47,8 @@ def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
         return "fell silent"  # the same sentence whenever it is read
     if end.failure is not None:
         text = end.failure.text
-        cause = f" (after {_cut(end.failure.causes[-1])})" if end.failure.causes else ""
-        return f"failed with {end.failure.type}" + (f": {_cut(text)}" if text else "") + cause
+        cause = f" (after {cut(end.failure.causes[-1])})" if end.failure.causes else ""
+        return f"failed with {end.failure.type}" + (f": {cut(text)}" if text else "") + cause
     if end.told_to_end and end.failure is None:
         by = f" ({signal_name(end.code)})" if end.code is not None and end.code < 0 else ""
         return f"{'were' if many else 'was'} {LAUNCHER}{by}"
@@ -73,7 +73,7 @@ _ADVICE = re.compile(r"\. This is typically caused by a remote worker .*", re.DO
 """What gloo adds to each of its errors."""
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
     """The beginning and the end of a long text, without paths of a library's build."""
     text = _ADVICE.sub("", _SOURCE.sub(r"[\1] ", text))
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 45]} ... {text[-40:]}"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import SILENT, End
-from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.model import Failure, Location, Trace
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import ended
+from disttrace_viewer.wording.ends import cut, ended
 
 NATIVE = (
     "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or a crash in native"
@@ -35,6 +35,18 @@ def summary(
         before = f", after {sentences.operation(trace, last)}"
     on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
     return f"{sentences.subject(trace, who)} {how}{at}{before}{on}."
+
+
+def in_short(
+    trace: Trace, who: Sequence[int], failure: Failure, where: Location | None, *, others: bool
+) -> str:
+    """``rank 1 failed first: ValueError: bad batch (fail.py:5)``; ``others`` ran as well."""
+    text = f": {cut(failure.text)}" if failure.text else ""
+    first = " first" if others else ""
+    return (
+        f"{sentences.processes(trace, who)} failed{first}: {failure.type}{text}"
+        f"{sentences.aside(where)}"
+    )
 
 
 def hint(end: End) -> str:

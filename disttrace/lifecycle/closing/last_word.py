@@ -1,0 +1,148 @@
+"""Has the last word on a job worked out, and says it, below all tracebacks.
+
+Only where something was wrong: this process or one that it started failed, or it has told of a
+stall last. Then a process beside it judges the journals (``disttrace_viewer.companion.ending.last_word``),
+and this one waits a moment for that (``PATIENCE_S``). Who asks is torchrun's agent, or whoever
+started the ranks; of ranks that nobody traced has started it is the last one that fails, and the
+first one where the launcher kills all others then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from disttrace import launchers
+from disttrace.config import Config
+from disttrace.identity import AGENT, WORKER, Identity, file_part
+from disttrace.journal import descriptors
+from disttrace.journal.format import DEF, DEFS_SUFFIX, is_of_job, opened_own
+from disttrace.lifecycle import adopters, detached
+
+PATIENCE_S, MOST_SHARES = 2.0, 5.0
+"""So long the end of a job that went wrong is held up at most (0.4 s where the host is idle), and
+up to so many times that where as many processes want each processor: all takes longer then.
+"""
+
+_START = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; "
+    "from disttrace_viewer.companion.ending.last_word import main; main(sys.argv[1:])"
+)
+"""Without the current directory, where a module of the program may be called select."""
+_LONGEST = 256 << 10
+_TAIL = 16 << 10
+_MOST_LOOKED_AT = 64
+_BAD = (b'{"%s":"failure"' % DEF.encode(), b'"event":"failed"')
+
+
+class LastWord:
+    """This process's part in it."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def ask(
+        self, identity: Identity, *, role: str, code: int, stands: bool
+    ) -> Mapping[str, Any] | None:
+        """What is to be said; None: nothing. ``code``: with which this process ends; ``stands``: it
+        has told of a stall, and not that it went on.
+
+        Raises OSError, ValueError or RuntimeError where it cannot be worked out.
+        """
+        if not self._config.heartbeat or not (stands or self._may_speak(identity, role)):
+            return None
+        failed = code != 0 or (role not in (AGENT, WORKER) and self._is_bad(identity))
+        if failed and (self._config.quiet or not self._may_speak(identity, role)):
+            return None
+        if not (failed or stands) or not self._journals(identity):
+            return None
+        alone = role == WORKER and launchers.rank(os.environ) is None
+        return self._answer(self._order(identity, failed=failed, alone=alone))
+
+    def _may_speak(self, identity: Identity, role: str) -> bool:
+        """Whether nobody above this process will."""
+        return role == AGENT or identity.parent is None
+
+    def _is_bad(self, identity: Identity) -> bool:
+        """Whether a process that this one started has failed, although this one has not."""
+        return any(map(self._tells_of_failure, self._journals(identity)[:_MOST_LOOKED_AT]))
+
+    def _tells_of_failure(self, name: str) -> bool:
+        try:
+            with opened_own(os.path.join(self._config.dir, name), os.O_RDONLY) as fd:
+                end = os.pread(fd, _TAIL, max(0, os.fstat(fd).st_size - _TAIL))
+        except OSError:
+            return False
+        return any(sign in end for sign in _BAD)
+
+    def _journals(self, identity: Identity) -> list[str]:
+        job = file_part(identity.job)
+        try:
+            names = os.listdir(self._config.dir)
+        except OSError:
+            return []
+        return [n for n in names if is_of_job(n, job) and n.endswith(DEFS_SUFFIX)]
+
+    def _order(self, identity: Identity, *, failed: bool, alone: bool) -> dict[str, Any]:
+        """``Order`` of ``disttrace_viewer.companion.ending.last_word``."""
+        return {
+            "directory": self._config.dir,
+            "job": identity.job,
+            "in_names": file_part(identity.job),
+            "stall_s": self._config.stall,
+            "process": identity.process,
+            "failed": failed,
+            "alone": alone,
+        }
+
+    def _answer(self, order: dict[str, Any]) -> Mapping[str, Any] | None:
+        starter = adopters.first(self._config.dir, os.geteuid())
+        if starter not in (None, os.getpid()):
+            return None  # its child it would be, and it may be waiting for its children
+        with descriptors.streams_kept_free():
+            reads, writes = os.pipe()
+        try:
+            said = self._written(order, reads, writes, kept=starter is not None)
+        finally:
+            os.close(reads)
+        found = json.loads(said) if said.endswith(b"\n") else None
+        return found if isinstance(found, dict) else None
+
+    def _written(self, order: dict[str, Any], reads: int, writes: int, *, kept: bool) -> bytes:
+        with open(os.devnull, "wb") as nowhere, open(writes, "wb") as out:
+            command = [detached.interpreter(), "-c", _START, json.dumps(order)]
+            environ = detached.environment(os.environ)
+            keeper = detached.start(
+                command, environ, out=out.fileno(), err=nowhere.fileno(), kept=kept
+            )
+        said = _read(reads)
+        if keeper:
+            detached.reap(keeper)
+        return said
+
+
+def _read(fd: int) -> bytes:
+    """All that is written into a pipe until its other end is closed, or time is up."""
+    said = b""
+    until = time.monotonic() + PATIENCE_S * min(max(_load(), 1.0), MOST_SHARES)
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while len(said) < _LONGEST and (left := until - time.monotonic()) > 0:
+        if poll.poll(left * 1000):
+            piece = os.read(fd, 1 << 16)
+            if not piece:
+                break
+            said += piece
+    return said
+
+
+def _load() -> float:
+    """How many processes want each processor."""
+    try:
+        return os.getloadavg()[0] / (os.cpu_count() or 1)
+    except OSError:
+        return 1.0

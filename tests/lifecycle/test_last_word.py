@@ -1,0 +1,174 @@
+"""A job that ends badly says why below its tracebacks, once, and a stalled one that ends well that
+it went on; a job that is well says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from support.processes import Outcome, free_port, python, torchrun
+
+FAILS = """
+import os, pathlib, sys, time, torch, torch.distributed as dist, torch.multiprocessing as mp
+
+def main(rank):
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(4))
+    if rank == 1:
+        raise ValueError("bad batch")
+    dist.all_reduce(torch.ones(4))
+
+def late(rank):
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.all_reduce(torch.ones(4))
+    folder = pathlib.Path(os.environ["DISTTRACE_DIR"])
+    while rank == 1 and not any(
+        '"stalled"' in file.read_text() for file in folder.glob("*.verdicts.jsonl")
+    ):
+        time.sleep(0.1)
+    dist.all_reduce(torch.ones(4))
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    how = sys.argv[1]
+    os.environ.setdefault("WORLD_SIZE", "2")
+    if how == "spawn":
+        mp.spawn(main, nprocs=2)
+    elif how == "processes":
+        ranks = [mp.get_context("spawn").Process(target=main, args=(n,)) for n in range(2)]
+        [one.start() for one in ranks]
+        [one.join() for one in ranks]
+    else:
+        {"rank": main, "late": late}[how](int(os.environ["RANK"]))
+"""
+LAST = re.compile(
+    r"\ndisttrace: failed: rank 1 failed first: ValueError: bad batch \(fails\.py:\d+\)"
+    r" \(\d\d:\d\d:\d\d\)\n(disttrace: \d journals? in .*\n)?$"
+)
+
+
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "fails.py"
+    path.write_text(FAILS)
+    return path
+
+
+def settings(tmp_path: Path, **more: str) -> dict[str, str]:
+    return {
+        "DISTTRACE": "1",
+        "DISTTRACE_DIR": str(tmp_path / "out"),
+        "DISTTRACE_QUIET": "0",
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        **more,
+    }
+
+
+def kept(tmp_path: Path) -> list[dict[str, object]]:
+    files = list((tmp_path / "out").glob("*.verdicts.jsonl"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def check_said_once(ran: Outcome, tmp_path: Path) -> None:
+    assert LAST.search(ran.stderr), ran.stderr[-2000:]
+    assert ran.stderr.count("disttrace: failed") == 1
+    (one,) = kept(tmp_path)
+    assert (one["kind"], one["culprit_ranks"], one["disttrace"]) == ("failed", [1], 1)
+    assert isinstance(one["finding"], dict)
+    assert one["finding"]["kind"] == "process_failed"
+
+
+def test_torchrun_says_who_failed_first(tmp_path: Path) -> None:
+    """Below torchrun's own table."""
+    ran = torchrun(program(tmp_path), 2, "rank", **settings(tmp_path))
+    assert ran.code == 1
+    check_said_once(ran, tmp_path)
+
+
+@pytest.mark.parametrize(("how", "code"), [("spawn", 1), ("processes", 0)])
+def test_whoever_started_the_ranks_says_it(tmp_path: Path, how: str, code: int) -> None:
+    """Also where it ends well itself, for nobody looked at how its children ended."""
+    ran = python(program(tmp_path), how, **settings(tmp_path))
+    assert ran.code == code, ran.stderr
+    check_said_once(ran, tmp_path)
+
+
+RANKS = """
+import os, subprocess, sys
+os.environ["DISTTRACE"] = "1"
+ranks = [subprocess.Popen([sys.executable, *sys.argv[1:]], env={**os.environ, "RANK": str(n)})
+         for n in range(2)]
+sys.exit(max(one.wait() for one in ranks))
+"""
+
+
+def bare(tmp_path: Path, *args: str | Path, **more: str) -> Outcome:
+    """Two ranks that nobody traced has started."""
+    given = settings(tmp_path, WORLD_SIZE="2", **more) | {"DISTTRACE": "0"}
+    return python("-c", RANKS, *args, **given)
+
+
+def test_of_ranks_started_one_by_one_the_last_one_says_it(tmp_path: Path) -> None:
+    """Each draws a job name of its own."""
+    ran = bare(tmp_path, program(tmp_path), "rank")
+    assert ran.code == 1
+    check_said_once(ran, tmp_path)
+
+
+def test_the_form_is_that_of_the_settings(tmp_path: Path) -> None:
+    """One object a line for programs."""
+    ran = bare(tmp_path, program(tmp_path), "rank", DISTTRACE_LOG="json")
+    (line,) = [one for one in ran.stderr.splitlines() if one.startswith('{"disttrace"')]
+    (one,) = kept(tmp_path)
+    assert json.loads(line) == one
+
+
+@pytest.mark.parametrize("off", ["DISTTRACE_QUIET=1", "DISTTRACE_HEARTBEAT=0"])
+def test_nothing_is_said_where_nobody_wants_to_hear(tmp_path: Path, off: str) -> None:
+    """As at the end of a job that is well, and of a program whose exception it caught."""
+    name, _, value = off.partition("=")
+    ran = bare(tmp_path, program(tmp_path), "rank", **{name: value})
+    assert ran.code == 1
+    assert "disttrace: failed" not in ran.stderr
+    assert kept(tmp_path) == []
+
+
+def test_a_stall_that_is_over_is_not_the_last_word(tmp_path: Path) -> None:
+    """All end the moment they go on: the companion could ask nobody to say so."""
+    ran = bare(tmp_path, program(tmp_path), "late", DISTTRACE_STALL="2").check()
+    said = [one for one in ran.stderr.splitlines() if one.startswith("disttrace: ")]
+    stalled = "disttrace: stalled: Rank 1 never joined all_reduce #2"
+    assert any(one.startswith(stalled) for one in said), ran.stderr
+    last = [one for one in said if "what happened:" not in one][-1]
+    assert last.startswith("disttrace: going on: 2 processes of the job "), ran.stderr
+    assert [one["kind"] for one in kept(tmp_path)][-2:] == ["stalled", "going on"]
+
+
+HANGS = """
+import datetime, time, torch, torch.distributed as dist
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=5))
+dist.all_reduce(torch.ones(4))
+if dist.get_rank() == 1:
+    time.sleep(8)
+dist.all_reduce(torch.ones(4))
+"""
+
+
+def test_a_stall_that_ends_badly_repeats_its_verdict(tmp_path: Path) -> None:
+    """Tracebacks of time-outs stand between."""
+    path = tmp_path / "hangs.py"
+    path.write_text(HANGS)
+    ran = bare(tmp_path, path, DISTTRACE_STALL="2")
+    assert ran.code == 1
+    stalled, *_, failed = [
+        one for one in ran.stderr.splitlines() if re.match("disttrace: (stalled|failed): ", one)
+    ]
+    assert "Rank 1 never joined all_reduce #2" in stalled
+    assert failed.startswith("disttrace: failed: ")
+    assert "ank 1 " in failed
+    assert "all_reduce #2" in failed

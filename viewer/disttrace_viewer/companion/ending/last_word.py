@@ -1,0 +1,164 @@
+"""The last word on a job, for whoever ends it: what it failed of, or that it went on after all.
+
+A process that ends starts this one, waits a moment for its one line on standard output, and says
+that (``disttrace/lifecycle/last_word.py``). The judge is that of every verdict. What was told live
+is repeated where less is known now: those who could have been asked have ended.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.companion.reading.journals import of_job
+from disttrace_viewer.companion.told import beside, is_alone
+from disttrace_viewer.companion.words import last_sentence
+from disttrace_viewer.diagnosis.report import finding as as_values
+from disttrace_viewer.findings.finding import ERROR, LIKELY
+from disttrace_viewer.load.said import keep_once, path_of, said
+from disttrace_viewer.merge.jobs import closure
+from disttrace_viewer.states import folder
+from disttrace_viewer.states.job import judged
+from disttrace_viewer.states.merged import Merged, merge, newest_try, trace_of
+from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.state import State
+from disttrace_viewer.states.verdict import Verdict
+from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.wording import quantities
+
+STALLED, GOING_ON, FAILED = "stalled", "going on", "failed"
+_TOGETHER_S, _LOOK_S = 1.5, 0.1
+"""Those who went on together end together; who lives on is told by the companion."""
+_LONGEST = 32 << 10
+"""Bytes of a finding that goes with the line: it names every rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the process that ends asks for."""
+
+    directory: str
+    job: str
+    in_names: str
+    """With which the names of the job's files begin."""
+    stall_s: float
+    process: str
+    """The id of the process that asks."""
+    failed: bool
+    """Whether the job ended badly, as far as that process knows."""
+    alone: bool
+    """Say nothing while others of the job live here: they end later."""
+
+
+def word(order: Order) -> dict[str, Any] | None:
+    """What is to be said, for people and for programs; None: nothing."""
+    until = time.monotonic() + (0.0 if order.failed else _TOGETHER_S)
+    while True:
+        local, others = _read(order)
+        whole = merge([local, Merged({state["id"]: state for state in others})])
+        trace, _ = trace_of(whole)
+        if not any(order.process in (p.id, p.parent) for p in trace.processes):
+            return None
+        ends = not _living(trace, order.process)
+        if ends or time.monotonic() > until:
+            break
+        time.sleep(_LOOK_S)
+    if not ends and (order.alone or not order.failed):
+        return None
+    found = judged(
+        of_job(order.directory, order.in_names),
+        choose=lambda jobs: [job.id for job in closure(jobs, _jobs(jobs, trace, order.process))],
+        stall_ns=round(order.stall_s * 1e9),
+        local=local,
+        others=others,
+    )
+    names = {str(state["process"].get("job", order.job)) for state in whole.states.values()}
+    return _kept(order, trace, found, sorted(names))
+
+
+def _read(order: Order) -> tuple[Merged, Sequence[State]]:
+    """The states of the job's processes; and of those that use its store under other names."""
+    files = of_job(order.directory, order.in_names)
+    local = newest_try(folder.of_journals(files, window=WINDOW), order.job)
+    trace, _ = trace_of(local)
+    return local, beside(order.directory, order.in_names, local, ()) if is_alone(trace) else ()
+
+
+def _jobs(jobs: Sequence[Any], trace: Trace, process: str) -> list[str]:
+    """Those of a process, and of those that it started."""
+    mine = {p.index for p in trace.processes if process in (p.id, p.parent)}
+    return [job.id for job in jobs if not mine.isdisjoint(job.processes)]
+
+
+def _kept(
+    order: Order, trace: Trace, found: Verdict, names: Sequence[str]
+) -> dict[str, Any] | None:
+    """The word, unless somebody else of the job has said it. ``names`` of the job, as ranks that
+    nobody launched together draw each their own.
+    """
+    since = min(p.start_ns for p in trace.processes) / 1e9
+
+    def before() -> list[dict[str, Any]]:
+        return [one for one in said([order.directory], names) if float(one["at"]) >= since]
+
+    def is_said() -> bool:
+        kinds = [one.get("kind") for one in before()]
+        return FAILED in kinds or (not order.failed and kinds[-1:] == [GOING_ON])
+
+    values = _values(order, trace, found, before())
+    if values is None:
+        return None
+    one = {"disttrace": 1, "at": time.time(), **values}
+    if not keep_once(path_of(order.directory, names[0]), [one], is_said):
+        return None
+    unsure = " (likely)" if one.get("certainty") == LIKELY and one["kind"] == FAILED else ""
+    if len(json.dumps(one)) > _LONGEST:
+        one.pop("finding", None)
+    return {"lines": [f"{one['kind']}: {one['summary']}{unsure}"], "objects": [one]}
+
+
+def _values(
+    order: Order, trace: Trace, found: Verdict, before: Sequence[dict[str, Any]]
+) -> dict[str, Any] | None:
+    told = [one for one in before if one.get("kind") in (STALLED, GOING_ON)]
+    stands = told[-1] if told and told[-1]["kind"] == STALLED else None
+    first = next((f for f in found.findings if f.severity == ERROR), None)
+    if not order.failed:
+        if stands is None or first is not None:
+            return None
+        count = quantities.number(len(trace.processes), "process", "processes")
+        return {"kind": GOING_ON, "summary": f"{count} of the job went on and ended."}
+    known = first is not None and bool(first.culprits or first.absent_ranks)
+    if stands is not None and not known and (first is None or stands.get("culprit_ranks")):
+        return {**stands, "kind": FAILED, "at": time.time()}
+    if first is None:
+        return None
+    values = as_values(found.case, first)
+    return {
+        "kind": FAILED,
+        "certainty": first.certainty,
+        "summary": last_sentence(found.case, first),
+        "culprit_ranks": values["culprit_ranks"],
+        "finding": values,
+    }
+
+
+def _living(trace: Trace, but: str) -> bool:
+    """Whether another process of the job runs here and has not said that it ends."""
+    return any(p.id != but and p.exit is None and look(p).alive for p in trace.processes)
+
+
+def main(argv: list[str]) -> None:
+    """Print the word as one line of JSON, or nothing."""
+    found = word(Order(**json.loads(argv[0])))
+    if found is not None:
+        print(json.dumps(found), flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
