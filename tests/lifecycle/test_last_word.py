@@ -93,7 +93,7 @@ def test_torchrun_says_who_failed_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("how", "code"), [("spawn", 1), ("processes", 0)])
 def test_whoever_started_the_ranks_says_it(tmp_path: Path, how: str, code: int) -> None:
     """Also where it ends well itself, for nobody looked at how its children ended."""
-    ran = python(program(tmp_path), how, **settings(tmp_path))
+    ran = python(program(tmp_path), how, timeout=120.0, **settings(tmp_path))
     assert ran.code == code, ran.stderr
     check_said_once(ran, tmp_path)
 
@@ -110,7 +110,7 @@ sys.exit(max(one.wait() for one in ranks))
 def bare(tmp_path: Path, *args: str | Path, **more: str) -> Outcome:
     """Two ranks that nobody traced has started."""
     given = settings(tmp_path, WORLD_SIZE="2", **more) | {"DISTTRACE": "0"}
-    return python("-c", RANKS, *args, **given)
+    return python("-c", RANKS, *args, timeout=120.0, **given)
 
 
 def test_of_ranks_started_one_by_one_the_last_one_says_it(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """Has the last word on a job worked out, and says it, below all tracebacks.
 
 Only where something was wrong: this process or one that it started failed, or it has told of a
-stall last. Then a process beside it judges the journals (``disttrace_viewer.companion.ending.last_word``),
-and this one waits a moment for that (``PATIENCE_S``). Who asks is torchrun's agent, or whoever
-started the ranks; of ranks that nobody traced has started it is the last one that fails, and the
-first one where the launcher kills all others then.
+stall last. Then a process beside it judges the journals (``companion/ending/last_word.py`` of the
+viewer), and this one waits a moment for that (``PATIENCE_S``). Who asks is torchrun's agent, or
+whoever started the ranks; of ranks that nobody traced has started it is the last one that fails,
+and the first one where the launcher kills all others then.
 """
 
 from __future__ import annotations
