@@ -85,7 +85,8 @@ def check_said_once(ran: Outcome, tmp_path: Path) -> None:
 
 def test_torchrun_says_who_failed_first(tmp_path: Path) -> None:
     """Below torchrun's own table."""
-    ran = torchrun(program(tmp_path), 2, "rank", **settings(tmp_path))
+    more = settings(tmp_path)
+    ran = torchrun(program(tmp_path), 2, "rank", timeout=120.0, options=(), **more)
     assert ran.code == 1
     check_said_once(ran, tmp_path)
 
