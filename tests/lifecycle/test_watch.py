@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -69,6 +69,22 @@ class Told(Watch):
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     return Told(tmp_path, monkeypatch)
+
+
+def test_what_nobody_can_say_is_ended_all_the_same(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are stopped: the picture is looked at anew each time, and has stood all the while."""
+    ended: list[object] = []
+    told._on_stall, told._verdicts = "abort", cast(Any, object())
+    monkeypatch.setattr(told, "_abort", ended.append)
+    monkeypatch.setattr(told, "_tell_child", lambda line: True)
+    for at in (20.0, 24.0, 28.0, 32.0):
+        assert not ended
+        told.see(at, "ab")
+        told._saying = watch._Announcement(1, [], [], [])
+        told._ask_next()  # nobody is left to be asked
+    assert ended
 
 
 def test_a_picture_is_told_once(told: Told) -> None:

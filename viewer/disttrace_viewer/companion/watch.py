@@ -89,6 +89,8 @@ class Watch:
         self._signature: list[Any] | None = None
         self._noted: list[Any] = []
         self._stalled_since = 0.0
+        self._unheard: list[Any] | None = None
+        """The picture that nobody here could say: it is looked at anew, and has stood all along."""
         self._again_at, self._again_s = 0.0, _AGAIN_S
         self._saying: _Announcement | None = None
         self._number = time.monotonic_ns()
@@ -221,7 +223,7 @@ class Watch:
         self._held_back = False
         held = changed and self._is_fewer(signature, now)
         if changed and signature and not held:
-            if not self._signature:
+            if not self._signature and signature != self._unheard:
                 self._stalled_since = now
             self._again_at, self._again_s = now + _AGAIN_S, _AGAIN_S
             said = _objects("stalled", verdict["said"])
@@ -240,6 +242,8 @@ class Watch:
             self._say(verdict["notes"], verdict["voices"], said)
         if (signature and not held) or over:
             self._signature = signature or None
+        if not signature and over:
+            self._unheard = None
         if not signature and not verdict["waiting"]:
             # An agent whose rendezvous came about waits for its workers: that is its work.
             self._pulses = {b: p for b, p in self._pulses.items() if not p.launcher}
@@ -324,7 +328,7 @@ class Watch:
             self._saying = None
             if self._verdicts is not None:
                 self._tell_child(b"mute\n")  # then somebody on another host has to speak
-                self._signature = None
+                self._signature, self._unheard = None, self._signature
             return
         voice = saying.voices.pop(0)
         saying.asked_at = time.monotonic()
