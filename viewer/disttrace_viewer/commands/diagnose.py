@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
+import os
+import shutil
 
 from disttrace_viewer.commands import common
 
@@ -47,6 +50,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _standard_input() -> str:
+    """The path under which a log that comes through a pipe is held."""
+    import sys
+    import tempfile
+
+    folder = tempfile.mkdtemp(prefix="disttrace-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    path = os.path.join(folder, "stdin.log")
+    with open(path, "wb") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+    return path
+
+
 def execute(args: argparse.Namespace) -> int:
     """Print the report; 0 healthy, 1 an error or a warning, 2 journals that the answer needs are
     missing (or, raised, all of them).
@@ -54,6 +70,8 @@ def execute(args: argparse.Namespace) -> int:
     from disttrace_viewer.api.states import no_cycles
     from disttrace_viewer.api.verdict import diagnose
 
+    if args.dirs == ["-"]:
+        args.dirs = [_standard_input()]
     with no_cycles(), common.journals_progress() as progress:
         report = diagnose(
             args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress

@@ -25,6 +25,8 @@ TIMELESS = (
 def unseen(trace: Trace, ranks: Sequence[int]) -> str:
     """Of ranks of which nothing was found."""
     they = "they" if len(ranks) > 1 else "it"
+    if trace.processes and all(p.source == "log" for p in trace.processes):
+        return f"of {sentences.ranks(ranks)} the log has no line"
     if trace.processes and all(p.source != JOURNAL for p in trace.processes):
         return (
             f"{sentences.ranks(ranks)} left no dump ({they} died, kept the GIL, or tore down), so"
@@ -35,6 +37,8 @@ def unseen(trace: Trace, ranks: Sequence[int]) -> str:
 
 def not_found(trace: Trace) -> str:
     """Of a rank of which nothing was found, by itself."""
+    if trace.processes and all(p.source == "log" for p in trace.processes):
+        return "the log has no line of it"
     if trace.processes and all(p.source != JOURNAL for p in trace.processes):
         return "left no dump (it died, kept the GIL, or tore down; or its dump was not collected)"
     return "no journal found (was it started? was its journal collected?)"
