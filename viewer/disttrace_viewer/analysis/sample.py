@@ -25,8 +25,8 @@ MessageStream = tuple[int | None, int | None, int | None, int | None]
 
 BUILDING = ("init_process_group", "rendezvous", "new_group", "split_group", "init_rpc")
 """Composed operations, by how their names begin, in which processes come together."""
-BATCH = "coalescing_manager"
-"""The composed operation around what is coalesced."""
+BATCHES = ("batch_isend_irecv", "coalescing_manager")
+"""Composed operations around what is launched as one: the latter stands in the former on NCCL."""
 SETTERS = (
     "store.set",
     "store.add",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from disttrace.journal.format import COMPOSED, RPC_WAITS
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
-from disttrace_viewer.analysis.sample import STAND_IN, message_stream
+from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT, Agents
 from disttrace_viewer.evidence.rendezvous import LATE_NS, RendezvousIndex
@@ -28,9 +28,6 @@ SERVER = "server"
 """
 NODES = "nodes"
 """An agent's rendezvous, which waits for other agents."""
-BATCH = "batch_isend_irecv"
-"""Messages that are launched as one."""
-
 Stream = tuple[int | None, str | None]
 """Group and backend: what numbers collectives."""
 
@@ -316,7 +313,7 @@ def _launch(evidence: Evidence, op: Op) -> Sequence[Op]:
     (the AND of the AND/OR model).
     """
     around = evidence.sample.get(op.process, op.parent)
-    if around is None or around.call.op != BATCH or not op.on_device:
+    if around is None or around.call.op not in BATCHES or not op.on_device:
         return (op,)
     kept = evidence.sample.of_process[op.process]
     return [one for one in kept if one.parent == op.parent and one.pending]

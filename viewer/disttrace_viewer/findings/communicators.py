@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from disttrace.journal.format import COMPOSED, CONSTRUCTOR, ON_DEVICE, ends_on_device
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.sample import BATCH, message_stream
+from disttrace_viewer.analysis.sample import BATCHES, message_stream
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.wait_graph import COLLECTIVE, MESSAGE, OTHER, RENDEZVOUS, Wait
 
@@ -95,7 +95,7 @@ def _in_call(evidence: Evidence, op: Op) -> bool:
     if op.issued_ns is None:
         return True
     around = evidence.sample.get(op.process, op.parent)
-    return around is not None and around.call.op == BATCH and around.pending
+    return around is not None and around.call.op in BATCHES and around.pending
 
 
 def _makers(evidence: Evidence, op: Op) -> Sequence[Op]:

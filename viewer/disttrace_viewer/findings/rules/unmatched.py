@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.sample import message_stream
-from disttrace_viewer.evidence.wait_graph import BATCH, MESSAGE, Wait
+from disttrace_viewer.analysis.sample import BATCHES, message_stream
+from disttrace_viewer.evidence.wait_graph import MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
@@ -35,7 +35,7 @@ def _in_that_launch(case: Case, wait: Wait, target: int) -> bool:
     this one: they are over when it is.
     """
     around = case.evidence.sample.get(wait.process, wait.op.parent)
-    if around is None or around.call.op != BATCH:
+    if around is None or around.call.op not in BATCHES:
         return False
     theirs = case.of_process.get(target, ())
     return all(w.kind == MESSAGE and w.complete and wait.process in w.arrived for w in theirs)
