@@ -63,3 +63,28 @@ def test_who_does_not_enter_the_first_call_is_told_at_the_limit(tmp_path: Path) 
     assert outcome.code != 0
     assert "disttrace: stalled: Rank 2 never joined all_reduce #1" in outcome.stderr
     assert "starting:" not in outcome.stderr
+
+
+@pytest.mark.parametrize("semantics", ["2.13", "2.15"])
+@pytest.mark.parametrize("missing", [None, "2"])
+def test_batches_are_over_when_all_of_them_is(
+    semantics: str, missing: str | None, tmp_path: Path
+) -> None:
+    """Entries of their parts never complete on 2.13, and are complete when issued on 2.15."""
+    pytest.importorskip("torch")
+    program = str(Path(__file__).parent / "programs" / "batched.py")
+    arguments = () if missing is None else ("--missing", missing)
+    with standin.environment(semantics) as environ:
+        stall = "10" if missing is None else "2"
+        variables = {"DISTTRACE": "1", "DISTTRACE_STALL": stall, "DISTTRACE_ON_STALL": "abort"}
+        outcome = torchrun(
+            program, 3, *arguments, timeout=120, DISTTRACE_DIR=str(tmp_path / "out"),
+            **variables, **environ,
+        )  # fmt: skip
+    if missing is None:
+        assert outcome.check().stdout.count("all steps") == 3
+        assert "disttrace: " not in outcome.stderr.replace("disttrace: waiting:", "")
+    else:
+        (told,) = [t for t in outcome.stderr.splitlines() if t.startswith("disttrace: stalled")]
+        assert "ank 2" in told
+        assert "cycle" not in told

@@ -352,6 +352,8 @@ class StandIn(ProcessGroup):
         self._collective, self._p2p = itertools.count(1), itertools.count(1)
         self._with: dict[Any, Any] = {}
         self._connected: set[Any] = set()
+        self._batch: list[Operation] | None = None  # what is coalesced
+        self._launch = 0  # its number
         if _wire is None:
             _wire = Wire(self.members[rank])
 
@@ -510,6 +512,39 @@ class StandIn(ProcessGroup):
         counter = self._with.setdefault((sender, receiver), itertools.count())
         return (self._key, "p2p", sender, receiver, next(counter))
 
+    def begin_batch(self) -> None:
+        """What is issued until ``end_batch`` is one launch."""
+        self._batch, self._launch = [], next(self._p2p)
+        self._connect("collective")
+
+    def _coalesced(self, name: str, p2p: bool, run: Callable[[], None], tensors: Any) -> Any:
+        """A part of a launch: an entry without events, which on 2.15 is complete at once."""
+        assert self._batch is not None
+        part = Operation(name, self._launch, p2p=p2p, run=run)
+        self._batch.append(part)
+        if CHOSEN.hooked:
+            part.over_ns = time.time_ns()
+            part.done.set()
+        RECORDER.record(self, part)
+        return StandInWork(part, tensors) if CHOSEN.hooked else None
+
+    def end_batch(self) -> Any:
+        """Launch it: all parts run at one time. On 2.15 nothing but its Work tells of it."""
+        parts, self._batch = self._batch or [], None
+
+        def run() -> None:
+            threads = [threading.Thread(target=part.run, daemon=True) for part in parts]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+
+        self._last = whole = Operation("coalesced", self._launch, p2p=True, run=run)
+        if not CHOSEN.hooked:
+            RECORDER.record(self, whole)
+        STREAMS.enqueue((self.number, "collective"), whole)
+        return StandInWork(whole, [])
+
     def _connect(self, stream: Any) -> None:
         """Make the communicator that is used for the first time, with all of its members."""
         others = [r for r in range(self._size) if r != self._rank]
@@ -567,6 +602,8 @@ class StandIn(ProcessGroup):
         p2p: bool = False,
         asynchronous: bool = True,
     ) -> Any:
+        if self._batch is not None:
+            return self._coalesced(name, p2p, run, tensors)
         seq = seq or next(self._p2p)
         self._connect(stream)
         self._last = operation = Operation(name, seq, p2p=p2p, run=run)
@@ -592,6 +629,21 @@ def install(module: Any) -> None:
         backend.backend_list.append(CHOSEN.backend)
     backend.backend_capability[CHOSEN.backend] = ["cpu"]
     backend.backend_type_map[CHOSEN.backend] = ProcessGroup.BackendType.CUSTOM
+
+    def batch_isend_irecv(p2p_op_list: Any) -> Any:
+        """As torch's, where the backend coalesces."""
+        module._check_p2p_op_list(p2p_op_list)
+        group = p2p_op_list[0].group or module._get_default_group()
+        device = p2p_op_list[0].tensor.device
+        with module._coalescing_manager(group, device, async_ops=True) as manager:
+            for each in p2p_op_list:
+                key = "group_dst" if each.op is module.isend else "group_src"
+                each.op(each.tensor, group=each.group, tag=each.tag, **{key: each.group_peer})
+        return manager.works
+
+    module.batch_isend_irecv = batch_isend_irecv
+    ProcessGroup._start_coalescing = lambda group, device: group.begin_batch()
+    ProcessGroup._end_coalescing = lambda group, device: group.end_batch()
 
     def __new__(cls: Any, name: str) -> Any:
         return plain(cls, CHOSEN.backend if name == "gloo" else name)
