@@ -109,8 +109,8 @@ watched: $(STAMP) ## slow programs and faults that end, with the watch (killed a
 lowest: ## a slice of the tests on the wheel, with the lowest version of every dependency
 	$(PYTHON) tests/reliability/lowest.py
 
-faults-random: $(STAMP) ## programs and faults drawn from a seed: make faults-random N=200 SEED=1
-	PYTHONPATH=tests $(BIN)/python -m faults.drawn --number $(N) --seed $(SEED) --jobs 4
+faults-random: $(STAMP) ## programs and faults drawn from a seed: make faults-random N=200 SEED=1 [FRAMEWORKS=1]
+	PYTHONPATH=tests $(BIN)/python -m faults.drawn --number $(N) --seed $(SEED) --jobs 4 $(if $(FRAMEWORKS),--frameworks)
 
 native: $(STAMP) ## the native core, compiled in place (an editable install does it too)
 	$(BIN)/python hatch_build.py
