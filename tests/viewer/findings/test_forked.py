@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from support.journals import MS, Journal
 from support.scenes import beat, findings, only, ranks, steps
 
@@ -39,10 +41,11 @@ def test_a_forked_child_in_an_inherited_group_is_told_as_that(tmp_path: Path) ->
     )
 
 
-def test_the_calls_of_a_copy_are_not_its_parents(tmp_path: Path) -> None:
+@pytest.mark.parametrize("parent", [0, 1], ids=["the server of the store", "a client"])
+def test_the_calls_of_a_copy_are_not_its_parents(tmp_path: Path, parent: int) -> None:
     """The parent stands in a loader, and its child has called as often as the others."""
     for journal, group in steps(tmp_path, 2, count=2):
-        if journal.rank == 0:
+        if journal.rank != parent:
             journal.begin(journal.collective(group), 2_000 * MS, q=3)
         else:
             child = forked(journal)
@@ -52,4 +55,4 @@ def test_the_calls_of_a_copy_are_not_its_parents(tmp_path: Path) -> None:
     found = findings(tmp_path)
     assert {f.kind for f in found} == {"missing_participant", "not_in_group"}
     missing = next(f for f in found if f.kind == "missing_participant")
-    assert ranks(tmp_path, missing.culprits) == [1]
+    assert ranks(tmp_path, missing.culprits) == [parent]

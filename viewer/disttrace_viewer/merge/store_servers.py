@@ -196,11 +196,21 @@ def _servers(
     """By port the stores that listen.
 
     Each of several torchrun agents on one host tries to listen first, and dials where the port is
-    taken: who dials a port after it wanted to listen there, while another one has it, does not.
+    taken: who dials a port after it wanted to listen there, while another one has it, does not. Nor
+    does a forked child, which has its parent's store and not the thread that serves it.
     """
+    listening = {(processes[s.process].id, s.port, s.number) for s in bases if s.server}
     claims: dict[int, list[Store]] = {}
     for store in bases:
-        if store.server and store.port is not None:
+        parent = processes[store.process].parent
+        if (
+            store.server
+            and store.port is not None
+            and (
+                processes[store.process].role != "child"
+                or (parent, store.port, store.number) not in listening
+            )
+        ):
             claims.setdefault(store.port, []).append(store)
     dials = {(s.process, s.port): s.number for s in bases if not s.server}
 
