@@ -86,10 +86,12 @@ def install(
         Reporter().say("platform", refused)
         return
     from disttrace.journal.standard_library import StandardLibrary
+    from disttrace.patching.collector import Paused
 
-    with StandardLibrary():
-        from disttrace.session import install as start
-    start(**given, **unknown)
+    with Paused():
+        with StandardLibrary():
+            from disttrace.session import install as start
+        start(**given, **unknown)
 
 
 def uninstall() -> None:

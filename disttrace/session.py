@@ -42,6 +42,7 @@ from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.heartbeat import Live
 from disttrace.lifecycle.syncing import IN_MEMORY, Syncing
 from disttrace.lifecycle.voice import Voice
+from disttrace.patching.collector import Paused
 from disttrace.patching.import_hook import ImportHook
 from disttrace.recording import choice, forks
 from disttrace.recording.interning import LOCK
@@ -237,13 +238,14 @@ class Session:
     def _torch_arrived(self, module: ModuleType) -> None:
         """torch.distributed was imported: find out what it can do and install the parts."""
         try:
-            with StandardLibrary():
+            with Paused(), StandardLibrary():
                 import torch
 
                 from disttrace.capture import missing, parts  # noqa: F401 - and all that it needs
             self.capture.sites.torch_home(os.path.dirname(torch.__file__))
-            capture.activate(self.capture)
-            covered = capture.coverage()
+            with Paused():
+                capture.activate(self.capture)
+                covered = capture.coverage()
             self._versions = {
                 "t": self.recorder.now(),
                 "torch": torch.__version__,

@@ -66,6 +66,7 @@ class Job:
         for rank in range(2):
             environ = clean_environ(
                 OMP_NUM_THREADS="1",
+                PYTHONDONTWRITEBYTECODE="",  # what is installed has its bytecode
                 RANK=str(rank),
                 WORLD_SIZE="2",
                 BENCH_INIT=f"file://{self.folder.name}/meeting",
