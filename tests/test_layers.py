@@ -201,6 +201,22 @@ def test_a_verdict_loads_no_polars(start: str) -> None:
     assert "disttrace_viewer.findings.rules.table" in seen
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for name in ("evidence", "findings", "diagnosis", "states")
+        for path in sources(VIEWER / name)
+    ],
+    ids=lambda path: str(path.relative_to(VIEWER)),
+)
+def test_the_judge_knows_no_polars(path: Path) -> None:
+    """Nor do rules and evidence, inside functions either: what tables tell is put before it."""
+    assert not [n for n in imports(path, VIEWER) if n.split(".")[0] in ("polars", "rich")]
+    tables = ("disttrace_viewer.history", "disttrace_viewer.analysis.exchanges")
+    assert not [n for n in imports(path, VIEWER) if n.startswith(tables)]
+
+
 def test_nothing_but_the_judge_asks_the_rules() -> None:
     """A surface that asked them by itself would have an opinion of its own."""
     asking = {

@@ -41,8 +41,14 @@ def test_what_counts_as_english() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    sorted((VIEWER / "findings").rglob("*.py")),
-    ids=lambda path: str(path.relative_to(VIEWER / "findings")),
+    sorted(
+        (
+            *(VIEWER / "findings").rglob("*.py"),
+            *(VIEWER / "history").glob("*_*.py"),
+            VIEWER / "history" / "straggler.py",
+        )
+    ),
+    ids=lambda path: str(path.relative_to(VIEWER)),
 )
 def test_a_rule_holds_no_english(path: Path) -> None:
     """What it says stands in the file of the same name in ``wording/findings/``."""
@@ -52,5 +58,6 @@ def test_a_rule_holds_no_english(path: Path) -> None:
 def test_the_words_of_a_rule_bear_its_name() -> None:
     """Each file of words is that of one rule, or part of rules; one holds what they share."""
     words = {path.name for path in (VIEWER / "wording" / "findings").glob("*.py")}
-    rules = {path.name for path in (VIEWER / "findings" / "rules").glob("*.py")}
+    folders = (VIEWER / "findings" / "rules", VIEWER / "history")
+    rules = {path.name for folder in folders for path in folder.glob("*.py")}
     assert words - rules == {"missing_evidence.py"}

@@ -19,8 +19,8 @@ from disttrace_viewer.evidence.mismatches import Joined
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import Misfit, Past
-from disttrace_viewer.findings.rules import late_sender, straggler, unwaited_work
 from disttrace_viewer.findings.rules.size_mismatch import fits
+from disttrace_viewer.history import late_sender, straggler, unwaited_work
 from disttrace_viewer.trace.model import Call, Trace
 from disttrace_viewer.trace.operation import Op, ops
 

@@ -8,7 +8,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.timing import delays
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
-from disttrace_viewer.findings.rules.straggler import finding_of, worth_telling
+from disttrace_viewer.history.straggler import finding_of, worth_telling
 
 
 def find(case: Case, exchanges: Exchanges) -> Iterator[Finding]:
