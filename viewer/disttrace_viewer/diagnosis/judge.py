@@ -11,6 +11,7 @@ from disttrace_viewer.findings.rules import lacking
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.getting_on import eased
 from disttrace_viewer.findings.rules.table import RULES
+from disttrace_viewer.findings.rules.tried_again import overcome
 
 
 def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding, ...]]:
@@ -23,7 +24,7 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding
     for rule in (*RULES, *past.rules):
         for finding in rule(case):
             _take(case, finding)
-    case.findings = [traced_back(case, finding) for finding in case.findings]
+    case.findings = [overcome(case, traced_back(case, finding)) for finding in case.findings]
     findings, case.incomplete = doubt.judged(case, consequences.fold(case))
     case.incomplete += lacking.sentences(case, findings)
     return case, findings
