@@ -4,9 +4,10 @@
     $N examples/faults/restarted.py
 
 Verdict: a note (`process_failed`, culprit 1, with its exception and L1): the first attempt failed,
-and the second one ran to its end. With `--then sleep` that is an error, and rank 0 stands at L2 in the second attempt: `missing_participant`, culprit 0, besides. Each
-attempt meets under a prefix of its own: under the usual one the addresses of the first attempt are
-still there, and torch 2.13 itself fails or hangs.
+and the second one ran to its end. With `--then sleep` that is an error, and rank 0 stands at L2 in
+the second attempt: `missing_participant`, culprit 0, besides. Each attempt meets under a prefix of
+its own: under the usual one the addresses of the first attempt are still there, and torch 2.13
+itself fails or hangs.
 """
 
 from __future__ import annotations
