@@ -2,6 +2,7 @@
 
     python prove.py                          # one GPU: both ranks share it, each its own NCCL_HOSTID
     python prove.py --backend gloo           # without a GPU: what makes sense there
+    python prove.py --backend standin        # the same on a stand-in that enqueues, as NCCL does
     python prove.py --only missing,order     # some; --list names them
 
 Needs disttrace and disttrace_viewer importable (PYTHONPATH) with orjson, polars, rich. Exit code: the
@@ -21,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+STANDIN = HERE.parents[1] / "support" / "standin"
 STALL = 3.0
 Check = tuple["bool | None", str]  # None: only reported
 
@@ -446,9 +449,16 @@ class Prover:
             "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
             "TORCH_FR_BUFFER_SIZE": "2000",
         }
+        standin = {
+            "STANDIN": str(self.o.sockets),
+            "STANDIN_TORCH": os.environ.get("STANDIN_TORCH", "2.13"),
+            "PYTHONPATH": os.pathsep.join(filter(None, (kept.get("PYTHONPATH"), str(STANDIN)))),
+            "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        }
         return {
             **kept,
             **(nccl if self.o.backend.startswith("nccl") else {}),
+            **(standin if self.o.backend == "standin" else {}),
             **scenario.env,
             "RANK": str(rank),
             "LOCAL_RANK": "0",
@@ -473,7 +483,7 @@ class Prover:
             str(HERE / "rank.py"),
             scenario.name,
             "--backend",
-            self.o.backend,
+            "gloo" if self.o.backend == "standin" else self.o.backend,
             "--timeout",
             str(scenario.timeout),
         ]
@@ -607,7 +617,8 @@ class Prover:
             run = self.run(scenario, traced=True)
             checks: list[Check] = [(False, text) for text in run.problems]
             checks += [(None, f"untraced: {text}") for text in (plain.problems if plain else [])]
-            for check in scenario.checks + (scenario.nccl_checks if nccl else ()):
+            enqueues = nccl or self.o.backend == "standin"
+            for check in scenario.checks + (scenario.nccl_checks if enqueues else ()):
                 checks += check(run, plain)
         except Exception as error:
             checks = [(False, f"the kit itself: {type(error).__name__}: {error}")]
@@ -640,6 +651,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     options.out = options.out.resolve()
+    options.sockets = tempfile.mkdtemp(prefix="standin-")  # paths of sockets are short
     wanted = [s for s in SCENARIOS if not options.only or s.name in options.only.split(",")]
     if options.list:
         print("\n".join(s.name for s in wanted))
