@@ -16,6 +16,7 @@ from disttrace_viewer.api.report import Report
 from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.trace.errors import ViewerError
 from support.flight_dumps import CREATED_NS, dump, entry, write
+from support.states import hang
 
 WORLD = {"0": (0, 1, 2, 3)}
 ALL = (0, 1, 2, 3)
@@ -339,3 +340,12 @@ def test_damaged_dumps_give_no_traceback(tmp_path: Path) -> None:
             path.write_bytes(bytes(data))
         with suppress(ViewerError):
             str(diagnose(folder))
+
+
+def test_dumps_beside_journals_make_no_second_job(tmp_path: Path) -> None:
+    hang(tmp_path)
+    alone = diagnose(tmp_path)
+    write(tmp_path, {r: dump(steps(3), groups=WORLD) for r in ALL})
+    both = diagnose(tmp_path)
+    assert [f.summary for f in both.findings] == [f.summary for f in alone.findings]
+    assert both.to_dict()["evidence"] == ["journals"]

@@ -91,9 +91,14 @@ def discover(paths: Sequence[str | Files], problems: Problems, take: Take = nobo
             continue
         seen.add(real)
         _sort(path, found, others, problems)
-    for one in (taken := take(others, problems)).files:
+    # Journals tell more: beside them others' evidence counts only where somebody names it.
+    named = {path for path in places if not os.path.isdir(path)}
+    asked = [path for path in others if path in named or not found]
+    for one in (taken := take(asked, problems)).files:
         found[one.base] = one
-    _strangers(taken.strangers, places, {os.path.dirname(base) for base in found}, problems)
+    left = {*others} - {*asked} | {*taken.strangers}
+    unknown = [path for path in others if path in left]
+    _strangers(unknown, places, {os.path.dirname(base) for base in found}, problems)
     return [found[base] for base in sorted(found)]
 
 
