@@ -13,6 +13,7 @@ from typing import NoReturn, Protocol
 
 from disttrace._version import __version__
 from disttrace.commands import CommandError
+from disttrace.surroundings import project
 
 INTERRUPTED = 130
 
@@ -42,6 +43,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("info", "disttrace.commands.info", "versions, settings, and what can be captured"),
     Command("completion", "disttrace.completion", "completion of commands and options for a shell"),
 )
+
+# Settings that commands read, too.
+_READ = ("DIR", "STALL")
 
 # What to install for a module that a command may miss.
 BROUGHT_BY = {
@@ -92,7 +96,23 @@ def _dispatch(argv: list[str]) -> int:
     if command is None:
         raise CommandError(_unknown(argv[0]))
     module: _Module = importlib.import_module(command.module)
+    if not command.module.startswith("disttrace."):
+        _take_from_project()
     return module.execute(parser_of(command).parse_args(argv[1:]))
+
+
+def _take_from_project() -> None:
+    """The folder and the limit of `[tool.disttrace]`, for commands that read what they made."""
+    table = project.read()
+    for sentence in table.complaints:
+        sys.stderr.write(f"disttrace: {sentence}\n")
+    if table.values:
+        from disttrace.config import SETTINGS, resolve, to_text
+
+        config, _ = resolve({}, os.environ, table)
+        for row in SETTINGS:
+            if row.name in _READ and config.sources[row.keyword] == project.FILE:
+                os.environ[row.variable] = to_text(getattr(config, row.keyword))
 
 
 def parser_of(command: Command) -> argparse.ArgumentParser:

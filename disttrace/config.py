@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from disttrace import redact, switch
+from disttrace.surroundings import project
+from disttrace.surroundings.project import Table
 
 PREFIX = "DISTTRACE_"
 PRIVATE = ("DISTTRACE_PARENT",)
@@ -21,6 +23,7 @@ UNRECORDED = ("DISTTRACE_SECRET",)
 """Variables that are no settings, for settings are recorded: by what companions know each other."""
 
 EXPORTS = ("json", "otlp")
+_NO_TABLE = Table()
 _NAMES = re.compile(r"[a-z0-9_]+")
 
 
@@ -302,7 +305,7 @@ class Config:
     `dir` is absolute, `slow_write`, `stall` and `pending` are seconds, `max_mb` is in units of
     2**20 bytes, `file_mode` is octal digits,
     `redact` is a list for `redact.split`. `sources` maps each attribute to "argument",
-    "environment" or "default".
+    "environment", "pyproject.toml" or "default".
     """
 
     dir: str
@@ -327,22 +330,23 @@ class Config:
 
 
 def resolve(
-    arguments: Mapping[str, object], environ: Mapping[str, str]
+    arguments: Mapping[str, object], environ: Mapping[str, str], table: Table = _NO_TABLE
 ) -> tuple[Config, list[str]]:
-    """The settings by precedence argument > environment > default, and what was wrong with them.
+    """The settings by precedence argument > environment > table of the project > default, and what
+    was wrong with them.
 
     An argument of None and an empty variable count as not given. A wrong value is a sentence in
-    the returned list, and the default holds; so is a variable that is no setting.
+    the returned list, and the default holds; so is a variable or a key that is no setting.
 
     Raises:
         TypeError: for an argument that is no setting.
     """
     _refuse_unknown(arguments)
-    complaints = _unknown_variables(environ)
+    complaints = [*_unknown_variables(environ), *table.complaints, *_unknown_keys(table)]
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for row in SETTINGS:
-        value, source, complaint = _choose(row, arguments, environ)
+        value, source, complaint = _choose(row, arguments, environ, table)
         values[row.keyword] = value
         sources[row.keyword] = source
         complaints += complaint
@@ -379,13 +383,16 @@ def to_text(value: object) -> str:
 
 
 def _choose(
-    row: Setting, arguments: Mapping[str, object], environ: Mapping[str, str]
+    row: Setting, arguments: Mapping[str, object], environ: Mapping[str, str], table: Table
 ) -> tuple[object, str, list[str]]:
     given = arguments.get(row.keyword)
     source, where = "argument", f"The argument {row.keyword} ({row.variable})"
     if given is None:
         given = environ.get(row.variable) or None
         source, where = "environment", row.variable
+    if given is None:
+        given = table.values.get(row.keyword)
+        source, where = project.FILE, f"{row.keyword} in [tool.disttrace] of {project.FILE}"
     complaints: list[str] = []
     if given is not None:
         try:
@@ -435,6 +442,17 @@ def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
                 f"did you mean {PREFIX}{near}?" if near else "`disttrace info` lists the settings."
             )
             sentences.append(f"{variable} is no setting of disttrace; {hint}")
+    return sentences
+
+
+def _unknown_keys(table: Table) -> list[str]:
+    known = [row.keyword for row in SETTINGS]
+    sentences = []
+    for key in table.values:
+        if key not in known:
+            near = _nearest(key, known)
+            hint = f"did you mean {near}?" if near else "`disttrace info` lists the settings."
+            sentences.append(f"{key} in [tool.disttrace] is no setting of disttrace; {hint}")
     return sentences
 
 

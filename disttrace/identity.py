@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from disttrace import launchers
+from disttrace.surroundings import launchers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

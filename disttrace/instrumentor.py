@@ -15,6 +15,7 @@ from typing import Any
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 from disttrace.config import resolve
+from disttrace.surroundings import project
 from disttrace.switch import SWITCH, is_on
 
 _AUTO = "telemetry.auto.version"
@@ -53,7 +54,7 @@ class DisttraceInstrumentor(BaseInstrumentor):
         install(**{"export": _exports("json"), **settings})
         found = identity()
         if found is not None:
-            config, _ = resolve(settings, os.environ)
+            config, _ = resolve(settings, os.environ, project.read())
             make = importlib.import_module(_FEED).Feed
             where = (config.dir, found.base_name())
             self._feed = make(provider, meters, *where, pending_s=config.pending)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from disttrace import capture, errors, launchers, redact, waiting
+from disttrace import capture, errors, redact, waiting
 from disttrace._version import __version__
 from disttrace.capture.wrapping.context import Capture
 from disttrace.config import Config, chosen, resolve, to_environ
@@ -47,6 +47,7 @@ from disttrace.patching.import_hook import ImportHook
 from disttrace.recording import choice, forks
 from disttrace.recording.interning import LOCK
 from disttrace.recording.recorder import Recorder
+from disttrace.surroundings import launchers, project
 
 _DISTRIBUTED = "torch.distributed.distributed_c10d"
 
@@ -338,7 +339,7 @@ def install(**settings: object) -> None:
     with _lock:
         if _session is not None:
             return
-        config, complaints = resolve(settings, os.environ)
+        config, complaints = resolve(settings, os.environ, project.read())
         reporter = errors.Reporter()
         for complaint in complaints:
             reporter.say(complaint, complaint)

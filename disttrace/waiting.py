@@ -11,6 +11,7 @@ import sys
 
 from disttrace.identity import JOB_VARIABLE, PARENT_VARIABLE, Identity, handed_down, identify
 from disttrace.patching.import_hook import ImportHook
+from disttrace.surroundings import project
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class _Waiting:
     def hand_down(self) -> None:
         """Put into the environment what children need."""
         self.set(PARENT_VARIABLE, handed_down(self.identity, self.identity.role))
-        folder = os.environ.get(DIR_VARIABLE) or DEFAULT_DIR
+        folder = os.environ.get(DIR_VARIABLE) or project.text("dir") or DEFAULT_DIR
         if folder.strip() and not os.path.isabs(folder):
             try:
                 self.set(DIR_VARIABLE, os.path.abspath(os.path.expanduser(folder)))
@@ -107,5 +108,5 @@ def _forked() -> None:
 
 
 def _job() -> str | None:
-    job = os.environ.get(JOB_VARIABLE, "").strip()
+    job = os.environ.get(JOB_VARIABLE, "").strip() or (project.text("job") or "").strip()
     return job if job.isprintable() else None

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from disttrace import launchers
 from disttrace.identity import identify
+from disttrace.surroundings import launchers
 from disttrace_viewer.merge.reader import load
 from support.processes import clean_environ, run_program
 

@@ -17,6 +17,7 @@ from disttrace.commands.failure import bounds, installed, too_old
 from disttrace.config import SETTINGS, Config, resolve, to_text
 from disttrace.errors import plain
 from disttrace.platforms import refusal
+from disttrace.surroundings import project
 from disttrace.switch import SWITCH, is_on
 
 # Package, and the extra of ours that brings it ("" : always there).
@@ -60,7 +61,7 @@ def collect() -> dict[str, Any]:
     from disttrace.lifecycle import detached
     from disttrace.recording import choice
 
-    config, complaints = resolve({}, os.environ)
+    config, complaints = resolve({}, os.environ, project.read())
     try:
         enabled = is_on(os.environ.get(SWITCH))
     except ValueError as error:

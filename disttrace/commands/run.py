@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 
 from disttrace.commands import CommandError
 from disttrace.config import SETTINGS, resolve, to_environ, to_text
+from disttrace.surroundings import project
 
 SHELL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "shell")
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -65,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 def environment(given: Mapping[str, object], environ: Mapping[str, str]) -> dict[str, str]:
     """`environ`, changed so that every Python process started with it is traced."""
-    config, complaints = resolve(given, environ)
+    config, complaints = resolve(given, environ, project.read())
     for sentence in complaints:
         if sentence.startswith("The argument "):
             raise CommandError(sentence)

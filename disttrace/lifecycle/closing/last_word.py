@@ -16,12 +16,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from disttrace import launchers
 from disttrace.config import Config
 from disttrace.identity import AGENT, WORKER, Identity, file_part
 from disttrace.journal import descriptors
 from disttrace.journal.format import DEF, DEFS_SUFFIX, is_of_job, opened_own
 from disttrace.lifecycle import adopters, detached
+from disttrace.surroundings import launchers
 
 PATIENCE_S, MOST_SHARES = 2.0, 5.0
 """So long the end of a job that went wrong is held up at most (0.4 s where the host is idle), and

@@ -1,0 +1,87 @@
+"""Settings of a project: ``[tool.disttrace]`` of ``pyproject.toml`` where a program starts.
+
+Whoever can write that file decides what ``on_stall`` runs, so one of somebody else's is not read.
+Start-up asks here, so nothing is imported that the bare interpreter has not loaded, unless such a
+table is there.
+"""
+
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+FILE = "pyproject.toml"
+_TABLE = b"tool.disttrace"
+_MOST = 1 << 20
+"""A longer file is none that people write."""
+
+
+class Table:
+    """What stands there by keyword, as TOML has it, and what was wrong with the file."""
+
+    __slots__ = ("complaints", "values")
+
+    def __init__(
+        self, values: "Mapping[str, Any] | None" = None, complaints: "tuple[str, ...]" = ()
+    ) -> None:
+        self.values: Mapping[str, Any] = values or {}
+        self.complaints = complaints
+
+
+def read(folder: "str | None" = None) -> Table:
+    """The table of the file in ``folder`` (default: the working directory); empty without one."""
+    try:
+        path = os.path.join(os.getcwd() if folder is None else folder, FILE)
+        data, owner = _content(path)
+    except (OSError, ValueError):
+        return Table()  # there is none that could be read, or the directory is gone
+    if _TABLE not in data:
+        return Table()
+    if owner not in (0, os.geteuid()):
+        return _refused("belongs to another user")
+    parse = _parser()
+    if parse is None:
+        return _refused("is read from Python 3.11 on, or where tomli is installed")
+    try:
+        tool = parse(data.decode()).get("tool")
+    except ValueError as error:  # neither TOML nor UTF-8
+        return _refused(f"could not be read: {str(error).splitlines()[0]}")
+    found = tool.get("disttrace") if isinstance(tool, dict) else None
+    if found is None:
+        return Table()
+    return Table(found) if isinstance(found, dict) else _refused("is no table")
+
+
+def text(keyword: str) -> "str | None":
+    """What stands there for a setting that is text; None where that is nothing."""
+    found = read().values.get(keyword)
+    return found if isinstance(found, str) else None
+
+
+def _content(path: str) -> "tuple[bytes, int]":
+    """The file's content and owner; nothing waits for a FIFO of that name."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST:
+            return b"", found.st_uid
+        return os.read(fd, _MOST), found.st_uid
+    finally:
+        os.close(fd)
+
+
+def _parser() -> "Any":
+    """What reads TOML here; None: nothing."""
+    for name in ("tomllib", "tomli"):
+        try:
+            return __import__(name).loads
+        except ModuleNotFoundError:
+            continue
+    return None
+
+
+def _refused(why: str) -> Table:
+    return Table({}, (f"[tool.disttrace] of {FILE} {why}; it is not used.",))
