@@ -112,10 +112,11 @@ def errors_of_wrong_calls() -> None:
 
     dist = group()
     store = dist.HashStore()
+    store.set_timeout(timedelta(milliseconds=200))
     pg: Any = dist.group.WORLD
     tensor = torch.ones(2)
     wrong: list[Any] = [
-        lambda: dist.all_reduce("x"), lambda: dist.send(tensor, dst=99), lambda: pg.allreduce(),
+        lambda: dist.all_reduce("x"), lambda: pg.allreduce(),
         lambda: pg.allreduce(1, 2, 3, 4), lambda: dist.ProcessGroup.allreduce("x"),
         lambda: store.set(1, 2, 3), lambda: store.get(), lambda: store.get(b"\xff"),
         lambda: store.wait("abc"), lambda: store.add("a", "b"), lambda: dist.Work.wait(1),
@@ -124,9 +125,9 @@ def errors_of_wrong_calls() -> None:
         lambda: dist.scatter_object_list([None], None), lambda: dist.new_group([0, 0]),
         lambda: dist.new_group(backend="none"), lambda: dist.barrier(device_ids="x"),
         lambda: dist.init_process_group("gloo"), lambda: dist.all_reduce(tensor, op="sum"),
-        lambda: dist.TCPStore("127.0.0.1", -5), lambda: dist.FileStore("/none/at/all", 1).get("a"),
-        lambda: dist.PrefixStore("a"), lambda: dist.reduce_scatter_tensor(tensor, tensor[:1]),
-        lambda: dist.irecv(tensor, src=0), lambda: dist.batch_isend_irecv([]),
+        lambda: dist.TCPStore("127.0.0.1", -5),
+        lambda: dist.PrefixStore("a"), lambda: dist.PrefixStore(1, 2),
+        lambda: dist.batch_isend_irecv([]),
         lambda: dist.batch_isend_irecv([1]), lambda: dist.monitored_barrier(timeout=1),
         lambda: store.wait(["never"], timedelta(milliseconds=50)),
     ]  # fmt: skip
@@ -415,11 +416,11 @@ def keys_and_values() -> None:
 
     store = dist.TCPStore("127.0.0.1", 0, 1, True, wait_for_workers=False)
     below = dist.PrefixStore("\x00odd/\n", store)
-    for key in ("", "a" * 100_000, "a\x00b", "ä€😀", "disttrace", "//", "\n", "x y"):
+    for key in ("", "a" * 1000, "a\x00b", "ä€😀", "disttrace", "//", "\n", "x y"):
         with contextlib.suppress(Exception):
             below.set(key, b"\x00\xff" * 3)
             say(key=len(key), got=below.get(key), there=below.check([key]))
-    store.set("big", b"x" * (4 << 18))
+    store.set("big", b"x" * 100_000)
     say(big=len(store.get("big")), keys=store.num_keys(), deleted=store.delete_key("big"))
     say(swapped=store.compare_set("new", "", "1"), many=store.multi_get(["new"]))
     store.append("new", "2")
