@@ -15,6 +15,8 @@ from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.service import Order
 from disttrace_viewer.companion.watch import Watch, _objects
 from disttrace_viewer.load.said import path_of
+from support.journals import T0, UNIX_NS, Journal
+from support.scenes import S, leave
 from support.states import hang
 
 TOLD: dict[str, object] = {
@@ -71,3 +73,34 @@ def test_nobody_else_may_read_it_and_no_link_is_followed(tmp_path: Path) -> None
     keep(tmp_path, TOLD)
     assert elsewhere.read_text() == "mine"
     assert fmt.VERDICTS_SUFFIX in path.name
+
+
+def test_each_try_of_a_name_has_its_own(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Both write into the file of their name, which is the id of the first alone."""
+    tries = []
+    for start in (0, 100):
+        journal = Journal(tmp_path, pid=100 + start, job="nightly", rank=0, world_size=1,
+                          t0=T0 + start * S)  # fmt: skip
+        journal.world()
+        leave(journal, 50 * S)
+        tries.append(journal)
+    second = Path(path_of(str(tmp_path), "nightly"))
+    at = UNIX_NS / 1e9
+    first = {**TOLD, "disttrace": 1, "kind": "stalled", "at": at + 20, "summary": "in the first"}
+    late = {**first, "at": at + 120, "summary": "of the first, found late",
+            "finding": {"culprits": [tries[0].process]}}  # fmt: skip
+    again = {**first, "at": at + 130, "summary": "in the second"}
+    second.write_bytes(b"".join(orjson.dumps(one) + b"\n" for one in (first, late, again)))
+
+    def shown(*options: str) -> tuple[set[str], list[str], list[str]]:
+        assert main(["diagnose", str(tmp_path), "--json", *options]) == 0
+        found = orjson.loads(capfd.readouterr().out)
+        jobs = {one["job"] for one in found["processes"]}
+        told = [one["summary"] for one in found["said"]]
+        return jobs, told, found["coverage"]["other_jobs"]
+
+    # Its culprit is of another try: known only to who reads that one.
+    newest = ["of the first, found late", "in the second"]
+    assert shown() == ({"nightly.2"}, newest, ["nightly"])
+    oldest = ["in the first", "of the first, found late"]
+    assert shown("--job", "nightly") == ({"nightly"}, oldest, ["nightly.2"])

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis import settled as reread
 from disttrace_viewer.evidence.recorded import STALL_NS
-from disttrace_viewer.load.said import said
+from disttrace_viewer.load.said import said_by
 from disttrace_viewer.trace import model
 
 if TYPE_CHECKING:
@@ -188,8 +188,8 @@ class Report:
 def report_of(found: Verdict) -> Report:
     """The report on a verdict, with what its job said itself."""
     case, trace = found.case, found.case.evidence.trace
-    jobs = {one.job for one in trace.processes} | {job.id for job in trace.jobs}
-    case.said = said({os.path.dirname(base) for base in found.bases}, jobs)
+    where = {os.path.dirname(base) for base in found.bases}
+    case.said = said_by(where, trace.jobs, trace.other_jobs, trace.by_id)
     return Report(case, found.findings)
 
 

@@ -6,7 +6,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 import orjson
@@ -14,6 +22,7 @@ import orjson
 from disttrace.journal.format import VERDICTS_SUFFIX, opened_own
 from disttrace_viewer.load import files
 from disttrace_viewer.load.journals import in_name
+from disttrace_viewer.trace.model import Job
 from disttrace_viewer.trace.plain_text import plain
 
 MOST = 100
@@ -32,6 +41,37 @@ def said(directories: Iterable[str], jobs: Iterable[str]) -> tuple[dict[str, Any
     paths = [path_of(one, job) for one in sorted({*directories}) for job in wanted]
     found = [one for path in paths if not files.is_remote(path) for one in _read(path)]
     return tuple(sorted(found, key=lambda one: float(one["at"]))[-MOST:])
+
+
+def said_by(
+    directories: Collection[str],
+    jobs: Sequence[Job],
+    others: Sequence[Job],
+    processes: Container[str],
+) -> tuple[dict[str, Any], ...]:
+    """What was kept of ``jobs``, whose processes have these ids, oldest first.
+
+    A job that is tried again, or lies beside ``others`` of its name, writes into the same file. A
+    verdict is of whose processes it names, else of the launch that was the newest one then.
+    """
+    found = {}
+    for name in sorted({name for job in jobs for name in job.names}):
+        launches = [job for job in (*jobs, *others) if name in job.names]
+        launches.sort(key=lambda job: job.start_ns)
+        for one in said(directories, [name]):
+            before = [job for job in launches if job.start_ns <= one["at"] * 1e9]
+            speaker = before[-1] if before else launches[0]
+            if _names(one, processes) or speaker in jobs:
+                found[orjson.dumps(one)] = one
+    return tuple(sorted(found.values(), key=lambda one: float(one["at"]))[-MOST:])
+
+
+def _names(one: Mapping[str, Any], processes: Container[str]) -> bool:
+    finding = one.get("finding")
+    if not isinstance(finding, dict):
+        return False
+    named = [finding.get("culprits"), finding.get("waiting")]
+    return any(i in processes for ids in named if isinstance(ids, list) for i in ids)
 
 
 def _read(path: str) -> Iterable[dict[str, Any]]:

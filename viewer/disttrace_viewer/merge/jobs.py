@@ -162,6 +162,7 @@ def jobs_of(
             linked=tuple(names[other] for other in sorted(linked[number])),
             source=reason[members[0]],
             known=any(i not in orphans for i in members),
+            names=tuple(sorted({processes[i].job for i in members})),
         )
         for number, members in enumerate(ordered)
     )
@@ -285,6 +286,23 @@ def _names(ordered: Sequence[Sequence[int]], processes: Sequence[Process]) -> li
             number += 1
         names.append(f"{name}.{number}" if number > 1 else name)
     return names
+
+
+def as_called(
+    whole: Mapping[str, str], processes: Sequence[Process], jobs: Sequence[Job]
+) -> tuple[tuple[Process, ...], tuple[Job, ...]]:
+    """Processes and jobs of a part under the ids that they bear in the whole (by process): the
+    second launch of a name stays the second where the first one was left out.
+    """
+    names = {job.id: whole.get(processes[job.processes[0]].id, job.id) for job in jobs}
+    if len({*names.values()}) < len(names) or all(old == new for old, new in names.items()):
+        return tuple(processes), tuple(jobs)
+    renamed = (
+        dataclasses.replace(job, id=names[job.id], linked=tuple(names[one] for one in job.linked))
+        for job in jobs
+    )
+    called = (dataclasses.replace(p, job=names[p.job]) for p in processes)
+    return tuple(called), tuple(renamed)
 
 
 def with_jobs(processes: Sequence[Process], jobs: Sequence[Job]) -> tuple[Process, ...]:

@@ -9,6 +9,7 @@ from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.journals import Journal, gather
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.groups import named
+from disttrace_viewer.merge.jobs import as_called
 from disttrace_viewer.merge.processes import Clocks
 from disttrace_viewer.merge.surveying import Surveying
 from disttrace_viewer.merge.tables import stores_of
@@ -42,7 +43,10 @@ def survey(paths: Sequence[str]) -> Survey:
 def restrict(whole: Survey, jobs: Collection[str]) -> Survey:
     """The survey of these jobs only; its processes are numbered anew."""
     kept = [whole.journals[p.index] for p in whole.processes if p.job in jobs]
-    return build(whole.paths, kept, whole.problems)
+    part = build(whole.paths, kept, whole.problems)
+    names = {p.id: p.job for p in whole.processes}
+    part.processes, part.jobs = as_called(names, part.processes, part.jobs)
+    return part
 
 
 def build(paths: tuple[str, ...], journals: list[Journal], problems: Problems) -> Survey:

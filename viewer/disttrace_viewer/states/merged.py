@@ -21,7 +21,7 @@ from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge.clock import to_unix
-from disttrace_viewer.merge.jobs import tries
+from disttrace_viewer.merge.jobs import as_called, tries
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import base_stores
 from disttrace_viewer.merge.tables import KINDS, store_of
@@ -107,6 +107,8 @@ def trace_of(
     alike = whole.alike
     if only is not None and any(p.id not in only for p in whole.processes):
         found = survey(merged.states, only)
+        names = {p.id: p.job for p in whole.processes if p.id in only}
+        found.processes, found.jobs = as_called(names, found.processes, found.jobs)
     problems = Problems()
     problems.extend(found.problems)
     for problem in more:

@@ -336,6 +336,10 @@ class Job:
     """How its members were found to belong together."""
     known: bool = True
     """Whether a process of it is known by more than the names of its files."""
+    names: tuple[str, ...] = ()
+    """What its processes call it: files that are the job's are named so. Launches of one name share
+    it, and ranks that nobody launched together draw one each.
+    """
 
 
 @dataclass(frozen=True, slots=True)
