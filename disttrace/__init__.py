@@ -1,8 +1,8 @@
 """Tracing for torch.distributed: what every rank did, in what order, and who waits for whom.
 
-`install`, `trace`, `annotate` and `operation` record; `load`, `diagnose` and `stats` read what was
-recorded and need the extra `disttrace[viewer]`. Importing this package imports neither torch nor
-polars.
+`install`, `trace`, `annotate` and `operation` record; `on_verdict` hears what the job says of
+itself meanwhile; `load`, `diagnose` and `stats` read what was recorded and need the extra
+`disttrace[viewer]`. Importing this package imports neither torch nor polars.
 """
 
 import sys
@@ -36,6 +36,7 @@ __all__ = [
     "install",
     "is_installed",
     "load",
+    "on_verdict",
     "operation",
     "stats",
     "trace",
@@ -196,6 +197,38 @@ def operation(
     from disttrace.capture import operation as declare
 
     return declare(name, group, peers, fields)
+
+
+def on_verdict(callback: "Callable[[dict[str, Any]], object]") -> "Callable[[], None]":
+    """Have `callback` called with what the job says of itself, when it says it.
+
+    It is called in every process of the host that says it, whichever of them prints it, and not on
+    other hosts; in a thread of ours, for one object after the other. What it does while it runs is
+    its own affair: it may block, and the program goes on. What it raises is told in one sentence on
+    stderr, reaches nobody, and that callback is not called again. One that wants the program to
+    know says so itself: `_thread.interrupt_main()` raises KeyboardInterrupt in the main thread,
+    where that runs Python, and `os.kill(os.getpid(), signal.SIGTERM)` ends a process that is
+    blocked in C++ too. At the end of a process a callback has one second.
+
+    Without tracing nobody is called; callbacks may be registered before tracing begins, outlast
+    `uninstall`, and are inherited by children that are forked.
+
+    Args:
+        callback: gets a dict of its own, with `disttrace` (1), `kind` (`"stalled"`,
+            `"going on"`, ...), `at` (unix seconds), `certainty` (`"certain"`, `"likely"`, or None
+            where nothing is wrong), `summary` (a sentence), `culprit_ranks` (a list of ranks, empty
+            where nobody is to blame) and `finding` (a dict with the fields of `diagnose --json`;
+            None where there is none, or where all of them take more than 32 kB).
+
+    Returns:
+        A function that takes the registration back; it may be called more than once.
+
+    Raises:
+        TypeError: where `callback` cannot be called.
+    """
+    from disttrace.lifecycle import listeners
+
+    return listeners.register(callback)
 
 
 def load(path: "Path | Sequence[Path] | None" = None, job: "str | None" = None) -> "Trace":

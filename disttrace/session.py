@@ -33,7 +33,7 @@ from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.standard_library import StandardLibrary
 from disttrace.journal.writer import Journal
-from disttrace.lifecycle import abort, detached, spans
+from disttrace.lifecycle import abort, detached, listeners, spans
 from disttrace.lifecycle.closing.last_word import LastWord
 from disttrace.lifecycle.closing.summary import Summary
 from disttrace.lifecycle.companion import Companion
@@ -132,6 +132,7 @@ class Session:
         self._hook.remove()
         self._ending.exit("uninstalled", None)
         self.live.stop()  # it uses what is taken apart from here on
+        listeners.stop()
         if self._voice is not None:
             self._voice.stop()
         self.capture.engine.undo()
@@ -215,6 +216,8 @@ class Session:
             found = self._last.ask(self.identity, role=self.role, code=code, stands=stands)
             if found is not None:
                 self._voice.say(found.get("lines"), found.get("objects"))
+                listeners.tell(found.get("objects"))
+            listeners.wait()
 
     def _opening(self) -> list[Mapping[str, Any]]:
         """The records a journal starts with."""

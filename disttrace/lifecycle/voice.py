@@ -10,6 +10,7 @@ which are drawn anew for each, and whoever begins starts to read behind what lie
 
 * ``{"n": N, "voice": ID, "lines": [...], "objects": [...]}``: print this, in one form
   or the other (DISTTRACE_LOG), and say so (``{"said": N}``);
+* ``{"verdict": [...], "for": [ID, ...]}``: what is being said, for callbacks (``listeners``);
 * ``{"abort": CODE, "for": [ID, ...]}``: end with that code, where DISTTRACE_ON_STALL says so here;
 * ``{"stacks": 1, "under": ID}``: note where every thread is, if that launcher started this process.
 """
@@ -28,6 +29,7 @@ from typing import Any
 from disttrace import errors
 from disttrace.identity import AGENT, Identity
 from disttrace.journal.format import is_own, opened_own
+from disttrace.lifecycle import listeners
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.meeting.place import Changes, own_folder
 
@@ -182,12 +184,18 @@ class Voice:
                 os.write(fd, b'{"said": %d}\n' % int(record.get("n", 0)))
         for record in ours:  # stderr may be slow, and the descriptor another's meanwhile
             self.say(record.get("lines"), record.get("objects"))
+        for record in records:
+            if "verdict" in record and self._is_named(record):
+                listeners.tell(record["verdict"])
         if any("stacks" in record and self._is_under(record.get("under")) for record in records):
             self.sample()
         code = next((r["abort"] for r in records if self._is_to_end(r)), None)
         if code is not None:
             why = "ended by DISTTRACE_ON_STALL=abort: it was stalled for twice the limit"
-            self.say([why], [{"disttrace": 1, "kind": "ended", "at": time.time(), "summary": why}])
+            ended = [{"disttrace": 1, "kind": "ended", "at": time.time(), "summary": why}]
+            self.say([why], ended)
+            listeners.tell(ended)
+            listeners.wait()
             self._end(code)
 
     def say(self, lines: object, objects: object) -> None:
@@ -220,13 +228,12 @@ class Voice:
 
     def _is_to_end(self, record: dict[str, Any]) -> bool:
         """Whether an order to end is for this process, and one that it asked for itself."""
+        asked = isinstance(record.get("abort"), int) and self._companion.may_abort
+        return asked and self._is_named(record)
+
+    def _is_named(self, record: dict[str, Any]) -> bool:
         named = record.get("for")
-        return (
-            isinstance(record.get("abort"), int)
-            and self._companion.may_abort
-            and isinstance(named, list)
-            and self._me in named
-        )
+        return isinstance(named, list) and self._me in named
 
     @property
     def _me(self) -> str | None:

@@ -45,10 +45,12 @@ class Thread:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
-    def join(self, timeout_s: float) -> None:
-        """Wait until it is over, at most for so long."""
-        if self._runs.acquire(timeout=timeout_s):
-            self._runs.release()
+    def join(self, timeout_s: float) -> bool:
+        """Wait until it is over, at most for so long; whether it is."""
+        if not self._runs.acquire(timeout=timeout_s):
+            return False
+        self._runs.release()
+        return True
 
     def _run(self) -> None:
         self.ident = _thread.get_ident()

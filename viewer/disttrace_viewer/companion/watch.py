@@ -303,6 +303,9 @@ class Watch:
         if voices:
             self._number += 1
             self._saying = _Announcement(self._number, lines, voices, said)
+            for first in range(0, len(voices), _AT_ONCE):  # each of this host has callbacks, maybe
+                named = voices[first : first + _AT_ONCE]
+                self._write({"verdict": self._saying.objects, "for": named})
             self._ask_next()
             if keep:
                 self._keep(said)

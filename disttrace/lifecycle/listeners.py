@@ -1,0 +1,120 @@
+"""Who in this process is to hear what the job says of itself: callbacks of ``on_verdict``.
+
+They are the program's code and may block, so the background thread never waits for them: each
+telling has a thread of its own, which begins when the one before it is over. Signals are blocked in
+threads of ours, and whatever a callback starts would inherit that: it runs with the mask of the
+thread that registered it. After a fork the child has the callbacks, and no such thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from disttrace import errors
+from disttrace.recording import background
+
+NAME = "disttrace-verdicts"
+LEAVE_S = 1.0
+"""So long the end of a process waits for its callbacks."""
+_PATIENCE_S = 60.0
+"""So long a telling waits for the one before it; then nobody is told of it here."""
+_KEYS: dict[str, Any] = {"certainty": None, "culprit_ranks": [], "finding": None}
+"""What some objects lack: that a job goes on is nobody's fault."""
+
+Callback = Callable[[dict[str, Any]], object]
+
+
+class _Listener:
+    """One registration; the same callback may have several."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+        self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def hear(self, said: dict[str, Any]) -> None:
+        held = signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        try:
+            self.callback(said)
+        except BaseException as error:
+            _remove(self)
+            _tell_of(self.callback, error)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+_listeners: tuple[_Listener, ...] = ()
+_newest: tuple[int, background.Thread] | None = None  # with its process: a fork copies no thread
+_tracings = 0  # that have ended: what was still to be told then is not
+
+
+def register(callback: Callback) -> Callable[[], None]:
+    """Have ``callback`` called; what is returned takes that back, and may be called again.
+
+    Raises TypeError where it cannot be called.
+    """
+    global _listeners
+    if not callable(callback):
+        raise TypeError(f"on_verdict takes a callable, not {callback!r}")
+    listener = _Listener(callback)
+    _listeners = (*_listeners, listener)
+    return lambda: _remove(listener)
+
+
+def _remove(listener: _Listener) -> None:
+    global _listeners
+    _listeners = tuple(one for one in _listeners if one is not listener)
+
+
+def tell(objects: object) -> None:
+    """Call everybody with each of ``objects``, soon."""
+    global _newest
+    if not _listeners or not isinstance(objects, list):
+        return
+    said = [{**_KEYS, **one} for one in objects if isinstance(one, dict)]
+    before = _newest[1] if _newest is not None and _newest[0] == os.getpid() else None
+    tracing = _tracings
+
+    def deliver() -> None:
+        if before is None or before.join(_PATIENCE_S):
+            _deliver(said, tracing)
+
+    thread = background.Thread(deliver, NAME)
+    try:
+        thread.start()
+    except RuntimeError:
+        return  # no more threads, or the interpreter is about to finalize
+    _newest = (os.getpid(), thread)
+
+
+def wait() -> None:
+    """The process is about to end: give the callbacks a moment."""
+    if _newest is not None and _newest[0] == os.getpid():
+        _newest[1].join(LEAVE_S)
+
+
+def stop() -> None:
+    """Tracing is over: nobody is called any more, until it begins anew."""
+    global _tracings
+    _tracings += 1
+
+
+def _deliver(said: Sequence[dict[str, Any]], tracing: int) -> None:
+    for one in said:
+        for listener in _listeners:
+            if tracing == _tracings and listener in _listeners:
+                listener.hear(json.loads(json.dumps(one)))  # what one does to it no other sees
+
+
+def _tell_of(callback: Callback, error: BaseException) -> None:
+    try:
+        name = getattr(callback, "__qualname__", None) or type(callback).__name__
+        what = f"the callback {name} of on_verdict raised {errors.first_line(error)}"
+        sentence = errors.plain(f"{what}; it is called no more, and the program goes on")
+        errors.tell(f"disttrace: {sentence}\n", sys.__stderr__)
+    except BaseException:  # whatever its name is: there is nobody to tell
+        return
