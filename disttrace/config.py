@@ -206,8 +206,8 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         _command,
         "a command, or abort",
-        "Command that gets the report of a stall on its standard input; `abort` ends a job that "
-        "is still stalled after a second limit, with exit code 75.",
+        "Command that gets each stall as a JSON object on its standard input (`docs/alerts.md`); "
+        "`abort` ends a job that is still stalled after a second limit, with exit code 75.",
     ),
     Setting(
         "QUIET",

@@ -80,6 +80,7 @@ VIEWER_ROOMS = (
     "companion/channel",
     "companion/telling",
     "companion/reading",
+    "companion/alerting",
     "companion",
     "companion/ending",
     "commands",

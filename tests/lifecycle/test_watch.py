@@ -60,7 +60,7 @@ class Told(Watch):
             "signature": [["missing_participant", [*missing], "g", 3, None]] if missing else [],
             "lines": [f"stalled: {missing}"], "voices": ["me"],
             "notes": [f"waiting: {spare}"] if spare else [], "noted": [*spare],
-            "text": "", "ops": [], "said": [],
+            "alert": {"report": ""}, "ops": [], "said": [],
             "aborting": [], "waiting": waiting, "over": over, "next_s": 5.0, "going_on": "all",
         }  # fmt: skip
         self._judge(found)

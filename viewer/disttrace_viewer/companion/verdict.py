@@ -24,6 +24,7 @@ from disttrace.journal.format import definitions_name, is_own
 from disttrace.journal.proc import Here
 from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
+from disttrace_viewer.companion.alerting.alert import processes
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
@@ -181,12 +182,13 @@ class Judge:
 
         ``signature`` tells one picture from another and is empty where nothing is stalled;
         ``lines`` are for stderr, ``notes`` too where nothing is stalled and somebody waits while
-        all others get on (``noted`` tells one such picture from another), ``text`` is the whole
-        report; ``voices`` are ids of processes of this host that may speak, best first, and none
-        where another host has the word; ``waiting`` says that somebody waits, ``over`` that nobody
-        does any more of whom was told; ``aborting`` are identities of the processes that asked to
-        be ended, none while a communicator is being made; ``next_s`` says when the longest of these
-        waits reaches the limit; ``ops`` are the waits of the stalled, as [process, number].
+        all others get on (``noted`` tells one such picture from another), ``alert`` is what a
+        command gets besides, with the whole report; ``voices`` are ids of processes of this host
+        that may speak, best first, and none where another host has the word; ``waiting`` says that
+        somebody waits, ``over`` that nobody does any more of whom was told; ``aborting`` are
+        identities of the processes that asked to be ended, none while a communicator is being made;
+        ``next_s`` says when the longest of these waits reaches the limit; ``ops`` are the waits of
+        the stalled, as [process, number].
         """
         local = self._heard()
         joined = self._join(local)
@@ -367,7 +369,14 @@ class Judge:
             or sorted([f.kind, sorted(trace.processes[i].id for i in f.waiting)] for f in notes),
             "going_on": f"{quantities.number(len(trace.processes), 'process', 'processes')}"
             " of the job communicate again.",
-            "text": "\n".join(report_lines(case, judgement.findings)) + "\n",
+            "alert": {
+                "job": self._job,
+                "directory": self._directory,
+                "processes": processes(
+                    trace.processes, errors, lambda p: p.id not in elsewhere and bool(look(p).alive)
+                ),
+                "report": "\n".join(report_lines(case, judgement.findings)) + "\n",
+            },
             "voices": voices(case, elsewhere, anywhere=anywhere or bool(unknown) or joined),
             "aborting": [
                 {**identity(p), "journal": definitions_name(p.paths[0])}
@@ -454,7 +463,7 @@ _LISTENS = {
     "notes": [],
     "noted": [],
     "going_on": "",
-    "text": "",
+    "alert": {"report": ""},
     "voices": [],
     "aborting": [],
     "waiting": True,

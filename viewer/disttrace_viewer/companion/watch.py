@@ -20,7 +20,8 @@ from typing import Any
 
 import disttrace.journal.format as fmt
 from disttrace.journal.proc import ROOT, send, who
-from disttrace_viewer.companion.command import Commands
+from disttrace_viewer.companion.alerting import alert
+from disttrace_viewer.companion.alerting.command import Commands
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.pulse import Pulse
 from disttrace_viewer.companion.service import Order, stay_s
@@ -228,9 +229,9 @@ class Watch:
             self._again_at, self._again_s = now + _AGAIN_S, _AGAIN_S
             said = _objects("stalled", verdict["said"])
             self._say(verdict["lines"], verdict["voices"], said)
-            self._tell_command(verdict["text"])
+            self._tell_command(said, verdict["alert"])
             if self._tell is not None and verdict["lines"]:
-                self._tell(verdict["lines"][0], verdict["text"], verdict["ops"])
+                self._tell(verdict["lines"][0], verdict["alert"]["report"], verdict["ops"])
         elif changed and self._signature is not None and over:
             said = _objects("going on", [{"summary": verdict["going_on"]}])
             self._say([f"going on: {verdict['going_on']}"], verdict["voices"], said)
@@ -285,12 +286,12 @@ class Watch:
             self._write({"abort": ABORTED, "for": named[first : first + _AT_ONCE]})
         self._due = time.monotonic() + _ANSWER_S
 
-    def _tell_command(self, text: str) -> None:
-        """Hand the report to the command of DISTTRACE_ON_STALL, once per picture."""
-        if not self._on_stall or self._on_stall == "abort":
+    def _tell_command(self, said: list[dict[str, Any]], more: dict[str, Any]) -> None:
+        """Hand the verdict to the command of DISTTRACE_ON_STALL, once per picture."""
+        if not said or not self._on_stall or self._on_stall == "abort":
             return
         try:
-            self._commands.run(text)
+            self._commands.run(alert.line(said, more))
         except OSError as error:
             self._log.say(f"DISTTRACE_ON_STALL could not be run: {error}")
 

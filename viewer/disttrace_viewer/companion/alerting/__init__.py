@@ -1,0 +1,1 @@
+"""The command of DISTTRACE_ON_STALL, and what it gets."""
