@@ -1,7 +1,7 @@
 """Tracing for torch.distributed: what every rank did, in what order, and who waits for whom.
 
 `install`, `trace`, `annotate` and `operation` record; `on_verdict` hears what the job says of
-itself meanwhile; `load`, `diagnose` and `stats` read what was recorded and need the extra
+itself meanwhile; `load`, `diagnose`, `stats` and `diff` read what was recorded and need the extra
 `disttrace[viewer]`. Importing this package imports neither torch nor polars.
 """
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
-    from disttrace_viewer.api import Report, Stats, Trace
+    from disttrace_viewer.api import Diff, Report, Stats, Trace
 
     Function = TypeVar("Function", bound=Callable[..., Any])
     Path: TypeAlias = str | os.PathLike[str]
@@ -33,6 +33,7 @@ __all__ = [
     "__version__",
     "annotate",
     "diagnose",
+    "diff",
     "install",
     "is_installed",
     "load",
@@ -259,6 +260,15 @@ def stats(path: "Path | Sequence[Path] | None" = None, job: "str | None" = None)
     Arguments and errors are those of `load`.
     """
     return _viewer("stats")(path, job)  # type: ignore[no-any-return]
+
+
+def diff(a: "Path | Sequence[Path]", b: "Path | Sequence[Path]") -> "Diff":
+    """What the ranks of run `b` do otherwise than those of run `a`: `print` it, or ask `.alike` and
+    `.differences` (`docs/diff.md`).
+
+    Errors are those of `load`.
+    """
+    return _viewer("diff")(a, b)  # type: ignore[no-any-return]
 
 
 def _viewer(name: str) -> "Any":

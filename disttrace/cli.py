@@ -31,6 +31,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("view", "disttrace_viewer.commands.view", "what happened, in order, across ranks"),
     Command("diagnose", "disttrace_viewer.commands.diagnose", "what is wrong, and who waits"),
     Command("stats", "disttrace_viewer.commands.stats", "where the time goes"),
+    Command("diff", "disttrace_viewer.commands.diff", "what one run does otherwise than another"),
     Command("export", "disttrace_viewer.commands.export", "write operations in another format"),
     Command("top", "disttrace_viewer.commands.top", "live, while a job runs or hangs"),
     Command("attach", "disttrace_viewer.commands.attach", "a job that hangs without disttrace"),

@@ -58,6 +58,7 @@ VIEWER_ROOMS = (
     "collect",
     "analysis",
     "analysis/timing",
+    "analysis/difference",
     "evidence",
     "wording",
     "wording/findings",

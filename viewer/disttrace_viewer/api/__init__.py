@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from disttrace_viewer.api.diff import Diff, diff
     from disttrace_viewer.api.live import follow, show, snapshot
     from disttrace_viewer.api.reading import Paths, jobs, print_jobs
     from disttrace_viewer.api.report import Finding, Location, Position, Report
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from disttrace_viewer.views.jobs import Job
 
 __all__ = [
+    "Diff",
     "Finding",
     "Job",
     "Location",
@@ -30,6 +32,7 @@ __all__ = [
     "Trace",
     "ViewerError",
     "diagnose",
+    "diff",
     "follow",
     "jobs",
     "load",
@@ -40,6 +43,7 @@ __all__ = [
 ]
 
 _FROM = {
+    "disttrace_viewer.api.diff": ("Diff", "diff"),
     "disttrace_viewer.api.live": ("follow", "show", "snapshot"),
     "disttrace_viewer.api.reading": ("Paths", "jobs", "print_jobs"),
     "disttrace_viewer.api.report": ("Finding", "Location", "Position", "Report"),

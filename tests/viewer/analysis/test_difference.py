@@ -1,0 +1,130 @@
+"""Two sequences of calls: which are the same, where they part, what is gone, new, moved, slower."""
+
+from __future__ import annotations
+
+import pytest
+
+from disttrace_viewer.analysis.difference import align
+from disttrace_viewer.analysis.difference.align import Side, compare
+from disttrace_viewer.analysis.difference.period import opening, runs, steps
+from disttrace_viewer.analysis.difference.slower import medians_if_slower
+from disttrace_viewer.analysis.difference.tokens import Seen, tokens
+from disttrace_viewer.trace.model import Frame
+
+MS = 1_000_000
+
+
+def side(text: str, **arguments: int) -> Side:
+    """Letters are calls; ``b=2`` gives those of a letter other arguments."""
+    return Side([ord(c) for c in text], [arguments.get(c, 1) for c in text])
+
+
+def told(a: Side, b: Side) -> list[tuple[str, str]]:
+    """Kind and call of each difference; a side that has ended is ``-``."""
+    found = []
+    for one in compare(a, b):
+        shown = (
+            (a.tokens[one.a] if one.a is not None else None),
+            (b.tokens[one.b] if one.b is not None else None),
+        )
+        letters = "".join("-" if token is None else chr(token) for token in shown)
+        found.append((one.kind, letters))
+    return found
+
+
+def call(op: str, *lines: int, size: int = 4, count: int = 40, file: str = "/a/train.py") -> Seen:
+    """A call from nested functions ``f0``, ``f1``, ... of one file, innermost first."""
+    stack = tuple(Frame(file, line, f"f{i}") for i, line in enumerate(lines))
+    return Seen(op, "default", stack, size, count)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ("iabcabcabcz", "iabcabcabcz", []),
+        ("abc" * 9, "ac" * 9, [("first_divergence", "bc"), ("vanished", "b-")]),
+        ("ac" * 9, "abc" * 9, [("first_divergence", "cb"), ("appeared", "-b")]),
+        ("bac" * 9, "ac" * 9, [("first_divergence", "ba"), ("vanished", "b-")]),
+        ("abc" * 40, ("abc" * 9 + "abcd") * 4, [("first_divergence", "ad"), ("appeared", "-d")]),
+        ("abbb" * 9, "abb" * 9, [("first_divergence", "ba"), ("rarer", "bb")]),
+        ("abc" * 9, "acb" * 9, [("first_divergence", "bc"), ("order", "cc")]),
+        ("abc" * 9, "bac" * 9, [("first_divergence", "ab"), ("order", "bb")]),
+        ("abc" * 9, "abc" * 12, [("first_divergence", "-a"), ("steps", "aa")]),
+        ("", "", []),
+        ("", "a", [("first_divergence", "-a"), ("appeared", "-a")]),
+    ],
+)
+def test_what_differs(a: str, b: str, expected: list[tuple[str, str]]) -> None:
+    """The call that was changed, and none beside it."""
+    assert told(side(a), side(b)) == expected
+
+
+def test_other_arguments_are_a_change_of_the_same_call() -> None:
+    """With how many calls have them."""
+    a, b = side("iabab"), side("iabab", b=2)
+    assert told(a, b) == [("first_divergence", "bb"), ("changed", "bb")]
+    assert compare(a, b)[1].count_a == 2
+
+
+def test_sizes_of_data_are_no_change() -> None:
+    """A call whose size varies all the time has other ones in another run."""
+    a = Side([1] * 40, list(range(40)))
+    b = Side([1] * 40, list(range(100, 140)))
+    assert [one.kind for one in compare(a, b)] == [align.FIRST]
+
+
+def test_steps_begin_where_the_loop_does() -> None:
+    """Also where a call comes several times in a step, and with steps that do more."""
+    text = [ord(c) for c in "i" + ("axxb" * 9 + "axxbd") * 4 + "z"]
+    first = opening(text, text)
+    assert first == ord("a")
+    found = runs(steps(text, first))
+    assert ["".join(map(chr, step)) for step, _ in found[:3]] == ["i", "axxb", "axxbd"]
+    assert [count for _, count in found[:3]] == [1, 9, 1]
+
+
+def test_lines_move_with_what_they_call() -> None:
+    """A new line above, in another folder, and one that is called the same from another line."""
+    a = [call("all_reduce", 10), call("broadcast", 12), call("all_reduce", 14, size=8)]
+    b = [
+        call("all_reduce", 10, size=1, file="/b/train.py"),
+        call("all_reduce", 20, file="/b/train.py"),
+        call("broadcast", 22, file="/b/train.py"),
+        call("all_reduce", 24, size=8, file="/b/train.py"),
+    ]
+    of_a, of_b = tokens(a, b)
+    assert of_b[1:] == of_a
+    assert of_b[0] not in of_a
+
+
+def test_callers_tell_apart_what_a_helper_does() -> None:
+    """The helper's line is the same one, and a second caller of it is new."""
+    a = [call("all_reduce", 5, 10)]
+    b = [call("all_reduce", 5, 10), call("all_reduce", 5, 12, size=9)]
+    of_a, of_b = tokens(a, b)
+    assert of_b[0] == of_a[0] != of_b[1]
+
+
+def test_swapped_lines_are_the_same_calls() -> None:
+    """What changed is their order."""
+    a = [call("all_reduce", 10), call("barrier", 11)]
+    b = [call("barrier", 10), call("all_reduce", 11)]
+    of_a, of_b = tokens(a, b)
+    assert of_b == of_a[::-1]
+
+
+def test_what_another_operation_takes_the_place_of_is_gone() -> None:
+    """The line alone makes no call the same."""
+    of_a, of_b = tokens([call("all_reduce", 10)], [call("reduce", 10)])
+    assert of_a != of_b
+
+
+def test_slower_is_beyond_what_each_run_varies() -> None:
+    """A fifth, a millisecond, and apart; a first time that takes long is none."""
+    fast = [50 * MS, *(MS + i * 10_000 for i in range(30))]
+    assert medians_if_slower(fast, [time * 3 for time in fast]) == (1_150_000, 3_450_000)
+    assert medians_if_slower(fast, fast) is None
+    assert medians_if_slower(fast, [time + MS // 2 for time in fast]) is None
+    spread = [MS * (1 + i % 10) for i in range(31)]
+    assert medians_if_slower(spread, [time + 3 * MS for time in spread]) is None
+    assert medians_if_slower(fast[:8], [time * 3 for time in fast[:8]]) is None

@@ -1,0 +1,193 @@
+"""Two sequences of calls, aligned: what is gone, what is new, what changed, what moved."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+from disttrace_viewer.analysis.difference.period import Step, opening, runs, steps
+
+FIRST, VANISHED, RARER = "first_divergence", "vanished", "rarer"
+APPEARED, OFTENER = "appeared", "more_often"
+CHANGED, SLOWER, STEPS, ORDER = "changed", "slower", "steps", "order"
+KINDS = (FIRST, VANISHED, RARER, APPEARED, OFTENER, CHANGED, SLOWER, STEPS, ORDER)
+"""In the order in which they are told."""
+
+_LONGEST = 3_000
+"""Calls of a step that are aligned one by one; of longer ones only the first divergence is told."""
+_USUAL = 0.1
+"""The part of a side's steps from which on a kind of step is aligned with the other side's."""
+_VARYING = 8
+"""More sizes than this at one call on both sides are data, and no change of the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The calls of one rank in one group: the same numbers on both sides for the same things."""
+
+    tokens: Sequence[int]
+    arguments: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing in which two sides differ; ``a`` and ``b`` are places in their sequences that show
+    it, None where that side has nothing.
+    """
+
+    kind: str
+    a: int | None
+    b: int | None
+    count_a: int
+    """How many calls it is about; for ``steps`` how many steps there are."""
+    count_b: int
+    steps_a: int = 0
+    steps_b: int = 0
+
+
+def compare(a: Side, b: Side) -> list[Difference]:
+    """All differences, in the order of ``KINDS``."""
+    first = _first(a, b)
+    if first is None:
+        return []
+    head = opening(a.tokens, b.tokens)
+    cut = steps(a.tokens, head), steps(b.tokens, head)
+    number = sum(s[:1] == (head,) for s in cut[0]), sum(s[:1] == (head,) for s in cut[1])
+    counts = Counter(a.tokens), Counter(b.tokens)
+    unlike = {t for t in counts[0] | counts[1] if _differs(counts[0][t], counts[1][t], number)}
+    found = [Difference(FIRST, *first, 1, 1), *_counted(a, b, unlike, counts, number)]
+    found += _changed(a, b, unlike)
+    if number[0] != number[1] and head not in unlike:
+        place = a.tokens.index(head), b.tokens.index(head)
+        found.append(Difference(STEPS, *place, *number))
+    found += _moved(a, b, unlike, cut)
+    return sorted(found, key=lambda one: KINDS.index(one.kind))
+
+
+def _first(a: Side, b: Side) -> tuple[int | None, int | None] | None:
+    """Where they part; None on a side that has ended there. None where they do not."""
+    both = min(len(a), len(b))
+    for of_a, of_b in ((a.tokens, b.tokens), (a.arguments, b.arguments)):
+        if of_a[:both] != of_b[:both]:
+            both = next(i for i in range(both) if of_a[i] != of_b[i])
+    if both == len(a) == len(b):
+        return None
+    return both if both < len(a) else None, both if both < len(b) else None
+
+
+def _differs(a: int, b: int, number: tuple[int, int]) -> bool:
+    """Whether a call comes a different number of times, for as many steps as each side has."""
+    if a == b:
+        return False
+    if number[0] == number[1] or not a or not b or not min(number):
+        return True
+    return abs(a / number[0] - b / number[1]) * min(number) > 1
+
+
+def _counted(
+    a: Side,
+    b: Side,
+    unlike: set[int],
+    counts: tuple[Counter[int], Counter[int]],
+    number: tuple[int, int],
+) -> list[Difference]:
+    """Calls that come on one side alone, or more often there."""
+    found = []
+    for token in sorted(unlike, key=lambda t: _place(a if counts[0][t] else b, t)):
+        of_a, of_b = counts[0][token], counts[1][token]
+        less = of_a / max(1, number[0]) > of_b / max(1, number[1])
+        gone, fewer = (VANISHED, RARER) if less else (APPEARED, OFTENER)
+        kind = fewer if of_a and of_b else gone
+        place = _extra(a, b, token) if of_a and of_b else (None, None)
+        at_a = place[0] if place[0] is not None else _place(a, token) if of_a else None
+        at_b = place[1] if place[1] is not None else _place(b, token) if of_b else None
+        found.append(Difference(kind, at_a, at_b, of_a, of_b, *number))
+    return found
+
+
+def _place(side: Side, token: int) -> int:
+    return list(side.tokens).index(token)
+
+
+def _extra(a: Side, b: Side, token: int) -> tuple[int | None, int | None]:
+    """Of a call that both sides have: one whose arguments only one side has, where there is one."""
+    of_a, of_b = ({s.arguments[i]: i for i in _places(s, token)} for s in (a, b))
+    return (
+        min((place for value, place in of_a.items() if value not in of_b), default=None),
+        min((place for value, place in of_b.items() if value not in of_a), default=None),
+    )
+
+
+def _places(side: Side, token: int) -> list[int]:
+    return [i for i, one in enumerate(side.tokens) if one == token]
+
+
+def _changed(a: Side, b: Side, unlike: set[int]) -> list[Difference]:
+    """Calls whose n-th times have other arguments."""
+    if a.arguments == b.arguments:
+        return []
+    places: tuple[dict[int, list[int]], ...] = (defaultdict(list), defaultdict(list))
+    for side, of in zip((a, b), places, strict=True):
+        for i, token in enumerate(side.tokens):
+            of[token].append(i)
+    found = []
+    for token, ours in places[0].items():
+        theirs = places[1].get(token)
+        if theirs is None or token in unlike:
+            continue
+        kinds = [{s.arguments[i] for i in at} for s, at in ((a, ours), (b, theirs))]
+        if kinds[0] == kinds[1] or min(map(len, kinds)) > _VARYING:
+            continue
+        pairs = [
+            (i, j) for i, j in zip(ours, theirs, strict=False) if a.arguments[i] != b.arguments[j]
+        ]
+        values = Counter((a.arguments[i], b.arguments[j]) for i, j in pairs)
+        for value, count in values.most_common(3):
+            i, j = next((i, j) for i, j in pairs if (a.arguments[i], b.arguments[j]) == value)
+            found.append(Difference(CHANGED, i, j, count, count))
+    return found
+
+
+def _moved(
+    a: Side, b: Side, unlike: set[int], cut: tuple[list[Step], list[Step]]
+) -> list[Difference]:
+    """Calls that both sides have as often, and in another order: within a step, else of steps."""
+    left = [[tuple(t for t in step if t not in unlike) for step in one] for one in cut]
+    order = [[step for step, _ in runs(s for s in one if s)] for one in left]
+    both = min(map(len, order))
+    if order[0][:both] == order[1][:both]:
+        return []
+    # Where a loop begins is a matter of choice, and who comes first is not.
+    met = [tuple(dict.fromkeys(token for step in one for token in step)) for one in left]
+    if met[0] != met[1]:
+        return _order(a, b, _crossed(met[0], [met[1]]))
+    often = [Counter(one) for one in left]
+    usual = [[s for s, n in one.items() if n >= _USUAL * one.total() and s] for one in often]
+    others = [step for step in usual[1] if step not in often[0] and len(step) <= _LONGEST]
+    tokens: dict[int, None] = {}
+    for step in usual[0]:
+        if others and step not in often[1] and len(step) <= _LONGEST:
+            tokens |= dict.fromkeys(_crossed(step, others))
+    return _order(a, b, tokens)
+
+
+def _order(a: Side, b: Side, tokens: Iterable[int]) -> list[Difference]:
+    return [Difference(ORDER, _place(a, t), _place(b, t), 1, 1) for t in tokens]
+
+
+def _crossed(step: Step, others: Sequence[Step]) -> list[int]:
+    """The calls of a step that stand elsewhere in the one that is most like it."""
+    matchers = [(SequenceMatcher(None, step, one, autojunk=False), one) for one in others]
+    best, other = max(matchers, key=lambda pair: pair[0].ratio())
+    gone: Counter[int] = Counter()
+    come: Counter[int] = Counter()
+    for tag, i, j, k, m in best.get_opcodes():
+        if tag != "equal":
+            gone.update(step[i:j])
+            come.update(other[k:m])
+    return list(gone & come)

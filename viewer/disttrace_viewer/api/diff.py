@@ -1,0 +1,259 @@
+"""Two runs side by side: ``disttrace.diff``."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from statistics import median, mode
+from typing import Any
+
+import polars as pl
+
+from disttrace_viewer.analysis.difference import align
+from disttrace_viewer.analysis.difference.align import Side
+from disttrace_viewer.analysis.difference.slower import medians_if_slower
+from disttrace_viewer.analysis.difference.streams import Key, Stream, Streams, sides
+from disttrace_viewer.api.reading import Paths
+from disttrace_viewer.api.trace import Trace, load
+from disttrace_viewer.trace.model import Call
+from disttrace_viewer.views.terminal.filters import parse_ranks
+from disttrace_viewer.wording import differences as words
+from disttrace_viewer.wording import sentences
+from disttrace_viewer.wording.differences import Slower, Told
+
+ALONE = ("groups", "ranks")
+"""Kinds of what only one run has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing in which two runs differ, for all ranks of which the same is true."""
+
+    kind: str
+    """``first_divergence``, ``vanished``, ``rarer``, ``appeared``, ``more_often``, ``changed``,
+    ``slower``, ``steps`` or ``order``; ``ranks`` and ``groups`` for what only one run has."""
+    ranks: tuple[int, ...]
+    group: str
+    op: str | None
+    a: str | None
+    """``train.py:20`` of the first run; None where it has no such call."""
+    b: str | None
+    count_a: int | None
+    count_b: int | None
+    a_ns: int | None
+    """Of ``slower``: medians of the first rank that is told."""
+    b_ns: int | None
+    summary: str
+
+
+class Diff:
+    """What differs between two runs: ``print`` it, or ask ``.alike`` and ``.differences``."""
+
+    def __init__(self, a: Trace, b: Trace, ranks: Collection[int] | None = None) -> None:
+        """``disttrace.diff`` makes one."""
+        self._traces = a, b
+        self._streams = Streams(a.model), Streams(b.model)
+        self._ranks = ranks
+
+    @property
+    def alike(self) -> bool:
+        """Whether nothing differs."""
+        return not self.differences
+
+    @cached_property
+    def incomplete(self) -> tuple[str, ...]:
+        """What of the two runs could not be compared, since it is not in the journals."""
+        found = []
+        for name, trace in zip("AB", self._traces, strict=True):
+            for process in trace.model.processes:
+                found += [f"{name}, {process.label}: {loss}" for loss in process.losses]
+            found += [f"{name}: {problem}" for problem in trace.problems]
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def differences(self) -> tuple[Difference, ...]:
+        """All of them, the first divergence of each group first."""
+        told: dict[Told, list[tuple[int, Slower | None]]] = defaultdict(list)
+        a, b = sides(*self._streams)
+        for key in filter(self._asked, a):
+            if key not in b:
+                continue
+            for one in align.compare(a[key], b[key]):
+                told[self._told(key, a[key], b[key], one)].append((key[0], None))
+            for what, slower in self._slower(key, a[key], b[key]):
+                told[what].append((key[0], slower))
+        found = [*(_difference(what, who) for what, who in told.items()), *self._alone(a, b)]
+        order = (*align.KINDS, *ALONE)
+        return tuple(sorted(found, key=lambda one: (order.index(one.kind), -_gained(one))))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of ``disttrace diff --json``."""
+        return {
+            "format": 1,
+            "alike": self.alike,
+            "a": list(self._traces[0].jobs),
+            "b": list(self._traces[1].jobs),
+            "differences": [asdict(one) for one in self.differences],
+            "incomplete": list(self.incomplete),
+        }
+
+    def print(self) -> None:
+        """One line per difference on standard output, as ``disttrace diff`` shows them."""
+        sys.stdout.write(f"{self}\n")
+
+    def __str__(self) -> str:
+        lines = [one.summary for one in self.differences]
+        if not lines:
+            lines.append("Both runs communicate alike.")
+        return "\n".join([*lines, *(f"Incomplete: {one}" for one in self.incomplete)])
+
+    def __repr__(self) -> str:
+        return f"<disttrace.Diff: {len(self.differences)} differences>"
+
+    # -- one pair of streams ------------------------------------------------------------------
+
+    def _asked(self, key: Key) -> bool:
+        return self._ranks is None or key[0] in self._ranks
+
+    def _told(self, key: Key, a: Side, b: Side, one: align.Difference) -> Told:
+        of_a, of_b = (streams.of[key] for streams in self._streams)
+        calls = self._call(0, of_a, one.a), self._call(1, of_b, one.b)
+        counted = one.steps_a or one.steps_b
+        return Told(
+            one.kind,
+            self._group(key),
+            self._shown(0, calls[0], calls[1]),
+            self._shown(1, calls[1], calls[0]),
+            one.count_a,
+            one.count_b,
+            one.steps_a,
+            one.steps_b,
+            self._bytes(0, of_a, a, one.a) if counted else None,
+            self._bytes(1, of_b, b, one.b) if counted else None,
+            max(one.a or 0, one.b or 0) + 1 if one.kind == align.FIRST else None,
+        )
+
+    def _call(self, which: int, stream: Stream, place: int | None) -> Call | None:
+        return None if place is None else self._traces[which].model.call(stream.calls[place])
+
+    def _shown(self, which: int, one: Call | None, other: Call | None) -> words.Shown | None:
+        group = None if one is None or one.group is None else one.group
+        model = self._traces[which].model
+        return words.shown(one, other, None if group is None else model.groups[group])
+
+    def _group(self, key: Key) -> str:
+        model = self._traces[0].model
+        group = self._streams[0].of[key].group
+        return sentences.group(None if group is None else model.groups[group])
+
+    def _bytes(self, which: int, stream: Stream, side: Side, place: int | None) -> int | None:
+        if place is None:
+            return None
+        token, model = side.tokens[place], self._traces[which].model
+        calls = (c for c, t in zip(stream.calls, side.tokens, strict=True) if t == token)
+        return sum(model.call(call).bytes or 0 for call in calls)
+
+    def _slower(self, key: Key, a: Side, b: Side) -> Iterator[tuple[Told, Slower]]:
+        """The calls of a rank in a group that take longer in the second run."""
+        of_a, of_b = (streams.of[key] for streams in self._streams)
+        before, after = _places(a), _places(b)
+        for token, places in after.items():
+            if token not in before:
+                continue
+            times = [_times(of_a, before[token]), _times(of_b, places)]
+            medians = medians_if_slower(*times)
+            if medians is None:
+                continue
+            calls = self._call(0, of_a, before[token][0]), self._call(1, of_b, places[0])
+            shown = self._shown(0, calls[0], calls[0]), self._shown(1, calls[1], calls[1])
+            waits, by = self._waits(of_b, [of_b.numbers[i] for i in places])
+            told = Told(align.SLOWER, self._group(key), *shown)
+            yield told, Slower(*medians, waits, by)
+
+    def _waits(self, stream: Stream, numbers: Sequence[int]) -> tuple[int, int | None]:
+        """The median of what operations of the second run wait (ns), and mostly for which rank."""
+        trace = self._traces[1]
+        rows = trace.waits.parts.filter(
+            (pl.col("process") == stream.process) & pl.col("number").is_in(list(numbers))
+        )
+        by = rows["by"].drop_nulls().to_list()
+        if not by:
+            return 0, None
+        return round(median(rows["wait_ns"])), trace.model.processes[mode(by)].rank
+
+    def _alone(self, *both: Mapping[Key, Side]) -> Iterator[Difference]:
+        """Ranks and groups of one run alone."""
+        ranks = [{rank for rank, _ in one} for one in both]
+        for i, name in enumerate("AB"):
+            only = tuple(sorted(r for r in ranks[i] - ranks[1 - i] if self._asked((r, None))))
+            if only:
+                yield _of_one("ranks", only, "", words.only_one(name, sentences.ranks(only)))
+            groups: dict[str, list[int]] = defaultdict(list)
+            for rank, group in both[i]:
+                if (rank, group) not in both[1 - i] and rank in ranks[1 - i]:
+                    index = self._streams[i].of[rank, group].group
+                    model = self._traces[i].model
+                    where = sentences.group(None if index is None else model.groups[index])
+                    if self._asked((rank, None)):
+                        groups[where].append(rank)
+            for where, who in groups.items():
+                what = f"calls of {sentences.ranks(who)} in {where}"
+                yield _of_one("groups", tuple(who), where, words.only_one(name, what))
+
+
+def diff(
+    a: Paths,
+    b: Paths,
+    *,
+    ranks: str | None = None,
+    jobs: Sequence[str | None] = (None, None),
+) -> Diff:
+    """What the ranks of run ``b`` do otherwise than those of run ``a``. ``ranks`` (``0,3-5``)
+    chooses some; ``jobs``: the job of each folder, as for ``load``.
+
+    Raises:
+        ViewerError: when there are no journals in one of them, or no such job.
+    """
+    chosen = None if ranks is None else parse_ranks(ranks)
+    return Diff(load(a, jobs[0]), load(b, jobs[1]), chosen)
+
+
+def _difference(told: Told, who: Sequence[tuple[int, Slower | None]]) -> Difference:
+    slower = max((s for _, s in who if s is not None), key=lambda s: s.b_ns - s.a_ns, default=None)
+    ranks = tuple(sorted({rank for rank, _ in who}))
+    shown = told.b or told.a
+    return Difference(
+        told.kind,
+        ranks,
+        told.group,
+        None if shown is None else shown.op,
+        None if told.a is None else told.a.place,
+        None if told.b is None else told.b.place,
+        told.count_a,
+        told.count_b,
+        None if slower is None else slower.a_ns,
+        None if slower is None else slower.b_ns,
+        words.sentence(told, ranks, slower),
+    )
+
+
+def _of_one(kind: str, ranks: tuple[int, ...], group: str, summary: str) -> Difference:
+    return Difference(kind, ranks, group, None, None, None, None, None, None, None, summary)
+
+
+def _gained(one: Difference) -> int:
+    return (one.b_ns or 0) - (one.a_ns or 0)
+
+
+def _places(side: Side) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for i, token in enumerate(side.tokens):
+        found[token].append(i)
+    return found
+
+
+def _times(stream: Stream, places: Sequence[int]) -> list[int]:
+    return [ns for i in places if (ns := stream.durations[i]) is not None]
