@@ -308,6 +308,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "y": "rank",
         "x": "number",
         "f": "mark",
+        "r": "mark",
     },
     ASKED: {"o": "number", "d": "time", "k": "name"},
     LOST: {"l": "number", "d": "time", "o": "mark"},

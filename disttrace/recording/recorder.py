@@ -77,6 +77,15 @@ class Recorder(Definitions):
         text = self.string(errors.first_line(error))
         self.end(operation, b',"x":%d%b' % (text, b',"f":1' if on_issue else b""))
 
+    def gave_up(self, operation: Operation, error: BaseException) -> None:
+        """A wait for it reached its time limit, and its work goes on: it can be waited for again.
+
+        It stays in flight here; its end is on record, until another wait begins or it is over.
+        """
+        operation.asked = True  # nobody will say that nobody waited
+        extra = b',"x":%d,"r":1' % self.string(errors.first_line(error))
+        self.core.record(fmt.END_LINE % (operation.n, self.since(operation), extra))
+
     def completed(
         self, operation: Operation, *, gap: int, duration: int | None = None, at: int | None = None
     ) -> None:

@@ -45,8 +45,23 @@ class WaitPart(Part):
             recorder.end(other)
 
     def failed(self, thread: ThreadState, operation: Operation, error: BaseException) -> None:
+        if self._goes_on(operation):
+            for each in (operation, *operation.more):
+                self.capture.recorder.gave_up(each, error)
+            return
         for each in (operation, *self.capture.works.over(operation)):
             self.capture.recorder.failed(each, error, on_issue=False)
+
+    def _goes_on(self, operation: Operation) -> bool:
+        """Whether its Work is not over although a wait for it raised: the program gave it a time
+        limit, and may wait again. (A receive of gloo is over then: it closes the connection.)
+        """
+        reference = operation.reference
+        work = None if reference is None or operation.call.device_ends else reference()
+        try:
+            return work is not None and not self.capture.works.is_completed(work)
+        except Exception:  # a Python subclass that cannot say it
+            return False
 
 
 def _source(capture: Capture, operation: Operation, work: Any) -> bytes:

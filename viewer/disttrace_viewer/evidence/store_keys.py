@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import CLEAN, SILENT
+from disttrace_viewer.analysis.process_ends import CLEAN, SILENT, is_closed
 from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT
+from disttrace_viewer.evidence.recorded import GROUPED
 
 Key = tuple[str | None, str]
 """The place, and the key with every prefix."""
@@ -311,10 +312,30 @@ def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
         for key in {place_and_key(evidence, asked) for asked in turn}
     )
     for op, since, turn in found.values():
-        if any(several[place_and_key(evidence, asked)] > 1 for asked in turn) or any(
-            _took_part(evidence, asked) for asked in turn
+        if (
+            tries_again(evidence, op)
+            or any(several[place_and_key(evidence, asked)] > 1 for asked in turn)
+            or any(_took_part(evidence, asked) for asked in turn)
         ):
             yield op, since, turn
+
+
+def tries_again(evidence: Evidence, op: Op) -> bool:
+    """Whether it is one more try of a wait that reached its time limit, in a thread by which its
+    process is judged: then it is that wait, and as old as the first try.
+    """
+    of_process = evidence.sample.of_process[op.process]
+    at_work = {one.thread for one in of_process if one.call.kind in GROUPED} or {0}
+    return (
+        op.call.op in AWAITING
+        and op.thread in at_work
+        and any(
+            (one.call.index, one.key, one.thread) == (op.call.index, op.key, op.thread)
+            and one.error is not None
+            and not is_closed(one.error)
+            for one in of_process
+        )
+    )
 
 
 def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] | None:
@@ -327,8 +348,9 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
     call = last.call
     if call.kind != "store" or call.origin == "c++" or last.key is None or last.parent is not None:
         return None
-    until = evidence.until_ns(last.process)
-    if until - last.begin_ns > ASKED_NS:
+    until, awaits = evidence.until_ns(last.process), call.op in AWAITING
+    seen_ns = (until if last.pending else last.end_ns) if awaits else last.begin_ns
+    if until - (seen_ns or last.begin_ns) > ASKED_NS:
         return None
     uses: dict[tuple[int, int | None], list[Op]] = {}
     for op in evidence.sample.of_process[last.process]:
@@ -346,6 +368,8 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
         and until - used[-1].begin_ns <= ASKED_NS
     ]
     since = max(min(op.begin_ns for op in used) for used in turn)
+    if awaits:  # what came of an earlier one was not in vain
+        since = max([since, *(op.end_ns or 0 for op in newest if op.status == "ok")])
     others = [op.begin_ns for used in uses.values() if used not in turn for op in used]
     if len(newest) < 2 or since <= max(others, default=0):
         return None

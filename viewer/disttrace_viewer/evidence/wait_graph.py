@@ -18,7 +18,14 @@ from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT, Agents
 from disttrace_viewer.evidence.rendezvous import LATE_NS, RendezvousIndex
-from disttrace_viewer.evidence.store_keys import AWAITING, Key, Setters, asking, taken_connections
+from disttrace_viewer.evidence.store_keys import (
+    AWAITING,
+    Key,
+    Setters,
+    asking,
+    taken_connections,
+    tries_again,
+)
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
 RPC = "rpc"
@@ -110,7 +117,8 @@ def waits(
     waiting = {op.process for op in (*keys, *behind) if op.id not in side}
     waiting |= {wait.process for wait in found}
     found += [replace(wait, side=wait.op.id in side) for wait in _keys(setters, keys, waiting)]
-    found += _asked(setters, waiting)
+    asked = {wait.op.id: wait for wait in _asked(setters, waiting)}
+    found = [*(wait for wait in found if wait.op.id not in asked), *asked.values()]
     for op, holder in behind.items():
         (wait,) = _keys(setters, [holder], waiting)
         found.append(replace(wait, op=op, behind=holder))
@@ -497,7 +505,7 @@ def _asked(setters: Setters, waiting: Set[int]) -> Iterator[Wait]:
             ("key", place, *sorted(set(keys))),
             tuple(sorted(expected)),
             unknown=True,
-            side=not expected,
+            side=not (expected or tries_again(evidence, op)),
             polled=True,
         )
 

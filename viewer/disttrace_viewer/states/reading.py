@@ -38,6 +38,8 @@ from disttrace_viewer.states.shapes import Shapes, shapes_of
 _NOTHING: Record = {}
 MOST_MET = 8
 """Of so many newest exchanges of a stream it is kept when they began and ended."""
+BETWEEN_NS = 3_000_000_000
+"""Who tries again does so at least so often."""
 _NEWEST = 64
 """Of records read together so many are looked at for them."""
 
@@ -63,6 +65,8 @@ class Reading:
     longest: dict[int, int] = field(default_factory=dict)
     active: dict[int, int] = field(default_factory=dict)
     failed: dict[tuple[int, int], list[Record]] = field(default_factory=dict)
+    given_up: dict[int, Record] = field(default_factory=dict)
+    """Operations of which a wait reached its time limit, and that may be waited for again."""
     built: dict[int, Record] = field(default_factory=dict)
     keys: dict[tuple[int, str], list[Record]] = field(default_factory=dict)
     queues: dict[tuple[int, str], list[int]] = field(default_factory=dict)
@@ -147,7 +151,7 @@ class Reading:
         # What exceeds 64 bits is read as a float, and is larger than all others.
         if not all(type(max(column, default=0)) is int for column in columns):
             return False
-        earlier = list(self.open.values())
+        earlier = [*self.open.values(), *self.given_up.values()]
         kept = self._begin(begins if shapes.numbers else self._whole(begins))
         for record in others:
             if "i" in record:
@@ -173,9 +177,10 @@ class Reading:
         """Take begins; those that are kept for what they are."""
         known = self.open
         begun = {record["b"]: record for record in records}
-        if not known.keys().isdisjoint(begun):
-            # One that is known is a copy at the head of a segment.
-            begun = {number: r for number, r in begun.items() if number not in known}
+        for also in (known, self.given_up):
+            if not also.keys().isdisjoint(begun):
+                # One that is known is a copy at the head of a segment.
+                begun = {number: r for number, r in begun.items() if number not in also}
         known.update(begun)
         self.count += len(begun)
         new = begun.values()
@@ -372,6 +377,8 @@ class Reading:
             return False
         found = self.failed.setdefault((call, record["x"]), [begin])
         found[1:] = [begin]
+        if "r" in record:
+            self.given_up[begin["b"]] = begin
         return True
 
     def _done(self, begin: Record, call: int, end: int) -> None:
@@ -436,6 +443,8 @@ class Reading:
     def _went_on(self, number: int, name: str, after: int) -> None:
         """An operation was issued, or is waited for, so many ns after its begin."""
         begin = self.open.get(number)
+        if begin is None and name == "wait":
+            begin = self._again(number)
         if begin is not None:
             begin.setdefault(name, after)
             thread, at = begin.get("h", 0), begin["t"] + after
@@ -443,3 +452,26 @@ class Reading:
                 self.active[thread] = at
             if at > self.last_t:
                 self.last_t = at
+
+    def _again(self, number: int) -> Record | None:
+        """An operation that is waited for once more: one wait, as old as the first of them."""
+        begin = self.given_up.pop(number, None)
+        if begin is not None:
+            self.open[number] = begin
+            begin["again"] = begin.get("again", 0) + 1
+            for key in ("end", "x"):
+                begin.pop(key, None)
+        return begin
+
+    def settle(self) -> None:
+        """Take what is waited for again and again for one wait in the moment between two tries.
+
+        Not where the thread has gone on to something else since, or the program ended by the last.
+        """
+        if self.definitions.listed["exit"] or self.definitions.listed["failure"]:
+            return
+        for number, begin in list(self.given_up.items()):
+            at = begin["t"] + begin["end"]
+            alone = self.active.get(begin.get("h", 0), 0) <= at
+            if "again" in begin and alone and self.last_t - at <= BETWEEN_NS:
+                self._again(number)

@@ -99,6 +99,7 @@ def _state(
     if definitions.dumped is not None:
         last = max(reading.last_t, definitions.last_t, *reading.active.values())
         reading.stands[0] = (last, definitions.dumped)
+    reading.settle()
     own: dict[int, Record] = {}
     rows, used = [], set()
     kept, aside = chosen(reading)

@@ -38,7 +38,7 @@ def match(chunks: Iterable[Chunk], process_of: pl.DataFrame) -> Matched:
     number = pl.coalesce("i", "w", "c", "l", "o")
     marks = _identified([c.marks for c in chunks], process_of, number)
 
-    ends, ended_twice = _unique(ends)
+    ends, ended_twice = _unique(_final(ends, marks))
     unbegun = _count(ends.join(begins.select(_ID), on=_ID, how="anti"))
     joined = begins.lazy().join(
         ends.lazy().select(
@@ -129,6 +129,23 @@ def _unique(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[int, int]]:
     if not again.height:
         return frame, {}
     return frame.unique(_ID, keep="first", maintain_order=True), _count(again)
+
+
+def _final(ends: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
+    """Ends without those of waits that reached their time limit and began anew."""
+    tries = ends.filter(pl.col("r") == 1)
+    if not tries.height:
+        return ends
+    final = ends.filter(pl.col("r").fill_null(0) == 0)
+    waits = marks.filter(pl.col("w").is_not_null()).group_by(_ID).agg(pl.len().alias("waits"))
+    ended = tries.group_by(_ID).agg(pl.len().alias("tries"))
+    last = (
+        tries.unique(_ID, keep="last", maintain_order=True)
+        .join(ended.join(waits, on=_ID, how="left"), on=_ID, how="left")
+        .filter(pl.col("waits").fill_null(0) <= pl.col("tries"))
+        .join(final.select(_ID), on=_ID, how="anti")
+    )
+    return pl.concat((final, last.select(final.columns)))
 
 
 def _count(frame: pl.DataFrame) -> dict[int, int]:

@@ -27,7 +27,9 @@ _I = pl.Int64()
 _BEGIN: Mapping[str, pl.DataType] = dict.fromkeys(("b", "t", "s", "h", "q", "p", "n", "r"), _I)
 _KEYED: Mapping[str, pl.DataType] = {**_BEGIN, "k": pl.String()}
 _RICH: Mapping[str, pl.DataType] = {**_KEYED, "a": pl.String()}
-_END: Mapping[str, pl.DataType] = dict.fromkeys(("e", "d", "u", "v", "n", "q", "y", "x", "f"), _I)
+_END: Mapping[str, pl.DataType] = dict.fromkeys(
+    ("e", "d", "u", "v", "n", "q", "y", "x", "f", "r"), _I
+)
 _MARK: Mapping[str, pl.DataType] = dict.fromkeys(("i", "w", "c", "l", "d", "g", "z", "o"), _I)
 
 _SHAPES = (
