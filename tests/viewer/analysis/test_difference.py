@@ -8,7 +8,7 @@ from disttrace_viewer.analysis.difference import align
 from disttrace_viewer.analysis.difference.align import Side, compare
 from disttrace_viewer.analysis.difference.period import opening, runs, steps
 from disttrace_viewer.analysis.difference.slower import medians_if_slower
-from disttrace_viewer.analysis.difference.tokens import Seen, tokens
+from disttrace_viewer.analysis.difference.tokens import Callers, Seen, tokens
 from disttrace_viewer.trace.model import Frame
 
 MS = 1_000_000
@@ -103,6 +103,8 @@ def test_callers_tell_apart_what_a_helper_does() -> None:
     b = [call("all_reduce", 5, 10), call("all_reduce", 5, 12, size=9)]
     of_a, of_b = tokens(a, b)
     assert of_b[0] == of_a[0] != of_b[1]
+    assert Callers(a).telling(a[0].frames) is None
+    assert Callers(b).telling(b[1].frames) == Frame("/a/train.py", 12, "f1")
 
 
 def test_swapped_lines_are_the_same_calls() -> None:

@@ -39,7 +39,8 @@ class Difference:
     group: str
     op: str | None
     a: str | None
-    """``train.py:20`` of the first run; None where it has no such call."""
+    """``train.py:20`` of the first run, or ``helpers.py:5 from train.py:20`` where several lines
+    call that one; None where it has no such call."""
     b: str | None
     count_a: int | None
     count_b: int | None
@@ -140,9 +141,12 @@ class Diff:
         return None if place is None else self._traces[which].model.call(stream.calls[place])
 
     def _shown(self, which: int, one: Call | None, other: Call | None) -> words.Shown | None:
-        group = None if one is None or one.group is None else one.group
-        model = self._traces[which].model
-        return words.shown(one, other, None if group is None else model.groups[group])
+        if one is None:
+            return None
+        model, streams = self._traces[which].model, self._streams[which]
+        group = None if one.group is None else model.groups[one.group]
+        caller = streams.callers.telling(streams.seen[one.index].frames)
+        return words.shown(one, other, group, caller)
 
     def _group(self, key: Key) -> str:
         model = self._traces[0].model

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis.difference import align
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.trace.model import Call, Group
+from disttrace_viewer.trace.model import Call, Frame, Group
 from disttrace_viewer.wording.quantities import duration, number, size, tensors
 from disttrace_viewer.wording.sentences import capital, place, ranks
 
@@ -56,15 +56,20 @@ class Slower:
     by: int | None
 
 
-def shown(one: Call | None, other: Call | None, group: Group | None) -> Shown | None:
-    """A call, with what it hands over where another one hands over something else."""
+def shown(
+    one: Call | None, other: Call | None, group: Group | None, caller: Frame | None
+) -> Shown | None:
+    """A call, with what it hands over where another one hands over something else, and with the
+    ``caller`` that tells it from others of its line.
+    """
     if one is None:
         return None
     mine = _details(one, group)
     theirs = {} if other is None else _details(other, group)
     told = mine.items() if other is not None and other.op == one.op else ()
     details = tuple(text for name, text in told if theirs.get(name) != text)
-    return Shown(one.op, place(innermost(one.stack)), details)
+    where = place(innermost(one.stack)) + (f" from {place(caller)}" if caller else "")
+    return Shown(one.op, where, details)
 
 
 def _details(call: Call, group: Group | None) -> dict[str, str]:

@@ -17,7 +17,7 @@ import polars as pl
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE
 from disttrace_viewer.analysis.difference.align import Side
-from disttrace_viewer.analysis.difference.tokens import Seen, tokens
+from disttrace_viewer.analysis.difference.tokens import Callers, Seen, tokens
 from disttrace_viewer.trace.model import Call, Group, Trace
 
 Key: TypeAlias = "tuple[int, Hashable]"
@@ -78,6 +78,11 @@ class Streams:
             Seen(c.op, self._groups.get(c.group), c.stack, arguments(c), counts.get(c.index, 0))
             for c in calls
         ]
+
+    @cached_property
+    def callers(self) -> Callers:
+        """Who calls the functions that call."""
+        return Callers(self.seen)
 
     @cached_property
     def _processes(self) -> Mapping[int, int]:

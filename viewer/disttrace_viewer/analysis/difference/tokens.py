@@ -57,6 +57,25 @@ def function_of(frame: Frame) -> Function:
     return in_package(frame.file) or os.path.basename(frame.file), frame.function
 
 
+class Callers:
+    """From which lines the functions that call are called, in one run."""
+
+    def __init__(self, calls: Iterable[Seen]) -> None:
+        self._next: dict[Stack, set[Frame]] = {}
+        for frames in {one.frames for one in calls if one.count}:
+            for length in range(1, len(frames)):
+                self._next.setdefault(frames[:length], set()).add(frames[length])
+
+    def telling(self, frames: Stack) -> Frame | None:
+        """The line outside that tells a call from others of the same innermost line; None where
+        that is of one call alone.
+        """
+        for length in range(1, len(frames)):
+            if len(self._next.get(frames[:length], ())) > 1:
+                return frames[length]
+        return None
+
+
 def tokens(a: Sequence[Seen], b: Sequence[Seen]) -> tuple[list[Token], list[Token]]:
     """A token for each call of both runs."""
     lines = [_lines(a), _lines(b)]
