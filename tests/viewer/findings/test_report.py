@@ -23,7 +23,7 @@ from support.states import hang as many_hang
 
 FINDING = {
     "kind", "severity", "certainty", "summary", "hint", "culprits", "culprit_ranks", "waiting",
-    "waiting_ranks", "op", "group", "seq", "key", "cycle", "locations", "consequences",
+    "waiting_ranks", "op", "group", "seq", "key", "cycle", "locations", "consequences", "job",
 }  # fmt: skip
 PROCESS = {
     "source",
@@ -57,7 +57,7 @@ def test_every_key_of_the_contract_is_there(
     code, told = as_json(tmp_path, capsysbinary)
     assert (code, told["format"], told["healthy"]) == (1, 1, False)
     assert set(told) == {
-        *("format", "healthy", "evidence", "processes", "findings", "said", "coverage")
+        *("format", "healthy", "evidence", "processes", "findings", "jobs", "said", "coverage")
     }
     (finding,) = told["findings"]
     assert set(finding) == FINDING

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis import settled as reread
+from disttrace_viewer.diagnosis.several import SEVERITIES, combined
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.load.said import said_by
 from disttrace_viewer.trace import model
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from disttrace_viewer.findings import finding as findings
     from disttrace_viewer.findings.case import Case
     from disttrace_viewer.states.verdict import Verdict
+    from disttrace_viewer.views.terminal.paint.several import Part
 
 _WHOLE = 100_000
 """Columns that no line of a report fills."""
@@ -63,6 +65,8 @@ class Finding:
     cycle: tuple[tuple[str, str, str], ...] | None
     locations: tuple[Location, ...]
     consequences: tuple[str, ...]
+    job: str
+    """The id of the job that it is of."""
 
     def __str__(self) -> str:
         return self.summary
@@ -91,40 +95,53 @@ class Position:
 
 
 class Report:
-    """What ``disttrace diagnose`` says of a job."""
+    """What ``disttrace diagnose`` says of a job, and of the ``others`` that lived meanwhile."""
 
     case: Case
-    """What the rules share, and ``found`` by them; no stable interface."""
+    """What the rules share of the job, and ``found`` by them; no stable interface."""
     found: tuple[findings.Finding, ...]
+    others: tuple[Report, ...]
+    """The reports on each of the other jobs that lived while this one did, newest first; what this
+    report says, it says of all of them."""
 
-    def __init__(self, case: Case, found: tuple[findings.Finding, ...]) -> None:
+    def __init__(
+        self, case: Case, found: tuple[findings.Finding, ...], others: tuple[Report, ...] = ()
+    ) -> None:
         """``disttrace.diagnose`` makes one, of what the judge found."""
-        self.case, self.found = case, found
+        self.case, self.found, self.others = case, found, others
 
     @property
     def healthy(self) -> bool:
         """Whether there is neither an error nor a warning."""
-        return report.healthy(self.found)
+        return report.healthy(self.found) and all(one.healthy for one in self.others)
 
     @property
     def incomplete(self) -> tuple[str, ...]:
-        """What is missing of the job's journals, as sentences; none: the verdict rests on all."""
-        return self.case.incomplete
+        """What is missing of the journals, as sentences; none: the verdict rests on all."""
+        return (*self.case.incomplete, *(text for one in self.others for text in one.incomplete))
 
     @cached_property
     def findings(self) -> tuple[Finding, ...]:
-        """What is wrong, errors first."""
-        return tuple(_finding(report.finding(self.case, found)) for found in self.found)
+        """What is wrong, errors first; ``job`` says where."""
+        own = tuple(_finding(report.finding(self.case, found)) for found in self.found)
+        found = (*own, *(one for other in self.others for one in other.findings))
+        return tuple(sorted(found, key=lambda one: SEVERITIES.index(one.severity)))
 
     @cached_property
     def positions(self) -> tuple[Position, ...]:
-        """Where every process is, by rank; those without one last."""
+        """Where every process is, by rank; those without one last. The jobs follow one another."""
         found = [self._position(p) for p in self.case.evidence.trace.processes]
-        return tuple(sorted(found, key=lambda p: (p.rank is None, p.rank or 0, p.pid or 0)))
+        found.sort(key=lambda p: (p.rank is None, p.rank or 0, p.pid or 0))
+        return (*found, *(one for other in self.others for one in other.positions))
 
     def to_dict(self, *, full: bool = True) -> dict[str, Any]:
         """The values of ``diagnose --json``; those of many processes folded unless ``full``."""
-        return report.report(self.case, self.found, full=full)
+        return combined(self.each(full=full))
+
+    def each(self, *, full: bool = True) -> list[dict[str, Any]]:
+        """The values of each job by itself, the newest one first."""
+        own = report.report(self.case, self.found, full=full)
+        return [own, *(values for one in self.others for values in one.each(full=full))]
 
     def _position(self, one: model.Process) -> Position:
         case = self.case
@@ -153,9 +170,9 @@ class Report:
 
     def __str__(self) -> str:
         """The report as the terminal shows it."""
-        from disttrace_viewer.views.terminal.diagnosis import lines
+        from disttrace_viewer.views.terminal.paint.several import pages
 
-        return "\n".join(lines(self.case, self.found))
+        return "\n".join(str(line).rstrip() for line in pages(self._parts()))
 
     def print(
         self, *, stacks: bool = False, width: int | None = None, color: bool | None = None
@@ -163,21 +180,28 @@ class Report:
         """Print the report, wrapped at ``width`` columns (default: the terminal's; elsewhere lines
         stay whole). ``stacks`` adds the recorded frames of whoever is stuck.
         """
-        from disttrace_viewer.views.terminal.diagnosis import page
+        from disttrace_viewer.views.terminal.paint.several import pages
 
+        lines = pages(self._parts(), stacks=stacks)
         whole = width is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
         try:
             from disttrace_viewer.views.terminal.paint.console import paper
             from disttrace_viewer.views.terminal.paint.diagnosis import paint
         except ModuleNotFoundError:  # no rich: the same lines, not wrapped and without colour
-            for line in page(self.case, self.found, stacks=stacks):
+            for line in lines:
                 sys.stdout.write(f"{str(line).rstrip()}\n")
             return
         out = paper(width=_WHOLE if whole else width, color=color)
-        paint(out, page(self.case, self.found, stacks=stacks))
+        paint(out, lines)
+
+    def _parts(self) -> list[Part]:
+        from disttrace_viewer.views.terminal.paint.several import Part
+
+        own = Part(self.case, self.found)
+        return [own, *(part for one in self.others for part in one._parts())]
 
     def __repr__(self) -> str:
-        kinds = ", ".join(found.kind for found in self.found) or "nothing found"
+        kinds = ", ".join(found.kind for found in self.findings) or "nothing found"
         return f"<disttrace.Report: {'healthy' if self.healthy else 'not healthy'}, {kinds}>"
 
     def _repr_html_(self) -> str:

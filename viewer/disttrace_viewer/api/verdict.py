@@ -7,20 +7,28 @@ arguments that differed in a call that returned) takes a table of all operations
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.api.report import Report, report_of, settled, stall_ns
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import is_remote
-from disttrace_viewer.merge.choice import chooser, folders
+from disttrace_viewer.load.foreign.evidence import evidence
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.merge.choice import ALL, beside, chooser, folders
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import engine_of
+from disttrace_viewer.states.merged import Merged, parts_of
+from disttrace_viewer.states.verdict import Verdict
 
 if TYPE_CHECKING:
     from disttrace_viewer.api.reading import Paths
 
 Progress = Callable[[int, int], None]
 """Called with journals done so far, and of how many."""
+MOST_LOOKED_BACK = 16
+"""Of more jobs beside the newest only where processes are is judged: a sweep in one folder."""
 
 
 def diagnose(
@@ -33,6 +41,9 @@ def diagnose(
 ) -> Report:
     """What is wrong in a job (see ``load`` for ``path`` and ``job``). ``stall_s``: while processes
     live, waiting is a fault from so many seconds on (default: DISTTRACE_STALL, else 10).
+
+    Without ``job`` it is the newest one, and its report speaks as well of all that lived while it
+    did, or that started it (``Report.others``).
 
     ``path`` may also lead to files of states, and to object stores; ``engine`` names a cluster
     that reads. Of these, of jobs that are too large for a table, and where Polars is not installed
@@ -52,25 +63,50 @@ def _read(
     progress: Progress | None,
 ) -> Report:
     where = folders(path)
-    found = job.judged(
-        where,
-        choose=chooser(wanted),
-        stall_ns=stall_ns(stall_s),
-        engine=engine_of(engine),
-        progress=progress,
-    )
+    by, limit = engine_of(engine), stall_ns(stall_s)
     # Reading these as a whole would move them all.
-    apart = engine is not None or any(map(is_remote, where)) or any(map(folder.holds_states, where))
-    if apart or importlib.util.find_spec("polars") is None:
-        return report_of(found)
-    if not found.healthy and not job.fits_a_table(where):
-        return report_of(found)
-    from disttrace_viewer.analysis.exchanges import Exchanges
-    from disttrace_viewer.api.reading import read
-    from disttrace_viewer.history.verdict import looking_back, verdict_on
+    moved = engine is not None or any(map(is_remote, where)) or any(map(folder.holds_states, where))
+    tables = not moved and importlib.util.find_spec("polars") is not None
+    merged = job.read(where, engine=by, progress=progress)
+    apart = [] if wanted else _beside(merged)
+    parts = parts_of(merged, apart)
+    found = job.judged(where, choose=chooser(wanted), stall_ns=limit, engine=by, local=merged)
+    del merged
+    if tables and (found.healthy or job.fits_a_table(where)):
+        found = _looking_back(found, where, wanted, limit)
+    found.case.judged_too = frozenset(one for part in apart for one in part)
+    newest = report_of(found)
+    if not parts:
+        return newest
+    files = [] if moved else evidence(where, Problems())
+    others = []
+    for number, part in enumerate(parts):
+        bases = {state["base"] for state in part.states.values()}
+        own = where if moved else [one for one in files if one.base in bases]
+        one = job.judged(own, stall_ns=limit, engine=by, local=part)
+        if tables and number < MOST_LOOKED_BACK and job.fits_a_table(own):
+            one = _looking_back(one, own, None, limit)
+        others.append(report_of(one))
+    return Report(newest.case, newest.found, tuple(others))
 
-    exchanges = Exchanges(read(path, wanted))
+
+def _beside(merged: Merged) -> list[tuple[str, ...]]:
+    found = merged.survey
+    return beside(found.jobs, found.processes, lambda process: look(process).alive)
+
+
+def _looking_back(
+    found: Verdict, where: Sequence[str | Files], wanted: str | None, limit: int
+) -> Verdict:
+    """The verdict with what tables of all operations tell; of single journals all are wanted."""
+    from disttrace_viewer.analysis.clock_alignment import align
+    from disttrace_viewer.analysis.exchanges import Exchanges
+    from disttrace_viewer.history.verdict import looking_back, verdict_on
+    from disttrace_viewer.merge.reader import load
+
+    apart = any(isinstance(one, Files) for one in where)
+    exchanges = Exchanges(align(load(where, choose=chooser(ALL if apart else wanted))))
     whole = looking_back(found, exchanges)
     if whole is None:  # a process came in between
-        whole = verdict_on(exchanges.trace, exchanges, stall_ns=stall_ns(stall_s))
-    return report_of(whole)
+        return found if apart else verdict_on(exchanges.trace, exchanges, stall_ns=limit)
+    return whole

@@ -82,8 +82,8 @@ def execute(args: argparse.Namespace) -> int:
     else:
         from disttrace_viewer.api.forms import encoded
 
-        values = report.to_dict(full=args.full or args.format != "json")
-        common.write(encoded([values], args.format))
+        values = [report.to_dict(full=args.full)] if args.format == "json" else report.each()
+        common.write(encoded(values, args.format))
     if not report.healthy:
         return 1
     return INCOMPLETE if report.incomplete else 0

@@ -11,7 +11,8 @@ from disttrace_viewer.diagnosis.completeness import missing_ranks
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.merge.clock import UNKNOWN_NS
-from disttrace_viewer.trace.model import JOURNAL, Location, Process
+from disttrace_viewer.merge.jobs import newest
+from disttrace_viewer.trace.model import JOURNAL, Job, Location, Process
 
 FORMAT = 1
 NO_HISTORY = (
@@ -45,8 +46,27 @@ def report(case: Case, findings: Sequence[Finding], *, full: bool = True) -> dic
         ),
         "processes": [process(case, p) for p in by_rank(case.evidence.trace.processes)],
         "findings": [finding(case, f) for f in findings],
+        "jobs": [_job(case, findings)],
         "said": [dict(one) for one in case.said],
         "coverage": coverage(case),
+    }
+
+
+def job_of(case: Case) -> Job:
+    """The job that a report is on: of those that met, the one that was launched last."""
+    return newest(case.evidence.trace.jobs)
+
+
+def _job(case: Case, findings: Sequence[Finding]) -> dict[str, Any]:
+    one = job_of(case)
+    return {
+        "id": one.id,
+        "met": [job.id for job in case.evidence.trace.jobs if job.id != one.id],
+        "healthy": healthy(findings),
+        "findings": len(findings),
+        "missing_ranks": list(missing_ranks(case.evidence.trace)),
+        "start_ns": one.start_ns,
+        "last_ns": one.last_ns,
     }
 
 
@@ -69,6 +89,7 @@ def _folded(whole: dict[str, Any]) -> dict[str, Any]:
     coverage["whole"] = len(journals) - len(kept)
     coverage["records"] = sum(one["records"] for one in journals)
     coverage["missing_ranks"] = ranges_of(coverage["missing_ranks"])
+    jobs = [{**one, "missing_ranks": ranges_of(one["missing_ranks"])} for one in whole["jobs"]]
     return {
         **whole,
         "folded": True,
@@ -77,6 +98,7 @@ def _folded(whole: dict[str, Any]) -> dict[str, Any]:
             for together in alike.values()
         ],
         "findings": [_folded_finding(found) for found in whole["findings"]],
+        "jobs": jobs,
         "coverage": coverage,
     }
 
@@ -165,6 +187,7 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
     """One finding by the contract."""
     processes = case.evidence.trace.processes
     cycle = found.cycle
+    concerned = (*found.culprits, *found.waiting)
     return {
         "kind": found.kind,
         "severity": found.severity,
@@ -184,6 +207,7 @@ def finding(case: Case, found: Finding) -> dict[str, Any]:
         else [[processes[a].id, word, processes[b].id] for a, word, b in cycle],
         "locations": [location(case, where) for where in found.locations],
         "consequences": list(found.consequences),
+        "job": processes[concerned[0]].job if concerned else job_of(case).id,
     }
 
 
@@ -219,5 +243,5 @@ def coverage(case: Case) -> dict[str, Any]:
         "clock_error_ns": max((e for e in errors if e != UNKNOWN_NS), default=0),
         "not_captured": list(sentences),
         "problems": [problem.sentence for problem in trace.problems],
-        "other_jobs": [job.id for job in trace.other_jobs],
+        "other_jobs": [job.id for job in trace.other_jobs if job.id not in case.judged_too],
     }

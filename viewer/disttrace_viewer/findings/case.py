@@ -50,6 +50,8 @@ class Case:
 
     said: tuple[Mapping[str, Any], ...] = ()
     """What the job said itself, oldest first."""
+    judged_too: frozenset[str] = frozenset()
+    """Ids of other jobs of the folder that have a report of their own."""
     past: Past = NOTHING
     """What is over, where that was read as well."""
 

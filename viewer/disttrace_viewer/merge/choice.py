@@ -12,6 +12,8 @@ from disttrace_viewer.trace.errors import ViewerError
 DEFAULT_DIR = "disttrace-out"
 DIR_VARIABLE = "DISTTRACE_DIR"
 NEWEST, ALL = "newest", "all"
+Lives = Callable[[model.Process], bool | None]
+"""Whether a process runs, as far as this host can tell."""
 
 
 def folders(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> list[str]:
@@ -50,3 +52,52 @@ def chooser(job: str | None) -> Callable[[Sequence[model.Job]], Sequence[str]]:
         return fits
 
     return choose
+
+
+def beside(
+    jobs: Sequence[model.Job], processes: Sequence[model.Process], lives: Lives
+) -> list[tuple[str, ...]]:
+    """The jobs that are judged besides the newest one and those that it met, newest first, each
+    with those that it met in turn: which lived while the newest did, or started it.
+
+    A job that was killed lived to its newest sign of life; one of which a process runs still
+    (``lives``) lives, even if nothing was heard of it.
+    """
+    if not jobs:
+        return []
+    first = newest(jobs)
+    above = _above(jobs, first)
+    seen = {job.id for job in closure(jobs, [first.id])}
+    found = []
+    for job in sorted(jobs, key=lambda job: (job.start_ns, job.index), reverse=True):
+        if job.id in seen or not job.known:
+            continue
+        if job.id in above or _until(job, first, processes, lives):
+            met = tuple(one.id for one in closure(jobs, [job.id]))
+            # The one itself comes first: it gives all of them their name.
+            found.append((job.id, *(one for one in met if one != job.id)))
+            seen.update(met)
+    return found
+
+
+def _above(jobs: Sequence[model.Job], first: model.Job) -> set[str]:
+    """Ids of the jobs that started a job, directly or through others."""
+    by_id = {job.id: job for job in jobs}
+    found: set[str] = set()
+    pending = [one for job in closure(jobs, [first.id]) for one in job.parents]
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending.extend(by_id[name].parents)
+    return found
+
+
+def _until(
+    job: model.Job, first: model.Job, processes: Sequence[model.Process], lives: Lives
+) -> bool:
+    """Whether a job that was launched before another one lived while that one did."""
+    if job.last_ns >= first.start_ns:
+        return job.start_ns <= first.last_ns
+    members = (processes[i] for i in job.processes)
+    return any(p.exit is None and lives(p) for p in members)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from disttrace_viewer.load.journals import in_name
 from disttrace_viewer.merge.launches import launches
 from disttrace_viewer.merge.store_servers import Life
+from disttrace_viewer.trace.ancestry import started_by
 from disttrace_viewer.trace.model import Group, Job, Place, Process
 
 TOGETHER_NS = 60_000_000_000
@@ -147,6 +148,7 @@ def jobs_of(
     )
     names = _names([_told(members, orphans) for members in ordered], processes)
     of_process = {i: number for number, members in enumerate(ordered) for i in members}
+    above = started_by(processes, of_process)
     linked: list[set[int]] = [set() for _ in ordered]
     for place in places:
         met = {of_process[i] for i in place.processes}
@@ -163,6 +165,7 @@ def jobs_of(
             source=reason[members[0]],
             known=any(i not in orphans for i in members),
             names=tuple(sorted({processes[i].job for i in members})),
+            parents=tuple(names[other] for other in sorted(above.get(number, ()))),
         )
         for number, members in enumerate(ordered)
     )
@@ -298,7 +301,12 @@ def as_called(
     if len({*names.values()}) < len(names) or all(old == new for old, new in names.items()):
         return tuple(processes), tuple(jobs)
     renamed = (
-        dataclasses.replace(job, id=names[job.id], linked=tuple(names[one] for one in job.linked))
+        dataclasses.replace(
+            job,
+            id=names[job.id],
+            linked=tuple(names[one] for one in job.linked),
+            parents=tuple(names[one] for one in job.parents),
+        )
         for job in jobs
     )
     called = (dataclasses.replace(p, job=names[p.job]) for p in processes)

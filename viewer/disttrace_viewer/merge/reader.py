@@ -15,6 +15,7 @@ import polars as pl
 from disttrace_viewer.load import text
 from disttrace_viewer.load.columns import segments
 from disttrace_viewer.load.columns.match import Matched, match
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.narrow import Narrowing
@@ -35,12 +36,12 @@ Progress = Callable[[int, int], None]
 
 
 def load(
-    paths: Sequence[str],
+    paths: Sequence[str | Files],
     *,
     choose: Callable[[Sequence[Job]], Collection[str]] | None = None,
     progress: Progress | None = None,
 ) -> Trace:
-    """Read every journal below ``paths`` (folders or files) into a trace.
+    """Read every journal below ``paths`` (folders or files, or journals) into a trace.
 
     ``choose`` gets all jobs and returns the ids of those to read (default: all). Raises nothing for
     damaged input: what is wrong is in ``Trace.problems``, and everything else is read.
@@ -78,7 +79,7 @@ def load(
         errors=tuple(reading.narrowing.errors),
         keys=tuple(reading.narrowing.keys.values()),
         problems=problems.found(),
-        paths=tuple(paths),
+        paths=part.paths,
         read_ns=read_ns,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.journals import Journal, gather
 from disttrace_viewer.load.problems import Problems
@@ -33,11 +34,12 @@ class Survey:
     problems: Problems
 
 
-def survey(paths: Sequence[str]) -> Survey:
+def survey(paths: Sequence[str | Files]) -> Survey:
     """Read the definitions of every journal below ``paths``."""
     problems = Problems()
     journals = gather(evidence(paths, problems), problems)
-    return build(tuple(paths), journals, problems)
+    names = (one if isinstance(one, str) else one.base for one in paths)
+    return build(tuple(names), journals, problems)
 
 
 def restrict(whole: Survey, jobs: Collection[str]) -> Survey:

@@ -22,6 +22,7 @@ from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict, verdict
+from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Job
 
 MANY_JOURNALS = 2_000
@@ -36,11 +37,41 @@ Choose = Callable[[Sequence[Job]], Sequence[str]]
 Fetch = Callable[[Sequence[str]], Sequence[State]]
 
 
-def fits_a_table(paths: Sequence[str]) -> bool:
+def fits_a_table(paths: Sequence[str | Files]) -> bool:
     """Whether all operations below these folders may be read as a whole."""
     found = evidence(paths, Problems())
     sizes = itertools.accumulate(size(path) for one in found for path in one.segments.values())
     return len(found) <= MANY_JOURNALS and all(total <= LARGE_BYTES for total in sizes)
+
+
+def read(
+    paths: Sequence[str | Files],
+    *,
+    engine: Engine = here,
+    progress: folder.Progress | None = None,
+) -> Merged:
+    """The states of all journals below ``paths``, or in files of states.
+
+    Raises ViewerError where there is neither.
+    """
+    if _stored(paths):
+        found = folder.read([path for path in paths if isinstance(path, str)])
+    else:
+        found = folder.of_journals(paths, window=WINDOW, engine=engine, progress=progress)
+    if not found.states:
+        raise _nothing(paths)
+    return found
+
+
+def _stored(paths: Sequence[str | Files]) -> bool:
+    names = [path for path in paths if isinstance(path, str)]
+    return bool(names) and all(folder.holds_states(path) for path in names)
+
+
+def _nothing(paths: Sequence[str | Files]) -> ViewerError:
+    problems = Problems()
+    evidence(paths, problems)
+    return nothing([path for path in paths if isinstance(path, str)], problems.found())
 
 
 @folder.no_cycles()
@@ -64,17 +95,14 @@ def judged(
     processes whose journals lie elsewhere, and ``fetch`` has some of these read in full; ``look``
     says which processes live. Raises ViewerError where there is neither.
     """
-    names = [path for path in paths if isinstance(path, str)]
-    stored = bool(names) and all(folder.holds_states(path) for path in names)
-    if stored:
-        merged = folder.read(names)
+    stored = _stored(paths)
+    if local is None and not others:
+        merged = read(paths, engine=engine, progress=progress)
     else:
         merged = local or folder.of_journals(paths, window=WINDOW, engine=engine, progress=progress)
-        merged = merge([merged, *others])
+        merged = merge([merged, *others]) if others else merged
     if not merged.states:
-        problems = Problems()
-        evidence(paths, problems)
-        raise nothing(names, problems.found())
+        raise _nothing(paths)
     if choose is not None:
         jobs = {*choose(merged.survey.jobs)}
         only = {p.id for p in merged.survey.processes if p.job in jobs}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -53,11 +53,16 @@ class Merged:
     states: Mapping[str, State]
     unread: tuple[str, ...] = ()
     """Sentences about journals that were asked for and are in no state."""
+    called: Mapping[str, str] = field(default_factory=dict)
+    """The ids of jobs by process, where these states are a part of more."""
 
     @cached_property
     def survey(self) -> StateSurvey:
         """What the definitions of all states say together."""
-        return survey(self.states)
+        found = survey(self.states)
+        if self.called:
+            found.processes, found.jobs = as_called(self.called, found.processes, found.jobs)
+        return found
 
     def forget(self) -> None:
         """Work the survey out again when it is next asked for, where it is large."""
@@ -76,9 +81,11 @@ def merge(states: Iterable[State | Merged]) -> Merged:
     found: dict[str, State] = {}
     most: Packed | None = None
     unread: dict[str, None] = {}
+    called: dict[str, str] = {}
     for item in states:
         if isinstance(item, Merged):
             unread.update(dict.fromkeys(item.unread))
+            called.update(item.called)
             if most is None and isinstance(item.states, Packed):
                 most = item.states
                 continue
@@ -89,11 +96,11 @@ def merge(states: Iterable[State | Merged]) -> Merged:
                 found[state["id"]] = state
     names = tuple(sorted(unread))
     if most is None:
-        return Merged({key: found[key] for key in sorted(found)}, names)
+        return Merged({key: found[key] for key in sorted(found)}, names, called)
     if found:
         most = most.copy()
         most.put(found.values())
-    return Merged(most, names)
+    return Merged(most, names, called)
 
 
 def trace_of(
@@ -152,6 +159,18 @@ def newest_try(merged: Merged, name: str) -> Merged:
         return merged
     kept = {one: state for one, state in merged.states.items() if one not in earlier}
     return Merged(kept, merged.unread)
+
+
+def parts_of(merged: Merged, parts: Sequence[Collection[str]]) -> list[Merged]:
+    """The states of some jobs apart (by id, each in one part): they are gone through once."""
+    of_job = {job: number for number, part in enumerate(parts) for job in part}
+    called = {p.id: p.job for p in merged.survey.processes if p.job in of_job}
+    found: list[dict[str, State]] = [{} for _ in parts]
+    for batch in batches_of(merged.states):
+        for state in batch:
+            if state["id"] in called:
+                found[of_job[called[state["id"]]]][state["id"]] = state
+    return [Merged(states, merged.unread, called) for states in found]
 
 
 def jobs_of(merged: Merged) -> tuple[Any, ...]:

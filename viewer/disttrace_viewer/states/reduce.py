@@ -219,6 +219,8 @@ _PROCESS = frozenset(
 
 def _of_process(record: Record) -> Record:
     kept = {k: v for k, v in record.items() if k in _PROCESS}
+    if kept.get("parent") is None and "ppid" in record:
+        kept["ppid"] = record["ppid"]  # who started it, by its number: nothing else says so
     settings = record.get("settings") or {}
     # A command may be anything; that a process asked to be ended is for others to know.
     if settings.get("on_stall") == "abort":

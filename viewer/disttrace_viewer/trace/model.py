@@ -340,6 +340,8 @@ class Job:
     """What its processes call it: files that are the job's are named so. Launches of one name share
     it, and ranks that nobody launched together draw one each.
     """
+    parents: tuple[str, ...] = ()
+    """Ids of other jobs of which a process started one of this job's."""
 
 
 @dataclass(frozen=True, slots=True)
