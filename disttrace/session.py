@@ -33,12 +33,13 @@ from disttrace.journal.segment import filesystem
 from disttrace.journal.slow_writes import SlowWrites
 from disttrace.journal.standard_library import StandardLibrary
 from disttrace.journal.writer import Journal
-from disttrace.lifecycle import abort, detached, listeners, spans
+from disttrace.lifecycle import abort, detached, spans
 from disttrace.lifecycle.closing.last_word import LastWord
 from disttrace.lifecycle.closing.summary import Summary
 from disttrace.lifecycle.companion import Companion
 from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
+from disttrace.lifecycle.hearing import listeners, standing
 from disttrace.lifecycle.heartbeat import Live
 from disttrace.lifecycle.syncing import IN_MEMORY, Syncing
 from disttrace.lifecycle.voice import Voice
@@ -371,6 +372,16 @@ def uninstall() -> None:
 def installed() -> bool:
     """Whether this process is being traced, or will be as soon as it imports torch."""
     return _session is not None or waiting.is_waiting()
+
+
+def live() -> dict[str, Any]:
+    """See ``disttrace.live``."""
+    session = _session
+    if session is None:
+        return {}
+    # Who merely inherited the variables has no rank.
+    rank = standing.launched_as() if session.role == WORKER else None
+    return standing.standing(session.capture, rank)
 
 
 def identity() -> Identity | None:

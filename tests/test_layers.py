@@ -37,6 +37,7 @@ RECORDER_ROOMS = (
     "capture/launcher",
     "capture",
     "lifecycle/meeting",
+    "lifecycle/hearing",
     "lifecycle",
     "lifecycle/closing",
     "session",

@@ -29,8 +29,8 @@ from typing import Any
 from disttrace import errors
 from disttrace.identity import AGENT, Identity
 from disttrace.journal.format import is_own, opened_own
-from disttrace.lifecycle import listeners
 from disttrace.lifecycle.companion import Companion
+from disttrace.lifecycle.hearing import listeners
 from disttrace.lifecycle.meeting.place import Changes, own_folder
 
 LOOK_NS = 500_000_000

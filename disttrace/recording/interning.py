@@ -11,6 +11,7 @@ is defined: what is not known by then is recorded as far as a few last definitio
 from __future__ import annotations
 
 import itertools
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,6 +38,8 @@ called around a fork is registered once."""
 FURTHER = "(more than the journal may define)"
 
 Made = tuple[Call, bytes]
+Frame = tuple[str, int, str]
+"""File, line, function."""
 
 
 class Definitions:
@@ -57,7 +60,7 @@ class Definitions:
         """At first, and after fork: the numbers are the parent's."""
         self.threads_seen: list[dict[str, Any]] = []  # before there was a journal
         self._strings: dict[str, int] = {}
-        self._stacks: dict[tuple[Any, ...], int] = {}
+        self._stacks: dict[tuple[Frame, ...], int] = {}
         self._calls: dict[tuple[bytes, int], Call] = {}
         self._variants: dict[tuple[object, ...], int] = {}
         self._numbers: dict[str, itertools.count[int]] = {}
@@ -103,8 +106,8 @@ class Definitions:
                 n = self._strings[text] = self.define("string", v=text)
         return n
 
-    def stack(self, frames: Sequence[tuple[str, int, str]]) -> int:
-        """Number of an interned stack of (file, line, function), innermost first; 0: unknown."""
+    def stack(self, frames: Sequence[Frame]) -> int:
+        """Number of an interned stack, innermost first; 0: unknown."""
         key = tuple(frames)
         n = self._stacks.get(key)
         if n is None:
@@ -147,6 +150,14 @@ class Definitions:
                 call = self._call(op, synchronous, None, fixed, whole=False)
         assert call is not None
         return call, b',"a":' + json_text(redact.current.record(varying)) if varying else b""
+
+    def frames(self, call: Call) -> tuple[Frame, ...]:
+        """The stack of a call, innermost first; empty where it is unknown. For who asks seldom."""
+        with self.lock:
+            made = next((key for (key, _), one in self._calls.items() if one is call), None)
+            stacks = list(self._stacks.items())
+        n = None if made is None else json.loads(made)[2].get("stack")
+        return next((frames for frames, number in stacks if number == n), ())
 
     def thread_number(self, ident: int, name: str, native: int | None) -> int:
         """Number of any thread; an ident that is used again comes with another native id."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import disttrace
-from disttrace.lifecycle import listeners
+from disttrace.lifecycle.hearing import listeners
 from support.processes import clean_environ, free_port, run_program, wait_until
 
 OBJECT = {"disttrace": 1, "kind": "going on", "at": 1.5, "summary": "they communicate again."}
@@ -23,7 +23,7 @@ import json, os, signal, sys, time, torch, torch.distributed as dist, disttrace
 
 def heard(said):
     with open(f"{sys.argv[1]}/{os.environ['RANK']}", "a") as file:
-        file.write(json.dumps(said) + "\\n")
+        file.write(json.dumps([said, disttrace.live()]) + "\\n")
     raise SystemExit("not the program's")
 
 def never(said):
@@ -37,7 +37,7 @@ dist.init_process_group("gloo")
 for step in range(3):
     if step == 2 and dist.get_rank() == 1:
         time.sleep(600)
-    dist.all_reduce(torch.ones(4))
+    dist.all_reduce(torch.ones(4))  # <- the line
 """
 
 
@@ -124,7 +124,7 @@ def test_after_uninstall_nobody_is_called_until_it_begins_anew(tmp_path: Path) -
     """What the program registered stays; a telling that was held up meanwhile is dropped."""
     program = """
 import sys, threading, disttrace
-from disttrace.lifecycle import listeners
+from disttrace.lifecycle.hearing import listeners
 came, go, heard = threading.Event(), threading.Event(), []
 def hears(said):
     heard.append(said["summary"])
@@ -163,7 +163,7 @@ def test_every_rank_of_a_host_hears_of_a_hang(tmp_path: Path) -> None:
     assert done.returncode != 0
     for rank in "01":
         first, *rest = (tmp_path / rank).read_text().splitlines()
-        said = json.loads(first)
+        said, live = json.loads(first)
         assert rest == []  # it raised
         assert said["disttrace"] == 1
         assert (said["kind"], said["certainty"], said["culprit_ranks"]) == (
@@ -173,6 +173,38 @@ def test_every_rank_of_a_host_hears_of_a_hang(tmp_path: Path) -> None:
         )
         assert said["summary"] in done.stderr
         assert said["finding"]["kind"] == "missing_participant"
+        assert (live["rank"], live["said"]) == (int(rank), said)
+        where = (live["in_flight"], live["oldest_op"], live["oldest_line"])
+        line = HANGS[: HANGS.index("# <- the line")].count("\n") + 1
+        assert where == ((0, None, None) if rank == "1" else (1, "all_reduce", f"{program}:{line}"))
+        if rank == "0":
+            assert 1 < live["oldest_age_s"] < 60
+        assert live["begun"] >= 3 - int(rank)
     assert done.stderr.count("the callback heard of on_verdict raised SystemExit") == 2
     assert "Signal 15 (SIGTERM)" in done.stderr
     assert not (tmp_path / "never").exists()
+
+
+def test_live_counts_what_begins_and_is_empty_without_tracing(tmp_path: Path) -> None:
+    """Before torch is imported, too; a tracker can write all of it down."""
+    program = """
+import json, sys, disttrace
+print(disttrace.live())
+disttrace.install(dir=sys.argv[1])
+import torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+before = disttrace.live()
+dist.init_process_group("fake", store=FakeStore(), rank=3, world_size=8)
+ready = disttrace.live()
+for _ in range(5):
+    dist.all_reduce(torch.ones(4))
+after = disttrace.live()
+json.dumps(after)
+print(before["rank"], after["rank"], after["begun"] - ready["begun"], after["in_flight"])
+print(after["oldest_op"], after["said"])
+disttrace.uninstall()
+print(disttrace.live())
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "out")]
+    said = run_program(command, clean_environ(), 60).check().stdout.splitlines()
+    assert said == ["{}", "None 3 5 0", "None None", "{}"]

@@ -1,4 +1,5 @@
-"""Who in this process is to hear what the job says of itself: callbacks of ``on_verdict``.
+"""Who in this process is to hear what the job says of itself: callbacks of ``on_verdict``, and what
+was said last, for ``live``.
 
 They are the program's code and may block, so the background thread never waits for them: each
 telling has a thread of its own, which begins when the one before it is over. Signals are blocked in
@@ -49,6 +50,7 @@ class _Listener:
 
 _listeners: tuple[_Listener, ...] = ()
 _newest: tuple[int, background.Thread] | None = None  # with its process: a fork copies no thread
+_last: dict[str, Any] | None = None
 _tracings = 0  # that have ended: what was still to be told then is not
 
 
@@ -70,12 +72,26 @@ def _remove(listener: _Listener) -> None:
     _listeners = tuple(one for one in _listeners if one is not listener)
 
 
+def last() -> dict[str, Any] | None:
+    """The first of what the job said last; None: nothing."""
+    return None if _last is None else copied(_last)
+
+
+def copied(said: dict[str, Any]) -> dict[str, Any]:
+    """What whoever gets it does to it no other sees."""
+    found: dict[str, Any] = json.loads(json.dumps(said))
+    return found
+
+
 def tell(objects: object) -> None:
     """Call everybody with each of ``objects``, soon."""
-    global _newest
-    if not _listeners or not isinstance(objects, list):
+    global _newest, _last
+    if not isinstance(objects, list):
         return
     said = [{**_KEYS, **one} for one in objects if isinstance(one, dict)]
+    _last = said[0] if said else _last
+    if not _listeners:
+        return
     before = _newest[1] if _newest is not None and _newest[0] == os.getpid() else None
     tracing = _tracings
 
@@ -99,15 +115,16 @@ def wait() -> None:
 
 def stop() -> None:
     """Tracing is over: nobody is called any more, until it begins anew."""
-    global _tracings
+    global _tracings, _last
     _tracings += 1
+    _last = None
 
 
 def _deliver(said: Sequence[dict[str, Any]], tracing: int) -> None:
     for one in said:
         for listener in _listeners:
             if tracing == _tracings and listener in _listeners:
-                listener.hear(json.loads(json.dumps(one)))  # what one does to it no other sees
+                listener.hear(copied(one))
 
 
 def _tell_of(callback: Callback, error: BaseException) -> None:

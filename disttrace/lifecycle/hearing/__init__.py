@@ -1,0 +1,1 @@
+"""What the program itself may hear and ask while it is traced."""

@@ -1,0 +1,48 @@
+"""What this process knows of itself now, as plain values: the answer of ``disttrace.live``.
+
+All of it is there already; the lines of the program are looked up when somebody asks.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from disttrace.capture.wrapping.context import Capture
+from disttrace.lifecycle.hearing import listeners
+from disttrace.recording.operation import Operation
+from disttrace.surroundings import launchers
+
+
+def standing(capture: Capture, rank: int | None) -> dict[str, Any]:
+    """``rank``: what a launcher said, where there is no default group yet."""
+    core = capture.recorder.core
+    joined = capture.groups.default_rank()
+    in_flight = core.in_flight()
+    oldest = in_flight[0] if in_flight else None
+    return {
+        "rank": rank if joined is None else joined,
+        "begun": core.begun,
+        "in_flight": len(in_flight),
+        "oldest_op": None if oldest is None else oldest.call.op,
+        "oldest_age_s": None if oldest is None else capture.recorder.since(oldest) / 1e9,
+        "oldest_line": None if oldest is None else _line(capture, oldest),
+        "said": listeners.last(),
+    }
+
+
+def launched_as() -> int | None:
+    """The rank that a launcher gave this process."""
+    text = os.environ.get("RANK", "")
+    if text.isdecimal() and len(text) < 10:
+        return int(text)
+    claimed = launchers.rank(os.environ)
+    return None if claimed is None else claimed["rank"]
+
+
+def _line(capture: Capture, operation: Operation) -> str | None:
+    """Where the program issued it: ``file:line``."""
+    frames = capture.recorder.frames(operation.call)
+    own = next((frame for frame in frames if capture.sites.is_programs(frame[0])), None)
+    frame = own or (frames[0] if frames else None)
+    return None if frame is None else f"{frame[0]}:{frame[1]}"
