@@ -382,7 +382,10 @@ def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:
     An agent does no work of the job's: what it did last is to stop the workers that hang.
     """
     newest: dict[int, int] = {}
-    for (process, _), ns in evidence.sample.active.items():
+    beside = _threads_beside(evidence)
+    for (process, thread), ns in evidence.sample.active.items():
+        if (process, thread) in beside:
+            continue  # it may ask a store all day while the main thread stands
         newest[process] = max(ns, newest.get(process, 0))
     for process, end in enumerate(evidence.ends):
         if end.over and end.how != SILENT:
@@ -394,6 +397,15 @@ def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:
         for process, ns in newest.items()
         if process not in waiting
     )
+
+
+def _threads_beside(evidence: Evidence) -> set[tuple[int, int]]:
+    """Threads, with their processes, that have only used stores, beside the main one."""
+    kinds: dict[tuple[int, int], set[str]] = {}
+    for op in evidence.sample.ops:
+        if op.thread:
+            kinds.setdefault((op.process, op.thread), set()).add(op.call.kind)
+    return {thread for thread, found in kinds.items() if found == {"store"}}
 
 
 def place_and_key(evidence: Evidence, op: Op) -> tuple[str | None, object]:

@@ -21,7 +21,7 @@ from disttrace_viewer.analysis.sample import Course, Stream
 from disttrace_viewer.evidence import courses
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import Agents
-from disttrace_viewer.evidence.recorded import STUCK_NS
+from disttrace_viewer.evidence.recorded import GROUPED, STUCK_NS
 from disttrace_viewer.evidence.rendezvous import RendezvousIndex
 from disttrace_viewer.evidence.store_keys import ASKED_NS, Setters
 from disttrace_viewer.evidence.wait_graph import Wait, waits
@@ -32,6 +32,8 @@ from disttrace_viewer.findings.witnesses import Witnesses
 EARLY_NS = 3_000_000_000
 """Waiting that was cut off before this may have been about to end."""
 
+MAIN = 0
+"""The number of a process's main thread."""
 _WAITED_FOR, _ABSENT, _ANY_OF, _OPEN_ENDED = "waited_for", "absent", "any_of", "open_ended"
 
 
@@ -268,6 +270,8 @@ class Case:
         last = self.evidence.last.get(process)
         if last is None or (last.call.kind == "store" and last.call.origin == "c++"):
             return None
+        if last.call.kind == "store" and self._beside(last):
+            return None
         if last.call.kind == "store":
             newest_ns, cut_ns = last.begin_ns, self.evidence.until_ns(process)
         elif last.call.kind in ("collective", "message") and last.status == "ok":
@@ -278,6 +282,23 @@ class Case:
             return None
         since_ns = self.witnesses.awaited_since(process, since_ns or last.begin_ns)
         return last if last.begin_ns - since_ns >= STUCK_NS else None
+
+    def _beside(self, op: Op) -> bool:
+        """Whether a thread did it that has no part in the exchanges of its process: what that asks
+        a store for all day is no sign that the one which others wait for is on its way.
+        """
+        kept = self.evidence.sample.of_process[op.process]
+        at_work = {one.thread for one in kept if one.call.kind in GROUPED}
+        return op.thread not in (at_work or {MAIN}) and op.thread != MAIN
+
+    def last(self, process: int) -> Op | None:
+        """The newest operation of a process, but for what threads beside the main one did."""
+        kept = self.evidence.sample.of_process.get(process, ())
+        newest = self.evidence.last.get(process)
+        if newest is None or newest.call.kind != "store" or not self._beside(newest):
+            return newest
+        own = (op for op in reversed(kept) if op.call.kind != "store" or not self._beside(op))
+        return next(own, newest)
 
     def by_rank(self, processes: Iterable[int]) -> list[int]:
         """Processes in the order of their ranks: their numbers are by chance. Others come last."""

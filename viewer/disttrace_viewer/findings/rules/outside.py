@@ -30,7 +30,7 @@ def _doing(case: Case, process: int, since_ns: int | None) -> Doing:
         evidence.stands(process),
         evidence.inside(process),
         newest=case.at_work(process, since_ns),
-        last=evidence.last.get(process),
+        last=case.last(process),
         lacks=evidence.trace.processes[process].lacks,
         frozen_ns=frozen_ns(case, process) if beats else 0,
     )

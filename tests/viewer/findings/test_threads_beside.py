@@ -1,0 +1,77 @@
+"""What a thread beside the main one does in a store is no sign that the main one will come."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.journals import MS, Journal
+from support.scenes import S, beat, findings, only, ranks, stand, steps, store_call
+
+UNTIL_S = 20
+
+
+def talks(journal: Journal, thread: int) -> None:
+    """It tells a store that it lives, five times a second until the end."""
+    call = store_call(journal, "set", 90)
+    for n in range(5, 5 * UNTIL_S):
+        journal.run(call, n * S // 5, MS, k="alive", h=thread)
+
+
+@pytest.mark.parametrize("thread", [1, 0])
+def test_who_stands_beside_a_thread_that_talks(tmp_path: Path, thread: int) -> None:
+    """Rank 1 is to blame; not where its main thread asks: then somebody else may have to act."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            if thread:
+                stand(journal, 12 * S, "/src/train.py", 70, "load")
+            talks(journal, thread)
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    assert found.kind == "missing_participant"
+    assert ranks(tmp_path, found.culprits) == ([1] if thread else [])
+    assert ("rank 1 is at train.py:70 in load" in found.summary) is bool(thread)
+
+
+def test_what_the_main_thread_did_last_is_told(tmp_path: Path) -> None:
+    """Where it stands is not known: then since when it is in no collective, of its own calls."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            talks(journal, 1)
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert "rank 1 is not in any collective since all_reduce #2" in found.summary
+
+
+def test_a_thread_that_exchanges_is_no_thread_beside(tmp_path: Path) -> None:
+    """The thread that does the collectives asks a store: it may be on its way."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 400 * MS, q=4)
+        else:
+            journal.run(journal.collective(group), 200 * MS, MS, q=3, h=1)
+            talks(journal, 1)
+        beat(journal, UNTIL_S)
+    assert [f.culprits for f in findings(tmp_path)] == [()]
+
+
+def test_it_does_not_get_on_by_that(tmp_path: Path) -> None:
+    """Rank 0 awaits a key again and again, which rank 1 does not set."""
+    for journal, _ in steps(tmp_path, 2):
+        if journal.rank == 0:
+            call, error = store_call(journal, "wait", 50), journal.string("wait timeout after 1s")
+            for second in range(1, UNTIL_S):
+                number = journal.begin(call, second * S, k="weights")
+                journal.record(e=number, d=900 * MS, x=error)
+        else:
+            stand(journal, 12 * S, "/src/train.py", 70, "load")
+            talks(journal, 1)
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("store_key_missing", ())
