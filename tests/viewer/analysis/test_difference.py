@@ -103,7 +103,8 @@ def test_callers_tell_apart_what_a_helper_does() -> None:
     b = [call("all_reduce", 5, 10), call("all_reduce", 5, 12, size=9)]
     of_a, of_b = tokens(a, b)
     assert of_b[0] == of_a[0] != of_b[1]
-    assert Callers(a).telling(a[0].frames) is None
+    assert Callers(a).telling(a[0].frames) == Frame("/a/train.py", 10, "f1")
+    assert Callers([*a, call("barrier", 6, 10)]).telling(a[0].frames) is None
     assert Callers(b).telling(b[1].frames) == Frame("/a/train.py", 12, "f1")
 
 

@@ -39,8 +39,8 @@ class Difference:
     group: str
     op: str | None
     a: str | None
-    """``train.py:20`` of the first run, or ``helpers.py:5 from train.py:20`` where several lines
-    call that one; None where it has no such call."""
+    """``train.py:20`` of the first run, or ``helpers.py:5 from train.py:20`` where a line
+    outside tells more; None where it has no such call."""
     b: str | None
     count_a: int | None
     count_b: int | None

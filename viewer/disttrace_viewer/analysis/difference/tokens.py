@@ -62,18 +62,20 @@ class Callers:
 
     def __init__(self, calls: Iterable[Seen]) -> None:
         self._next: dict[Stack, set[Frame]] = {}
+        self._below: dict[Stack, set[Frame]] = {}
         for frames in {one.frames for one in calls if one.count}:
             for length in range(1, len(frames)):
                 self._next.setdefault(frames[:length], set()).add(frames[length])
+                self._below.setdefault(frames[length:], set()).add(frames[length - 1])
 
     def telling(self, frames: Stack) -> Frame | None:
-        """The line outside that tells a call from others of the same innermost line; None where
-        that is of one call alone.
+        """The line outside that tells a call from others of the same innermost line, or that leads
+        to this call alone, as that of a helper's only use; None for a line that runs much else.
         """
         for length in range(1, len(frames)):
             if len(self._next.get(frames[:length], ())) > 1:
                 return frames[length]
-        return None
+        return frames[1] if len(self._below.get(frames[1:], ())) == 1 else None
 
 
 def tokens(a: Sequence[Seen], b: Sequence[Seen]) -> tuple[list[Token], list[Token]]:
