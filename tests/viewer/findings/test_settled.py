@@ -27,7 +27,7 @@ def test_who_acted_after_it_was_read_is_not_missing(tmp_path: Path) -> None:
         readings.append(verdict(tmp_path, look=all_gone))
         return readings[-1]
 
-    _, found = settled(read, lambda said: said[0].evidence)
+    _, found = settled(read, lambda said: [said[0].evidence])
     assert len(readings) == 2
     assert ranks(tmp_path, only(readings[0][1]).culprits) == [1]
     assert only(found).kind == "size_mismatch"
@@ -45,5 +45,5 @@ def test_what_broke_long_ago_is_read_once(tmp_path: Path) -> None:
         times.append(1)
         return verdict(tmp_path, look=all_gone)
 
-    settled(read, lambda said: said[0].evidence)
+    settled(read, lambda said: [said[0].evidence])
     assert times == [1]

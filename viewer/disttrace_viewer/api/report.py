@@ -219,7 +219,9 @@ def report_of(found: Verdict) -> Report:
 
 def settled(read: Callable[[], Report]) -> Report:
     """The report that ``read`` gives, read again where the job has only just broken."""
-    return reread.settled(read, lambda report: report.case.evidence)
+    return reread.settled(
+        read, lambda report: [one.case.evidence for one in (report, *report.others)]
+    )
 
 
 def stall_ns(seconds: float | None) -> int:

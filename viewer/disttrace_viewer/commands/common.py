@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--job",
         metavar="ID",
         help="a job's id or the beginning of it, 'newest' (with the jobs it met), or 'all'"
-        " (default: newest; `disttrace jobs` lists them)",
+        " (default: newest, for `diagnose` with all that lived meanwhile; `disttrace jobs` lists"
+        " them)",
     )
 
 

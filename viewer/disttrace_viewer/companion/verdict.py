@@ -253,7 +253,7 @@ class Judge:
         return self._found(self._settled(told), told, joined=joined, anywhere=reads is True)
 
     def _settled(self, told: Told) -> Verdict:
-        return settled(lambda: self._judged(told), lambda judgement: judgement.case.evidence)
+        return settled(lambda: self._judged(told), lambda judgement: [judgement.case.evidence])
 
     def _lacks(self, judgement: Verdict, *, joined: bool) -> bool:
         """Whether there is something to tell, and ranks are not known: journals may be here."""

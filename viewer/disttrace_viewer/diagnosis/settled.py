@@ -8,7 +8,7 @@ its journal says by now. So what is seen to have just broken is read once more, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from disttrace_viewer.analysis.process_ends import MISSED_NS
@@ -21,12 +21,12 @@ PAUSE_S = 0.2
 RECENT_NS = 10_000_000_000
 
 
-def settled(read: Callable[[], T], evidence_of: Callable[[T], Evidence]) -> T:
+def settled(read: Callable[[], T], evidence_of: Callable[[T], Sequence[Evidence]]) -> T:
     """What ``read`` gives once everything that is broken in it broke before it began to read."""
     known: set[object] = set()
     found = read()
     for _ in range(MOST):
-        broken = _just_broken(evidence_of(found))
+        broken = {one for evidence in evidence_of(found) for one in _just_broken(evidence)}
         if broken <= known:
             break
         known |= broken
