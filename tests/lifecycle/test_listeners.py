@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -156,11 +155,10 @@ def test_every_rank_of_a_host_hears_of_a_hang(tmp_path: Path) -> None:
         DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), DISTTRACE_STALL="2", OMP_NUM_THREADS="1"
     )
     command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
-    done = subprocess.run(
-        [*command, "--nproc-per-node=2", str(program), str(tmp_path)],
-        env=environ, capture_output=True, timeout=120, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode != 0
+    command += ["--nproc-per-node=2", str(program), str(tmp_path)]
+    done = run_program(command, environ, 120)
+    assert done.code != 0
+    assert not done.hung
     for rank in "01":
         first, *rest = (tmp_path / rank).read_text().splitlines()
         said, live = json.loads(first)
