@@ -36,6 +36,18 @@ def test_who_stands_beside_a_thread_that_talks(tmp_path: Path, thread: int) -> N
     assert ("rank 1 is at train.py:70 in load" in found.summary) is bool(thread)
 
 
+def test_who_waits_for_that_thread_is_not_blamed(tmp_path: Path) -> None:
+    """The main thread joins it: what it asks for may be for rank 0 to bring about."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            stand(journal, 12 * S, "/usr/lib/python3.11/threading.py", 1119, "join")
+            talks(journal, 1)
+        beat(journal, UNTIL_S)
+    assert only(findings(tmp_path)).culprits == ()
+
+
 def test_what_the_main_thread_did_last_is_told(tmp_path: Path) -> None:
     """Where it stands is not known: then since when it is in no collective, of its own calls."""
     for journal, group in steps(tmp_path, 2):

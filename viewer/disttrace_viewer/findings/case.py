@@ -34,6 +34,7 @@ EARLY_NS = 3_000_000_000
 
 MAIN = 0
 """The number of a process's main thread."""
+_JOINS = ("join", "_wait_for_tstate_lock", "_shutdown", "result")
 _WAITED_FOR, _ABSENT, _ANY_OF, _OPEN_ENDED = "waited_for", "absent", "any_of", "open_ended"
 
 
@@ -289,7 +290,13 @@ class Case:
         """
         kept = self.evidence.sample.of_process[op.process]
         at_work = {one.thread for one in kept if one.call.kind in GROUPED}
-        return op.thread not in (at_work or {MAIN}) and op.thread != MAIN
+        if op.thread in (at_work or {MAIN}) or op.thread == MAIN:
+            return False
+        # Who waits for a thread comes when that is through with what it asks for.
+        return not any(
+            one.function in _JOINS and one.file.endswith(("/threading.py", "/futures/_base.py"))
+            for one in self.evidence.stack(op.process)
+        )
 
     def last(self, process: int) -> Op | None:
         """The newest operation of a process, but for what threads beside the main one did."""
