@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from disttrace_viewer.analysis.difference import align
@@ -103,9 +105,11 @@ def test_callers_tell_apart_what_a_helper_does() -> None:
     b = [call("all_reduce", 5, 10), call("all_reduce", 5, 12, size=9)]
     of_a, of_b = tokens(a, b)
     assert of_b[0] == of_a[0] != of_b[1]
-    assert Callers(a).telling(a[0].frames) == Frame("/a/train.py", 10, "f1")
-    assert Callers([*a, call("barrier", 6, 10)]).telling(a[0].frames) is None
-    assert Callers(b).telling(b[1].frames) == Frame("/a/train.py", 12, "f1")
+    assert Callers(a).telling(a[0]) == Frame("/a/train.py", 10, "f1")
+    other = replace(call("barrier", 6, 10), process=1)
+    assert Callers([*a, other]).telling(a[0]) == Frame("/a/train.py", 10, "f1")
+    assert Callers([*a, call("barrier", 6, 10)]).telling(a[0]) is None
+    assert Callers(b).telling(b[1]) == Frame("/a/train.py", 12, "f1")
 
 
 def test_swapped_lines_are_the_same_calls() -> None:

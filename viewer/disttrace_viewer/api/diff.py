@@ -145,7 +145,7 @@ class Diff:
             return None
         model, streams = self._traces[which].model, self._streams[which]
         group = None if one.group is None else model.groups[one.group]
-        caller = streams.callers.telling(streams.seen[one.index].frames)
+        caller = streams.callers.telling(streams.seen[one.index])
         return words.shown(one, other, group, caller)
 
     def _group(self, key: Key) -> str:

@@ -75,7 +75,14 @@ class Streams:
         counts = dict(self.trace.operations.group_by("call").len().iter_rows())
         calls = map(self.trace.call, range(self.trace.calls.height))
         return [
-            Seen(c.op, self._groups.get(c.group), c.stack, arguments(c), counts.get(c.index, 0))
+            Seen(
+                c.op,
+                self._groups.get(c.group),
+                c.stack,
+                arguments(c),
+                counts.get(c.index, 0),
+                c.process,
+            )
             for c in calls
         ]
 

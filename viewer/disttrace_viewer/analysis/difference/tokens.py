@@ -32,6 +32,7 @@ class Seen:
     stack: Stack
     arguments: Hashable
     count: int
+    process: int = 0
 
     @property
     def frames(self) -> Stack:
@@ -62,20 +63,22 @@ class Callers:
 
     def __init__(self, calls: Iterable[Seen]) -> None:
         self._next: dict[Stack, set[Frame]] = {}
-        self._below: dict[Stack, set[Frame]] = {}
-        for frames in {one.frames for one in calls if one.count}:
+        self._below: dict[tuple[int, Stack], set[Frame]] = {}
+        for process, frames in {(one.process, one.frames) for one in calls if one.count}:
             for length in range(1, len(frames)):
                 self._next.setdefault(frames[:length], set()).add(frames[length])
-                self._below.setdefault(frames[length:], set()).add(frames[length - 1])
+                below = self._below.setdefault((process, frames[length:]), set())
+                below.add(frames[length - 1])
 
-    def telling(self, frames: Stack) -> Frame | None:
+    def telling(self, one: Seen) -> Frame | None:
         """The line outside that tells a call from others of the same innermost line, or that leads
-        to this call alone, as that of a helper's only use; None for a line that runs much else.
+        its rank to this call alone, as that of a helper's only use; None for a line that runs much.
         """
+        frames = one.frames
         for length in range(1, len(frames)):
             if len(self._next.get(frames[:length], ())) > 1:
                 return frames[length]
-        return frames[1] if len(self._below.get(frames[1:], ())) == 1 else None
+        return frames[1] if len(self._below.get((one.process, frames[1:]), ())) == 1 else None
 
 
 def tokens(a: Sequence[Seen], b: Sequence[Seen]) -> tuple[list[Token], list[Token]]:
