@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrace.recording import background
 from support.patches import differences, leftovers, picture
 from support.processes import clean_environ, is_running, python, run_program, wait_until
 
@@ -93,14 +94,20 @@ def test_variables_threads_and_import_hooks_are_noticed(monkeypatch: pytest.Monk
     """Each of the other things that could stay is named."""
     environ = dict(os.environ)
     finder = type("Finder", (), {"__module__": "disttrace.capture.late"})()
-    release = threading.Event()
-    thread = threading.Thread(target=release.wait, name="disttrace-beat")
+    release, runs = threading.Event(), threading.Event()
+
+    def beat() -> None:
+        runs.set()
+        release.wait()
+
+    thread = background.Thread(beat, "disttrace-beat")
     thread.start()
+    assert runs.wait(10)
     monkeypatch.setenv("DISTTRACE_STALL", "1")
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
     found = leftovers(environ)
     release.set()
-    thread.join()
+    thread.join(10)
     monkeypatch.undo()
     assert found == [
         "os.environ['DISTTRACE_STALL']",

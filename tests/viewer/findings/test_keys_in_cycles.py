@@ -55,11 +55,12 @@ def test_the_next_key_of_a_series_closes_a_cycle(tmp_path: Path) -> None:
         assert sentence in found.summary
 
 
-def test_a_key_that_was_deleted_is_expected_of_who_set_it(tmp_path: Path) -> None:
-    """This very key had one setter."""
+def test_a_key_that_was_deleted_makes_no_cycle(tmp_path: Path) -> None:
+    """It was set once and is gone: whoever set it is not about to do so again."""
     found = only(job(tmp_path, {0: ["token"]}, {1: "token"}, deleted=["token"]))
-    assert (found.kind, found.key) == ("deadlock", "app/token")
-    assert ranks(tmp_path, found.waiting) == [0, 1]
+    assert (found.kind, found.key) == ("store_key_missing", "app/token")
+    assert "rank 0 deleted it at train.py:41" in found.summary
+    assert ranks(tmp_path, found.waiting) == [1]
 
 
 def test_two_keys_with_one_setter_each_make_a_cycle(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import BATCHES, message_stream
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.wait_graph import COLLECTIVE, MESSAGE, OTHER, RENDEZVOUS, Wait
+from disttrace_viewer.trace.model import JOURNAL
 
 TIMEOUT_NS = 600_000_000_000
 """Of a group that does not tell its own: torch's default for NCCL."""
@@ -92,6 +93,8 @@ def timeout_ns(evidence: Evidence, op: Op) -> int:
 
 def _in_call(evidence: Evidence, op: Op) -> bool:
     """Whether the host has not come back from the call that enqueues it, or the batch it is in."""
+    if evidence.trace.processes[op.process].source != JOURNAL:
+        return False  # torch makes the entry of a dump once it has the communicator
     if op.issued_ns is None:
         return True
     around = evidence.sample.get(op.process, op.parent)
