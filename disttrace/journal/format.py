@@ -70,6 +70,7 @@ DEFINITIONS = (
     "note",
     "dropped",
     "source",
+    "seen",
 )
 DUMPED = "dumped"
 """Stacks that ``faulthandler`` wrote before this are history: the process goes on."""
@@ -88,6 +89,10 @@ looked."""
 EXEC = "exec"
 ABORTED = "aborted"
 RESUMED = "resumed"
+
+# What another process saw of this one (``seen`` records).
+SEEN_GONE = "gone"
+STOPPED = "stopped"
 
 # Kinds of calls.
 COLLECTIVE = "collective"
@@ -275,6 +280,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "causes": "texts",
     },
     "note": {"t": "time", "text": "text"},
+    "seen": {"t": "time", "state": "name", "code": "rank", "others": "size"},
     "dropped": {
         "t": "time",
         "segment": "number",

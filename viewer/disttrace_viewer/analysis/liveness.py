@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from disttrace.journal.format import SEEN_GONE, STOPPED
 from disttrace.journal.proc import ROOT, Here, Who, find
 from disttrace_viewer.trace.model import Process
 
@@ -35,8 +36,18 @@ class Seen:
     state: str | None = None
     """The kernel's letter for one that lives: ``T`` and ``t`` stopped, ``D`` waits for a disk."""
 
+    gone_among: int | None = None
+    """So many other processes of the job lived on its host when it was seen to be gone there."""
+    gone_ns: int = 0
+    """When that was, if it was."""
 
-STOPPED, DISK = "stopped", "disk"
+    @property
+    def is_stopped(self) -> bool:
+        """By a signal, or a debugger; of one that lives no more: when it was seen last."""
+        return self.state in ("T", "t")
+
+
+DISK = "disk"
 
 UNKNOWN = Seen(None)
 GONE = Seen(False)
@@ -54,6 +65,21 @@ def look(process: Process) -> Seen:
     if _dumps_core(process.pid):
         return GONE  # it crashed; to write its memory to a disk may take minutes
     return Seen(True, state=None if found is None else found.state)
+
+
+def remembered(process: Process, now: Seen) -> Seen:
+    """What is known of a process: what its kernel says now, and what was noted while others of its
+    host lived. That counts unless the process gave a sign of life after it.
+    """
+    noted = {one.state: one for one in process.sightings if one.t_ns >= process.last_ns}
+    if now.alive or not noted:
+        return now
+    if STOPPED in noted:
+        now = replace(now, state="T")
+    if (gone := noted.get(SEEN_GONE)) is None:
+        return now
+    code = gone.code if now.code is None else now.code
+    return replace(now, alive=False, code=code, gone_among=gone.others, gone_ns=gone.t_ns)
 
 
 def identity(process: Process) -> dict[str, Any]:

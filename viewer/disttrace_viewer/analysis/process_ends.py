@@ -18,8 +18,8 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from disttrace.journal.format import ABORTED, HEARTBEAT_NS
-from disttrace_viewer.analysis.liveness import DISK, STOPPED, Seen
+from disttrace.journal.format import ABORTED, HEARTBEAT_NS, STOPPED
+from disttrace_viewer.analysis.liveness import DISK, Seen
 from disttrace_viewer.analysis.operation import Op, is_library
 from disttrace_viewer.trace.model import JOURNAL, Failure, Group, Process, Stack
 
@@ -113,7 +113,9 @@ class End:
     interrupted: bool = False
     """By a KeyboardInterrupt (SIGINT), or while the whole job was ended from outside."""
     held: str | None = None
-    """``stopped`` or ``disk``: what the kernel says of a process that lives and does not run."""
+    """``stopped`` or ``disk``: what the kernel says of a process that lives and does not run, or
+    said last of one that lives no more.
+    """
     silent_ns: int | None = None
     """For how long nobody has heard of it, where nobody can tell whether it lives."""
     dumped: bool = False
@@ -203,7 +205,8 @@ def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen, *, e
         moment = process.source != JOURNAL  # it lived then, and nobody asks how it ended
         if not dead and (moment or seen.alive or cut_ns - process.last_ns <= MISSED_NS):
             return _living(process, told_of, cut_ns, seen)
-        return _cut_short(process, told_of, code, dead=dead, killed=killed)
+        found = _cut_short(process, told_of, code, dead=dead, killed=killed)
+        return replace(found, held=STOPPED) if seen.is_stopped else found
     failure, word = _failure(process), process.exit.how
     known = code if code is not None and code > 0 and not killed else process.exit.code
     if word == ABORTED:  # by our own hand, since it was stuck
@@ -241,7 +244,8 @@ def _living(process: Process, told_of: Communication, cut_ns: int, seen: Seen) -
         failure = main[-1]
         how = _guilt(failure.chain, failure.stack, failure.t_ns, told_of)
         return End(how, failure.t_ns, None, failure, lingers=True, causes=failure.causes)
-    return End(ALIVE, cut_ns, held={"T": STOPPED, "t": STOPPED, "D": DISK}.get(seen.state or ""))
+    held = STOPPED if seen.is_stopped else DISK if seen.state == "D" else None
+    return End(ALIVE, cut_ns, held=held)
 
 
 def _cut_short(

@@ -24,6 +24,7 @@ from disttrace.journal.format import definitions_name, is_own
 from disttrace.journal.proc import Here
 from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
+from disttrace_viewer.companion import sightings
 from disttrace_viewer.companion.alerting.alert import processes
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
@@ -140,7 +141,9 @@ class Judge:
     def ready(self) -> None:
         """Something may be about to stall: be there when others ask."""
         local = self._local()
-        self._look_at_load(trace_of(local)[0].processes)
+        processes = trace_of(local)[0].processes
+        sightings.note(processes)
+        self._look_at_load(processes)
         self._is_ready = self._join(local) or self._all_here
         self._join_s = JOIN_S if self._is_ready else min(2 * self._join_s, MOST_JOIN_S)
 
@@ -235,6 +238,8 @@ class Judge:
         if not self._all_here:
             silent = beside(self._directory, self._in_names, local, told.states)
             told = replace(told, states=(*told.states, *silent))
+            found = merge([local, Merged({state["id"]: state for state in silent})])
+            sightings.note(trace_of(found)[0].processes, but=local.states)
         self._beyond, self._beyond_files = Merged({}), []
         judgement = self._settled(told)
         files: list[Files] = []
@@ -435,10 +440,12 @@ class Judge:
     def _heard(self) -> Merged:
         """The states of our processes, once those in which nothing runs were asked for stacks."""
         local = self._local()
+        processes = trace_of(local)[0].processes
+        sightings.note(processes)
         before_ns = time.time_ns() - round(max(SHORTEST_S, OF_LIMIT * self._stall_s) * 1e9)
         silent = [
             Silent(who(process), local.states[process.id]["base"], process.last_ns)
-            for process in trace_of(local)[0].processes
+            for process in processes
             if process.pid and process.last_ns < before_ns and look(process).alive
         ]
         return self._local() if self._holders.ask(silent) else local

@@ -6,11 +6,13 @@ import time
 from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
 
+from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis import process_ends
-from disttrace_viewer.analysis.liveness import STOPPED, Seen
+from disttrace_viewer.analysis.liveness import Seen, remembered
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import (
     ALIVE,
+    MISSED_NS,
     NOTHING,
     SILENT,
     Communication,
@@ -27,8 +29,8 @@ class Endings(Failures):
 
     @cached_property
     def seen(self) -> tuple[Seen, ...]:
-        """What the kernel of this host says of each process."""
-        return tuple(self.look(p) for p in self.trace.processes)
+        """What the kernel of this host says of each process, or that of its own said."""
+        return tuple(remembered(p, self.look(p)) for p in self.trace.processes)
 
     @cached_property
     def alive_here(self) -> bool:
@@ -65,6 +67,16 @@ class Endings(Failures):
         )
         now_ns = max(time.time_ns(), self.cut_ns)
         return process_ends.heard_of(found, processes, self.seen, now_ns)
+
+    def seen_gone(self, process: int) -> bool:
+        """Whether somebody saw that it had gone while others of the job lived."""
+        seen = self.seen[process]
+        if seen.alive is not False:
+            return False
+        noted = seen.gone_among is not None
+        return self.alive_here or (
+            noted and (bool(seen.gone_among) or self.newest_sign_ns > seen.gone_ns + MISSED_NS)
+        )
 
     @property
     def _parted(self) -> Set[int]:

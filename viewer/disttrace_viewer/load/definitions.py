@@ -20,12 +20,12 @@ from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
-LISTED = ("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous")
+LISTED = ("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous", "seen")
 MOST_OF_A_KIND = 1 << 18
 """Definitions of one kind in one journal: each costs up to a hundred times its line in memory."""
-_REPEATED = ("group", "versions")
-"""What a forked child repeats, by older recorders with its parent's times: that is no sign of its
-life. What a process makes itself it makes by operations.
+_NO_SIGNS = ("group", "versions", "seen")
+"""What is no sign of a process's life: what others wrote of it, and what a forked child repeats, by
+older recorders with its parent's times. What a process makes itself it makes by operations.
 """
 NONE: Record = {}
 _OF_DUMPS = 1 << 40
@@ -88,7 +88,7 @@ class Definitions:
 
     def admit(self, kind: str, found: Record) -> None:
         """Take a record whose fields are as the format has them; it may be others' as well."""
-        if kind not in _REPEATED:
+        if kind not in _NO_SIGNS:
             self.last_t = max(self.last_t, found.get("t") or 0)
         table = self.numbered[kind] if kind in NUMBERED else self.listed.get(kind, ())
         if len(table) >= MOST_OF_A_KIND and found.get("n") not in table:

@@ -21,6 +21,7 @@ from disttrace_viewer.trace.model import (
     Frame,
     Note,
     Process,
+    Sighting,
     Stack,
     StackSample,
     Thread,
@@ -251,6 +252,10 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         ticks=record.get("ticks"),
         source=definitions.source.get("kind") or JOURNAL,
         lacks=frozenset(definitions.source.get("lacks") or ()),
+        sightings=tuple(
+            Sighting(unix(item), item.get("state") or "?", item.get("code"), item.get("others", 0))
+            for item in listed["seen"]
+        ),
     )
 
 

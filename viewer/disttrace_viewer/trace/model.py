@@ -132,6 +132,19 @@ class Worker:
     """False: its launcher found none when it had ended."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What the companion of a process's host saw of it, and wrote down for later."""
+
+    t_ns: int
+    state: str
+    """``gone`` or ``stopped`` (``disttrace.journal.format``)."""
+    code: int | None
+    """Exit code of one that was a zombie then; -N for signal N."""
+    others: int
+    """So many other processes of the job lived on that host then."""
+
+
 JOURNAL = "journal"
 
 
@@ -200,6 +213,8 @@ class Process:
     """What it was read from: ``journal``, or the kind of another tool's evidence."""
     lacks: frozenset[str] = frozenset()
     """What that evidence does not hold (``docs/journal.md``); of a journal nothing is named."""
+    sightings: tuple[Sighting, ...] = ()
+    """What was seen of it from outside, by time."""
 
     @property
     def failure(self) -> Failure | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from disttrace.journal.format import ABORTED, EXEC
-from disttrace_viewer.analysis.liveness import DISK, STOPPED, signal_name
+from disttrace.journal.format import ABORTED, EXEC, STOPPED
+from disttrace_viewer.analysis.liveness import DISK, signal_name
 from disttrace_viewer.analysis.process_ends import SILENT, UNINSTALLED, UNKNOWN, End
 from disttrace_viewer.wording.quantities import roughly
 

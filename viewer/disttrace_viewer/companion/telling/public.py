@@ -22,6 +22,7 @@ _LISTED = {
     "clock": ("t", "unix_ns", "error_ns"),
     "failure": ("t", "type", "stack", "h"),
     "exit": ("t", "how", "code", "stack"),
+    "seen": ("t", "state", "code", "others"),
     "dropped": ("t", "segment", "from_t", "to_t", "operations"),
     "worker": ("t", "pid", "event", "local_rank", "rank", "attempt", "code", "signal", "journal"),
     "rendezvous": ("t", "event", "state", "rank"),

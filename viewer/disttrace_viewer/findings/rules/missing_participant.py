@@ -119,7 +119,8 @@ def _mute(case: Case, sinks: Sequence[int]) -> list[int]:
     gone with their host or network before a connection could be closed.
     """
     ends = case.evidence.ends
-    return [s for s in sinks if ends[s].how == SILENT and outside.frozen_ns(case, s)]
+    still = (s for s in sinks if ends[s].how == SILENT and ends[s].held is None)
+    return [s for s in still if outside.frozen_ns(case, s)]
 
 
 def _settles(case: Case, wait: Wait, mute: Sequence[int], *, early: bool) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Set
 
+from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.process_ends import (
     CASCADE,
@@ -135,9 +136,11 @@ def _died(case: Case, process: int, silent: Set[int]) -> bool:
         # where others lost it soon after it had begun to wait.
         soon = all(evidence.age_ns(w.op) < evidence.stall_ns and w.op.error is None for w in own)
         return soon and (reported or witnesses.noticed(process, together))
-    if reported or (evidence.alive_here and evidence.seen[process].alive is False):
+    if reported or witnesses.noticed(process, together):
         return True
-    if witnesses.noticed(process, together):
+    if evidence.ends[process].held == STOPPED:
+        return False  # it stood still before
+    if evidence.seen_gone(process):
         return True
     if len(together) > 1 and not witnesses.outlived(process, together):
         return False  # ended from outside, all at one time: what stood before is the verdict
@@ -181,6 +184,7 @@ def _surely_over(case: Case, process: int, alike: Set[int]) -> bool:
         end.how != SILENT
         or end.code is not None
         or (case.evidence.alive_here and end.known_dead)
+        or case.evidence.seen_gone(process)
         or case.witnesses.noticed(process, alike)
     )
 

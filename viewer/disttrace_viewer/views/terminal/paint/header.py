@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from disttrace_viewer.analysis.liveness import STOPPED
+from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import EXITED, FAILED, KILLED, RUNNING, UNKNOWN
 from disttrace_viewer.views.terminal.header import ROLES, GroupHead, Header, JobHead
 from disttrace_viewer.views.terminal.paint.console import BAD, DIM, GOOD, HEAD, WAIT, TextConsole

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
-from disttrace_viewer.analysis.liveness import STOPPED
+from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.process_ends import RUNNING
 from disttrace_viewer.views.terminal.paint.console import BAD, DIM, GOOD, HEAD, WAIT
 from disttrace_viewer.views.terminal.top import FAULT, WELL, Row, Snapshot

@@ -1,0 +1,135 @@
+"""What was seen of a process while others lived counts later, when no kernel can be asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from disttrace.journal import proc
+from disttrace_viewer.analysis.liveness import Look
+from disttrace_viewer.companion import sightings
+from disttrace_viewer.load.discover import named
+from disttrace_viewer.states.folder import of_journals
+from disttrace_viewer.states.merged import trace_of
+from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.trace.model import Process
+from support.journals import MS, Journal
+from support.processes import wait_until
+from support.scenes import S, all_gone, beat, findings, nobody_knows, only, ranks, steps, store_call
+
+
+def waiting_in_a_store(folder: Path) -> Journal:
+    """Ranks 0 and 2 ask for a key for 20 s; of rank 1, whose journal it is, nothing more came."""
+    for journal, _ in steps(folder, 3):
+        if journal.rank == 1:
+            quiet = journal
+            continue
+        journal.begin(store_call(journal, "get", 9), 200 * MS, k="never")
+        beat(journal, 20)
+    return quiet
+
+
+@pytest.mark.parametrize("look", [all_gone, nobody_knows])
+def test_who_had_gone_while_others_lived_has_failed(tmp_path: Path, look: Look) -> None:
+    """Also where all are gone by now, or the journals are read elsewhere."""
+    waiting_in_a_store(tmp_path).define("seen", t=4 * S, state="gone", code=-6, others=2)
+    found = only(findings(tmp_path, look=look))
+    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    assert found.summary.startswith("Rank 1 was ended by SIGABRT, after all_reduce #2")
+    assert ranks(tmp_path, found.culprits) == [1]
+
+
+@pytest.mark.parametrize("look", [all_gone, nobody_knows])
+def test_without_a_code_it_is_as_certain(tmp_path: Path, look: Look) -> None:
+    """Its parent took the code; others were there when it was seen to have gone."""
+    waiting_in_a_store(tmp_path).define("seen", t=4 * S, state="gone", others=1)
+    found = only(findings(tmp_path, look=look))
+    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    assert "ended without an exit record" in found.summary
+
+
+@pytest.mark.parametrize("look", [all_gone, nobody_knows])
+def test_who_was_stopped_has_not_failed(tmp_path: Path, look: Look) -> None:
+    """Whoever ended the job ended it too, later."""
+    quiet = waiting_in_a_store(tmp_path)
+    quiet.define("seen", t=4 * S, state="stopped", others=2)
+    quiet.define("seen", t=19 * S, state="gone", code=-9, others=1)
+    found = only(findings(tmp_path, look=look))
+    assert (found.kind, found.culprits) == ("store_key_missing", ())
+    assert "rank 1 is stopped (SIGSTOP, or a debugger)" in found.summary
+
+
+@pytest.mark.parametrize("look", [all_gone, nobody_knows])
+def test_who_was_stopped_lived(tmp_path: Path, look: Look) -> None:
+    """So it is certain that it is the one that did not come."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+        else:
+            journal.define("seen", t=4 * S, state="stopped", others=1)
+    found = only(findings(tmp_path, look=look))
+    assert (found.kind, found.certainty) == ("missing_participant", "certain")
+    assert "rank 1 is stopped" in found.summary
+
+
+def test_a_sign_of_life_after_it_voids_it(tmp_path: Path) -> None:
+    """It was stopped and went on; that somebody wrote about it is no sign of its own."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            journal.define("seen", t=4 * S, state="stopped", others=1)
+        beat(journal, 20)
+    assert "stopped" not in only(findings(tmp_path)).summary
+
+
+def processes(folder: Path) -> Sequence[Process]:
+    """As the companion knows them."""
+    found = named(str(path) for path in folder.iterdir())
+    return trace_of(of_journals(found, window=WINDOW))[0].processes
+
+
+def test_what_the_kernel_says_is_written_once(tmp_path: Path) -> None:
+    """Of a stopped one, of one that goes on and is stopped again, of a zombie; not of the living,
+    and behind what a killed one left of a line.
+    """
+    program = [sys.executable, "-c", "import time; time.sleep(60)"]
+    children = [subprocess.Popen(program) for _ in range(2)]
+    one, other = children
+    try:
+        for rank, child in enumerate(children):
+            Journal(
+                tmp_path, rank=rank, pid=child.pid, boot_id=proc.boot_id() or "",
+                t0=time.perf_counter_ns(), keys={**proc.own(), "ticks": proc.stat(child.pid).ticks},
+            )  # fmt: skip
+        journal = next(tmp_path.glob(f"*-{other.pid}-*.defs.jsonl"))
+        with journal.open("a") as file:
+            file.write('{"def":"no')
+
+        def noted() -> list[tuple[int | None, str, int | None, int]]:
+            for _ in range(2):
+                sightings.note(processes(tmp_path))
+            found = processes(tmp_path)
+            return [(p.rank, s.state, s.code, s.others) for p in found for s in p.sightings]
+
+        assert noted() == []
+        other.send_signal(signal.SIGSTOP)
+        wait_until(lambda: proc.stat(other.pid).state == "T")
+        assert noted() == [(1, "stopped", None, 1)]
+        other.kill()
+        wait_until(lambda: proc.stat(other.pid).has_ended)
+        assert noted() == [(1, "stopped", None, 1), (1, "gone", -9, 1)]
+        assert os.path.exists(journal)
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    assert one.returncode == -9
