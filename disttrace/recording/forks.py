@@ -10,6 +10,7 @@ ours may be called again from its start.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -27,17 +28,19 @@ def watch(
 ) -> None:
     """Call these around each fork, with ``lock`` (an RLock) held while the process is copied.
 
-    They cannot be taken away again, so this is called once. Those before a fork are called by the
-    interpreter from the last to the first.
+    They cannot be taken away again, so this is called once, and they are held weakly: of a package
+    that was imported anew nothing stays for the sake of forks. Those before a fork are called by
+    the interpreter from the last to the first.
     """
+    called = [weakref.ref(action) for action in (before, after_in_parent, in_child)]
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock._at_fork_reinit
     )
     os.register_at_fork(after_in_parent=_takes_what_came, after_in_child=_takes_what_came)
     os.register_at_fork(
-        before=lambda: _through(before),
-        after_in_parent=lambda: _through(after_in_parent),
-        after_in_child=lambda: _through(in_child),
+        before=lambda: _through(called[0]()),
+        after_in_parent=lambda: _through(called[1]()),
+        after_in_child=lambda: _through(called[2]()),
     )
 
 
@@ -45,7 +48,9 @@ def _takes_what_came() -> None:
     """What a handler raises here is lost, as in `logging`'s handlers, and interrupts nothing."""
 
 
-def _through(action: Callable[[], None]) -> None:
+def _through(action: Callable[[], None] | None) -> None:
+    if action is None:
+        return
     struck = None
     for _ in range(_TIMES):
         try:

@@ -5,8 +5,8 @@
 What a notebook does that reloads its modules, and what nothing of ours may outlive: threads,
 frames, types, numbers of code objects. Beside it threads come and go, each round leaves an
 operation in flight, and the collector runs often and lets other threads run. Whatever is said on
-stderr is a fault; at the end it prints what grew since the first tenth of the rounds. Some 2.5 MB
-a round are the modules themselves, which the interpreter keeps with their handlers for forks.
+stderr is a fault; at the end it prints what grew since the first tenth of the rounds. Some 0.5 MB
+a round are what the interpreter keeps with its handlers for forks.
 """
 
 from __future__ import annotations
