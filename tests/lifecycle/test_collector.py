@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 
+from disttrace.patching.collector import Paused
 from support.preloaded import preloaded
 
 INSTALLED = """
@@ -27,3 +29,19 @@ def test_installing_brings_on_no_collection(tmp_path: Path, collector: str) -> N
     """A few may come before and after; whether the program collects is as it was."""
     told = preloaded("-c", INSTALLED, tmp_path, collector).check().stdout
     assert told == f"True {collector == 'on'} 50\n"
+
+
+def test_what_another_thread_says_meanwhile_holds() -> None:
+    """Off is off, and a threshold of its own stays, also where one pause stands within another."""
+    switched, before = gc.isenabled(), gc.get_threshold()
+    try:
+        with Paused(), Paused():
+            gc.disable()
+        assert (gc.isenabled(), gc.get_threshold()) == (False, before)
+        with Paused(), Paused():
+            gc.set_threshold(77)
+        assert gc.get_threshold()[0] == 77
+    finally:
+        gc.set_threshold(*before)
+        if switched:
+            gc.enable()
