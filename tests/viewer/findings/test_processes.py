@@ -9,6 +9,7 @@ import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.analysis.process_ends import is_connection_error
+from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal
 from support.scenes import (
@@ -47,6 +48,23 @@ def test_the_first_failure_is_the_finding_and_echoes_follow(tmp_path: Path) -> N
         "Rank 1 failed with ValueError: the loss is not a number at train.py:30 in step."
     )
     assert any(text.startswith("Rank 0 failed with RuntimeError") for text in found.consequences)
+
+
+def test_one_error_with_numbers_of_its_own_on_each_rank_is_told_once(tmp_path: Path) -> None:
+    """Each names its batch; an exit code is no such number."""
+    for journal, _ in steps(tmp_path, 5):
+        if journal.rank < 3:
+            fail(journal, 210 * MS + journal.rank, "ValueError", f"bad batch {7 * journal.rank}")
+        else:
+            journal.define("exit", t=220 * MS, how="sys.exit", code=journal.rank)
+    report = diagnose(str(tmp_path))
+    found = report.findings[0]
+    assert found.summary.startswith("Ranks 0-2 failed with ValueError: bad batch 0 at ")
+    assert not any("bad batch" in text for text in found.consequences)
+    placed = str(report).partition("Where the ranks are:")[2]
+    assert placed.count("ValueError") == 1
+    assert "failed with ValueError: bad batch 0 (numbers differ)\n" in placed
+    assert placed.count("exit code 3\n") == placed.count("exit code 4\n") == 1
 
 
 def test_the_same_error_at_the_same_line_is_one_finding(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended as how_ended
+from disttrace_viewer.wording.ends import pattern
 
 Explained = TypeVar("Explained", Wait, int)
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
@@ -76,7 +77,7 @@ def _sentences(
         if nobody and process in finding.waiting:
             continue  # the finding is about them
         if process not in finding.culprits and end.how != CLEAN:
-            ended.setdefault(how_ended(end_of(evidence, process)), []).append(process)
+            ended.setdefault(pattern(end_of(evidence, process)), []).append(process)
     told += [
         f"{_who(case, who)} {how_ended(end_of(evidence, who[0]), many=len(who) > 1)}."
         for who in ended.values()
@@ -86,17 +87,23 @@ def _sentences(
 
 def _uncaught(case: Case, finding: Finding, told: Iterable[str]) -> list[str]:
     """The exceptions that nobody caught of processes that a finding names, where neither it nor
-    what follows from it quotes them: they may be what is to be read first.
+    what follows from it quotes them (or one that differs by its numbers, a rank or a batch): they
+    may be what is to be read first.
     """
     quoted = " ".join((finding.summary, *told))
     raised: dict[str, list[int]] = {}
+    known = set[str]()
     for process in dict.fromkeys((*finding.culprits, *finding.waiting)):
         end = end_of(case.evidence, process)
         if end.failure is not None and not end.interrupted:
-            text = how_ended(end)
-            if text not in quoted:
-                raised.setdefault(text, []).append(process)
-    return [f"{_who(case, who)} {text}." for text, who in raised.items()]
+            raised.setdefault(pattern(end), []).append(process)
+            if how_ended(end) in quoted:
+                known.add(pattern(end))
+    return [
+        f"{_who(case, who)} {how_ended(end_of(case.evidence, who[0]))}."
+        for like, who in raised.items()
+        if like not in known
+    ]
 
 
 def _who(case: Case, processes: list[int]) -> str:

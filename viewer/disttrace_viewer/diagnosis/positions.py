@@ -13,7 +13,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import HELD, NOWHERE, ended, state
+from disttrace_viewer.wording.ends import HELD, NOWHERE, ended, pattern, state
 
 SEVERAL = 8
 """Of more places than this those in groups of one kind (a mesh has many) are one."""
@@ -54,6 +54,8 @@ class _Doing:
     """For how long that has lasted."""
     op: Op | None = None
     briefly: tuple[str, ...] = ()
+    pattern: str = ""
+    """What those that are told as one have in common, where not ``text``."""
 
 
 def positions(case: Case, findings: Sequence[Finding]) -> list[str]:
@@ -68,14 +70,22 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
     found: dict[tuple[bool, str, str, str], list[int]] = {}
     ages: dict[tuple[bool, str, str, str], int] = {}
     does: dict[tuple[bool, str, str, str], _Doing] = {}
-    for process in case.evidence.trace.processes:
+    differ = set[tuple[bool, str, str, str]]()
+    of_all = case.evidence.trace.processes
+    for process in (of_all[i] for i in case.by_rank(range(len(of_all)))):
         if process.role == AGENT and process.index not in culprits | waiting:
             continue  # it looks after its workers, wherever it is
         one = _doing(case, process.index)
-        key = (process.index in culprits, one.text, one.at, case.evidence.ends[process.index].state)
+        key = (
+            process.index in culprits,
+            one.pattern or one.text,
+            one.at,
+            case.evidence.ends[process.index].state,
+        )
         found.setdefault(key, []).append(process.index)
         ages[key] = max(one.age_ns, ages.get(key, 0))
-        does.setdefault(key, one)
+        if does.setdefault(key, one).text != one.text:
+            differ.add(key)
     first = set(findings[0].waiting) if findings else set()
     alike: dict[object, list[tuple[bool, str, str, str]]] = {}
     for key in found:
@@ -84,7 +94,8 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
         alike.setdefault((kind, key[2], key[3]) if folded else key, []).append(key)
     places = []
     for keys in alike.values():
-        culprit, doing, at, how = keys[0]
+        culprit, _, at, how = keys[0]
+        doing = does[keys[0]].text + " (numbers differ)" * (keys[0] in differ)
         members = tuple(sorted(process for key in keys for process in found[key]))
         briefly = does[keys[0]].briefly
         if len(keys) > 1:
@@ -158,7 +169,8 @@ def _doing(case: Case, index: int) -> _Doing:
         return _Doing(_named(trace, "in", op), at, evidence.age_ns(op), op, _brief(trace, "in", op))
     end = evidence.ends[index]
     if end.over and end.how != SILENT:
-        return _Doing(ended(end_of(evidence, index)))
+        gone = end_of(evidence, index)
+        return _Doing(ended(gone), pattern=pattern(gone))
     sample = evidence.stands(index)
     if end.held is not None or sample is not None or end.over:
         since = 0

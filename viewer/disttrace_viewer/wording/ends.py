@@ -67,6 +67,12 @@ def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
     return f"{'have' if many else 'has'} ended"
 
 
+def pattern(end: End) -> str:
+    """What all that raised one exception share, each with a rank or a batch of its own."""
+    return ended(end) if end.failure is None else _NUMBER.sub("#", ended(end))
+
+
+_NUMBER = re.compile(r"\d+")
 _SOURCE = re.compile(r"^\[/[^\]]*/([\w.]+:\d+)\] ")
 """Where in its sources a C++ library raised: its file says enough."""
 _ADVICE = re.compile(r"\. This is typically caused by a remote worker .*", re.DOTALL)
