@@ -52,11 +52,11 @@ def test_the_first_failure_is_the_finding_and_echoes_follow(tmp_path: Path) -> N
 
 def test_one_error_with_numbers_of_its_own_on_each_rank_is_told_once(tmp_path: Path) -> None:
     """Each names its batch; an exit code is no such number."""
-    for journal, _ in steps(tmp_path, 5):
-        if journal.rank < 3:
-            fail(journal, 210 * MS + journal.rank, "ValueError", f"bad batch {7 * journal.rank}")
+    for rank, (journal, _) in enumerate(steps(tmp_path, 5)):
+        if rank < 3:
+            fail(journal, 210 * MS + rank, "ValueError", f"bad batch {7 * rank}")
         else:
-            journal.define("exit", t=220 * MS, how="sys.exit", code=journal.rank)
+            journal.define("exit", t=220 * MS, how="sys.exit", code=rank)
     report = diagnose(str(tmp_path))
     found = report.findings[0]
     assert found.summary.startswith("Ranks 0-2 failed with ValueError: bad batch 0 at ")
