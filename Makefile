@@ -26,7 +26,7 @@ CHECKED = disttrace viewer tests examples benchmarks hatch_build.py
 ON_CORES = tests/recording tests/capture tests/robustness/test_uninstall.py tests/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz stress red-team memory test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench bench-viewer docs clean sanitize test-cores native
+.PHONY: help setup demo test frameworks fuzz stress red-team memory test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench bench-viewer docs clean sanitize test-cores native
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -108,6 +108,9 @@ watched: $(STAMP) ## slow programs and faults that end, with the watch (killed a
 
 lowest: ## a slice of the tests on the wheel, with the lowest version of every dependency
 	$(PYTHON) tests/reliability/lowest.py
+
+frameworks: $(STAMP) ## a hang under each framework of docs/frameworks.md, installed from packages
+	$(BIN)/python -m pytest -m long tests/frameworks
 
 faults-random: $(STAMP) ## programs and faults drawn from a seed: make faults-random N=200 SEED=1 [FRAMEWORKS=1]
 	PYTHONPATH=tests $(BIN)/python -m faults.drawn --number $(N) --seed $(SEED) --jobs 4 $(if $(FRAMEWORKS),--frameworks)

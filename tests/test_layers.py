@@ -44,6 +44,7 @@ RECORDER_ROOMS = (
     "startup",
     "instrumentor",
     "testing",
+    "integrations",
     "commands/shell",
     "commands",
     "cli",

@@ -124,9 +124,9 @@ def beat(journal: Journal, until_s: int, since_s: int = 0) -> None:
         journal.record(hb=second * S)
 
 
-def stand(journal: Journal, t: int, file: str, line: int, function: str) -> None:
-    """Where the main thread stands from ``t`` on."""
-    journal.record(at=t, h=0, k=journal.stack((file, line, function)))
+def stand(journal: Journal, t: int, file: str, line: int, function: str, thread: int = 0) -> None:
+    """Where a thread, mostly the main one, stands from ``t`` on."""
+    journal.record(at=t, h=thread, k=journal.stack((file, line, function)))
 
 
 def fail(journal: Journal, t: int, kind: str, text: str, line: int = 30) -> None:

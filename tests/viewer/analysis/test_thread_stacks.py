@@ -98,3 +98,20 @@ def test_code_that_was_generated_is_nobodys_line(file: str) -> None:
     stack = (Frame(file, 7, "forward"), Frame("/src/train.py", 42, "step"))
     assert innermost(stack) == stack[1]
     assert inside(stack) == stack[0]
+
+
+def test_a_main_thread_that_is_a_librarys_is_not_where_the_rank_is(tmp_path: Path) -> None:
+    """As in a worker of Ray's: another thread trains, and is seen in the program."""
+    libraries = "/v/lib/python3.11/site-packages/ray/worker.py"
+    for main, told in (
+        (("train.py", 40, "main"), ("train.py", 40, "main")),
+        ((libraries, 1069, "main_loop"), LOADER),
+    ):
+        folder = tmp_path / str(told[1])
+        journal, _ = one(folder)
+        journal.define("thread", n=1, name="TrainingThread", native=7)
+        stand(journal, 3 * S, *main)
+        stand(journal, 3 * S, *LOADER, thread=1)
+        trace = load([str(folder)])
+        (index,) = (p.index for p in trace.processes if p.rank == 0)
+        assert latest_samples(trace, {}, {index: {1}})[index].stack[0] == told

@@ -44,6 +44,24 @@ def test_a_rank_outside_communication_is_missing(tmp_path: Path) -> None:
     assert (found.locations[0].file, found.locations[0].line) == ("/src/loader.py", 9)
 
 
+def test_a_part_that_the_program_named_is_said_and_hides_no_operation(tmp_path: Path) -> None:
+    """As around the steps of a trainer: what a collective is a part of is told before that."""
+    for outer, told in (("annotate", "'epoch 0 batch 2'"), ("gather_object", "gather_object")):
+        folder = tmp_path / outer
+        for journal, group in steps(folder, 2):
+            named = journal.call("annotate", kind="composed", name="epoch 0 batch 2")
+            around = journal.begin(named, 190 * MS)
+            if outer != "annotate":
+                around = journal.begin(journal.call(outer, kind="composed"), 195 * MS, p=around)
+            if journal.rank == 1:
+                stand(journal, 3 * S, "/src/loader.py", 9, "load")
+            else:
+                journal.begin(journal.collective(group), 200 * MS, q=3, p=around)
+            beat(journal, 20)
+        found = only(findings(folder))
+        assert f"all_reduce #3 of the default group inside {told}: rank 0" in found.summary
+
+
 def test_who_destroyed_its_groups_before_the_others_is_said_to_have(tmp_path: Path) -> None:
     """Rank 2 has left by an early return, and is at work alone."""
     for journal, group in steps(tmp_path, 3):

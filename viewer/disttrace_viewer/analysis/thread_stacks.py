@@ -19,7 +19,8 @@ def latest_samples(
     """By process: the latest note of its main thread, if it is newer than all that thread did.
 
     A process without a note of that thread shows any other's that holds by the same rule; so does
-    one whose main thread only waits for the thread that communicates (a pool, asyncio).
+    one whose main thread only waits for the thread that communicates (a pool, asyncio), or runs
+    nothing of the program (a worker of Ray's).
     ``active`` tells when each thread last did anything (default: asked from the trace's table),
     ``at_work`` which threads of a process take part in collectives and messages.
     """
@@ -42,9 +43,13 @@ def latest_samples(
 
 
 def _communicating(holding: Mapping[int, StackSample], at_work: Set[int]) -> int:
-    """The thread that communicates, if it is inside the program while the main one waits for it."""
+    """The thread that communicates, if it is inside the program while the main one waits for it, or
+    is a library's alone.
+    """
     main = holding.get(_MAIN)
-    if main is None or _MAIN in at_work or not _waits_for_thread(main.stack):
+    if main is None or _MAIN in at_work:
+        return _MAIN
+    if _in_program(main.stack) and not _waits_for_thread(main.stack):
         return _MAIN
     inside = (t for t in sorted(at_work & holding.keys()) if _in_program(holding[t].stack))
     return next(inside, _MAIN)

@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.operation import Op, frame, innermost, inside
 from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
 from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.evidence.blocking import Blocking
-from disttrace_viewer.evidence.recorded import GATHERING
+from disttrace_viewer.evidence.recorded import ANNOTATION, GATHERING
 from disttrace_viewer.trace.model import Frame, Location, Stack, StackSample
 
 
@@ -76,16 +76,21 @@ class Evidence(Blocking):
         return tuple(dict.fromkeys(p for p in places if p is not None))
 
     def within(self, op: Op) -> str | None:
-        """``gather_object``, where the program called that and it called this; else None."""
+        """``gather_object``, where the program called that and it called this; else the name that
+        the program gave the part of it that it is in, in quotes; else None.
+        """
         outer = self.sample.get(op.process, op.parent)
         if outer is None or outer.call.kind != "composed" or outer.call.op in GATHERING:
             return None
+        if outer.call.op == ANNOTATION:
+            return None if outer.call.name is None else repr(outer.call.name)
         return self.top(outer).call.op
 
     def top(self, op: Op) -> Op:
         """The outermost pending composed operation around an operation, else itself."""
         outer = op
-        around = {(o.process, o.number): o for o in self.pending if o.call.kind == "composed"}
+        composed = (o for o in self.pending if o.call.kind == "composed")
+        around = {(o.process, o.number): o for o in composed if o.call.op != ANNOTATION}
         while outer.parent is not None and (outer.process, outer.parent) in around:
             outer = around[outer.process, outer.parent]
         return outer

@@ -23,6 +23,8 @@ GROUPED = ("collective", "message")
 GATHERING = ("init_process_group", "rendezvous", "new_group", "split_group")
 AWAITED = (*GATHERING, *RPC_WAITS)
 """Composed operations that wait for others by themselves."""
+ANNOTATION = "annotate"
+"""A part of the program with a name: no operation of anybody's."""
 DRAINING = "destroy_process_group"
 """Does not return before what was issued is over."""
 _UNKNOWN_ARGUMENTS: dict[str, Any] = dict.fromkeys(

@@ -1,0 +1,1 @@
+"""What trainers of other libraries get of a trace: thin, and nothing where tracing is off."""
