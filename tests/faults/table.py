@@ -956,7 +956,9 @@ OWN_ERRORS = (
 
 
 def _late_arrival(options: str, marker: str, kind: str = "missing_participant", **keys: Any) -> Row:
-    """Who came when the others had given up is missing, and the network is not suspected."""
+    """Who came when the others had given up is missing, told where it was until then, and the
+    network is not suspected.
+    """
     return Row(
         number=23,
         program=f"faults/late_arrival.py {options}",
@@ -965,7 +967,7 @@ def _late_arrival(options: str, marker: str, kind: str = "missing_participant", 
             Expected(
                 kinds=(kind,),
                 culprits=((1,),),
-                lines={0: (marker,)},
+                lines={0: (marker,), **({} if "init" in options else {1: ("L1",)})},
                 words=("later" if kind.startswith("unmatched") else "had given up",),
             ),
         ),

@@ -12,6 +12,9 @@ from disttrace_viewer.evidence.blocking import Blocking
 from disttrace_viewer.evidence.recorded import ANNOTATION, GATHERING
 from disttrace_viewer.trace.model import Frame, Location, Stack, StackSample
 
+SEEN_NS = 10_000_000_000
+"""At least so often one looks whether a thread that is quiet has moved."""
+
 
 class Evidence(Blocking):
     """A trace with the questions that rules ask of it, each answered once."""
@@ -33,6 +36,20 @@ class Evidence(Blocking):
         """The recorded frames of where a process stands; empty where nothing was noted."""
         sample = self.samples.get(process)
         return () if sample is None else sample.stack
+
+    def stood(self, process: int, since_ns: int, until_ns: int) -> Location | None:
+        """Where the main thread of a process was last seen to stand while others waited, whatever
+        it did after that. A note is made anew only when the thread has moved, so one from before
+        they waited counts too, unless something is known to have begun after it.
+        """
+        before = [s for s in self.trace.processes[process].samples if s.t_ns <= until_ns]
+        if not before or before[-1].t_ns < since_ns - SEEN_NS:
+            return None
+        at, where = before[-1].t_ns, innermost(before[-1].stack)
+        began = (op.begin_ns for op in self.sample.of_process.get(process, ()) if op.thread == 0)
+        if where is None or (at < since_ns and any(at < ns <= until_ns for ns in began)):
+            return None
+        return Location(process, where.file, where.line, where.function, None)
 
     @cached_property
     def samples(self) -> Mapping[int, StackSample]:

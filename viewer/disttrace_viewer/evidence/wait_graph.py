@@ -122,7 +122,32 @@ def waits(
     for op, holder in behind.items():
         (wait,) = _keys(setters, [holder], waiting)
         found.append(replace(wait, op=op, behind=holder))
+    found = [*_in_time(found)]
     return tuple(sorted(found, key=lambda w: (w.process, w.op.number)))
+
+
+def _in_time(found: Sequence[Wait]) -> Iterator[Wait]:
+    """The waits; one that began when all for whom it waits had given up a wait for this very
+    process, be it in another exchange, is late: both never waited at one time.
+    """
+    gave_up: dict[int, list[tuple[int, frozenset[int]]]] = {}
+    shared: dict[int, frozenset[int]] = {}  # members of an exchange share their targets
+    for wait in found:
+        over_ns = None if is_closed(wait.op.error) else given_up_ns([wait.op])
+        if over_ns is not None:
+            targets = shared.setdefault(id(wait.targets), frozenset(wait.targets))
+            gave_up.setdefault(wait.process, []).append((over_ns, targets))
+    first_ns = min((ns for given in gave_up.values() for ns, _ in given), default=0)
+    for wait in found:
+        by_ns = wait.op.begin_ns - first_ns
+        for target in wait.targets if gave_up and by_ns > LATE_NS else ():
+            given = gave_up.get(target, ())
+            over_ns = next((ns for ns, targets in given if wait.process in targets), None)
+            by_ns = min(by_ns, 0 if over_ns is None else wait.op.begin_ns - over_ns)
+            if by_ns <= LATE_NS:
+                break
+        is_late = bool(gave_up and wait.targets) and by_ns > LATE_NS
+        yield replace(wait, targets=(), late_ns=by_ns) if is_late else wait
 
 
 def given_up_ns(ops: Iterable[Op]) -> int | None:

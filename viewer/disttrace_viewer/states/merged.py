@@ -288,16 +288,16 @@ class _Building:
         last_ns = max(process.last_ns, unix(state["last_t"]))
         heartbeat_ns = None if beat is None else unix(beat)
         files = (state["base"], *_paths(state))
+        stood = [
+            (thread, StackSample(unix(t), stack_of(journal, number)))
+            for thread, t, number in state["stands"]
+        ]
         self.processes[index] = replace(
             process,
             last_ns=last_ns,
             heartbeat_ns=last_ns if heartbeat_ns == last_ns else heartbeat_ns,  # mostly one object
-            latest_samples={
-                thread: StackSample(unix(t), stack_of(journal, number))
-                for thread, t, number in state["stands"]
-            }
-            if state["stands"]
-            else process.latest_samples,
+            latest_samples=dict(stood) if stood else process.latest_samples,
+            samples=tuple(sample for thread, sample in stood if thread == 0),
             damage=self.survey.problems.of(files),
             losses=self.survey.problems.losses(files),
         )

@@ -38,6 +38,8 @@ from disttrace_viewer.states.shapes import Shapes, shapes_of
 _NOTHING: Record = {}
 MOST_MET = 8
 """Of so many newest exchanges of a stream it is kept when they began and ended."""
+MOST_STOOD = 4
+"""Of so many newest samples of the main thread it is kept where it stood."""
 BETWEEN_NS = 3_000_000_000
 """Who tries again does so at least so often."""
 _NEWEST = 64
@@ -55,6 +57,8 @@ class Reading:
     last_t: int = 0
     beat: int | None = None
     stands: dict[int, tuple[int, int]] = field(default_factory=dict)
+    stood: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MOST_STOOD))
+    """Where the main thread stood, the newest last."""
     open: dict[int, Record] = field(default_factory=dict)
     newest: dict[tuple[int, int], Record] = field(default_factory=dict)
     """By thread and call."""
@@ -408,6 +412,8 @@ class Reading:
                 thread = record.get("h", 0)
                 if t >= self.stands.get(thread, (0, 0))[0]:
                     self.stands[thread] = (t, record.get("k", 0))
+                    if thread == 0:
+                        self.stood.append(self.stands[thread])
                 self.last_t = max(self.last_t, t)
             elif "seg" in record:
                 self.last_t = max(self.last_t, record.get("t", 0))

@@ -172,7 +172,10 @@ def _state(
         "met": _met(reading),
         "beat": reading.beat,
         "last_t": max(reading.last_t, definitions.last_t, *reading.active.values()),
-        "stands": [[thread, *at] for thread, at in reading.stands.items()],
+        "stands": [
+            *([0, *at] for at in [*reading.stood][:-1]),
+            *([thread, *at] for thread, at in reading.stands.items()),
+        ],
         **(
             {}
             if reading.history is None
@@ -282,7 +285,7 @@ def _referred(
     stores |= {group["store"] for group in numbered["group"].values() if "store" in group}
     stores |= {n for n, store in numbered["store"].items() if store.get("base", n) == n}
     stores |= {store for store, _ in reading.queues}
-    stacks |= {stack for _, stack in reading.stands.values()}
+    stacks |= {stack for _, stack in (*reading.stands.values(), *reading.stood)}
     for kind in ("failure", "exit"):
         stacks |= {item["stack"] for item in definitions.listed[kind] if "stack" in item}
     errors = {row[12] for row in rows if len(row) > 12 and row[12] is not None}

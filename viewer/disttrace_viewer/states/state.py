@@ -17,7 +17,7 @@ A state is a dictionary, so that it can be sent, stored and merged without anyth
   sites of all collectives up to it, and up to the one before], ``met`` [side of a message, group,
   backend or peer, tag, [number, begin, end] of the newest that bound clocks],
   ``beat``, ``last_t``, ``stands``
-  [thread, t, stack]
+  [thread, t, stack], of the main thread several, of which the newest comes last
 * ``history``, only where it was asked for: [group, backend, packed calls of all collectives by
   number] (``disttrace_viewer.states.history``); of calls with one call site the first one stands
   for all

@@ -5,14 +5,16 @@ A process that is late for one exchange may have waited all the while in another
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.process_ends import CASCADE
 from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.store_keys import AWAITING, place_and_key
 from disttrace_viewer.evidence.wait_graph import Wait, given_up_ns
 from disttrace_viewer.findings.case import Case
+from disttrace_viewer.trace.model import Location
 from disttrace_viewer.wording.findings.late_arrivals import Held
 
 
@@ -40,6 +42,36 @@ def held(case: Case, wait: Wait) -> dict[int, Held]:
             found[process] = by
             open_ends += [(op.process, op.begin_ns) for op in by.by]
     return found
+
+
+def told(case: Case, wait: Wait) -> dict[int, Held]:
+    """``held``, and where those were who had been held up by nobody else."""
+    found = held(case, wait)
+    for process, _ in wait.lateness:
+        if process not in found and (at := where(case, wait, process)) is not None:
+            found[process] = Held(None, (), None, at)
+    return found
+
+
+def where(case: Case, wait: Wait, process: int) -> Location | None:
+    """Where a process was last seen to stand while others waited for it, until they gave up."""
+    over_ns = given_up_ns([wait.op])
+    if over_ns is None:
+        return None
+    return case.evidence.stood(process, case.evidence.since_ns(wait.op), over_ns)
+
+
+def broke(case: Case, wait: Wait, process: int) -> Location | None:
+    """The same of one that broke afterwards, since those who had given up were gone."""
+    end, over_ns = case.evidence.ends[process], given_up_ns([wait.op])
+    after = end.how == CASCADE and over_ns is not None and end.t_ns > over_ns
+    return where(case, wait, process) if after else None
+
+
+def locations(case: Case, wait: Wait, never: Iterable[int] = ()) -> tuple[Location, ...]:
+    """Where those were who came late, or ``never``, for the others had given up."""
+    late = [one.at for one in told(case, wait).values()]
+    return tuple(at for at in (*late, *(broke(case, wait, p) for p in never)) if at is not None)
 
 
 def answerable(case: Case, wait: Wait, sinks: Sequence[int]) -> tuple[int, ...]:

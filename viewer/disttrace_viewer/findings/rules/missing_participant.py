@@ -68,8 +68,8 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         waited_ns=max(evidence.age_ns(w.op) for w in inside)
         if evidence.timeless.isdisjoint(who)
         else None,
-        missing=outside.doing(case, sinks),
-        held=late_arrivals.held(case, wait),
+        missing=outside.doing(case, sinks, wait=wait),
+        held=late_arrivals.told(case, wait),
         left=left,
         extra=extra,
     )
@@ -87,7 +87,8 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         op=wait.op.call.op,
         group=None if group is None else group.id,
         seq=wait.op.seq,
-        locations=outside.locations(case, sinks)
+        locations=late_arrivals.locations(case, wait, sinks)
+        + outside.locations(case, sinks)
         + evidence.locations(
             [
                 *(w.op for w in inside),

@@ -7,23 +7,32 @@ from collections.abc import Iterable, Iterator
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.process_ends import CLEAN, MISSED_NS, SILENT
 from disttrace_viewer.evidence.peer_addresses import end_of
+from disttrace_viewer.evidence.wait_graph import Wait
 from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.rules import late_arrivals
 from disttrace_viewer.trace.model import Failure, Location
 from disttrace_viewer.wording.findings import outside as words
 from disttrace_viewer.wording.findings.outside import Doing
 
 
-def doing(case: Case, processes: Iterable[int], since_ns: int | None = None) -> dict[int, Doing]:
-    """What each of them is at, as a value for the words of a rule, while somebody waits."""
-    return {process: _doing(case, process, since_ns) for process in case.by_rank(processes)}
+def doing(
+    case: Case,
+    processes: Iterable[int],
+    since_ns: int | None = None,
+    wait: Wait | None = None,
+) -> dict[int, Doing]:
+    """What each of them is at, as a value for the words of a rule, while somebody waits (since
+    then, or in that)."""
+    return {process: _doing(case, process, since_ns, wait) for process in case.by_rank(processes)}
 
 
-def _doing(case: Case, process: int, since_ns: int | None) -> Doing:
+def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None) -> Doing:
     evidence = case.evidence
     end = evidence.ends[process]
     if end.over and end.how != SILENT:
         asked_at = innermost(end.asked_at) if end.how == CLEAN else None
-        return Doing(end_of(evidence, process), asked_at)
+        before = None if wait is None else late_arrivals.broke(case, wait, process)
+        return Doing(end_of(evidence, process), asked_at, before=before)
     beats = evidence.trace.processes[process].heartbeat_ns is not None
     return Doing(
         end,

@@ -120,7 +120,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         near=near,
         apart=apart,
         others=outside.doing(case, others, wait.op.begin_ns),
-        held=late_arrivals.held(case, wait),
+        held=late_arrivals.told(case, wait),
     )
     return Finding(
         kind="store_key_missing",
@@ -137,7 +137,9 @@ def _finding(case: Case, wait: Wait) -> Finding:
         waiting=tuple(who),
         op=op.call.op,
         key=key,
-        locations=evidence.locations(w.op for w in inside) + outside.locations(case, others),
+        locations=late_arrivals.locations(case, wait)
+        + evidence.locations(w.op for w in inside)
+        + outside.locations(case, others),
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset(who)),
         settles=(EARLY,) if early else (),

@@ -104,8 +104,8 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         wait,
         evidence.age_ns(op),
         others=sinks,
-        doing=outside.doing(case, sinks),
-        held=late_arrivals.held(case, wait),
+        doing=outside.doing(case, sinks, wait=wait),
+        held=late_arrivals.told(case, wait),
     )
     return Finding(
         kind="unmatched_recv" if op.call.op == "recv" else "unmatched_send",
@@ -119,7 +119,8 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         op=op.call.op,
         group=_group(case, op),
         seq=op.seq,
-        locations=evidence.locations([op, *([] if other is None else [other.op])])
+        locations=late_arrivals.locations(case, wait, sinks)
+        + evidence.locations([op, *([] if other is None else [other.op])])
         + outside.locations(case, sinks),
         at_ns=op.begin_ns,
         scope=Scope(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.trace.model import Trace
+from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.wording import sentences
 
 HINT = "Find what held it up before that call, or allow more time: timeout= of the group."
@@ -16,19 +16,26 @@ HINT = "Find what held it up before that call, or allow more time: timeout= of t
 class Held:
     """A late process was in ``op`` when it was given up, and came on once ``by`` had come there.
 
-    Without ``by`` nobody knows what it waited for.
+    Without ``by`` nobody knows what it waited for; without ``op`` it was in no communication.
     """
 
-    op: Op
+    op: Op | None
     by: tuple[Op, ...]
     within: str | None
     """The operation that the program called, where ``op`` is a part of it."""
+    at: Location | None = None
+    """Where it stood, without ``op``."""
 
 
 def words(trace: Trace, held: Mapping[int, Held]) -> str:
     """What held these processes up, to follow a sentence: empty if nothing did."""
     parts = []
     for process, one in sorted(held.items()):
+        if one.op is None:
+            if one.at is not None:
+                seen = f"was last seen at {sentences.is_at(one.at)} until then"
+                parts.append(f"; {trace.processes[process].label} {seen}")
+            continue
         by = sentences.processes(trace, sorted({op.process for op in one.by}))
         waited = f"waited for {by}" if one.by else "was"
         name = sentences.operation(trace, one.op, one.within)

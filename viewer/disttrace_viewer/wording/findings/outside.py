@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from disttrace_viewer.analysis.operation import Op, innermost
 from disttrace_viewer.analysis.process_ends import SILENT, End
 from disttrace_viewer.evidence.recorded import DRAINING
-from disttrace_viewer.trace.model import Failure, Frame, Trace
+from disttrace_viewer.trace.model import Failure, Frame, Location, Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import HELD, NOWHERE, ended
 from disttrace_viewer.wording.findings import missing_evidence
@@ -39,6 +39,8 @@ class Doing:
     """What its evidence does not hold."""
     frozen_ns: int = 0
     """For how long no Python ran in it."""
+    before: Location | None = None
+    """Where it was last seen before the others gave up, of one that broke after that."""
 
 
 def where(trace: Trace, found: Mapping[int, Doing], *, named: bool = False) -> str:
@@ -62,7 +64,11 @@ def _doing(trace: Trace, one: Doing, *, many: bool = False) -> str:
     if one.at is not None:
         at = f" at {sentences.is_at(one.at, one.inside)}"
     if one.end.over and one.end.how != SILENT:
-        return f"{ended(one.end, many=many)}{at}"
+        before = ""
+        if one.before is not None:
+            seen = f"{'were' if many else 'was'} last seen at {sentences.is_at(one.before)}"
+            before = f"{seen} until they gave up, and "
+        return f"{before}{ended(one.end, many=many)}{at}"
     if one.end.held is not None:
         return f"{are} {HELD[one.end.held]}{at}"
     if one.newest is not None:

@@ -1,0 +1,99 @@
+"""Who comes when the others have given up is told where it was, not where it arrived."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.journals import MS, Journal
+from support.scenes import (
+    PEER_GONE,
+    S,
+    fail,
+    findings,
+    only,
+    ranks,
+    stand,
+    steps,
+    store_call,
+)
+
+TIMED_OUT = "RuntimeError: Timed out waiting 6000ms for recv operation to complete"
+
+
+def give_up(journal: Journal, group: int) -> None:
+    """Wait for six seconds, and end."""
+    number = journal.begin(journal.collective(group), 200 * MS, q=3)
+    journal.end(number, 6 * S, x=journal.string(TIMED_OUT))
+    fail(journal, 7 * S, "RuntimeError", TIMED_OUT.partition(": ")[2])
+
+
+def come_late(journal: Journal, group: int) -> None:
+    """Arrive 7.8 s after the others had given up, and stand there."""
+    number = journal.begin(journal.collective(group), 14 * S, q=3)
+    stand(journal, 16 * S, "train.py", 10, "step")
+    journal.end(number, 3 * S, x=journal.string(PEER_GONE))
+    fail(journal, 18 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+
+
+@pytest.mark.parametrize("noted_s", [2.0, 0.15])
+def test_a_late_rank_is_told_where_it_was(tmp_path: Path, noted_s: float) -> None:
+    """Noted while the others waited; or before that, and it had not moved since."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            stand(journal, round(noted_s * S), "loader.py", 7, "load")
+            come_late(journal, group)
+        else:
+            give_up(journal, group)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    assert found.summary.endswith("; rank 1 was last seen at loader.py:7 in load until then.")
+    assert (found.locations[0].file, found.locations[0].line) == ("loader.py", 7)
+
+
+def test_what_was_noted_before_other_work_says_nothing(tmp_path: Path) -> None:
+    """It has moved since, and nobody saw to where."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            stand(journal, 150 * MS, "loader.py", 7, "load")
+            journal.run(store_call(journal, "set", 9), 190 * MS, MS, k="a")
+            come_late(journal, group)
+        else:
+            give_up(journal, group)
+    assert "last seen" not in only(findings(tmp_path)).summary
+
+
+def test_who_broke_since_the_others_had_gone_is_told_where_it_was_before(tmp_path: Path) -> None:
+    """Its own operation is another one, and its error is about those who were gone."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            stand(journal, 3 * S, "loader.py", 7, "load")
+            send = journal.message(group, "send", peer=0)
+            number = journal.begin(send, 14 * S, q=1)
+            journal.end(number, MS, x=journal.string(PEER_GONE), f=1)
+            fail(journal, 15 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+        else:
+            give_up(journal, group)
+    found = only(findings(tmp_path))
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert "rank 1 was last seen at loader.py:7 in load until they gave up, and" in found.summary
+    assert (found.locations[0].file, found.locations[0].line) == ("loader.py", 7)
+
+
+def test_waits_that_followed_one_another_are_no_cycle(tmp_path: Path) -> None:
+    """Rank 0 gave up a key that rank 1 set later, and was gone when rank 1 waited for it."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            number = journal.begin(store_call(journal, "get", 9), 200 * MS, k="a")
+            journal.end(number, 3 * S, x=journal.string("DistStoreError: wait timeout after 3 s"))
+            fail(journal, 4 * S, "DistStoreError", "wait timeout after 3 s")
+        else:
+            stand(journal, 2 * S, "loader.py", 7, "load")
+            journal.run(store_call(journal, "set", 11), 6 * S, MS, k="a")
+            number = journal.begin(journal.collective(group), 6 * S + 2 * MS, q=3)
+            journal.end(number, 3 * S, x=journal.string(PEER_GONE))
+            fail(journal, 10 * S, "RuntimeError", PEER_GONE.partition(": ")[2])
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("store_key_missing", [1])
+    assert "rank 1 set it 2.8 s later; rank 1 was last seen at loader.py:7" in found.summary
