@@ -54,6 +54,7 @@ def install(
     slow_write: "float | None" = None,
     stall: "float | None" = None,
     on_stall: "str | None" = None,
+    slow: "float | None" = None,
     quiet: "bool | None" = None,
     log: "str | None" = None,
     stack_depth: "int | None" = None,

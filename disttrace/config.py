@@ -92,6 +92,13 @@ def _seconds(lowest: float) -> Callable[[object], float]:
     return parse
 
 
+def _share(value: object) -> float:
+    number = _seconds(0.0)(value)
+    if number > 1:
+        raise ValueError
+    return number
+
+
 def _switch(value: object) -> bool:
     return value if isinstance(value, bool) else switch.parse(str(value))
 
@@ -210,6 +217,14 @@ SETTINGS: tuple[Setting, ...] = (
         "`abort` ends a job that is still stalled after a second limit, with exit code 75.",
     ),
     Setting(
+        "SLOW",
+        0.05,
+        _share,
+        "a share from 0 to 1",
+        "Share of their time from which a rank that makes the others wait is told while it runs "
+        "(`docs/foresight.md`); 0 never tells.",
+    ),
+    Setting(
         "QUIET",
         False,
         _switch,
@@ -314,6 +329,7 @@ class Config:
     slow_write: float
     stall: float
     on_stall: str | None
+    slow: float
     quiet: bool
     log: str
     stack_depth: int

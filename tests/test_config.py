@@ -30,6 +30,7 @@ def test_defaults_hold_when_nothing_is_said() -> None:
         max_mb=256,
         stall=10.0,
         on_stall=None,
+        slow=0.05,
         quiet=False,
         log="text",
         stack_depth=4,

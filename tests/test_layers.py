@@ -84,6 +84,7 @@ VIEWER_ROOMS = (
     "companion/telling",
     "companion/reading",
     "companion/alerting",
+    "companion/slow",
     "companion",
     "companion/ending",
     "commands",

@@ -353,6 +353,8 @@ LONGEST = {"id": 64, "name": 300, "text": 4_000, "key": 1_000}
 ANNOUNCEMENTS_SUFFIX = ".say"
 """Of the file in which the companion of a job asks one of its processes to speak."""
 
+LIVE_SUFFIX = ".live"
+"""Of the file in which processes of a host read what is known of its ranks."""
 VERDICTS_SUFFIX = ".verdicts.jsonl"
 """Of the file in which a job keeps what it said itself."""
 

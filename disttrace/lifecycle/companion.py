@@ -79,6 +79,11 @@ class Companion:
         return self._config.on_stall == ABORT
 
     @property
+    def tells_slow(self) -> bool:
+        """Whether ranks that make others wait are told, so that a job that is well has one too."""
+        return self._config.slow > 0 and detached.refusal() is None
+
+    @property
     def _lost(self) -> str:
         """What there is not without a companion."""
         return "nothing is exported by otlp" if self.exports else "nobody watches for stalls"
@@ -192,6 +197,7 @@ class Companion:
             "keep": "json" in self._config.export,
             "watches": self._config.heartbeat,
             "stall_s": self._config.stall,
+            "slow": self._config.slow,
             "quiet_since": quiet_since,
             "cwd": detached.working_directory(),
         }

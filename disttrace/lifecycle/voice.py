@@ -43,6 +43,9 @@ _START_AT = 0.4
 _ALONE_NS = 200_000_000
 """After so long a rank looks whether it is alone on its host: processes that were started together
 have journals by then, and torch takes longer before anything can hang."""
+_SLOW_NS = 30_000_000_000
+"""After so long a rank wants somebody to see who makes others wait: a job that is shorter, or just
+starts, is not worth a process."""
 _MOST_STARTS = 3  # one that was killed is replaced, but not for ever
 _LONGEST = 64 << 10
 _STALLED, _GOING_ON = "stalled", "going on"
@@ -83,6 +86,7 @@ class Voice:
         self._since = 0
         self._looked = 0
         self._began: int | None = None
+        self._slow_at: int | None = None
         self._asked = 0
         self._ask_at = 0
 
@@ -98,6 +102,7 @@ class Voice:
         self._look_at_file(skip=True)
         self._seen = self._stood = None
         self._began = time.monotonic_ns()
+        self._slow_at = self._began + _SLOW_NS
 
     def stop(self) -> None:
         """Nothing of ours stays open."""
@@ -144,6 +149,11 @@ class Voice:
         if self._began is not None and now - self._began >= _ALONE_NS:
             self._began = None
             if self._companion.is_alone(self._identity):
+                self._companion.start(self._identity)
+        if self._slow_at is not None and now >= self._slow_at:
+            self._slow_at = None
+            is_rank = self._identity.role != AGENT and self._begun() > 0
+            if is_rank and self._companion.tells_slow:
                 self._companion.start(self._identity)
         place = self._progress_mark()
         before, self._looked = self._looked or now, now

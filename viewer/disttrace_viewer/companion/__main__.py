@@ -10,10 +10,15 @@ import json
 import os
 import signal
 import sys
+import uuid
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from disttrace_viewer.companion.log import Log
+    from disttrace_viewer.companion.service import Duty, Order
+    from disttrace_viewer.companion.watch import Watch
 
 
 def main(argv: list[str]) -> int:
@@ -31,7 +36,7 @@ def main(argv: list[str]) -> int:
 
     from disttrace_viewer.companion.log import Log
     from disttrace_viewer.companion.registry import Registry
-    from disttrace_viewer.companion.service import Duty, Order, serve
+    from disttrace_viewer.companion.service import Order, serve
 
     log = Log(log_descriptor)
     order = Order(**wanted)
@@ -53,7 +58,10 @@ def main(argv: list[str]) -> int:
     if order.watches:
         from disttrace_viewer.companion.watch import Watch
 
-        duties.append(Watch(order, log, tell))
+        watch = Watch(order, log, tell)
+        duties.append(watch)
+        if order.slow:
+            duties.append(_slowness(order, watch))
     try:
         serve(duties, registry, log)
     except Exception as error:
@@ -62,6 +70,17 @@ def main(argv: list[str]) -> int:
     _remove_if_empty(os.path.splitext(path)[0] + ".log")
     # The SDK's threads may still wait for a collector that never answers.
     os._exit(0)
+
+
+def _slowness(order: Order, watch: Watch) -> Duty:
+    from disttrace_viewer.companion.exchange import Exchange
+    from disttrace_viewer.companion.slow import told
+    from disttrace_viewer.companion.slow.duty import ABOUT, Slowness
+
+    def meeting(answer: Callable[[Sequence[str], bool], bytes]) -> Exchange:
+        return Exchange(uuid.uuid4().hex[:12], answer, told.in_public, about=ABOUT)
+
+    return Slowness(order.directory, order.live, order.slow, watch.tell, meeting)
 
 
 def _unexpected(error: Exception, log: Log) -> None:

@@ -48,11 +48,15 @@ class Exchange:
         identity: str,
         answer: Callable[[Sequence[str], bool], bytes],
         public: Callable[[bytes], bytes],
+        *,
+        about: str = "",
     ) -> None:
         """``answer`` gives what is to be told of our processes, now; where some are named, all of
         those among them that are ours; and only what anybody may know, unless it is told True.
-        ``public`` takes out of such an answer what is more.
+        ``public`` takes out of such an answer what is more. What is talked ``about`` has a place
+        of its own to meet.
         """
+        self._about = about
         self._me = identity
         self._answer = answer
         self._public = public
@@ -232,7 +236,7 @@ class Exchange:
     def _begin(self, place: Address, order: int, left: bytes | None = None) -> None:
         host, port = place
         numeric = places.resolved(host)
-        ports = places.ports(port)
+        ports = places.ports(port, self._about)
         here = places.to_listen_at(host, numeric)
         _take_descriptors()
         sockets = Sockets()
@@ -247,7 +251,7 @@ class Exchange:
                 station.stance(mute=True, rests=True)
             there = [(one, at) for at in ports for one in numeric[:2]]
             listen_at = [] if here is None else [(here, at) for at in ports]
-            station.meet(places.job_of(port), there, listen_at, order)
+            station.meet(places.job_of(port, self._about), there, listen_at, order)
             done(True)
 
         if self._mute:

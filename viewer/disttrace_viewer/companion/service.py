@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from disttrace.journal.format import LIVE_SUFFIX
 from disttrace_viewer.companion.log import Log
 from disttrace_viewer.companion.registry import Registry
 
@@ -50,6 +51,13 @@ class Order:
     """The file in which processes of this host say which journals are theirs; none: not known."""
     host: str = ""
     """What follows ``in_names`` in those of this host; none: all that lie there are of it."""
+    slow: float = 0.0
+    """The share of their time from which ranks that make others wait are told; 0: never."""
+
+    @property
+    def live(self) -> str:
+        """The file in which processes of this host read what is known of their ranks."""
+        return os.path.splitext(self.says or self.registry)[0] + LIVE_SUFFIX
 
 
 class Duty(Protocol):

@@ -17,7 +17,7 @@ import orjson
 
 from disttrace.journal.format import is_of_job, is_own
 from disttrace_viewer.analysis.liveness import Look, Seen, look
-from disttrace_viewer.companion.channel.places import Address
+from disttrace_viewer.companion.channel.places import Address, stores
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.reading.journals import mark_of
 from disttrace_viewer.companion.telling.public import known_files, public, revealed
@@ -31,7 +31,6 @@ from disttrace_viewer.states.packed import rating
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.state import State, StateError, inflated
 from disttrace_viewer.trace.model import Process, Trace
-from disttrace_viewer.trace.numbers import whole
 
 MOST_STATE = 8 << 10
 """Bytes of a packed state; of a longer one half of the operations are told, and so on."""
@@ -195,39 +194,9 @@ def is_alone(trace: Trace) -> bool:
 
 
 def addresses(merged: Merged, processes: Sequence[Process]) -> list[Address]:
-    """TCPStores of ``processes``, in an order on which all hosts agree, or they would wait apart.
-
-    That of the default group is the job's own; where no group is there yet it is the one that
-    workers expect, and before there are workers that of the launchers' rendezvous.
-    """
-    found: dict[Address, None] = {}
-    states = [merged.states[p.id] for p in processes if p.id in merged.states]
-    tables: list[dict[Any, dict[str, Any]]] = [s["numbered"].get("store", {}) for s in states]
-    for state, stores in zip(states, tables, strict=True):
-        groups = state["numbered"].get("group", {}).values()
-        _offer(found, [_base(stores, g.get("store")) for g in groups if g.get("default")])
-    for process in processes:
-        host, port = process.env.get("MASTER_ADDR"), whole(process.env.get("MASTER_PORT", ""))
-        if host and port is not None and process.role != "agent":
-            found.setdefault((host, port))
-    for stores in tables:
-        _offer(found, stores.values())
-    return list(found)[:4]
-
-
-def _offer(found: dict[Address, None], stores: Iterable[Mapping[str, Any] | None]) -> None:
-    for store in stores:
-        if store and store.get("base") is None and store.get("host") and store.get("port"):
-            found.setdefault((str(store["host"]), int(store["port"])))
-
-
-def _base(stores: Mapping[Any, dict[str, Any]], number: Any) -> dict[str, Any] | None:
-    for _ in range(8):
-        store = stores.get(number)
-        if store is None or store.get("base") is None:
-            return store
-        number = store["base"]
-    return None
+    """TCPStores of ``processes``: see ``stores``."""
+    tables = {p.id: merged.states[p.id]["numbered"] for p in processes if p.id in merged.states}
+    return stores((tables.get(p.id, {}), p.env, p.role == "agent") for p in processes)
 
 
 def order(trace: Trace) -> int:

@@ -297,6 +297,13 @@ class Watch:
 
     # -- speaking ----------------------------------------------------------------------------
 
+    def tell(self, kind: str, line: str, said: dict[str, Any], voices: Sequence[str]) -> bool:
+        """Have something else said by one of these; False while anything is being said."""
+        if self._saying is None:
+            self._say([line], [*voices], _objects(kind, [said]))
+            return True
+        return False
+
     def _say(
         self, lines: list[str], voices: list[str], said: list[dict[str, Any]], *, keep: bool = True
     ) -> None:

@@ -10,7 +10,10 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from disttrace_viewer.trace.numbers import whole
 
 Address = tuple[str, int]
 
@@ -20,17 +23,19 @@ _LOWEST, _HIGHEST = 10_240, 32_767
 """Above what services have, below what Linux hands out by itself (32,768 and up)."""
 
 
-def job_of(store_port: int) -> str:
+def job_of(store_port: int, about: str = "") -> str:
     """What companions of one job have in common: their names of it may differ."""
-    return hashlib.sha256(b"disttrace job at %d" % store_port).hexdigest()[:16]
+    return hashlib.sha256(b"disttrace job at %d%b" % (store_port, about.encode())).hexdigest()[:16]
 
 
-def ports(store_port: int) -> list[int]:
-    """The ports at which companions of the job with its store at ``store_port`` meet."""
+def ports(store_port: int, about: str = "") -> list[int]:
+    """The ports at which companions of the job with its store at ``store_port`` meet; what they
+    meet ``about`` has ports of its own."""
     found: list[int] = []
     number = 0
     while len(found) < PORTS:
-        digest = hashlib.sha256(b"disttrace port %d of %d" % (number, store_port)).digest()
+        words = b"disttrace port %d of %d%b" % (number, store_port, about.encode())
+        digest = hashlib.sha256(words).digest()
         port = _LOWEST + int.from_bytes(digest[:4], "big") % (_HIGHEST - _LOWEST + 1)
         if port != store_port and port not in found:
             found.append(port)
@@ -70,3 +75,44 @@ def to_listen_at(host: str, numeric: Sequence[str]) -> str | None:
     if not here:
         return None
     return here[0] if host == "localhost" or host in here else ""
+
+
+Tables = Mapping[str, Mapping[Any, Mapping[str, Any]]]
+"""Numbered definitions by kind and number."""
+
+
+def stores(processes: Iterable[tuple[Tables, Mapping[str, str], bool]]) -> list[Address]:
+    """TCPStores of processes, of which come definitions, environment, and whether it is an agent;
+    in an order on which all hosts agree, or they would wait apart.
+
+    That of the default group is the job's own; where no group is there yet it is the one that
+    workers expect, and before there are workers that of the launchers' rendezvous.
+    """
+    found: dict[Address, None] = {}
+    rows = list(processes)
+    for numbered, _, _ in rows:
+        known = numbered.get("store", {})
+        groups = numbered.get("group", {}).values()
+        _offer(found, [_base(known, g.get("store")) for g in groups if g.get("default")])
+    for _, env, is_agent in rows:
+        host, port = env.get("MASTER_ADDR"), whole(env.get("MASTER_PORT", ""))
+        if host and port is not None and not is_agent:
+            found.setdefault((host, port))
+    for numbered, _, _ in rows:
+        _offer(found, numbered.get("store", {}).values())
+    return list(found)[:4]
+
+
+def _offer(found: dict[Address, None], known: Iterable[Mapping[str, Any] | None]) -> None:
+    for store in known:
+        if store and store.get("base") is None and store.get("host") and store.get("port"):
+            found.setdefault((str(store["host"]), int(store["port"])))
+
+
+def _base(known: Mapping[Any, Mapping[str, Any]], number: Any) -> Mapping[str, Any] | None:
+    for _ in range(8):
+        store = known.get(number)
+        if store is None or store.get("base") is None:
+            return store
+        number = store["base"]
+    return None

@@ -1,0 +1,397 @@
+"""Ranks that make others wait are told while it happens, by their own lateness, and no others."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import random
+import sys
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from disttrace_viewer.companion.slow import told, words
+from disttrace_viewer.companion.slow.blocks import Block, Blocks
+from disttrace_viewer.companion.slow.detector import Detector
+from disttrace_viewer.companion.slow.follower import Follower
+from disttrace_viewer.companion.slow.holds import Held, Holds
+from disttrace_viewer.companion.slow.ranks import Ranks, Slow, own_delays
+from disttrace_viewer.companion.slow.telling import AGAIN_S, TOGETHER_S, Telling
+from disttrace_viewer.load.definitions import Definitions
+from disttrace_viewer.trace.model import Frame
+from support.processes import ROOT, clean_environ, run_program
+
+GROUP = "0123456789abcdef"
+MS = 1_000_000
+SLEEPS = """
+import sys, time, torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+begun, late = time.time(), float(sys.argv[1])
+ones = torch.ones(8)
+while True:
+    time.sleep(0.1)
+    dist.all_reduce(ones)
+    time.sleep(0.1 + late * (dist.get_rank() == 1))
+    dist.all_reduce(ones)  # <- the line
+    over = torch.tensor([time.time() - begun > float(sys.argv[2])])
+    dist.broadcast(over, 0)
+    if over:
+        break
+"""
+
+
+def definitions() -> Definitions:
+    """One group of two; call 1 is an all_reduce, 2 the same in C++, 3 a message, 4 on a device."""
+    found = Definitions()
+    found.add({"def": "process", "process": "p", "env": {"RANK": "1"}})
+    found.add({"def": "string", "n": 1, "v": "/home/me/train.py"})
+    found.add({"def": "string", "n": 2, "v": "step"})
+    found.add({"def": "stack", "n": 1, "frames": [[1, 40, 2]]})
+    found.add({"def": "group", "n": 1, "name": "0", "ranks": [0, 1], "rank": 1, "size": 2})
+    call = {"def": "call", "kind": "collective", "op": "all_reduce", "group": 1, "stack": 1}
+    found.add({**call, "n": 1, "backend": "gloo"})
+    found.add({**call, "n": 2, "backend": "gloo", "origin": "c++"})
+    found.add({"def": "call", "n": 3, "kind": "message", "op": "recv", "group": 1, "stack": 1})
+    found.add({**call, "n": 4, "backend": "nccl", "device": "cuda:0"})
+    return found
+
+
+def held(*records: Mapping[str, int]) -> list[tuple[int, int, int]]:
+    """Number, away and inside of each exchange."""
+    return [(h.seq, h.away, h.inside) for h in Holds(definitions()).take(map(dict, records))]
+
+
+def test_away_is_from_one_release_to_the_next_call_and_inside_is_what_that_takes() -> None:
+    """Of the first one nobody knows how long it was away."""
+    assert held(
+        {"b": 1, "t": 100, "s": 1, "q": 1},
+        {"e": 1, "d": 10, "u": 3},
+        {"b": 2, "t": 150, "s": 3, "q": 1},
+        {"e": 2, "d": 30},
+        {"b": 3, "t": 185, "s": 1, "q": 2},
+        {"e": 3, "d": 5, "u": 1},
+    ) == [(2, 5, 5)], "what a message was waited for is no time of its own"
+
+
+def test_asynchronous_work_holds_its_process_from_the_wait_on() -> None:
+    assert held(
+        {"b": 1, "t": 100, "s": 1, "q": 1},
+        {"e": 1, "d": 10, "u": 3},
+        {"b": 2, "t": 120, "s": 1, "q": 2},
+        {"i": 2, "d": 2},
+        {"w": 2, "d": 40},
+        {"e": 2, "d": 55},
+    ) == [(2, 50, 15)]
+
+
+def test_what_a_reducer_issues_holds_it_only_after_the_last() -> None:
+    """Of two buckets the first one is hidden behind what came after it."""
+    assert held(
+        {"b": 1, "t": 100, "s": 1, "q": 1},
+        {"e": 1, "d": 10, "u": 3},
+        {"b": 2, "t": 120, "s": 2, "q": 2},
+        {"i": 2, "d": 1},
+        {"b": 3, "t": 160, "s": 2, "q": 3},
+        {"i": 3, "d": 1},
+        {"e": 2, "d": 80},
+        {"e": 3, "d": 41},
+    ) == [(2, 0, 0), (3, 50, 41)]
+
+
+def test_on_a_device_the_time_that_it_measured_counts() -> None:
+    assert held(
+        {"b": 1, "t": 100, "s": 4, "q": 1},
+        {"c": 1, "d": 10, "g": 5, "z": 8},
+        {"b": 2, "t": 105, "s": 4, "q": 2},
+        {"c": 2, "d": 95, "g": 5, "z": 20},
+    ) == [(2, 70, 20)], "its kernel began at 180, 70 after the one before was over"
+
+
+def test_a_place_is_operation_and_line_the_same_on_all_hosts() -> None:
+    one = Holds(definitions())
+    list(one.take([{"b": 1, "t": 0, "s": 1, "q": 1}, {"e": 1, "d": 1}]))
+    ((op, frame),) = one.places.values()
+    assert (op, frame) == ("all_reduce", Frame("/home/me/train.py", 40, "step"))
+
+
+def test_garbage_is_passed_over() -> None:
+    odd: list[dict[str, Any]] = [{}, {"b": "x"}, {"b": 1}, {"e": 1, "d": None}, {"seg": 1}]
+    assert not list(Holds(definitions()).take(odd))
+
+
+def test_blocks_grow_until_they_take_a_second_and_all_of_a_host_cut_alike() -> None:
+    """Two ranks with an exchange each 0.2 s; a block is a power of two from a multiple of it on."""
+    shifts: dict[str, int] = {}
+    both = [Blocks(GROUP, rank, 2, shifts) for rank in (0, 1)]
+    found: list[Block] = []
+    for seq in range(1, 65):
+        for one in both:
+            block = one.add(Held(1, seq, "aa", 150 * MS, 50 * MS, seq * 200 * MS))
+            found += [] if block is None else [block]
+    assert shifts == {GROUP: 3}
+    last = [one for one in found if one.shift == 3 and one.index == 7]
+    assert [one.rank for one in last] == [0, 1]
+    assert last[0].span_ns == 1600 * MS
+    assert last[0].places == {"aa": (8, 1200 * MS, 400 * MS)}
+
+
+def test_two_neighbours_make_the_next_size() -> None:
+    one = Block(GROUP, 2, 6, 0, 2, 10, {"aa": (4, 1, 2)})
+    other = Block(GROUP, 2, 7, 0, 2, 20, {"aa": (4, 3, 4), "bb": (1, 1, 1)})
+    assert one.joined(other) == Block(GROUP, 3, 3, 0, 2, 30, {"aa": (8, 4, 6), "bb": (1, 1, 1)})
+
+
+def blocks(index: int, times: Mapping[int, tuple[int, int]], span: int = 1000) -> list[Block]:
+    """Of ranks that were away and inside so long, in milliseconds."""
+    return [
+        Block(GROUP, 0, index, rank, len(times), span * MS, {"aa": (1, away * MS, inside * MS)})
+        for rank, (away, inside) in times.items()
+    ]
+
+
+def test_the_own_delay_is_what_one_was_away_for_longer_and_others_were_held_for() -> None:
+    delays = own_delays(blocks(0, {0: (800, 200), 1: (810, 190), 2: (900, 100), 3: (790, 210)}))
+    assert delays[2]["aa"] == 90 * MS - 0 * MS + 10 * MS  # against 800, the middle of the others
+    assert delays[0]["aa"] == -10 * MS
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        pytest.param((800, 100), id="held by another group for 100 ms before it came"),
+        pytest.param((900, 200), id="away for longer behind what the others computed"),
+    ],
+)
+def test_who_only_inherits_lateness_or_hides_it_has_no_delay(late: tuple[int, int]) -> None:
+    delays = own_delays(blocks(0, {0: (800, 200), 1: (800, 200), 2: late}))
+    assert delays[2]["aa"] == 0
+
+
+def test_of_two_each_is_measured_by_the_other() -> None:
+    delays = own_delays(blocks(0, {0: (800, 200), 1: (900, 100)}))
+    assert (delays[0]["aa"], delays[1]["aa"]) == (-100 * MS, 100 * MS)
+
+
+def test_a_bet_that_is_lost_in_the_mean_wins_much_as_seldom_as_it_says() -> None:
+    """Heavy-tailed noise without a delay: more than 200 is won at most once in 200 observations."""
+    draw, one, alarms = random.Random(3), Detector(), 0
+    for _ in range(40_000):
+        one.observe(draw.gauss(0, 0.03) * draw.choice((1, 1, 1, 6)), 0.025, 0.03, 0.0)
+        if one.won > 5.3:  # log(200)
+            one, alarms = Detector(), alarms + 1
+    assert alarms <= 200
+
+
+def rounds(ranks: Ranks, count: int, late: int, *, first: int = 0, size: int = 8) -> None:
+    """Steps in which rank 3 is later than the others by so many milliseconds."""
+    draw = random.Random(first)
+    for n in range(first, first + count):
+        away = {rank: 800 + draw.randrange(-20, 20) + late * (rank == 3) for rank in range(size)}
+        last = max(away.values())
+        ranks.add(blocks(n, {r: (t, last - t + 50) for r, t in away.items()}), 1000.0 + n)
+
+
+def test_a_slow_rank_is_found_in_thirty_steps_and_is_not_once_it_is_over() -> None:
+    ranks = Ranks(0.05)
+    rounds(ranks, 100, 0)
+    assert not ranks.slow()
+    rounds(ranks, 30, 90, first=100)
+    (slow,) = ranks.slow()
+    assert (slow.rank, slow.others, slow.place) == (3, 7, "aa")
+    assert slow.share == pytest.approx(0.09, abs=0.015)
+    assert slow.since == pytest.approx(1100, abs=3)
+    assert slow.waiting == (0, 1, 2, 4, 5, 6, 7)
+    rounds(ranks, 60, 0, first=130)
+    assert not ranks.slow()
+
+
+def test_less_than_the_share_is_never_told() -> None:
+    ranks = Ranks(0.05)
+    rounds(ranks, 400, 20)
+    assert not ranks.slow()
+
+
+def test_one_long_pause_is_not_told() -> None:
+    """A checkpoint of a minute, for which all wait."""
+    ranks = Ranks(0.05)
+    rounds(ranks, 50, 0)
+    ranks.add(blocks(50, {r: (60_000 if r == 3 else 800, 100) for r in range(8)}, 60_900), 1100.0)
+    rounds(ranks, 50, 0, first=51)
+    assert not ranks.slow()
+
+
+def test_hosts_that_cut_other_sizes_are_compared_in_the_longer_ones() -> None:
+    ranks = Ranks(0.05)
+    last: list[Block] = []
+    for n in range(60):
+        late = 200 if n >= 20 else 0
+        ours = blocks(n, {0: (800, 200 + late), 1: (800, 200 + late)})
+        theirs = blocks(n, {2: (800 + late, 200), 3: (800, 200 + late)})
+        wide = [Block(GROUP, 0, b.index, b.rank, 4, b.span_ns, b.places) for b in ours + theirs]
+        joined = {b.rank: b for b in wide[2:]}
+        if n % 2:
+            before = {b.rank: b for b in last}
+            ranks.add([before[2].joined(joined[2]), before[3].joined(joined[3])], 1000.0 + n)
+        last = wide[2:]
+        ranks.add(wide[:2], 1000.0 + n)
+    assert [one.rank for one in ranks.slow()] == [2]
+
+
+def slow(rank: int, share: float = 0.1) -> Slow:
+    return Slow(rank, GROUP, 63, share, 1000.0, "aa", 31.0)
+
+
+def test_each_culprit_is_told_once_an_hour_and_when_it_is_over() -> None:
+    telling = Telling(0.05)
+
+    def due(now: float, *ranks: int) -> list[tuple[int, bool]]:
+        found = telling.due([slow(r) for r in ranks], {}, lambda rank: 0.0, now)
+        return [(one.slow[0].rank, one.over) for one in found]
+
+    assert due(0, 3) == [(3, False)]
+    assert due(60, 3) == []
+    assert due(120) == [(3, True)]
+    assert due(180, 3) == [], "within the hour"
+    assert due(240) == [], "what was not told is not told to be over"
+    assert due(AGAIN_S + 1, 3) == [(3, False)]
+    assert due(2 * AGAIN_S + 2, 3) == [(3, False)], "it goes on"
+
+
+def test_all_ranks_of_a_host_are_told_as_one() -> None:
+    """The first one is held back while the others lean to it, and told alone where they do not."""
+    telling, hosts = Telling(0.05), {0: "a", 1: "a", 2: "b", 3: "b"}
+    leans = {2: 0.1, 3: 0.04}.get
+    assert not telling.due([slow(2)], hosts, lambda rank: leans(rank, 0.0), 0.0)
+    (one,) = telling.due([slow(2), slow(3)], hosts, lambda rank: 0.1, 5.0)
+    assert ([s.rank for s in one.slow], one.host) == ([2, 3], "b")
+    alone = Telling(0.05)
+    assert not alone.due([slow(2)], hosts, lambda rank: leans(rank, 0.0), 0.0)
+    (one,) = alone.due([slow(2)], hosts, lambda rank: leans(rank, 0.0), TOGETHER_S)
+    assert one.host is None
+
+
+def test_what_hosts_tell_is_read_back_and_what_is_not_sound_is_nothing() -> None:
+    one = Block("ab12", 3, 7, 5, 8, 1000, {"cd34": (8, 10, 20)})
+    assert told.unpacked(told.packed([one], "node7")) == ([one], "node7")
+    assert told.unpacked(told.in_public(told.packed([one], "node7"))) == ([one], "")
+    row = ["ab12", 3, 7, 5, 8, 1000, [["cd34", 8, 10, 20]]]
+    assert told.unpacked(_told([row]))[0] == [one]
+    for at, wrong in ((0, "x y"), (1, 99), (3, -1), (3, True), (5, 1.5), (6, [["cd34", 8, 10]])):
+        assert told.unpacked(_told([[*row[:at], wrong, *row[at + 1 :]]])) == ([], "")
+    for data in (b"", b"garbage", zlib.compress(b"[]"), zlib.compress(b"{}")):
+        assert told.unpacked(data) == ([], "")
+
+
+def _told(rows: list[Any]) -> bytes:
+    return zlib.compress(orjson.dumps({"slow": told.VERSION, "host": "", "blocks": rows}))
+
+
+def test_who_leads_tells_in_its_question_who_is_slow() -> None:
+    one = slow(7)
+    assert told.heard(told.words([one])) == [Slow(7, "", 63, 0.1, 1000.0, "aa", 31.0)]
+    assert all(len(word) <= 64 for word in told.words([slow(10**6, 0.123456)]))
+    assert not told.heard(["slow", "slow 1 2 3 4 5 x!", "else"])
+
+
+def test_the_sentence_says_who_whom_how_much_since_when_and_where(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(words, "_at", lambda seconds: "14:05")
+    places = {"aa": ("all_reduce", Frame("/home/me/loader.py", 40, "load"))}
+    assert words.summary([slow(22, 0.07)], None, places) == (
+        "rank 22 has made 63 others wait 7 % of the time since 14:05, before loader.py:40 "
+        "(31 rank hours so far; false alarm rate 1 in 10,000 rank hours)"
+    )
+    assert words.summary([slow(8), slow(9)], "node7", {}).startswith(
+        "host node7 (ranks 8, 9) has made 63 others wait 10 % of the time since 14:05 ("
+    )
+    said = words.said([slow(22)], "text", places, {22: "p"})
+    assert said["finding"]["culprits"] == ["p"]
+    assert said["finding"]["locations"][0]["line"] == 40
+
+
+def test_a_journal_is_followed_over_segments_and_skipped_to_its_end(tmp_path: Path) -> None:
+    """What is skipped is not read, and the first exchange after it has no time before."""
+    base = "j-h-1-a"
+    lines = [orjson.dumps({"def": "process", "process": "p", "role": "worker"})]
+    lines += [orjson.dumps({"def": "identity", "t": 0, "rank": 1})]
+    found = definitions()
+    for kind, table in found.numbered.items():
+        lines += [orjson.dumps({"def": kind, "n": n, **one}) for n, one in table.items()]
+    (tmp_path / f"{base}.defs.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+
+    def segment(number: int, numbers: range) -> None:
+        records = [
+            {"b": n, "t": n * 1000 * MS, "s": 1, "q": n} if begins else {"e": n, "d": 100 * MS}
+            for n in numbers
+            for begins in (True, False)
+        ]
+        data = b"".join(orjson.dumps(one) + b"\n" for one in records)
+        (tmp_path / f"{base}.{number:06}.ops.jsonl").write_bytes(data + bytes(4096))
+
+    segment(1, range(1, 10))
+    one = Follower(str(tmp_path), base, {})
+    one.skip()
+    assert one.read() == ([], False)
+    segment(2, range(10, 20))
+    segment(3, range(20, 24))
+    read = [block for _ in range(4) for block in one.read()[0]]
+    assert [block.index for block in read] == list(range(11, 23))
+    one.close()
+
+
+def program(tmp_path: Path, late: float, seconds: float) -> tuple[str, list[dict[str, Any]]]:
+    """What a job of three said on stderr, and what it kept."""
+    path = tmp_path / "train.py"
+    path.write_text(SLEEPS, encoding="utf-8")
+    out = tmp_path / "out"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+    outcome = run_program(
+        [sys.executable, *launcher, *map(str, (path, late, seconds))],
+        env=clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(out), DISTTRACE_QUIET="1"),
+        timeout=240,
+    )
+    assert outcome.code == 0, outcome.stderr
+    texts = [file.read_text() for file in out.glob("*.verdicts.jsonl")]
+    kept = [json.loads(line) for text in texts for line in text.splitlines()]
+    assert not list(out.glob("*.log")), "the companion had nothing to complain of"
+    return outcome.stderr, kept
+
+
+@pytest.mark.long
+def test_a_rank_that_sleeps_before_a_line_is_told_while_the_job_runs(tmp_path: Path) -> None:
+    stderr, kept = program(tmp_path, 0.03, 100)
+    line = SLEEPS.splitlines().index("    dist.all_reduce(ones)  # <- the line") + 1
+    (said,) = (one for one in stderr.splitlines() if one.startswith("disttrace: "))
+    assert said.startswith("disttrace: slow: rank 1 has made 2 others wait 1"), said
+    assert f", before train.py:{line} (" in said
+    assert [(one["kind"], one["culprit_ranks"]) for one in kept] == [("slow", [1])]
+
+
+@pytest.mark.long
+def test_a_job_that_is_well_says_nothing(tmp_path: Path) -> None:
+    assert "disttrace: " not in program(tmp_path, 0.0, 100)[0]
+
+
+@pytest.fixture
+def script() -> Any:
+    """``tests/reliability/slow_ranks.py`` as a module."""
+    path = ROOT / "tests" / "reliability" / "slow_ranks.py"
+    spec = importlib.util.spec_from_file_location("slow_ranks", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_with_recorded_noise_one_of_sixty_four_is_told_in_thirty_steps(script: Any) -> None:
+    """The tool does it a hundred times, and for ten thousand healthy rank hours."""
+    noise = json.loads((script.NOISE / "device.json").read_text())["series"]
+    assert script.trials(noise, 2, 5, 2.0, 1)
+    assert script.healthy(noise, 20, 5, 2.0) == 0

@@ -1,0 +1,235 @@
+"""Which ranks make the others of their groups wait: blocks of all ranks, compared and tested.
+
+The own delay of a rank at a place is the smaller of two: by how much longer than the median of the
+others it was away, and by how much shorter inside, where it waits for nobody. Lateness that was
+inherited from another group makes them differ, so it vanishes; and so does what was hidden behind
+others' computation, for which they waited no longer. It is the measure of
+``analysis/timing/delays`` without a table of all operations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from disttrace_viewer.companion.slow.blocks import SHORTEST_NS, Block
+from disttrace_viewer.companion.slow.detector import Detector
+
+RANK_HOURS = 10_000
+"""In so many hours of ranks that are well there is one false alarm, or fewer."""
+OF_SHARE = 0.5
+"""Of the share from which a rank is told: what is allowed to any rank."""
+OVER = math.log(1_000)
+"""Won by betting that a rank is late no more: then it is over."""
+LATE_S = 15.0
+"""After so long a block is judged without the members that are missing, if most are there."""
+MOST_GROUPS = 20_000
+_KEPT = 64
+_OF_NEW = 0.05
+_NS_PER_HOUR = 3600e9
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """A rank that makes ``others`` members of a group wait for ``share`` of their time.
+
+    ``since`` in unix seconds; ``place`` before which most of it goes; ``rank_hours`` that the
+    others have lost so far.
+    """
+
+    rank: int
+    group: str
+    others: int
+    share: float
+    since: float
+    place: str
+    rank_hours: float
+    waiting: tuple[int, ...] = ()
+    """The others, those that are known."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """One rank in one group."""
+
+    up: Detector = field(default_factory=Detector)
+    down: Detector = field(default_factory=Detector)
+    places: dict[str, float] = field(default_factory=dict)
+    last: float | None = None
+    lost_ns: float = 0.0
+    slow: bool = False
+
+
+@dataclass(slots=True)
+class _Group:
+    size: int
+    blocks: dict[tuple[int, int], dict[int, Block]] = field(default_factory=dict)
+    first: dict[tuple[int, int], float] = field(default_factory=dict)
+    watched: dict[int, _Watched] = field(default_factory=dict)
+    spread: float | None = None
+    looks: int = 0
+    done: tuple[int, int] = (0, -1)
+    """Shift and index of the newest block that was judged."""
+
+
+class Ranks:
+    """Everything known of the ranks of a job, and who is slow now."""
+
+    def __init__(self, share: float) -> None:
+        """``share``: of their time from which those who make others wait count as slow."""
+        self._share = share
+        self._allowance = OF_SHARE * share
+        self._groups: dict[str, _Group] = {}
+        self._tests: Counter[int] = Counter()
+        self.rank_hours = 0.0
+        """Watched so far, of ranks in groups."""
+
+    def add(self, blocks: Iterable[Block], now: float) -> None:
+        """Take what was told, as often as it may be; judge what is whole. ``now``: unix seconds."""
+        touched = set()
+        for block in blocks:
+            if block.group not in self._groups and len(self._groups) >= MOST_GROUPS:
+                continue
+            group = self._groups.setdefault(block.group, _Group(block.size))
+            if (block.shift, block.index) <= group.done and block.shift == group.done[0]:
+                continue
+            self._put(group, block, now)
+            touched.add(block.group)
+        for name, group in self._groups.items():
+            if name in touched or group.blocks:
+                self._judge(name, group, now)
+
+    def slow(self) -> list[Slow]:
+        """Who is slow now, the worst first."""
+        found = [
+            self._told(name, rank, group, one)
+            for name, group in self._groups.items()
+            for rank, one in group.watched.items()
+            if one.slow
+        ]
+        return sorted(found, key=lambda one: -one.share)
+
+    def leaning(self, rank: int) -> float:
+        """The share of a rank so far, told or not: for whether a whole host is slow."""
+        found = [g.watched[rank].up for g in self._groups.values() if rank in g.watched]
+        return max((d.mean for d in found if d.won > 0), default=0.0)
+
+    def _put(self, group: _Group, block: Block, now: float) -> None:
+        """With its neighbour, where others cut longer ones."""
+        longest = max((shift for shift, _ in group.blocks), default=block.shift)
+        while block.shift < longest:
+            beside = group.blocks.get((block.shift, block.index ^ 1), {}).pop(block.rank, None)
+            if beside is None:
+                break
+            block = block.joined(beside)
+        key = (block.shift, block.index)
+        group.blocks.setdefault(key, {})[block.rank] = block
+        group.first.setdefault(key, now)
+
+    def _judge(self, name: str, group: _Group, now: float) -> None:
+        for key in sorted(group.blocks):
+            rows = group.blocks[key]
+            late = now - group.first[key] > LATE_S
+            if len(rows) < group.size and not late:
+                continue
+            del group.blocks[key], group.first[key]
+            if len(rows) > 1 and 2 * len(rows) > group.size:
+                group.done = key
+                self._compare(name, group, [*rows.values()], now)
+        while len(group.blocks) > _KEPT:
+            oldest = min(group.first, key=lambda key: group.first[key])
+            del group.blocks[oldest], group.first[oldest]
+
+    def _compare(self, name: str, group: _Group, rows: Sequence[Block], now: float) -> None:
+        span_ns = median(one.span_ns for one in rows)
+        if span_ns <= 0:
+            return
+        delays = own_delays(rows)
+        shares = {one.rank: sum(delays[one.rank].values()) / span_ns for one in rows}
+        spread = max(group.spread or 0.0, self._allowance / 2)
+        began = now - span_ns / 1e9
+        changes = []
+        for rank, share in shares.items():
+            one = group.watched.get(rank)
+            if one is None:
+                one = group.watched[rank] = _Watched()
+                self._tests[rank] += 1
+            if one.last is not None:
+                changes.append(abs(share - one.last))
+            one.last = share
+            if group.spread is not None:
+                self._observe(one, rank, share, spread, began)
+                for place, delay in delays[rank].items():
+                    one.places[place] = one.places.get(place, 0.0) + delay
+                one.lost_ns += max(share, 0.0) * span_ns * (group.size - 1)
+        self.rank_hours += len(rows) * span_ns / _NS_PER_HOUR
+        if changes:  # by how much one differs from one's own last, so that a constant lead is none
+            group.looks += 1
+            weight = max(_OF_NEW, 1 / group.looks)
+            new = 1.4826 * median(changes) / math.sqrt(2)
+            group.spread = (1 - weight) * (group.spread or 0.0) + weight * new
+
+    def _observe(self, one: _Watched, rank: int, share: float, spread: float, began: float) -> None:
+        if one.slow:
+            one.up.count += 1
+            one.up.total += share
+            one.down.observe(-share, -self._allowance, spread, began)
+            if one.down.won >= OVER:
+                one.slow = False
+                one.up, one.down = Detector(), Detector()
+            return
+        if one.up.observe(share, self._allowance, spread, began):
+            one.places.clear()
+            one.lost_ns = 0.0
+        one.slow = one.up.won >= self.threshold(rank) and one.up.mean >= self._share
+
+    def threshold(self, rank: int) -> float:
+        """Logarithm of how often, in observations, a false alarm is allowed: an observation takes a
+        second or more, and the groups in which a rank is tested share its rate (Bonferroni).
+        """
+        per_hour = _NS_PER_HOUR / SHORTEST_NS
+        return math.log(RANK_HOURS * per_hour * max(1, self._tests[rank]))
+
+    def _told(self, name: str, rank: int, group: _Group, one: _Watched) -> Slow:
+        place = max(one.places, key=lambda p: one.places[p], default="")
+        return Slow(
+            rank=rank,
+            group=name,
+            others=group.size - 1,
+            share=one.up.mean,
+            since=one.up.since,
+            place=place,
+            rank_hours=one.lost_ns / _NS_PER_HOUR,
+            waiting=tuple(sorted(group.watched.keys() - {rank})),
+        )
+
+
+def own_delays(rows: Sequence[Block]) -> dict[int, dict[str, float]]:
+    """By rank and place how many nanoseconds it was late by its own doing; negative: it waited."""
+    found: dict[int, dict[str, float]] = {one.rank: {} for one in rows}
+    for place in {place for one in rows for place in one.places}:
+        there = [(one.rank, *one.places[place]) for one in rows if place in one.places]
+        usual = Counter(n for _, n, _, _ in there).most_common(1)[0][0]
+        there = [row for row in there if row[1] == usual]
+        if len(there) < 2:
+            continue
+        away = _beyond_others({rank: float(one) for rank, _, one, _ in there})
+        inside = _beyond_others({rank: -float(one) for rank, _, _, one in there})
+        for rank, longer in away.items():
+            found[rank][place] = min(longer, inside[rank])
+    return found
+
+
+def _beyond_others(values: Mapping[int, float]) -> dict[int, float]:
+    """By how much each value is beyond the median of the others."""
+    order = sorted(values, key=lambda rank: values[rank])
+    rest = len(order) - 1
+    low, high = (rest - 1) // 2, rest // 2
+    found = {}
+    for at, rank in enumerate(order):
+        middle = values[order[low + (low >= at)]] + values[order[high + (high >= at)]]
+        found[rank] = values[rank] - middle / 2
+    return found
