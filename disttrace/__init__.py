@@ -205,16 +205,21 @@ def operation(
 def live() -> "dict[str, Any]":
     """What this process knows of itself now, for a tracker: nobody else is asked.
 
-    It costs the traced calls nothing, and its caller microseconds. How much of the time went into
-    waiting is not among it: only the ranks together tell that (`disttrace stats`, `disttrace top`).
+    It costs the traced calls nothing, and its caller microseconds. What is said of shares is read
+    from a file that the companion of this host writes each second, from half a minute after the
+    start on; not with `DISTTRACE_SLOW=0` or `DISTTRACE_HEARTBEAT=off`.
 
     Returns:
         Empty without tracing, and before torch is imported. Else a dict with `rank` (None where
         there is none yet), `begun` (operations begun so far, without those of stores), `in_flight`
         (how many are not known to be over, those of stores among them), of the oldest of these
         `oldest_op`, `oldest_age_s` (seconds since its begin) and `oldest_line` (`file:line` of the
-        program), each None where there is none or that is unknown, and `said`: the last thing that
-        the job said of itself on this host, as `on_verdict` has it, or None.
+        program), each None where there is none or that is unknown, `waiting_share` (the part of the
+        last minute that this rank was held by communication, transfers included; None: unknown),
+        `slow` (ranks of the job that make the others wait now, the worst first: dicts with `rank`,
+        `share`, `since` in unix seconds, `line`, how many `others`, and the `rank_hours` that these
+        have lost), and `said`: the last thing that the job said of itself on this host, as
+        `on_verdict` has it, or None.
     """
     if "disttrace.session" not in sys.modules:
         return {}

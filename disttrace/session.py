@@ -172,6 +172,15 @@ class Session:
         self._ending.forked()
         os.environ[PARENT_VARIABLE] = handed_down(self.identity, self.role)
 
+    def known_of_ranks(self) -> dict[str, Any]:
+        """What the companion knows of the ranks of this host; empty where there is none."""
+        if self._journal is None:
+            return {}
+        try:
+            return standing.known(self._companion.live(self.identity))
+        except OSError:
+            return {}  # the folder is gone
+
     def _syncing(self) -> Syncing | None:
         if self._without_gil is None or filesystem(self.config.dir) in IN_MEMORY:
             return None
@@ -381,7 +390,8 @@ def live() -> dict[str, Any]:
         return {}
     # Who merely inherited the variables has no rank.
     rank = standing.launched_as() if session.role == WORKER else None
-    return standing.standing(session.capture, rank)
+    who = session.identity
+    return standing.standing(session.capture, rank, session.known_of_ranks(), who.process)
 
 
 def identity() -> Identity | None:

@@ -27,6 +27,7 @@ from disttrace.journal import proc
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
     EXPORTER_LINE,
+    LIVE_SUFFIX,
     definitions_name,
     is_plain_name,
     opened_own,
@@ -91,6 +92,10 @@ class Companion:
     def announcements(self, identity: Identity) -> str:
         """The file in which the companion asks a process of the job to speak for it."""
         return f"{place(self._config.dir)}{_group_of(identity)}{ANNOUNCEMENTS_SUFFIX}"
+
+    def live(self, identity: Identity) -> str:
+        """The file in which the companion says what it knows of the ranks of this host."""
+        return os.path.splitext(self.announcements(identity))[0] + LIVE_SUFFIX
 
     def enter(self, identity: Identity) -> None:
         """There is a journal from now on; others on this host can see that."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import random
 import sys
 import zlib
@@ -23,7 +24,8 @@ from disttrace_viewer.companion.slow.ranks import Ranks, Slow, own_delays
 from disttrace_viewer.companion.slow.telling import AGAIN_S, TOGETHER_S, Telling
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.model import Frame
-from support.processes import ROOT, clean_environ, run_program
+from support import networks
+from support.processes import ROOT, clean_environ, run_program, wait_until
 
 GROUP = "0123456789abcdef"
 MS = 1_000_000
@@ -395,3 +397,23 @@ def test_with_recorded_noise_one_of_sixty_four_is_told_in_thirty_steps(script: A
     noise = json.loads((script.NOISE / "device.json").read_text())["series"]
     assert script.trials(noise, 2, 5, 2.0, 1)
     assert script.healthy(noise, 20, 5, 2.0) == 0
+
+
+@pytest.mark.long
+def test_hosts_that_share_no_folder_tell_it_once(tmp_path: Path) -> None:
+    """By the one of rank 0, with the line of a rank that is on another one."""
+    path = tmp_path / "train.py"
+    path.write_text(SLEEPS, encoding="utf-8")
+    variables = clean_environ(DISTTRACE="1", DISTTRACE_JOB="slow", MASTER_PORT="29500")
+    try:
+        with networks.hosts(3) as hosts:
+            words = [sys.executable, str(path), "0.03", "100"]
+            with networks.job(hosts, words, variables, tmp_path) as ranks:
+                wait_until(lambda: all(rank.poll() is not None for rank in ranks), timeout=200)
+    except OSError as error:
+        if os.geteuid() == 0 and "Operation not permitted" not in str(error):
+            raise
+        pytest.skip(f"network namespaces cannot be made here: {error}")
+    said = [(tmp_path / str(rank)).read_text().count("disttrace: slow: ") for rank in range(3)]
+    assert said == [1, 0, 0]
+    assert "slow: rank 1 has made 2 others wait 1" in (tmp_path / "0").read_text()

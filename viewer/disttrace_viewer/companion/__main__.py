@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import uuid
 from typing import TYPE_CHECKING
@@ -76,11 +77,13 @@ def _slowness(order: Order, watch: Watch) -> Duty:
     from disttrace_viewer.companion.exchange import Exchange
     from disttrace_viewer.companion.slow import told
     from disttrace_viewer.companion.slow.duty import ABOUT, Slowness
+    from disttrace_viewer.companion.slow.live_file import LiveFile
 
     def meeting(answer: Callable[[Sequence[str], bool], bytes]) -> Exchange:
         return Exchange(uuid.uuid4().hex[:12], answer, told.in_public, about=ABOUT)
 
-    return Slowness(order.directory, order.live, order.slow, watch.tell, meeting)
+    live = LiveFile(order.live, order.job, socket.gethostname(), lambda: watch.stands)
+    return Slowness(order.directory, live, order.slow, watch.tell, meeting)
 
 
 def _unexpected(error: Exception, log: Log) -> None:

@@ -155,6 +155,11 @@ class Watch:
         if self._verdicts is not None:
             self._end(self._verdicts, leave_s)
 
+    @property
+    def stands(self) -> bool:
+        """Whether a stall was told from this host that is not over."""
+        return bool(self._signature)
+
     # -- verdicts ----------------------------------------------------------------------------
 
     def _ask(self) -> None:

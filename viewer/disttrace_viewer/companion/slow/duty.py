@@ -7,7 +7,6 @@ is skipped. Windows begin at the same time of day on all hosts, so what they rea
 
 from __future__ import annotations
 
-import os
 import queue
 import select
 import socket
@@ -17,14 +16,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import orjson
-
-import disttrace.journal.format as fmt
 from disttrace_viewer.companion.channel.places import Address, stores
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.slow import told, words
 from disttrace_viewer.companion.slow.blocks import Block
 from disttrace_viewer.companion.slow.follower import Follower
+from disttrace_viewer.companion.slow.live_file import LiveFile
 from disttrace_viewer.companion.slow.ranks import Ranks, Slow
 from disttrace_viewer.companion.slow.telling import Telling, Told
 
@@ -36,7 +33,6 @@ ASK_S = 5.0
 AFTER_S = 35.0
 """From the start of a rank on: before that ranks are unlike each other, and nothing is read."""
 _RECENT_S = 12.0
-_OVER_S = 60.0
 ABOUT = " slow"
 HERE = "here"
 
@@ -59,13 +55,13 @@ class Slowness:
     def __init__(
         self,
         directory: str,
-        live: str,
+        live: LiveFile,
         share: float,
         say: Say,
         meeting: Callable[[Callable[[Sequence[str], bool], bytes]], Meeting],
     ) -> None:
-        """``live``: the file in which the processes of this host read what is known; ``say`` (kind,
-        line, object, voices) has it said, or is False while something else is.
+        """``live`` takes what is known for whoever asks on this host; ``say`` (kind, line, object,
+        voices) has it said, or is False while something else is.
         """
         self._directory, self._live, self._say = directory, live, say
         self._new: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
@@ -83,8 +79,6 @@ class Slowness:
         self._told_by_leader: list[Slow] | None = None
         self._window, self._spent, self._behind = -1, 0.0, False
         self._asked = 0.0
-        self._shares: deque[tuple[float, dict[str, tuple[int, int]]]] = deque()
-        self._fd = -1
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="slow", daemon=True)
         self._failed: Exception | None = None
@@ -119,10 +113,7 @@ class Slowness:
         if self._thread.ident is not None:
             self._thread.join(2 * TURN_S)
         self._meeting.close()
-        if self._fd >= 0:
-            os.close(self._fd)
-            if fmt.is_own(self._live):
-                os.unlink(self._live)
+        self._live.remove()
 
     # -- our own thread ------------------------------------------------------------------------
 
@@ -150,7 +141,8 @@ class Slowness:
         if time.time() - max(started, default=time.time_ns()) / 1e9 >= AFTER_S:
             self._read()
             self._judge(time.time())
-            self._write()
+        slow = self._ranks.slow() if self._told_by_leader is None else self._told_by_leader
+        self._live.write(self._followers.values(), slow, self._places)
 
     def _read(self) -> None:
         window = int(time.time() / WINDOW_S)
@@ -194,7 +186,7 @@ class Slowness:
             self._put(line, now)
 
     def _put(self, line: Told, now: float) -> None:
-        places = {p: at for one in self._followers.values() for p, at in one.holds.places.items()}
+        places = self._places
         known = {
             one.definitions.rank: one.definitions.id
             for one in self._followers.values()
@@ -209,6 +201,10 @@ class Slowness:
             said = words.said(line.slow, text, places, known)
         kind = words.OVER if line.over else words.KIND
         self._lines.put((kind, f"{kind}: {text}", said, self._voices()))
+
+    @property
+    def _places(self) -> words.Places:
+        return {p: at for one in self._followers.values() for p, at in one.holds.places.items()}
 
     def _voices(self) -> list[str]:
         """Who may speak: torchrun's agent, else the lowest rank."""
@@ -244,44 +240,3 @@ class Slowness:
         since = time.time() - _RECENT_S
         blocks = [one for at, one in self._recent if at >= since]
         return told.packed(blocks, self._names[HERE] if whole else "")
-
-    # -- for live() ----------------------------------------------------------------------------
-
-    def _write(self) -> None:
-        """What is known, for the processes of this host."""
-        now = time.monotonic()
-        sums = {
-            one.definitions.id: (one.holds.held_ns, one.holds.away_ns)
-            for one in self._followers.values()
-        }
-        self._shares.append((now, sums))
-        while now - self._shares[0][0] > _OVER_S:
-            self._shares.popleft()
-        before = self._shares[0][1]
-        waiting = {}
-        for name, (held, away) in sums.items():
-            held_before, away_before = before.get(name, (0, 0))
-            spent = held - held_before + away - away_before
-            waiting[name] = (held - held_before) / spent if spent else None
-        places = {p: at for one in self._followers.values() for p, at in one.holds.places.items()}
-        slow = self._ranks.slow() if self._told_by_leader is None else self._told_by_leader
-        known = {
-            "at": time.time(),
-            "waiting_share": waiting,
-            "slow": [
-                {
-                    "rank": one.rank,
-                    "share": round(one.share, 4),
-                    "since": one.since,
-                    "line": words.line_of(one.place, places),
-                    "others": one.others,
-                    "rank_hours": one.rank_hours,
-                }
-                for one in slow[: told.MOST_SLOW]
-            ],
-        }
-        if self._fd < 0:
-            self._fd = fmt.open_own(self._live, os.O_CREAT | os.O_RDWR)
-        data = orjson.dumps(known) + b"\n"
-        os.pwrite(self._fd, data, 0)  # in place: ranks look at the folder whether it has changed
-        os.ftruncate(self._fd, len(data))
