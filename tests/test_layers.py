@@ -68,6 +68,7 @@ VIEWER_ROOMS = (
     "findings/rules",
     "diagnosis",
     "states",
+    "replay",
     "history",
     "views",
     "views/ci",
@@ -210,7 +211,7 @@ def test_a_verdict_loads_no_polars(start: str) -> None:
     "path",
     [
         path
-        for name in ("evidence", "findings", "diagnosis", "states")
+        for name in ("evidence", "findings", "diagnosis", "states", "replay")
         for path in sources(VIEWER / name)
     ],
     ids=lambda path: str(path.relative_to(VIEWER)),

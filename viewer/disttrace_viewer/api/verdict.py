@@ -17,10 +17,12 @@ from disttrace_viewer.load.files import is_remote
 from disttrace_viewer.load.foreign.evidence import evidence
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import ALL, beside, chooser, folders
+from disttrace_viewer.replay.verdict import strictly
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import engine_of
 from disttrace_viewer.states.merged import Merged, parts_of
 from disttrace_viewer.states.verdict import Verdict
+from disttrace_viewer.trace.errors import ViewerError
 
 if TYPE_CHECKING:
     from disttrace_viewer.api.reading import Paths
@@ -37,6 +39,7 @@ def diagnose(
     *,
     stall_s: float | None = None,
     engine: str | None = None,
+    strict: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """What is wrong in a job (see ``load`` for ``path`` and ``job``). ``stall_s``: while processes
@@ -50,9 +53,10 @@ def diagnose(
     only where processes are is judged, and the report says so.
 
     Raises:
-        ViewerError: when there are no journals, or no such job, or no such engine.
+        ViewerError: when there are no journals, or no such job, or no such engine; with
+            ``strict`` where there are only states, which do not hold the order of operations.
     """
-    return settled(lambda: _read(path, job, stall_s, engine, progress))
+    return settled(lambda: _read(path, job, stall_s, engine, strict, progress))
 
 
 def _read(
@@ -60,9 +64,12 @@ def _read(
     wanted: str | None,
     stall_s: float | None,
     engine: str | None,
+    strict: bool,
     progress: Progress | None,
 ) -> Report:
     where = folders(path)
+    if strict and any(map(folder.holds_states, where)):
+        raise ViewerError("--strict replays journals, and states do not hold what they did.")
     by, limit = engine_of(engine), stall_ns(stall_s)
     # Reading these as a whole would move them all.
     moved = engine is not None or any(map(is_remote, where)) or any(map(folder.holds_states, where))
@@ -74,6 +81,8 @@ def _read(
     del merged
     if tables and (found.healthy or job.fits_a_table(where)):
         found = _looking_back(found, where, wanted, limit)
+    if strict:
+        found = strictly(found, where, stall_ns=limit)
     found.case.judged_too = frozenset(one for part in apart for one in part)
     newest = report_of(found)
     if not parts:
@@ -86,6 +95,8 @@ def _read(
         one = job.judged(own, stall_ns=limit, engine=by, local=part)
         if tables and number < MOST_LOOKED_BACK and job.fits_a_table(own):
             one = _looking_back(one, own, None, limit)
+        if strict:
+            one = strictly(one, own or where, stall_ns=limit)
         others.append(report_of(one))
     return Report(newest.case, newest.found, tuple(others))
 

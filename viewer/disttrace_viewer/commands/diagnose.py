@@ -44,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="while processes live, waiting is a fault from here on (default: DISTTRACE_STALL, or"
         " 10)",
     )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="also what would hang if every send waited for its receive (docs/replay.md)",
+    )
     look = common.add_look(parser)
     look.add_argument(
         "--stacks", action="store_true", help="the recorded frames of whoever is stuck"
@@ -74,7 +79,12 @@ def execute(args: argparse.Namespace) -> int:
         args.dirs = [_standard_input()]
     with no_cycles(), common.journals_progress() as progress:
         report = diagnose(
-            args.dirs, args.job, stall_s=args.stall, engine=args.engine, progress=progress
+            args.dirs,
+            args.job,
+            stall_s=args.stall,
+            engine=args.engine,
+            strict=args.strict,
+            progress=progress,
         )
         gc.freeze()  # it is used to the end: a search for garbage among it costs seconds
     if args.format == "text":

@@ -34,6 +34,7 @@ KINDS = (
     "late_sender",
     "divergence",
     "rpc_unanswered",
+    "would_hang",
 )
 """Every kind of finding, as the contract names them."""
 

@@ -1,0 +1,1 @@
+"""What was issued, issued again under other rules: without processes, or by a program."""
