@@ -54,20 +54,13 @@ def main() -> int:
         folder = Path(name)
         tools, python = folder / "tools", folder / "env" / "bin" / "python"
         run(sys.executable, "-m", "venv", tools)
-        run(tools / "bin" / "pip", "install", "--quiet", "uv", "build")
+        run(tools / "bin" / "pip", "install", "--quiet", "uv")
         uv = tools / "bin" / "uv"
         run(uv, "venv", "--quiet", "--python", options.python, folder / "env")
         wheel = options.wheel
         if wheel is None:
-            run(
-                tools / "bin" / "python",
-                "-m",
-                "build",
-                "--wheel",
-                "--outdir",
-                folder / "dist",
-                ROOT,
-            )
+            made = ("--python", options.python, "--out-dir", folder / "dist")
+            run(uv, "build", "--quiet", "--wheel", *made, ROOT)
             (wheel,) = (folder / "dist").glob("*.whl")
         how = "highest" if options.newest else "lowest-direct"
         install: list[str | Path] = [
