@@ -9,16 +9,19 @@ OVER = ("going on", "starting", "waiting")
 
 
 def numbers() -> dict[str, float]:
-    """Each number of `disttrace.live()` as `disttrace/NAME`, of a list its length; what is None or
-    text draws no curve. Empty without tracing.
+    """Each number of `disttrace.live()` as `disttrace/NAME`, of ranks that are slow how many, and
+    the worst one's rank and share; what is None or text draws no curve. Empty without tracing.
     """
-    found: dict[str, float] = {}
-    for name, value in disttrace.live().items():
-        if isinstance(value, list):
-            found[f"disttrace/{name}"] = len(value)
-        elif isinstance(value, (int, float)) and name != "rank":
-            found[f"disttrace/{name}"] = value
-    return found
+    live = disttrace.live()
+    slow = live.pop("slow", None) or []
+    known = {**live, "slow_ranks": len(slow)} if live else {}
+    if slow:
+        known.update(slowest_rank=slow[0]["rank"], slowest_share=slow[0]["share"])
+    return {
+        f"disttrace/{name}": value
+        for name, value in known.items()
+        if isinstance(value, (int, float)) and name != "rank"
+    }
 
 
 def explain(error: BaseException) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from importlib.metadata import version
 from typing import Any, TextIO
 
 REVISIONS = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
@@ -73,7 +74,6 @@ def _parsed(line: str) -> Mapping[str, Any]:
 
 
 def _result(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    from disttrace._version import __version__
     from disttrace_viewer.commands import mcp_tools
 
     if not isinstance(params, dict):
@@ -83,7 +83,7 @@ def _result(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         return {
             "protocolVersion": asked if asked in REVISIONS else REVISIONS[0],
             "capabilities": {"tools": {}},
-            "serverInfo": {"name": "disttrace", "version": __version__},
+            "serverInfo": {"name": "disttrace", "version": version("disttrace")},
             "instructions": INSTRUCTIONS,
         }
     if method == "ping":

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from disttrace.commands import failure
-
 Answer = tuple[str, dict[str, Any] | None]
 """A text to read, and the same as values where there are some."""
 WIDTH = 160
@@ -25,6 +23,10 @@ _PATH = {
 }
 _JOB = {"type": "string", "description": "A job's id or the beginning of it; else the newest."}
 _RUN = {"type": "string", "description": "Folder of journals of one run."}
+
+
+class _MistakeError(Exception):
+    """Arguments that a tool does not take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +54,28 @@ class Tool:
         try:
             text, values = self.call(**self._checked(arguments))
         except Exception as error:
-            ours = not hasattr(error, "exit_code") and not isinstance(error, TypeError)
-            text = failure.sentence(error) if ours else str(error)
+            text = str(error)
+            if not isinstance(error, _MistakeError) and not hasattr(error, "exit_code"):
+                text = f"disttrace itself failed: {type(error).__name__}: {text}"
             return {"content": [{"type": "text", "text": text}], "isError": True}
         found: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": False}
         return found if values is None else {**found, "structuredContent": values}
 
     def _checked(self, arguments: Any) -> dict[str, Any]:
-        """Raises TypeError with a sentence."""
+        """Raises _MistakeError with a sentence."""
         if not isinstance(arguments, dict):
-            raise TypeError("arguments is to be an object")
+            raise _MistakeError("arguments is to be an object")
         for name, value in arguments.items():
             wanted = self.properties.get(name)
             if wanted is None:
-                raise TypeError(f"{self.name} takes {', '.join(self.properties)}, and no {name}")
+                raise _MistakeError(
+                    f"{self.name} takes {', '.join(self.properties)}, and no {name}"
+                )
             if not isinstance(value, _TYPES[wanted["type"]]) or isinstance(value, bool):
-                raise TypeError(f"{name} is to be of type {wanted['type']}")
+                raise _MistakeError(f"{name} is to be of type {wanted['type']}")
         missing = [name for name in self.required if name not in arguments]
         if missing:
-            raise TypeError(f"{self.name} needs {', '.join(missing)}")
+            raise _MistakeError(f"{self.name} needs {', '.join(missing)}")
         return arguments
 
 
