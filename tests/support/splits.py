@@ -17,7 +17,7 @@ from disttrace_viewer.states import folder, verdict
 from disttrace_viewer.states.engines import Engine, engine_of, here, local
 from disttrace_viewer.states.merged import Merged, merge
 from support.scenes import nobody_knows
-from support.states import reduced_by_another
+from support.states import done_by_another
 
 
 def findings(merged: Merged) -> tuple[Finding, ...]:
@@ -61,20 +61,24 @@ def differing_by_workers(journals: Path, name: str, by: str | None = None) -> li
     whole = folder.of_journals([str(journals)], batch=1 << 20)
     if len(whole.states) < 2:
         return []  # a single task is done in this process
-    engine = _dask() if by == "Dask" else local
     size = drawn.randint(1, (len(whole.states) + 1) // 2)
     with tempfile.TemporaryDirectory() as scratch:
         mark = Path(scratch, "died")
-        dies = functools.partial(reduced_by_another, str(mark))
-
-        def loses(_: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
-            return engine(dies, tasks)
-
-        split = folder.of_journals([str(journals)], engine=loses, batch=size)
+        split = folder.of_journals([str(journals)], engine=losing(mark, by), batch=size)
         problems = [] if mark.exists() else [f"no worker of {by} was killed"]
     if split != whole or findings(split) != findings(whole):
         problems.append(f"states by {by} in batches of {size}, a worker killed, say otherwise")
     return problems
+
+
+def losing(mark: Path, by: str) -> Engine:
+    """``a pool`` of processes or ``Dask``, whose first worker is lost; then the mark is there."""
+    engine = _dask() if by == "Dask" else local
+
+    def run(function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[Any]:
+        return engine(functools.partial(done_by_another, str(mark), function), tasks)
+
+    return run
 
 
 @functools.cache

@@ -8,8 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from disttrace_viewer.load.columns import segments
-from disttrace_viewer.merge import reader
+from disttrace_viewer.load.columns import batch, segments
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.trace.columns import CALLS, COMPLETIONS, IN_FLIGHT, OPERATIONS
 from disttrace_viewer.trace.model import Frame
@@ -143,7 +142,7 @@ def test_small_chunks_and_batches_give_the_same_table(
     bulk(tmp_path, 4000, 4, asynchronous=asynchronous)
     whole = load([str(tmp_path)])
     monkeypatch.setattr(segments, "CHUNK_BYTES", 700)
-    monkeypatch.setattr(reader, "BATCH_BYTES", 5000)
+    monkeypatch.setattr(batch, "BATCH_BYTES", 5000)
     pieces = load([str(tmp_path)])
     assert whole.operations.height == 4000
     assert whole.operations.select(pl.col("end_ns").null_count()).item() == 0

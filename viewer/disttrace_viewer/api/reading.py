@@ -9,9 +9,12 @@ from typing import TypeAlias
 from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.api.report import Report, report_of, stall_ns
 from disttrace_viewer.history.verdict import verdict_on
+from disttrace_viewer.load.foreign.evidence import evidence
+from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import chooser, folders, nothing
 from disttrace_viewer.merge.reader import load as load_model
 from disttrace_viewer.merge.survey import survey
+from disttrace_viewer.states.engines import engine_of
 from disttrace_viewer.trace import model
 from disttrace_viewer.views.jobs import Job, jobs_of
 from disttrace_viewer.views.terminal.paint.console import paper
@@ -37,6 +40,20 @@ def jobs(path: Paths = None) -> tuple[Job, ...]:
     return jobs_of(found)
 
 
+def journals(path: Paths = None) -> tuple[tuple[str, ...], ...]:
+    """The files of each journal: ``load(files)`` makes its operations a frame, and looks at nothing
+    else, so that an engine of one's own can do that anywhere (``docs/tables.md``).
+
+    Raises:
+        ViewerError: when there is no journal.
+    """
+    where, problems = folders(path), Problems()
+    found = evidence(where, problems)
+    if not found:
+        raise nothing(where, problems.found())
+    return tuple(one.paths for one in found)
+
+
 def print_jobs(
     found: Sequence[Job], *, width: int | None = None, color: bool | None = None
 ) -> None:
@@ -44,15 +61,18 @@ def print_jobs(
     paint(found, paper(width=width, color=color))
 
 
-def read(path: Paths, job: str | None, progress: Progress | None = None) -> model.Trace:
+def read(
+    path: Paths, job: str | None, progress: Progress | None = None, engine: str | None = None
+) -> model.Trace:
     """The trace of one job of a folder: a job's id or the beginning of it, ``newest`` (with the
-    jobs it met; also None) or ``all``.
+    jobs it met; also None) or ``all``. ``engine`` names a cluster that reads the segments.
 
     Raises:
-        ViewerError: when there is no journal, or no such job.
+        ViewerError: when there is no journal, or no such job, or no such engine.
     """
     where = folders(path)
-    trace = load_model(where, choose=chooser(job), progress=progress)
+    by = None if engine is None else engine_of(engine)
+    trace = load_model(where, choose=chooser(job), progress=progress, engine=by)
     if not trace.processes:
         raise nothing(where, trace.problems)
     return align(trace)

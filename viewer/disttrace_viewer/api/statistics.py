@@ -270,15 +270,20 @@ class Stats:
 
 
 def stats(
-    path: Paths = None, job: str | None = None, *, from_: str | None = None, to: str | None = None
+    path: Paths = None,
+    job: str | None = None,
+    *,
+    from_: str | None = None,
+    to: str | None = None,
+    engine: str | None = None,
 ) -> Stats:
-    """Where the time of a job goes (see ``load`` for ``path`` and ``job``), within a window:
-    ``+12.3s`` after the start, unix seconds or an ISO time.
+    """Where the time of a job goes (see ``load`` for ``path``, ``job`` and ``engine``), within a
+    window: ``+12.3s`` after the start, unix seconds or an ISO time.
 
     Raises:
-        ViewerError: when there are no journals, no such job, or for what is no time.
+        ViewerError: when there are no journals, no such job or engine, or for what is no time.
     """
-    return Stats(read(path, job), from_=from_, to=to)
+    return Stats(read(path, job, engine=engine), from_=from_, to=to)
 
 
 def _keys(by: str) -> tuple[str, ...]:

@@ -210,13 +210,20 @@ class Trace:
         return f"<disttrace.Trace of {', '.join(self.jobs)}: {counts} operations>"
 
 
-def load(path: Paths = None, job: str | None = None, *, progress: Progress | None = None) -> Trace:
+def load(
+    path: Paths = None,
+    job: str | None = None,
+    *,
+    engine: str | None = None,
+    progress: Progress | None = None,
+) -> Trace:
     """Read the journals below ``path`` (a folder, several, or None for that of DISTTRACE_DIR).
 
     ``job`` is an id or the beginning of one, ``newest`` (as without, with the jobs it met) or
-    ``all``. Damaged input raises nothing: ``Trace.problems`` tells.
+    ``all``. ``engine`` names a cluster that reads them (``dask://HOST:PORT``; default: this
+    process). Damaged input raises nothing: ``Trace.problems`` tells.
 
     Raises:
-        ViewerError: when there are no journals, or no such job.
+        ViewerError: when there are no journals, or no such job, or no such engine.
     """
-    return Trace(read(path, job, progress))
+    return Trace(read(path, job, progress, engine))

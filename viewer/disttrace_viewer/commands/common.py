@@ -49,12 +49,12 @@ def add_folders(parser: argparse.ArgumentParser) -> None:
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    """Where journals are reduced."""
+    """Where journals are read."""
     parser.add_argument(
         "--engine",
         metavar="ADDRESS",
-        help="reduce journals on a cluster: dask://HOST:PORT, ray://HOST:PORT"
-        " (default: processes of this machine)",
+        help="read journals on a cluster: dask://HOST:PORT, ray://HOST:PORT"
+        " (default: this machine)",
     )
 
 
@@ -137,7 +137,8 @@ def read(args: argparse.Namespace, *, quiet: bool = False) -> Trace:
     from disttrace_viewer.api import load
 
     with _progress(quiet) as progress:
-        return load(list(args.dirs), args.job, progress=progress)
+        engine = getattr(args, "engine", None)  # `top` has none
+        return load(list(args.dirs), args.job, engine=engine, progress=progress)
 
 
 def write(data: bytes) -> None:

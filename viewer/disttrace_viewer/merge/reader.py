@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
 
 import polars as pl
 
-from disttrace_viewer.load import text
-from disttrace_viewer.load.columns import segments
-from disttrace_viewer.load.columns.match import Matched, match
+from disttrace_viewer.load.columns import batch
+from disttrace_viewer.load.columns.match import Matched
+from disttrace_viewer.load.columns.segments import Signs
 from disttrace_viewer.load.discover import Files
+from disttrace_viewer.load.files import is_held, size
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.narrow import Narrowing
@@ -25,14 +24,13 @@ from disttrace_viewer.merge.survey import Survey, restrict, survey
 from disttrace_viewer.trace.columns import COMPLETIONS, OPERATIONS, TIMES, empty
 from disttrace_viewer.trace.model import Job, Process, StackSample, Tables, Trace
 
-BATCH_BYTES = 16 << 20
-"""Text of whole journals that is matched together: bounds memory, not results."""
-
-PARSERS = min(4, os.cpu_count() or 1)
-"""Threads that parse: polars decodes JSON on one core per call."""
-
 Progress = Callable[[int, int], None]
 """Called with bytes read so far and bytes to read."""
+Engine = Callable[
+    [Callable[[Sequence[batch.Segment]], batch.Batch], Sequence[Sequence[batch.Segment]]],
+    Iterator[tuple[int, "batch.Batch | None"]],
+]
+"""``states.engines`` has them: the number of each task and its result, in any order."""
 
 
 def load(
@@ -40,17 +38,19 @@ def load(
     *,
     choose: Callable[[Sequence[Job]], Collection[str]] | None = None,
     progress: Progress | None = None,
+    engine: Engine | None = None,
 ) -> Trace:
     """Read every journal below ``paths`` (folders or files, or journals) into a trace.
 
-    ``choose`` gets all jobs and returns the ids of those to read (default: all). Raises nothing for
-    damaged input: what is wrong is in ``Trace.problems``, and everything else is read.
+    ``choose`` gets all jobs and returns the ids of those to read (default: all). ``engine`` reads
+    and parses the segments (default: this process). Raises nothing for damaged input: what is
+    wrong is in ``Trace.problems``, and everything else is read.
     """
     read_ns = time.time_ns()
     whole = survey(paths)
     chosen = set(choose(whole.jobs)) if choose and whole.jobs else {j.id for j in whole.jobs}
     part = whole if len(chosen) == len(whole.jobs) else restrict(whole, chosen)
-    reading = _Reading(part, progress or _no_progress)
+    reading = _Reading(part, progress or _no_progress, engine)
     operations, completions = reading.read()
     problems = part.problems
     processes = tuple(
@@ -96,14 +96,15 @@ def _no_progress(_done: int, _total: int) -> None:
 class _Reading:
     survey: Survey
     progress: Progress
+    engine: Engine | None
     narrowing: Narrowing = field(init=False)
     _last_t: dict[int, int] = field(default_factory=dict)
     _last_end: dict[int, int] = field(default_factory=dict)
     _beat: dict[int, int] = field(default_factory=dict)
     _stands: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
     _samples: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    _files: list[tuple[int, str]] = field(default_factory=list)
-    """Process and path of every segment, in order."""
+    _files: list[batch.Segment] = field(default_factory=list)
+    """Every segment, in order."""
 
     def __post_init__(self) -> None:
         part = self.survey
@@ -117,19 +118,17 @@ class _Reading:
     def read(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """The operations and the completions of all segments."""
         operations, completions = [empty(OPERATIONS)], [empty(COMPLETIONS)]
-        bad: dict[int, tuple[int, int]] = {}
+        bad: dict[str, tuple[int, int]] = {}
         reports: list[Matched] = []
-        for chunks in self._batches():
-            for chunk in chunks:
-                for file, (count, first) in chunk.bad.items():
-                    before = bad.get(file, (0, first))
-                    bad[file] = (before[0] + count, min(before[1], first))
-                self._take_signs(chunk)
-            matched = match(chunks, self._process_of())
-            operations.append(self.narrowing.narrow(matched.operations))
-            completions.append(completions_of(matched.operations))
+        for part in self._batches():
+            self.survey.problems.extend(part.problems)
+            bad.update(part.bad)
+            for process, signs in part.signs:
+                self._take_signs(process, signs)
+            operations.append(self.narrowing.narrow(part.matched.operations))
+            completions.append(completions_of(part.matched.operations))
             self._take_ends(operations[-1])
-            reports.append(dataclasses.replace(matched, operations=empty({})))
+            reports.append(dataclasses.replace(part.matched, operations=empty({})))
         self._report_bad(bad)
         for process, count in self.narrowing.calls.undefined.items():
             self._problem(
@@ -173,59 +172,46 @@ class _Reading:
                 ),
             )
 
-    def _process_of(self) -> pl.DataFrame:
-        return pl.DataFrame({"process": [p for p, _ in self._files]}, schema={"process": pl.UInt32})
-
-    def _batches(self) -> Iterator[list[segments.Chunk]]:
-        """Chunks of whole journals: a journal is never split over two batches."""
-        total = sum(_size(path) for _, path in self._files) or 1
+    def _batches(self) -> Iterator[batch.Batch]:
+        total = sum(size(path) for _, path in self._files) or 1
+        tasks = batch.batches(self._files)
         done = 0
-        batch: list[Future[segments.Chunk]] = []
-        pending: list[tuple[int, text.Text]] = []
-        waiting = batched = 0
-        with ThreadPoolExecutor(PARSERS, thread_name_prefix="parse") as pool:
 
-            def parse() -> None:
-                nonlocal waiting
-                batch.extend(pool.submit(segments.parse, s) for s in segments.slices(pending))
-                pending.clear()
-                waiting = 0
-                # Text waits for its parser in memory: do not read far ahead of them.
-                for ahead in batch[: -2 * PARSERS]:
-                    ahead.result()
-                self.progress(done, total)
+        def tell(count: int) -> None:
+            nonlocal done
+            done += count
+            self.progress(done, total)
 
-            for files in _grouped(self._files):
-                for file in files:
-                    found = text.segment(self._files[file][1], self.survey.problems)
-                    pending.append((file, found))
-                    done += len(found.data)
-                    waiting += len(found.data)
-                    batched += len(found.data)
-                    if waiting >= segments.CHUNK_BYTES:
-                        parse()
-                if batched >= BATCH_BYTES:
-                    parse()
-                    yield [future.result() for future in batch]
-                    batch.clear()
-                    batched = 0
-            parse()
-            if batch:
-                yield [future.result() for future in batch]
+        if self.engine is None:
+            yield from (batch.read(task, tell) for task in tasks)
+        else:
+            here = [task for task in tasks if any(is_held(path) for _, path in task)]
+            yield from (batch.read(task, tell) for task in here)
+            tasks = [task for task in tasks if task not in here]
+            early: dict[int, batch.Batch | None] = {}
+            turn = 0
+            for number, found in self.engine(batch.read, tasks):
+                tell(sum(size(path) for _, path in tasks[number]))
+                early[number] = found
+                while turn in early:  # in their order, on which that of equal rows depends
+                    ready = early.pop(turn)
+                    if ready is None:
+                        self._report_lost(tasks[turn])
+                    else:
+                        yield ready
+                    turn += 1
         self.progress(total, total)
 
-    def _take_signs(self, chunk: segments.Chunk) -> None:
-        for file, signs in chunk.signs.items():
-            process = self._files[file][0]
-            self._last_t[process] = max(signs.last_t, self._last_t.get(process, 0))
-            if signs.beat is not None:
-                self._beat[process] = max(signs.beat, self._beat.get(process, 0))
-            if signs.samples:
-                self._samples.setdefault(process, []).extend(signs.samples)
-            stands = self._stands.setdefault(process, {})
-            for thread, stand in signs.stands.items():
-                if stand[0] >= stands.get(thread, stand)[0]:
-                    stands[thread] = stand
+    def _take_signs(self, process: int, signs: Signs) -> None:
+        self._last_t[process] = max(signs.last_t, self._last_t.get(process, 0))
+        if signs.beat is not None:
+            self._beat[process] = max(signs.beat, self._beat.get(process, 0))
+        if signs.samples:
+            self._samples.setdefault(process, []).extend(signs.samples)
+        stands = self._stands.setdefault(process, {})
+        for thread, stand in signs.stands.items():
+            if stand[0] >= stands.get(thread, stand)[0]:
+                stands[thread] = stand
 
     def _take_ends(self, operations: pl.DataFrame) -> None:
         newest = pl.max_horizontal(pl.col(*TIMES).max()).alias("t")
@@ -259,10 +245,19 @@ class _Reading:
                     " all others were read.",
                 )
 
-    def _report_bad(self, bad: dict[int, tuple[int, int]]) -> None:
-        for file, (count, first) in sorted(bad.items()):
+    def _report_lost(self, files: Sequence[batch.Segment]) -> None:
+        for _, path in files:
             self.survey.problems.add(
-                self._files[file][1],
+                path, "unreadable", "was not read: whoever read it was lost, twice."
+            )
+
+    def _report_bad(self, bad: dict[str, tuple[int, int]]) -> None:
+        for _, path in self._files:
+            if path not in bad:
+                continue
+            count, first = bad[path]
+            self.survey.problems.add(
+                path,
                 "noise",
                 f"{plural(count, 'line')} (first: line {first}) not readable; the others were"
                 " used.",
@@ -270,18 +265,3 @@ class _Reading:
 
     def _problem(self, process: int, kind: str, what: str) -> None:
         self.survey.problems.add(self.survey.journals[process].files.paths[0], kind, what)
-
-
-def _grouped(files: Sequence[tuple[int, str]]) -> list[list[int]]:
-    """Numbers of the files of each process."""
-    found: dict[int, list[int]] = {}
-    for number, (process, _) in enumerate(files):
-        found.setdefault(process, []).append(number)
-    return list(found.values())
-
-
-def _size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:
-        return 0

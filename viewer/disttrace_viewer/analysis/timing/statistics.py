@@ -88,7 +88,7 @@ class Statistics:
             table.join(last, on=keys, how="left", nulls_equal=True, maintain_order="left")
             .with_columns(pl.col("algbw", "busbw").replace(0.0, None))
             .with_columns(clock=pl.when(pl.col("algbw").is_not_null()).then("clock"))
-            .sort("total_ns", descending=True, maintain_order=True)
+            .sort("total_ns", *keys, descending=[True, *(False for _ in keys)], nulls_last=True)
             .collect()
         )
 
@@ -153,7 +153,7 @@ class Statistics:
             )
             .join(of, on=key, how="left", nulls_equal=True, maintain_order="left")
             .filter(pl.col("caused_ns") > 0)
-            .sort("caused_ns", "process", descending=[True, False])
+            .sort("caused_ns", "process", "line", descending=[True, False, False])
             .select("process", "line", "count", "of", "mean_ns", "caused_ns")
             .collect()
         )
