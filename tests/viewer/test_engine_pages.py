@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from frameworks.libraries import environment
 
 from disttrace_viewer.api import load
+from frameworks.libraries import environment
 from support.journals import bulk
 from support.processes import ROOT, clean_environ
 
