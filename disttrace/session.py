@@ -41,6 +41,7 @@ from disttrace.lifecycle.exit_hooks import Ending
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
 from disttrace.lifecycle.hearing import listeners, standing
 from disttrace.lifecycle.heartbeat import Live
+from disttrace.lifecycle.in_step import InStep
 from disttrace.lifecycle.syncing import IN_MEMORY, Syncing
 from disttrace.lifecycle.voice import Voice
 from disttrace.patching.collector import Paused
@@ -93,6 +94,7 @@ class Session:
         self._summary = Summary(
             config, lambda: self._journal is not None, self.capture.groups.default_rank
         )
+        self._in_step = InStep(self.recorder.courses, config.dir) if config.heartbeat else None
         self._without_gil = GilFreeStacks(self.capture) if config.heartbeat else None
         self.live = Live(
             self.capture,
@@ -100,6 +102,7 @@ class Session:
             voice=self._voice,
             without_gil=self._without_gil,
             syncing=self._syncing(),
+            in_step=self._in_step,
         )
         self.capture.wake = self.live.wake
         self.capture.store_trace = config.store_trace
@@ -200,6 +203,8 @@ class Session:
             self._without_gil.start(journal.definitions)
         if self._voice is not None:
             self._voice.start(self.identity)
+        if self._in_step is not None:
+            self._in_step.start(self.identity)
         self._companion.enter(self.identity)
         self.live.start()  # its first turn waits for the lock under which journals are opened
         if self._companion.exports:

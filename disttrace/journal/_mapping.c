@@ -210,7 +210,19 @@ static PyObject *release(PyObject *Py_UNUSED(self), PyObject *number) {
     Py_RETURN_NONE;
 }
 
+/* Memory that the file of a descriptor shows, without a descriptor of its own as Python's mmap keeps
+   one. It is there until the process ends. */
+static PyObject *share(PyObject *Py_UNUSED(self), PyObject *args) {
+    int fd;
+    Py_ssize_t size;
+    if (!PyArg_ParseTuple(args, "in", &fd, &size)) return NULL;
+    void *start = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (start == MAP_FAILED) return PyErr_SetFromErrno(PyExc_OSError);
+    return PyMemoryView_FromMemory(start, size, PyBUF_WRITE);
+}
+
 static PyMethodDef methods[] = {
+    {"share", share, METH_VARARGS, "Memory that a file shows, by descriptor and size."},
     {"ready", ready, METH_NOARGS, "See that SIGBUS comes to us, of this thread too; whether it does."},
     {"guard", guard, METH_O, "Survive stores into a mapping whose file has ended; its number."},
     {"lost", lost, METH_O, "Whether something was stored where the file had ended."},

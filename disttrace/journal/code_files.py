@@ -6,6 +6,7 @@ Both halves ask this: the recorder of the frames that it writes, the viewer on a
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _STANDARD = re.compile(r"/python3[^/]*/(?!(site|dist)-packages/)")
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/(.+)")
@@ -19,6 +20,9 @@ _STARTER = re.compile(r"/bin/[^/.]+$")
 
 TYPED = "<string>"
 """The text of ``python -c``, or what a library handed to ``exec``: nobody can tell."""
+
+
+_CARRIERS = ("torch/", "disttrace/", "typing_extensions.py")
 
 
 def is_generated(file: str) -> bool:
@@ -47,3 +51,24 @@ def is_library(file: str) -> bool:
 def is_program(file: str) -> bool:
     """Whether a source file is surely of the program itself."""
     return file != TYPED and not is_library(file)
+
+
+def programs_frame(files: Sequence[str]) -> int | None:
+    """Which frame of a stack, given by its files from the innermost on, is the program's own.
+
+    Else that of ``python -c``. A program may itself be an installed package, so where no frame lies
+    outside of those, the innermost one counts that is neither torch's nor of the standard library;
+    else the innermost. The interpreter's own start (``<frozen runpy>``) is no place in anybody's
+    program.
+    """
+    shown = [(at, file) for at, file in enumerate(files) if not file.startswith("<frozen ")]
+    for own in (is_program, TYPED.__eq__, _is_package):
+        found = next((at for at, file in shown if own(file)), None)
+        if found is not None:
+            return found
+    return shown[0][0] if shown else None
+
+
+def _is_package(file: str) -> bool:
+    inside_package = in_package(file)
+    return inside_package is not None and not inside_package.startswith(_CARRIERS)

@@ -120,6 +120,23 @@ UNKNOWN_PREFIX = "?"
 
 HEARTBEAT_NS = 2_000_000_000
 
+EQUAL_SIZES = frozenset(
+    {
+        "all_reduce",
+        "broadcast",
+        "reduce",
+        "all_gather",
+        "all_gather_into_tensor",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "all_reduce_coalesced",
+        "all_gather_coalesced",
+        "all_gather_into_tensor_coalesced",
+        "reduce_scatter_tensor_coalesced",
+    }
+)
+"""Collectives into which all members pass as many elements, of one type."""
+
 # What a record may hold, for readers: a record with a value of another type or beyond these bounds
 # is not of this format and is left out; keys that are not named here are ignored, and null is as
 # good as absent. A journal may come from anywhere, so every reader asks here first.

@@ -63,7 +63,7 @@ MakeWindow = Callable[[mmap.mmap, int], Window]
 class Guard:
     """Guards a mapping until it is released. Raises OSError where that cannot be done."""
 
-    def __init__(self, mapping: mmap.mmap) -> None:
+    def __init__(self, mapping: mmap.mmap | memoryview) -> None:
         self._number: int = _guards().guard(mapping)
 
     def is_lost(self) -> bool:
@@ -73,6 +73,14 @@ class Guard:
     def release(self) -> None:
         """The mapping is closed next."""
         _guards().release(self._number)
+
+
+def shared(fd: int, size: int) -> memoryview:
+    """The beginning of a file, mapped until this process ends, and no descriptor kept. Raises
+    OSError.
+    """
+    found: memoryview = _guards().share(fd, size)
+    return found
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from disttrace.capture.wrapping.context import Capture
 from disttrace.identity import read_clock
 from disttrace.journal.format import HEARTBEAT_NS
 from disttrace.lifecycle.gil_free_stacks import GilFreeStacks
+from disttrace.lifecycle.in_step import InStep
 from disttrace.lifecycle.stack_sampler import Stacks
 from disttrace.lifecycle.syncing import Syncing
 from disttrace.lifecycle.voice import Voice
@@ -47,8 +48,10 @@ class Live:
         voice: Voice | None = None,
         without_gil: GilFreeStacks | None = None,
         syncing: Syncing | None = None,
+        in_step: InStep | None = None,
     ) -> None:
         self._capture = capture
+        self._in_step = in_step
         self._without_gil = without_gil
         self._syncing = syncing
         self._voice = voice
@@ -173,6 +176,7 @@ class Live:
             self._beat(now)
         if self._voice is not None and now >= self._voice_due:
             self._speak()
+            self._compare()
             self._voice_due = now + (0 if self._voice is None else self._voice.pause_ns)
         if pending:
             return _POLL_NS
@@ -215,6 +219,14 @@ class Live:
         except BaseException as error:
             self._voice = None
             self._capture.fail("telling of stalls", error)
+
+    def _compare(self) -> None:
+        try:
+            if self._in_step is not None and self._voice is not None and self._in_step.look():
+                self._voice.suspect()
+        except BaseException as error:
+            self._in_step = None
+            self._capture.fail("comparing the calls of ranks", error)
 
     def _beat(self, now: int) -> None:
         recorder = self._capture.recorder

@@ -12,7 +12,8 @@ which are drawn anew for each, and whoever begins starts to read behind what lie
   or the other (DISTTRACE_LOG), and say so (``{"said": N}``);
 * ``{"verdict": [...], "for": [ID, ...]}``: what is being said, for callbacks (``listeners``);
 * ``{"abort": CODE, "for": [ID, ...]}``: end with that code, where DISTTRACE_ON_STALL says so here;
-* ``{"stacks": 1, "under": ID}``: note where every thread is, if that launcher started this process.
+* ``{"stacks": 1, "under": ID}``: note where every thread is, if that launcher started this process;
+* ``{"suspect": ID}``, for the companion: that process sees that ranks may be out of step.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ _SLOW_NS = 30_000_000_000
 """After so long a rank wants somebody to see who makes others wait: a job that is shorter, or just
 starts, is not worth a process."""
 _MOST_STARTS = 3  # one that was killed is replaced, but not for ever
+_HURRY_NS = 5_000_000_000
+"""For so long after a suspicion a verdict is expected."""
 _LONGEST = 64 << 10
 _STALLED, _GOING_ON = "stalled", "going on"
 _NOTED_WITHIN_S = 0.8
@@ -89,6 +92,7 @@ class Voice:
         self._slow_at: int | None = None
         self._asked = 0
         self._ask_at = 0
+        self._hurry_until = 0
 
     def start(self, identity: Identity) -> None:
         """There is a journal from now on."""
@@ -125,6 +129,14 @@ class Voice:
             atexit.register(self._remove)
         time.sleep(_NOTED_WITHIN_S)
 
+    def suspect(self) -> None:
+        """Ranks of this host may be out of step: have a companion judge it, from their journals."""
+        if self._identity is not None:
+            with opened_own(self._path, os.O_CREAT | os.O_WRONLY | os.O_APPEND) as fd:
+                os.write(fd, b'{"suspect": "%s"}\n' % self._identity.process.encode())
+            self._hurry_until = time.monotonic_ns() + _HURRY_NS
+            self._companion.start(self._identity)
+
     def _remove(self) -> None:
         """The file that we made ourselves is of no use any more."""
         try:
@@ -138,7 +150,8 @@ class Voice:
         """Until the next look."""
         if self._began is not None:
             return _ALONE_NS
-        return LOOK_QUIET_NS if self._asked else LOOK_NS
+        hurry = self._asked or time.monotonic_ns() < self._hurry_until
+        return LOOK_QUIET_NS if hurry else LOOK_NS
 
     def look(self) -> None:
         """Now and then, from the background thread."""

@@ -17,6 +17,7 @@ Longer than the other files of this project: its types refer to each other, so i
 #include <Python.h>
 #include <frameobject.h>
 #include <structmember.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
@@ -209,18 +210,37 @@ typedef struct {
     PyObject_HEAD
     int64_t n;
     PyObject *counter; /* None: its operations are counted in no sequence */
+    PyObject *page;    /* of a counter: the Window that says what was called, see courses.py */
+    uint64_t what, where; /* of a call, as that page says it */
     char synchronous, device_ends, whole, asks;
 } Call;
 
 static PyMemberDef call_members[] = {
     {"n", T_LONGLONG, offsetof(Call, n), 0, NULL},
     {"counter", T_OBJECT, offsetof(Call, counter), 0, NULL},
+    {"page", T_OBJECT, offsetof(Call, page), 0, NULL},
+    {"what", T_ULONGLONG, offsetof(Call, what), 0, NULL},
+    {"where", T_ULONGLONG, offsetof(Call, where), 0, NULL},
     {"synchronous", T_BOOL, offsetof(Call, synchronous), 0, NULL},
     {"device_ends", T_BOOL, offsetof(Call, device_ends), 0, NULL},
     {"whole", T_BOOL, offsetof(Call, whole), 0, NULL},
     {"asks", T_BOOL, offsetof(Call, asks), 0, NULL},
     {NULL},
 };
+
+/* Where a page of courses.py keeps what, in words. */
+enum { KEPT = 512, NEWEST = 0, PLACES = KEPT, DIGESTS = 2 * KEPT, PAGE_WORDS = 3 * KEPT };
+
+/* The stream of `counter` goes on with `call`, for other processes to read. */
+static void show_course(State *state, const Call *counter, const Call *call) {
+    if (counter->page == NULL || !Py_IS_TYPE(counter->page, state->types[WINDOW])) return;
+    const Py_buffer *shown = &((Window *)counter->page)->buffer;
+    if (shown->buf == NULL || shown->len < PAGE_WORDS * (Py_ssize_t)sizeof(uint64_t)) return;
+    uint64_t *page = shown->buf, number = (uint64_t)counter->n, at = number % KEPT;
+    page[PLACES + at] = call->where;
+    page[DIGESTS + at] = page[DIGESTS + (number - 1) % KEPT] * 0x9e3779b97f4a7c15u + call->what;
+    atomic_store_explicit((_Atomic uint64_t *)&page[NEWEST], number, memory_order_release);
+}
 
 /* ---- Thread: as in operation.py ------------------------------------------------------------- */
 
@@ -725,6 +745,7 @@ static Operation *core_begin(Core *core, Thread *thread, Call *call, Text detail
         self->n = ++core->last_number;
         core->begun += !call->asks;
         if (counter != NULL) self->seq = ++counter->n;
+        if (counter != NULL) show_course(core->state, counter, call);
         self->begin = now(core);
         self->link = (Link){core->flight.older, &core->flight};
         core->flight.older = core->flight.older->newer = &self->link;

@@ -21,6 +21,7 @@ from disttrace.journal import format as fmt
 from disttrace.journal.encoding import encode, json_text
 from disttrace.journal.writer import Journal
 from disttrace.recording.core import PlainCore
+from disttrace.recording.courses import place_of
 from disttrace.recording.operation import Call, Counter
 
 MOST = 50_000
@@ -61,6 +62,7 @@ class Definitions:
         self.threads_seen: list[dict[str, Any]] = []  # before there was a journal
         self._strings: dict[str, int] = {}
         self._stacks: dict[tuple[Frame, ...], int] = {}
+        self.places: dict[int, int] = {}  # by number of a stack, see courses.py
         self._calls: dict[tuple[bytes, int], Call] = {}
         self._variants: dict[tuple[object, ...], int] = {}
         self._numbers: dict[str, itertools.count[int]] = {}
@@ -116,6 +118,7 @@ class Definitions:
                     return 0
                 numbered = [[self.string(f), line, self.string(name)] for f, line, name in frames]
                 n = self._stacks[key] = self.define("stack", frames=numbered)
+                self.places[n] = place_of(key)
         return n
 
     def call(self, op: str, /, *, synchronous: bool, counter: Counter | None, **keys: Any) -> Made:

@@ -20,6 +20,7 @@ from disttrace.journal.segment import SegmentFull, SegmentLost
 from disttrace.journal.writer import Journal
 from disttrace.recording import core as cores
 from disttrace.recording.choice import PLAIN
+from disttrace.recording.courses import Courses
 from disttrace.recording.interning import Definitions
 from disttrace.recording.operation import Operation
 
@@ -63,6 +64,7 @@ class Recorder(Definitions):
         made.t0 = t0
         self.clock = time.perf_counter_ns
         made.put = self._open_and_put
+        self.courses = Courses(made)
         self.threads = made.threads  # ``threads.state`` is the calling thread's
         self.begin, self.issued, self.wait_begins = made.begin, made.issued, made.wait_begins
         self.end, self.end_synchronous = made.end, made.end_synchronous
@@ -211,6 +213,7 @@ class Recorder(Definitions):
         with self.lock:
             journal, self._journal = self._journal, None
             self._switch_off()
+            self.courses.stop()
             if journal is not None:
                 try:
                     journal.close()
@@ -223,6 +226,7 @@ class Recorder(Definitions):
         self.core.t0 = t0
         self._making_room = False
         self._late.clear()
+        self.courses.stop(forked=True)
         self.forget_definitions()
         self.core.forget()
         self.threads.state  # noqa: B018 - the forking thread is number 0

@@ -48,6 +48,11 @@ class GroupEntry:
         preferred = ("cuda", "xpu", "cpu", *self.backends)
         return next((device for device in preferred if device in self.backends), None)
 
+    def meeting(self, backend: str | None) -> list[object]:
+        """What is equal for all members of this group, and for no other group of theirs."""
+        told = (self.keys.get(key) for key in ("name", "nth", "ranks", "size"))
+        return [backend, None if self.store is None else self.store.prefix, *told]
+
     def collective_counter(self, backend: str | None) -> Counter:
         """Counts collectives of one backend: two backends may legally order theirs differently."""
         return self._counter(backend)

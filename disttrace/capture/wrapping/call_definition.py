@@ -8,7 +8,7 @@ from disttrace.capture.calls.arguments import Signature
 from disttrace.capture.calls.operations import Row
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.journal.format import MESSAGE, ON_DEVICE
+from disttrace.journal.format import COLLECTIVE, MESSAGE, ON_DEVICE
 from disttrace.recording.interning import Made
 from disttrace.recording.operation import Counter
 
@@ -45,7 +45,11 @@ def define(
         "stack": stack,
         **{name: getattr(signature, name) for name in _AS_READ},
     }
-    return capture.recorder.call(row.op, synchronous=asynchronous is False, counter=counter, **keys)
+    made = capture.recorder.call(row.op, synchronous=asynchronous is False, counter=counter, **keys)
+    if row.kind == COLLECTIVE and counter is not None:
+        place = capture.recorder.places.get(stack or 0, 0)
+        capture.recorder.courses.note(made[0], counter, entry.meeting(backend), keys, place)
+    return made
 
 
 def _counter(

@@ -7,15 +7,18 @@ ranks, by which one knows whether it is alone.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 
 from disttrace.identity import Identity, file_part
 from disttrace.journal import proc
-from disttrace.journal.format import opened_own
+from disttrace.journal.format import is_plain_name, opened_own
 from disttrace.lifecycle.meeting.place import namespace, place
 
 SUFFIX = ".roll"
+CALLS = ".calls"
+"""Of the files in which processes show what they called last (``in_step.py``)."""
 _BARE = "bare"
 _MOST = 1 << 20
 
@@ -42,6 +45,12 @@ class Roll:
         """The file of its job: lines of pid, mark (``proc.mark``) and name of the journal."""
         return self._of(identity, file_part(identity.job))
 
+    def first(self, identity: Identity) -> Iterator[str]:
+        """The journals of its job whose processes live, oldest first. Raises OSError."""
+        with opened_own(self.path(identity), os.O_RDONLY) as fd:
+            data = os.pread(fd, _MOST, 0)
+        return (base for pid, mark, base in _entries(data) if _lives(pid, mark))
+
     def beside(self, identity: Identity) -> bool:
         """Whether another bare rank lives here. Raises OSError."""
         return _lives_one(self._lines(self._of(identity, _BARE)))
@@ -51,10 +60,19 @@ class Roll:
         for what in (file_part(identity.job), _BARE):
             path = self._of(identity, what)
             if not _lives_one(self._lines(path)):
+                self._sweep(path)
                 try:
                     os.unlink(path)
                 except FileNotFoundError:
                     continue
+
+    def _sweep(self, path: str) -> None:
+        """Of those that were killed something is left."""
+        with contextlib.suppress(FileNotFoundError), opened_own(path, os.O_RDONLY) as fd:
+            for _, _, base in _entries(os.pread(fd, _MOST, 0)):
+                with contextlib.suppress(FileNotFoundError):
+                    if is_plain_name(base):
+                        os.unlink(f"{place(self._journals)}{base}{CALLS}")
 
     def _of(self, identity: Identity, what: str) -> str:
         name = "-".join((what, file_part(identity.host), namespace()))
@@ -66,10 +84,15 @@ class Roll:
                 data = os.pread(fd, _MOST, 0)
         except FileNotFoundError:
             return
-        for line in data[: data.rfind(b"\n") + 1].decode("ascii", "replace").splitlines():
-            pid, mark, *_ = f"{line}  ".split(" ")
-            if pid.isdecimal() and len(pid) < 10:
-                yield int(pid), mark
+        for pid, mark, _ in _entries(data):
+            yield pid, mark
+
+
+def _entries(data: bytes) -> Iterator[tuple[int, str, str]]:
+    for line in data[: data.rfind(b"\n") + 1].decode("ascii", "replace").splitlines():
+        pid, mark, base = f"{line}  ".split(" ", 2)
+        if pid.isdecimal() and len(pid) < 10:
+            yield int(pid), mark, base.strip()
 
 
 def _lives_one(lines: Iterable[tuple[int, str]]) -> bool:

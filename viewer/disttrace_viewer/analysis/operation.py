@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from disttrace.journal.code_files import (
-    TYPED,
-    in_package,
     is_generated,
     is_library,
     is_program,
+    programs_frame,
 )
 from disttrace_viewer.trace.model import Call, Frame, Stack
 from disttrace_viewer.trace.operation import Op, ops
@@ -20,34 +19,16 @@ Site = tuple[str, Stack | Frame | None]
 """Operation and stack of a call, or the user's line: what makes two calls the same one."""
 
 
-_CARRIERS = ("torch/", "disttrace/", "typing_extensions.py")
-
-
 def innermost(stack: Stack) -> Frame | None:
-    """The innermost frame of the user's program.
-
-    Else that of ``python -c``. A program may itself be an installed package, so where no frame lies
-    outside of those, the innermost one counts that is neither torch's nor of the standard library;
-    else the innermost. The interpreter's own start (``<frozen runpy>``) is no place in anybody's
-    program.
-    """
-    shown = [one for one in stack if not one.file.startswith("<frozen ")]
-    for own in (is_program, TYPED.__eq__, _is_package):
-        found = next((one for one in shown if own(one.file)), None)
-        if found is not None:
-            return found
-    return next(iter(shown), None)
+    """The innermost frame of the user's program, as far as files tell (``programs_frame``)."""
+    at = programs_frame([one.file for one in stack])
+    return None if at is None else stack[at]
 
 
 def inside(stack: Stack) -> Frame | None:
     """The innermost frame, where that is not the user's own: what it called."""
     first = next((one for one in stack if not one.file.startswith("<frozen ")), None)
     return None if first is None or first == innermost(stack) else first
-
-
-def _is_package(file: str) -> bool:
-    inside_package = in_package(file)
-    return inside_package is not None and not inside_package.startswith(_CARRIERS)
 
 
 def frame(op: Op) -> Frame | None:

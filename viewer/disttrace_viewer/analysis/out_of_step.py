@@ -16,7 +16,7 @@ string, so that comparing a million of them is one comparison of memory.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -61,6 +61,11 @@ class Shift(Generic[K, C]):
     """Whether the others are a majority, or did what all did before; else it may be their fault."""
     newest: int
     """The last number that one of the members and one of the others have begun."""
+
+    def later(self, by: int) -> Shift[K, C]:
+        """The same, where courses began ``by`` calls after the first one."""
+        numbers = {key: getattr(self, key) + by for key in ("number", "earliest", "newest")}
+        return replace(self, **numbers)
 
 
 @dataclass(frozen=True, slots=True)

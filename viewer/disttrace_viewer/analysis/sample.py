@@ -8,7 +8,7 @@ A sample comes with the states of processes.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -58,6 +58,8 @@ class Sample:
     """
     history: Mapping[tuple[int, Stream], Course] = field(default_factory=dict)
     """All collectives by process and stream, where that was asked."""
+    exact: Set[tuple[int, Stream]] = frozenset()
+    """Those of ``history`` whose calls have their own arguments; they may begin at any number."""
     queues: Mapping[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     """Pushes and finished pops by process, store and key without prefixes."""
     alike: bool = False

@@ -1,9 +1,10 @@
 """Works out verdicts on a job that stands still: ``DIR JOB IN_NAMES STALL_S HOST ROLL``.
 
 It answers each line on standard input with one line of JSON, but for ``ready``, ``mute`` and
-``farewell``, which it only does. A child of the companion, so that what reading and judging take of
-memory, and whatever goes wrong in it, is gone when it ends. It judges states (``states/``): of each
-journal the end is read, of the suspects' all, and nothing is needed beyond what the recorder needs.
+``farewell``, which it only does; ``diverged`` asks whether ranks here are out of step. A child of
+the companion, so that what reading and judging take of memory, and whatever goes wrong in it, is
+gone when it ends. It judges states (``states/``): of each journal the end is read, of the suspects'
+all, and nothing is needed beyond what the recorder needs.
 Of ranks on other hosts those are asked for states (``exchange.py``), also where the folder holds
 their journals; of who does not answer one host reads these (``journals.py``).
 """
@@ -24,7 +25,7 @@ from disttrace.journal.format import definitions_name, is_own
 from disttrace.journal.proc import Here
 from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
-from disttrace_viewer.companion import sightings
+from disttrace_viewer.companion import divergence, sightings
 from disttrace_viewer.companion.alerting.alert import processes
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
@@ -45,9 +46,8 @@ from disttrace_viewer.companion.told import (
     unknown_ranks,
     unpacked,
 )
-from disttrace_viewer.companion.words import MOST_FINDINGS, lines, voices
+from disttrace_viewer.companion.words import lines, objects, voices
 from disttrace_viewer.diagnosis import live
-from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.diagnosis.settled import settled
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, Finding
@@ -68,7 +68,7 @@ from disttrace_viewer.trace.model import Process
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.wording import quantities, sentences
 
-READY, MUTE, FAREWELL = b"ready", b"mute", b"farewell"
+READY, MUTE, FAREWELL, DIVERGED = b"ready", b"mute", b"farewell", b"diverged"
 SOONEST_S = 0.3
 JOIN_S, MOST_JOIN_S = 1.0, 16.0
 """Between two looks for a store where none was there, first and in the end."""
@@ -159,6 +159,13 @@ class Judge:
         """None of our processes can speak: somebody else has to."""
         self._folder.release()
         self.exchange.mute()
+
+    def divergence(self, known: Sequence[str]) -> dict[str, Any]:
+        """Whether ranks of this host are out of step (``divergence.py``), but for groups (ids) of
+        which that is known.
+        """
+        found = divergence.judged(self._local(), self._own.files())
+        return divergence.told(found, known, self._job, self._directory)
 
     def close(self) -> None:
         """Leave nothing behind, neither at the meeting nor in the folder."""
@@ -360,15 +367,7 @@ class Judge:
         return {
             "signature": signature,
             "lines": said,
-            "said": [
-                {
-                    "certainty": one.certainty,
-                    "summary": one.summary,
-                    "culprit_ranks": as_values(case, one)["culprit_ranks"],
-                    "finding": as_values(case, one),
-                }
-                for one in (errors or notes)[:MOST_FINDINGS]
-            ],
+            "said": objects(case, errors or notes),
             "notes": lines(case, notes, self._directory, word="starting" if starts else "waiting"),
             "noted": [f.kind for f in starts]  # those who come are not told of one by one
             or sorted([f.kind, sorted(trace.processes[i].id for i in f.waiting)] for f in notes),
@@ -518,6 +517,9 @@ def main(argv: list[str]) -> None:
                 judge.mute()
             elif line == FAREWELL:
                 judge.farewell()
+            elif line.startswith(DIVERGED):
+                known = json.loads(line.removeprefix(DIVERGED))
+                print(json.dumps(judge.divergence(known)), flush=True)  # noqa: T201
             else:
                 print(json.dumps(judge.verdict()), flush=True)  # noqa: T201
         if not piece:

@@ -99,6 +99,9 @@ class Watch:
         self._held_back = False
         self._fewer_since: float | None = None
         self._gone: set[str] = set()
+        self._suspected = False
+        self._diverged: set[str] = set()
+        """Groups of which it was told, by id."""
 
     def follow(self, base: str) -> None:
         """A process in which nothing has moved for a while; with an exporter, any."""
@@ -122,6 +125,10 @@ class Watch:
         self._hear()
         if self._verdicts is not None and self._asked_at:
             self._read_verdict()
+        elif self._suspected and self._saying is None:
+            self._suspected = False
+            known = self._diverged | {group for _, _, group, *_ in self._signature or () if group}
+            self._ask(b"diverged %b\n" % json.dumps(sorted(known)).encode())
         elif now >= self._look_due:
             moved = [pulse.look(now) for pulse in self._pulses.values()]
             if self._signature and any(moved):
@@ -162,10 +169,10 @@ class Watch:
 
     # -- verdicts ----------------------------------------------------------------------------
 
-    def _ask(self) -> None:
+    def _ask(self, what: bytes = b"\n") -> None:
         if self._verdicts is None:
             self._verdicts = _start(self._order)
-        if self._tell_child(b"\n"):
+        if self._tell_child(what):
             self._asked_at = time.monotonic()
         else:
             self._over("it ended")
@@ -201,7 +208,11 @@ class Watch:
         if newline:
             took = time.monotonic() - self._asked_at
             self._asked_at, self._answer = 0.0, b""
-            self._judge(json.loads(line), took)
+            answer = json.loads(line)
+            if "diverged" in answer:
+                self._tell_divergence(answer)
+            else:
+                self._judge(answer, took)
         elif self._verdicts.poll() is not None:
             self._over(f"exit code {self._verdicts.returncode}")
         elif time.monotonic() - self._asked_at > _WITHIN_S:
@@ -264,6 +275,14 @@ class Watch:
         abort = self._on_stall == "abort" and bool(signature)
         if abort and now - self._stalled_since >= self._order.stall_s:
             self._abort(verdict["aborting"])
+
+    def _tell_divergence(self, found: dict[str, Any]) -> None:
+        """Say that ranks are out of step, of each group once."""
+        self._diverged.update(found["diverged"])
+        if found["lines"]:
+            said = _objects("diverged", found["said"])
+            self._say(found["lines"], found["voices"], said)
+            self._tell_command(said, found["alert"])
 
     def _is_fewer(self, signature: list[Any], now: float) -> bool:
         """Whether it is for now the picture that was told, but that some of the missing have come:
@@ -352,9 +371,9 @@ class Watch:
         self._write({**request, "objects": saying.objects})
 
     def _hear(self) -> None:
-        """Whether it was said; a process that holds the GIL does not answer."""
-        if self._saying is None:
-            return
+        """Whether it was said (a process that holds the GIL does not answer), and whether ranks
+        seem to be out of step to one of them.
+        """
         if self._tail is None:
             try:
                 self._tail = Tail(self._path)
@@ -365,10 +384,11 @@ class Watch:
                 said = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(said, dict) and said.get("said") == self._saying.number:
-                self._saying = None
-                return
-        if time.monotonic() - self._saying.asked_at > _ANSWER_S:
+            if isinstance(said, dict):
+                self._suspected |= "suspect" in said
+                if self._saying is not None and said.get("said") == self._saying.number:
+                    self._saying = None
+        if self._saying is not None and time.monotonic() - self._saying.asked_at > _ANSWER_S:
             self._ask_next()
 
     def _write(self, record: dict[str, Any]) -> None:

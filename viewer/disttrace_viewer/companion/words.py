@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Sequence, Set
+from typing import Any
 
 from disttrace_viewer.analysis.process_ends import TOGETHER_NS
 from disttrace_viewer.diagnosis.live import living
 from disttrace_viewer.diagnosis.positions import positions
+from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
@@ -23,7 +25,8 @@ def lines(case: Case, found: list[Finding], directory: str, *, word: str = "stal
     """At most ten lines, whatever the number of ranks. ``word``: what all of it is."""
     if not found:
         return []
-    said = [f"{word}{_marked(found[0])}" if word == "stalled" else f"{word}: {found[0].summary}"]
+    doubted = word in ("stalled", "diverged")
+    said = [f"{word}{_marked(found[0])}" if doubted else f"{word}: {found[0].summary}"]
     said += [f"also{_marked(finding)}" for finding in found[1:MOST_FINDINGS]]
     if len(found) > MOST_FINDINGS:
         said.append(f"and {len(found) - MOST_FINDINGS} more findings")
@@ -37,6 +40,13 @@ def lines(case: Case, found: list[Finding], directory: str, *, word: str = "stal
     return [
         line if len(line) <= LONGEST_LINE else f"{line[: LONGEST_LINE - 3]}..." for line in said
     ]
+
+
+def objects(case: Case, found: Sequence[Finding]) -> list[dict[str, Any]]:
+    """The same for programs."""
+    values = [as_values(case, one) for one in found[:MOST_FINDINGS]]
+    keys = ("certainty", "summary", "culprit_ranks")
+    return [{**{key: one[key] for key in keys}, "finding": one} for one in values]
 
 
 def last_sentence(case: Case, finding: Finding) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
@@ -35,16 +35,28 @@ def _shift(
         return None
     places: dict[int, Place] = {}
     called: dict[int, list[Place]] = {}
-    for process, course in courses.items():
-        if any(number != at for at, (number, _) in enumerate(course, 1)):
-            continue  # the beginning is lost, or something between
-        for index, call in {call.index: call for _, call in course}.items():
+    first, together = aligned(courses)
+    for process, calls in together.items():
+        for index, call in {call.index: call for call in calls}.items():
             places.setdefault(index, place_of(call))
-        called[process] = [places[call.index] for _, call in course]
+        called[process] = [places[call.index] for call in calls]
     found = first_shift(called, group.size)
-    if found is not None and found.how == SWAPPED and _threads(evidence, stream):
+    if found is None or (found.how == SWAPPED and _threads(evidence, stream)):
         return None  # the order of two threads is by chance
-    return found
+    return found.later(first - 1)
+
+
+def aligned(courses: Mapping[int, Course]) -> tuple[int, Mapping[int, Sequence[Call]]]:
+    """The calls of each process from the first number on that all still have, and that number;
+    without those of which something is missing.
+    """
+    first = max((course[0][0] for course in courses.values() if course), default=1)
+    found: dict[int, Sequence[Call]] = {}
+    for process, course in courses.items():
+        kept = [one for one in course if one[0] >= first]
+        if all(number == at for at, (number, _) in enumerate(kept, first)):
+            found[process] = [call for _, call in kept]
+    return first, found
 
 
 def place_of(call: Call) -> Place:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
+from disttrace.journal.format import EQUAL_SIZES
 from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.sample import Course, Stream, stand_in
+from disttrace_viewer.evidence.courses import aligned
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.trace.model import Call
 
@@ -57,7 +60,8 @@ def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Differen
     the rest: only a reduce op does not. ``past``: collectives that are over, where these are known.
     """
     done: set[Hashable] = set()
-    for exchange in itertools.chain(past, _known(evidence), _raised(evidence)):
+    joined = (past, _recent(evidence), _known(evidence), _raised(evidence))
+    for exchange in itertools.chain.from_iterable(joined):
         stream = (exchange.group, exchange.backend)
         if stream in done:
             continue
@@ -86,6 +90,50 @@ def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Differen
             exchange.times,
             raced,
         )
+
+
+def _recent(evidence: Evidence) -> Iterator[Joined]:
+    """Of recent collectives that are known with their arguments the first of each stream of every
+    way to be unlike.
+    """
+    sample = evidence.sample
+    streams: dict[Stream, dict[int, Course]] = {}
+    for process, stream in sorted(sample.exact, key=str):
+        streams.setdefault(stream, {})[process] = sample.history[process, stream]
+    for (group, backend), courses in streams.items():
+        first, called = aligned(courses)
+        if group is None or len(called) < 2:
+            continue
+        kept = sample.streams.get((group, backend), {})
+        threads = any(len({op.thread for op in ops}) > 1 for ops in kept.values())
+        raced: Callable[[Op], bool] = partial(_same, threads)
+        rows = zip(*([call.index for call in calls] for calls in called.values()), strict=False)
+        seen: dict[tuple[int, ...], int] = {}
+        for seq, row in enumerate(rows, first):
+            seen.setdefault(row, seq)
+        for seq in sorted(seen.values()):
+            calls = [of[seq - first] for of in called.values()]
+            if len({*map(_signature, calls)}) > 1:
+                yield Joined(group, backend, seq, 1, partial(_members, kept, calls, seq), raced)
+
+
+def _same(value: bool, _: Op) -> bool:
+    return value
+
+
+def _signature(call: Call) -> str:
+    return repr((call.op, call.root, call.dtypes, call.shapes, call.reduce_op))
+
+
+def _members(kept: Mapping[int, Sequence[Op]], calls: Iterable[Call], seq: int) -> dict[int, Op]:
+    """What members called under one number, as operations."""
+    found: dict[int, Op] = {}
+    for call in calls:
+        ops = kept.get(-1 if call.group_rank is None else call.group_rank, ())
+        if call.group_rank is not None and ops and (ops[-1].seq or 0) >= seq:
+            op = stand_in(ops, seq)
+            found[call.group_rank] = op if op.number >= 0 else replace(op, call=call)
+    return found
 
 
 def _known(evidence: Evidence) -> Iterator[Joined]:
@@ -201,27 +249,10 @@ def _outputs(op: Op) -> tuple[int, ...] | None:
     return tuple(_count(s) for s in given) if isinstance(given, list) else None
 
 
-_EQUAL = frozenset(
-    {
-        "all_reduce",
-        "broadcast",
-        "reduce",
-        "all_gather",
-        "all_gather_into_tensor",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "all_reduce_coalesced",
-        "all_gather_coalesced",
-        "all_gather_into_tensor_coalesced",
-        "reduce_scatter_tensor_coalesced",
-    }
-)
-
-
 def _sizes(members: Members, size: int) -> frozenset[int] | None:
     """The odd ones by size; None when sizes fit. Ranks that tell no sizes are left out."""
     op = next(iter(members.values())).call.op
-    if op in _EQUAL:
+    if op in EQUAL_SIZES:
         values = {r: c for r, m in members.items() if (c := _counts(m)) is not None}
         if len(set(values.values())) < 2 or (op == "all_gather" and _slots_fit(members)):
             return None

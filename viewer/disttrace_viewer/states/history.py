@@ -27,7 +27,9 @@ _NUMBERS = "I"
 class Calls:
     """The calls of one stream by sequence number, as they are read."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, anywhere: bool = False) -> None:
+        """``anywhere``: they may begin at any number, for only the end of a journal is read."""
+        self._first: int | None = None if anywhere else 1
         self._calls = array(_NUMBERS)
         self._ahead: dict[int, int] = {}
         """Of threads that write side by side, and where the beginning is lost."""
@@ -35,17 +37,25 @@ class Calls:
     def note(self, number: int, call: int) -> None:
         """An operation was begun."""
         calls, ahead = self._calls, self._ahead
-        if number == len(calls) + 1:
+        if self._first is None:
+            self._first = number
+        following = self._first + len(calls)
+        if number == following:
             calls.append(call)
-            while ahead and (call := ahead.pop(len(calls) + 1, -1)) >= 0:
+            while ahead and (call := ahead.pop(self._first + len(calls), -1)) >= 0:
                 calls.append(call)
-        elif number > len(calls) and len(ahead) < _MOST_AHEAD:
+        elif number > following and len(ahead) < _MOST_AHEAD:
             ahead[number] = call
 
     def refused(self, number: int) -> None:
         """It gives its number back."""
-        if number == len(self._calls):
+        if self._calls and number == self.first + len(self._calls) - 1:
             self._calls.pop()
+
+    @property
+    def first(self) -> int:
+        """The number of the first one."""
+        return self._first or 1
 
     def all(self) -> array[int] | None:
         """All calls; None where one is missing, or there are too many."""
@@ -62,8 +72,11 @@ def packed(calls: array[int]) -> str | None:
 class History(Sequence[tuple[int, T]], Generic[T]):
     """Sequence numbers and calls of ``packed``, kept as that: few are ever looked at."""
 
-    def __init__(self, text: str, calls: Mapping[int, T]) -> None:
-        """``calls``: what stands for each call. Raises ValueError for what is no history."""
+    def __init__(self, text: str, calls: Mapping[int, T], first: int = 1) -> None:
+        """``calls``: what stands for each call; ``first``: the number of the first one. Raises
+        ValueError for what is no history.
+        """
+        self._first = first
         self._text = text
         self._calls = calls
         self._length = len(self._unpacked())
@@ -85,7 +98,7 @@ class History(Sequence[tuple[int, T]], Generic[T]):
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
         calls = self._calls
-        return ((number, calls[call]) for number, call in enumerate(self._unpacked(), 1))
+        return ((number, calls[call]) for number, call in enumerate(self._unpacked(), self._first))
 
     @overload
     def __getitem__(self, place: int) -> tuple[int, T]: ...

@@ -216,6 +216,7 @@ class _Building:
     refused: dict[tuple[int, int], int] = field(default_factory=dict)
     courses: dict[Stream, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
     history: dict[tuple[int, Stream], Course] = field(default_factory=dict)
+    exact: set[tuple[int, Stream]] = field(default_factory=set)
     queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
     _mine: dict[int, int] = field(default_factory=dict)
     """Stores of the process that is read, by its own numbers."""
@@ -266,6 +267,7 @@ class _Building:
                 for process, course in courses.items()
             },
             history=self.history,
+            exact=self.exact,
             queues=self.queues,
             alike=self.alike,
         )
@@ -322,12 +324,14 @@ class _Building:
                 newest, up_to, before = course
                 courses = self.courses.setdefault((group, backend), {})
                 courses[index] = _one((newest, up_to, before))
-        for number, backend, text in state.get("history", ()):
+        for number, backend, text, *first in state.get("history", ()):
             group = self.survey.group_index.get((index, number))
             if group is not None and text is not None:
                 of = {n: self.calls[call] for n, call in calls.items()}
                 with suppress(ValueError):  # of whoever sent it; it is not compared then
-                    self.history[index, (group, backend)] = History(text, of)
+                    self.history[index, (group, backend)] = History(text, of, *first[:1])
+                    if first:
+                        self.exact.add((index, (group, backend)))
         for store, key, pushed, popped in state["queues"]:
             own = self._store(index, journal, store)
             if own is not None:

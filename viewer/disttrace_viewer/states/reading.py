@@ -83,6 +83,8 @@ class Reading:
     """
     history: dict[tuple[int, str | None], Calls] | None = None
     """The calls of each stream, where that is asked for: of all with one site the first."""
+    recent: bool = False
+    """The history is of the end only, and each call stands for itself."""
     met: dict[Meeting, deque[tuple[int, int, int]]] = field(default_factory=dict)
     """Number, begin and end of the newest exchanges of each stream that bound clocks."""
     bad: int = 0
@@ -258,7 +260,8 @@ class Reading:
             self._on_course[call] = (course, site)
             if self.history is not None:
                 first = self._first_of_site.setdefault(site, call)
-                self._past[call] = (self.history.setdefault(stream, Calls()), first)
+                past = self.history.setdefault(stream, Calls(anywhere=self.recent))
+                self._past[call] = (past, call if self.recent else first)
 
     def _call(self, number: int) -> Mapping[str, Any]:
         return self.definitions.numbered["call"].get(number) or {}

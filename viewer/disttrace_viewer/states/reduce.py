@@ -21,7 +21,7 @@ from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
-from disttrace_viewer.states.history import MOST_SITES, packed
+from disttrace_viewer.states.history import MOST_SITES, Calls, packed
 from disttrace_viewer.states.kept import MOST_KEYS, chosen
 from disttrace_viewer.states.reading import Reading
 from disttrace_viewer.states.records import Meeting, Record, over
@@ -41,14 +41,16 @@ OVERRIDES = 1 << 30
 def reduce(files: Files, *, window: int | None = None, history: bool = False) -> State | None:
     """The state of the process that wrote these files; None where they hold no journal.
 
-    ``history``: with the order of all its collectives.
+    ``history``: with the order of all its collectives, or of those in the window with their
+    arguments.
     """
     problems = Problems()
     journal = open_journal(files, problems)
     if journal is None:
         return None
     name_gaps(journal, problems)
-    reading = Reading(journal.definitions, history={} if history else None)
+    past: dict[tuple[int, str | None], Calls] | None = {} if history else None
+    reading = Reading(journal.definitions, history=past, recent=window is not None)
     read = size = 0
     numbers = sorted(files.segments)
     for number in numbers:
@@ -125,7 +127,7 @@ def _state(
         )
     waiting = {row[1] for row in rows if row[3:4] in ([], [None]) or len(row) > _ERROR}
     past = _past(reading)
-    for _, _, calls_of in past:
+    for _, _, calls_of, _ in past:
         used.update(calls_of)
     only = {record.get("s", 0) for record in aside} - used
     numbered = _referred(
@@ -179,7 +181,7 @@ def _state(
         **(
             {}
             if reading.history is None
-            else {"history": [[*stream, packed(made)] for *stream, made in past]}
+            else {"history": [[*stream, packed(made), *first] for *stream, made, first in past]}
         ),
         "problems": [
             *([p.path, p.kind, p.sentence] for p in problems.found()),
@@ -205,10 +207,19 @@ def _met(reading: Reading) -> list[list[Any]]:
     return [[*one, list(reading.met[one])] for one in (*collectives, *messages)]
 
 
-def _past(reading: Reading) -> list[tuple[int, str | None, array[int]]]:
-    """Group, backend and the calls of each stream that can be told."""
-    found = ((stream, calls.all()) for stream, calls in (reading.history or {}).items())
-    return [(*stream, calls) for stream, calls in found if calls and len({*calls}) <= MOST_SITES]
+def _past(reading: Reading) -> list[tuple[int, str | None, array[int], list[int]]]:
+    """Group, backend and the calls of each stream that can be told; of recent ones the number of
+    the first.
+    """
+    found = [
+        (stream, calls.all(), [calls.first] if reading.recent else [])
+        for stream, calls in (reading.history or {}).items()
+    ]
+    return [
+        (*stream, calls, first)
+        for stream, calls, first in found
+        if calls and len({*calls}) <= MOST_SITES
+    ]
 
 
 _PROCESS = frozenset(

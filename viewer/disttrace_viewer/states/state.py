@@ -20,7 +20,7 @@ A state is a dictionary, so that it can be sent, stored and merged without anyth
   [thread, t, stack], of the main thread several, of which the newest comes last
 * ``history``, only where it was asked for: [group, backend, packed calls of all collectives by
   number] (``disttrace_viewer.states.history``); of calls with one call site the first one stands
-  for all
+  for all; or [..., number of the first call] of the newest ones, where each stands for itself
 * ``problems``: [path, kind, sentence]
 
 The states of many processes travel as a batch, in which equal definitions are written once:

@@ -1,0 +1,178 @@
+"""What this process called last in each stream of collectives, in pages that others here may read.
+
+Ranks that are out of step are told from each other by what they called under equal numbers. To find
+that in the journals, somebody would have to read all that all ranks write. So the native core
+keeps, for each stream, of the newest calls where they were made and a digest of all calls up to
+them: a multiplication and three stores for a call. Whoever compares reads these pages of another
+process now and then (``lifecycle/in_step.py``); what differs is for the companion to judge, by the
+journals.
+
+The file is mapped, lies at the meeting place of this host's processes, and goes with its process.
+Its first page is words: how many streams there are, and from ``FIRST_ID`` on what each is called.
+Three more pages belong to each: a head (the newest number, how many lines there are, from
+``FIRST_LINE`` on the lines), of the newest ``KEPT`` calls the lines, and of these the digests.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from disttrace.journal import format as fmt
+from disttrace.journal.code_files import programs_frame
+from disttrace.journal.descriptors import is_kernels
+from disttrace.journal.encoding import encode
+from disttrace.journal.own_file import allow
+from disttrace.journal.segment import MAPPABLE, filesystem
+from disttrace.journal.windows import Guard, guarded, shared
+from disttrace.recording.choice import PLAIN
+from disttrace.recording.core import PlainCore
+
+STREAMS = 16
+"""Streams of a process that are shown; of later ones nobody tells before they hang."""
+KEPT = 512
+"""Newest calls of a stream, as in ``_fast.c``."""
+WORD, PAGE = 8, 8 * KEPT
+NEWEST, LINES, FIRST_LINE = 0, 1, 8
+COUNT, FIRST_ID = 0, 8
+FACTOR = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
+STREAM_BYTES = 3 * PAGE
+_SIZE = PAGE + STREAMS * STREAM_BYTES
+
+
+def offset(stream: int) -> int:
+    """Where the pages of a stream begin, in bytes."""
+    return PAGE + stream * STREAM_BYTES
+
+
+class Courses:
+    """The pages of this process."""
+
+    def __init__(self, core: PlainCore) -> None:
+        self._core: Any = core
+        self._path: str | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._mapping: memoryview | None = None
+        self._words: memoryview | None = None
+        self._guard: Guard | None = None
+        self._windows: dict[int, tuple[Any, Any, int, set[int]]] = {}
+        """By counter: that, its window, the number of the stream, its lines."""
+
+    def start(self, path: str) -> None:
+        """There is a journal from now on; the file of that name is made when it is needed."""
+        self.stop()
+        if self._core.name != PLAIN:
+            self._path = path
+
+    def stop(self, *, forked: bool = False) -> None:
+        """Nothing is shown any more; ``forked``: what was is the parent's."""
+        path, self._path = self._path, None
+        if self._guard is None:
+            return
+        for counter, window, _, _ in self._windows.values():
+            counter.page = None
+            window.close()
+        self._guard.release()
+        self._forget()
+        if path is not None and not forked:
+            remove(path)
+
+    @property
+    def words(self) -> memoryview | None:
+        """The pages as words of 64 bits; None while there are none."""
+        return self._words
+
+    def note(
+        self, call: Any, counter: Any, name: Sequence[object], keys: Mapping[str, Any], place: int
+    ) -> None:
+        """A collective of the stream ``counter`` is defined: ``keys`` as in its record, ``place``
+        of ``place_of``. ``name`` is equal for all members of the stream's group.
+        """
+        if self._path is None or call.what:
+            return
+        call.what, call.where = _what(call, keys), _hash([call.op, place])
+        try:
+            shown = self._windows.get(id(counter)) or self._open(counter, name)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and not is_kernels(error):
+                raise
+            self.stop()  # no room, or no mapping is safe here
+            return
+        if shown is not None:
+            self._known(shown[2], shown[3], call.where)
+
+    def _known(self, stream: int, lines: set[int], line: int) -> None:
+        first = offset(stream) // WORD
+        if line in lines or FIRST_LINE + len(lines) >= KEPT or self._words is None:
+            return
+        self._words[first + FIRST_LINE + len(lines)] = line
+        lines.add(line)
+        self._words[first + LINES] = len(lines)
+
+    def _open(self, counter: Any, name: Sequence[object]) -> tuple[Any, Any, int, set[int]] | None:
+        if self._mapping is None:
+            self._map()
+        number = len(self._windows)
+        if number >= STREAMS or counter.n or self._mapping is None or self._words is None:
+            return None  # of a stream that has begun unseen no digest says anything
+        at = offset(number)
+        window = self._core.new_window(self._mapping[at : at + STREAM_BYTES], 0)
+        self._words[FIRST_ID + number] = _hash(name)
+        self._words[COUNT] = number + 1
+        counter.page = window
+        self._windows[id(counter)] = found = counter, window, number, set[int]()
+        return found
+
+    def _map(self) -> None:
+        assert self._path is not None
+        reason = guarded()
+        if reason is not None or filesystem(os.path.dirname(self._path)) not in MAPPABLE:
+            raise ValueError(reason)
+        allow(_SIZE)
+        with fmt.opened_own(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR) as fd:
+            os.posix_fallocate(fd, 0, _SIZE)
+            mapping = shared(fd, _SIZE)
+        self._guard = Guard(mapping)
+        self._mapping, self._words = mapping, mapping.cast("Q")
+
+
+def remove(path: str) -> None:
+    """Nobody shows anything under this name any more."""
+    try:
+        if fmt.is_own(path):
+            os.unlink(path)
+    except OSError as error:
+        if not is_kernels(error):
+            raise
+
+
+def place_of(frames: Sequence[tuple[str, int, str]]) -> int:
+    """A hash of the user's line, equal in all processes; of frames innermost first."""
+    at = programs_frame([file for file, _, _ in frames])
+    return 0 if at is None else _hash(frames[at])
+
+
+def _what(call: Any, keys: Mapping[str, Any]) -> int:
+    """A hash of what has to be equal in all members: of sizes what a rule compares one by one."""
+    told: list[object] = [call.op, keys.get("root"), keys.get("reduce_op")]
+    outputs = (keys.get("args") or {}).get("output_shapes") or []
+    if call.op in fmt.EQUAL_SIZES and call.whole and all(one == outputs[0] for one in outputs):
+        told += [sorted(set(keys.get("dtypes") or ())), [_count(s) for s in keys["shapes"] or ()]]
+    return _hash(told)
+
+
+def _count(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _hash(told: object) -> int:
+    """Never 0."""
+    return zlib.crc32(encode(told)) * FACTOR & MASK or 1

@@ -1,0 +1,116 @@
+"""Runs drawn programs of which one rank does something else once, and healthy ones.
+
+python tests/reliability/diverged.py --runs 18 --seed 1      mutations, in turn
+python tests/reliability/diverged.py --healthy --seconds 30  programs that are told of nothing
+
+Of each mutation stderr has to say ``diverged`` within two seconds after the second rank came to the
+step in which it is, once, and to blame nobody else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "tests"))
+
+from reliability.diverged_programs import HEALTHY, MUTATIONS  # noqa: E402
+from support.processes import clean_environ, free_port  # noqa: E402
+
+PROGRAMS = Path(__file__).with_name("diverged_programs.py")
+WITHIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a program said of itself."""
+
+    said: list[dict[str, object]]
+    """Objects of the kind ``diverged``."""
+    mutated_at: list[float]
+    operations: int
+
+
+def run(world: int, *arguments: str) -> Ran:
+    """One program, to its end or for two minutes."""
+    with tempfile.TemporaryDirectory(prefix="disttrace-diverged-") as folder:
+        environ = clean_environ(
+            DISTTRACE="1",
+            DISTTRACE_DIR=f"{folder}/out",
+            DISTTRACE_STALL="4",
+            DISTTRACE_ON_STALL="abort",
+            OMP_NUM_THREADS="1",
+        )
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}"]
+        command += [f"--master-port={free_port()}", str(PROGRAMS), *arguments]
+        ended = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=120, check=False
+        )
+        lines = [
+            json.loads(line)
+            for path in Path(folder, "out").glob("*.verdicts.jsonl")
+            for line in path.read_text().splitlines()
+        ]
+        begun = sum(
+            path.read_bytes().count(b'\n{"b":') for path in Path(folder, "out").glob("*.ops.jsonl")
+        )
+        stamps = [
+            float(line.split()[1]) for line in ended.stderr.splitlines() if "MUTATED " in line
+        ]
+        return Ran([one for one in lines if one["kind"] == "diverged"], sorted(stamps), begun)
+
+
+def mutations(runs: int, seed: int) -> bool:
+    """Whether each was told in time, once, and of nobody else."""
+    right = 0
+    for number in range(runs):
+        draw = random.Random(seed * 1000 + number)
+        name = MUTATIONS[number % len(MUTATIONS)]
+        world = draw.choice([2, 3, 3, 4])
+        odd = draw.randrange(world)
+        at = draw.choice([3, 20, 60])
+        ran = run(world, name, "7", str(draw.randrange(1000)), str(odd), str(at))
+        first = next(iter(ran.said), None)
+        after = None if first is None else float(str(first["at"])) - ran.mutated_at[1]
+        blamed = {rank for one in ran.said for rank in one["culprit_ranks"]}  # type: ignore[attr-defined]
+        fine = after is not None and after <= WITHIN_S and blamed <= {odd}
+        right += fine
+        told = "nothing" if first is None else f"{after:.1f} s: {str(first['summary'])[:150]}"
+        print(f"{'ok ' if fine else 'BAD'} {name}, rank {odd} of {world}, step {at}: {told}")
+    print(f"{right} of {runs} mutations were told in {WITHIN_S:g} s and blamed on nobody else.")
+    return right == runs
+
+
+def healthy(seconds: float) -> bool:
+    """Whether none of them is told of anything."""
+    operations = told = 0
+    for name in HEALTHY:
+        ran = run(3, name, f"{seconds:g}")
+        operations += ran.operations
+        told += len(ran.said)
+        print(f"{name}: {ran.operations:,} operations, {[one['summary'] for one in ran.said]}")
+    print(f"{told} divergences told in {operations:,} operations of healthy programs.")
+    return not told
+
+
+def main() -> int:
+    """Exit code 1 if anything was told wrongly."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--runs", type=int, default=len(MUTATIONS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--healthy", action="store_true")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each healthy program")
+    options = parser.parse_args()
+    fine = healthy(options.seconds) if options.healthy else mutations(options.runs, options.seed)
+    return 0 if fine else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

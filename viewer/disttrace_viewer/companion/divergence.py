@@ -1,0 +1,66 @@
+"""What is said where ranks of this host call different things, before anybody waits for it.
+
+The ranks compare themselves (``disttrace/lifecycle/in_step.py``) and only suspect. Whether it is so
+is told by the rules of ``diagnose`` from the ends of the journals, of which each call is known here
+with its arguments, also of exchanges that are over and whose results were mixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.companion.alerting.alert import processes
+from disttrace_viewer.companion.words import lines, objects, voices
+from disttrace_viewer.load.discover import Files
+from disttrace_viewer.states import folder
+from disttrace_viewer.states.job import MOST_COMPARED
+from disttrace_viewer.states.merged import Merged, merge
+from disttrace_viewer.states.verdict import Verdict, verdict
+from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
+
+KINDS = frozenset(
+    {
+        "divergence",
+        "op_mismatch",
+        "shape_mismatch",
+        "dtype_mismatch",
+        "reduce_op_mismatch",
+        "root_mismatch",
+    }
+)
+"""What is told at once: results are mixed, or about to be."""
+MOST_BYTES, MOST_EACH = 16 << 20, 4 << 20
+"""Of the ends of journals that are read, together and of each."""
+
+
+@folder.no_cycles()
+def judged(local: Merged, files: Sequence[Files]) -> Verdict:
+    """The verdict on processes of this host by their newest calls."""
+    bases = {state["base"] for state in local.states.values()}
+    ours = [one for one in files if one.base in bases][:MOST_COMPARED]
+    window = min(MOST_EACH, MOST_BYTES // max(1, len(ours)))
+    parts = folder.reduced_files(ours, window=window, history=True)
+    return verdict(merge([local, Merged(folder.merged(parts).states)]))
+
+
+def told(found: Verdict, said: Sequence[str], job: str, directory: str) -> dict[str, Any]:
+    """What is to be said of it, as of a stall. ``diverged``: the groups (ids) that it is about;
+    ``said``: those of which it was said.
+    """
+    case = found.case
+    errors = [f for f in found.findings if f.kind in KINDS and f.group not in said]
+    known = case.evidence.trace.processes
+    return {
+        "diverged": sorted({one.group for one in errors if one.group is not None}),
+        "lines": lines(case, errors, directory, word="diverged"),
+        "said": objects(case, errors),
+        "voices": voices(case, frozenset(), anywhere=True),
+        "alert": {
+            "job": job,
+            "directory": directory,
+            "processes": processes(known, errors, lambda p: bool(look(p).alive)),
+            "report": "\n".join(report_lines(case, found.findings)) + "\n",
+        },
+    }
