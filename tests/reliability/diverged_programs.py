@@ -20,9 +20,9 @@ LINGER_S = 4.0
 """A rank whose call raised stays for so long: who is gone says nothing."""
 
 
-def grads(n: int = 8, dtype: torch.dtype = torch.float32, op: object = SUM, group=None) -> None:  # type: ignore[no-untyped-def]
+def grads(n: int = 8, dtype: torch.dtype = torch.float32, op: dist.ReduceOp = SUM) -> None:
     """The call that is mutated."""
-    dist.all_reduce(torch.ones(n, dtype=dtype), op=op, group=group)
+    dist.all_reduce(torch.ones(n, dtype=dtype), op=op)
 
 
 def norm() -> None:
@@ -46,7 +46,6 @@ def mutated(name: str, seconds: float, seed: int, odd: int, at: int) -> None:
     body: list[Callable[[], None]] = [grads, *draw.choices([norm, loss], k=draw.randrange(2, 5))]
     body += [root] * (name == "root" or draw.random() < 0.2)
     pause = draw.choice([0.002, 0.01, 0.05])
-    half = dist.new_group(list(range(dist.get_world_size())))
     until = time.monotonic() + seconds
     step = 0
     while time.monotonic() < until or step <= at:
@@ -63,7 +62,6 @@ def mutated(name: str, seconds: float, seed: int, odd: int, at: int) -> None:
                 "dtype": [lambda: grads(dtype=torch.float64)],
                 "op": [lambda: dist.broadcast(torch.ones(8), 0)],
                 "reduce": [lambda: grads(op=MAX)],
-                "group": [lambda: grads(group=half)],
             }
             calls = other.get(name, [grads]) + calls[1:]
             if name == "swap":
@@ -125,7 +123,7 @@ def stages(until: float) -> None:
 
 
 def experts(until: float) -> None:
-    """Rows that are routed anew in each step, and ranks with more to gather than others."""
+    """Rows that are routed anew in each step, and ranks that gather by lines of their own."""
     rank, world = dist.get_rank(), dist.get_world_size()
     draw = random.Random(rank)
     while running(until):
@@ -135,8 +133,6 @@ def experts(until: float) -> None:
         rows = taken.tolist()
         dist.all_to_all_single(torch.empty(sum(rows)), torch.ones(sum(given)), rows, given)
         dist.all_gather(sizes, torch.tensor([sum(rows)]))
-        slots = [torch.empty(int(n)) for n in sizes]
-        dist.all_gather(slots, torch.ones(sum(rows)))
         if rank == 0:
             dist.gather(torch.ones(4), [torch.empty(4) for _ in range(world)], 0)
         else:
@@ -164,7 +160,7 @@ def running(until: float) -> bool:
 
 
 HEALTHY = {"ddp": ddp, "tensors": tensors, "stages": stages, "experts": experts, "roles": roles}
-MUTATIONS = ("skip", "double", "swap", "shape", "dtype", "op", "root", "reduce", "group")
+MUTATIONS = ("skip", "double", "swap", "shape", "dtype", "op", "root", "reduce")
 
 
 def main(kind: str, seconds: str, *numbers: str) -> None:
