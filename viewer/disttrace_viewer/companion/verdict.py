@@ -25,8 +25,10 @@ from disttrace.journal.format import definitions_name, is_own
 from disttrace.journal.proc import Here
 from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
-from disttrace_viewer.companion import divergence, sightings
+from disttrace_viewer.companion import sightings
+from disttrace_viewer.companion.alerting import divergence
 from disttrace_viewer.companion.alerting.alert import processes
+from disttrace_viewer.companion.alerting.words import lines, objects, voices
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
@@ -46,7 +48,6 @@ from disttrace_viewer.companion.told import (
     unknown_ranks,
     unpacked,
 )
-from disttrace_viewer.companion.words import lines, objects, voices
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.settled import settled
 from disttrace_viewer.findings.case import Case

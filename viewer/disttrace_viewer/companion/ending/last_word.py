@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.companion.alerting.words import last_sentence
 from disttrace_viewer.companion.reading.journals import of_job
 from disttrace_viewer.companion.told import beside, is_alone
-from disttrace_viewer.companion.words import last_sentence
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.said import keep_once, path_of, said

@@ -12,7 +12,7 @@ from typing import Any
 
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.companion.alerting.alert import processes
-from disttrace_viewer.companion.words import lines, objects, voices
+from disttrace_viewer.companion.alerting.words import lines, objects, voices
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.job import MOST_COMPARED
