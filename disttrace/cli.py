@@ -35,6 +35,7 @@ COMMANDS: tuple[Command, ...] = (
     Command("export", "disttrace_viewer.commands.export", "write operations in another format"),
     Command("top", "disttrace_viewer.commands.top", "live, while a job runs or hangs"),
     Command("attach", "disttrace_viewer.commands.attach", "a job that hangs without disttrace"),
+    Command("serve", "disttrace_viewer.commands.serve", "what jobs here say of themselves, live"),
     Command("jobs", "disttrace_viewer.commands.jobs", "which jobs are in a directory"),
     Command("reduce", "disttrace_viewer.commands.reduce", "journals into states that travel"),
     Command(

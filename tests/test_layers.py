@@ -97,6 +97,7 @@ SHARED = (
     "disttrace.journal.format",
     "disttrace.journal.proc",
     "disttrace.journal.progress",
+    "disttrace.lifecycle.meeting.place",
 )
 PEERS = frozenset(
     {"findings/rules", "wording/findings", "commands"}

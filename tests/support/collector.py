@@ -57,6 +57,8 @@ class Collector:
     spans: list[Received] = field(default_factory=list)
     metrics: dict[str, list[Any]] = field(default_factory=dict)
     """Data points by name of the metric, the newest request's last."""
+    described: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Unit and kind (``sum``, ``gauge``, ``histogram``) of a metric."""
     logs: list[Any] = field(default_factory=list)
     """Log records as they came."""
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -99,7 +101,9 @@ class Collector:
             for group in request.resource_metrics:
                 for scope in group.scope_metrics:
                     for metric in scope.metrics:
-                        data = getattr(metric, metric.WhichOneof("data"))
+                        kind = metric.WhichOneof("data")
+                        data = getattr(metric, kind)
+                        self.described[metric.name] = (metric.unit, kind)
                         self.metrics.setdefault(metric.name, []).extend(data.data_points)
 
     def take_logs(self, request: Any) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from disttrace_viewer.api.verdict import diagnose
     from disttrace_viewer.trace.errors import ViewerError
     from disttrace_viewer.views.jobs import Job
+    from disttrace_viewer.views.prometheus import metrics, serve
 
 __all__ = [
     "Diff",
@@ -37,7 +38,9 @@ __all__ = [
     "jobs",
     "journals",
     "load",
+    "metrics",
     "print_jobs",
+    "serve",
     "show",
     "snapshot",
     "stats",
@@ -53,6 +56,7 @@ _FROM = {
     "disttrace_viewer.api.verdict": ("diagnose",),
     "disttrace_viewer.trace.errors": ("ViewerError",),
     "disttrace_viewer.views.jobs": ("Job",),
+    "disttrace_viewer.views.prometheus": ("metrics", "serve"),
 }
 _MODULES = {name: module for module, names in _FROM.items() for name in names}
 

@@ -1,0 +1,224 @@
+"""The dashboard, the alerts and the metrics of a real job speak of the same names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from disttrace_viewer.trace.errors import ViewerError
+from disttrace_viewer.views import prometheus
+from support.collector import Collector, exporters, serve_grpc
+from support.processes import ROOT, clean_environ, free_port, run_program, wait_until
+
+yaml = pytest.importorskip("yaml")
+GRAFANA = ROOT / "docs" / "grafana"
+NAME = re.compile(r"\bdisttrace_[a-z_]+")
+UNITS = {"s": "seconds", "By": "bytes", "By/s": "bytes_per_second"}
+KNOWN = {
+    "at": 0.0,
+    "job": 'night"ly',
+    "host": "node7",
+    "stalled": False,
+    "ranks": {
+        "p": {"rank": 0, "waiting_share": 0.25},
+        "q": {"rank": 1, "waiting_share": None},
+    },
+    "slow": [
+        {"rank": 1, "share": 0.07, "since": 1.0, "line": "a.py:4", "others": 63, "rank_hours": 31.0}
+    ],
+}
+TRAINS = """
+import sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+begun = time.time()
+while True:
+    time.sleep(0.2 + 0.05 * dist.get_rank())
+    dist.all_reduce(torch.ones(1000))
+    over = torch.tensor([time.time() - begun > 120])
+    dist.broadcast(over, 0)
+    if over:
+        break
+"""
+
+
+def expressions() -> Iterator[str]:
+    """Of all panels, variables and rules."""
+    dashboard = json.loads((GRAFANA / "dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        yield from (target["expr"] for target in panel["targets"])
+    yield from (one["query"]["query"] for one in dashboard["templating"]["list"][1:])
+    for group in yaml.safe_load((GRAFANA / "alerts.yaml").read_text())["groups"]:
+        yield from (rule["expr"] for rule in group["rules"])
+
+
+def in_prometheus(name: str, unit: str, kind: str) -> set[str]:
+    """How a collector's Prometheus exporter calls a metric (by OpenTelemetry's rules)."""
+    base = "_".join([name.replace(".", "_"), *([UNITS[unit]] if unit in UNITS else [])])
+    if kind == "histogram":
+        return {f"{base}_{part}" for part in ("bucket", "sum", "count")}
+    return {f"{base}_total" if kind == "sum" else base}
+
+
+def names_of(text: str) -> dict[str, set[str]]:
+    """Metrics of a scrape, with the labels that they have."""
+    found: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, labels = line.split("{", 1)
+            found.setdefault(name, set()).update(re.findall(r'(\w+)="', labels))
+    return found
+
+
+def check(expression: str, emitted: Mapping[str, set[str]], labels: set[str]) -> None:
+    """Every metric, and every label that it is grouped or chosen by, is there."""
+    named = {name for name in NAME.findall(expression) if name not in labels}
+    assert named, expression
+    assert named <= emitted.keys(), expression
+    for by in re.findall(r"by \(([^)]*)\)", expression):
+        assert {one.strip() for one in by.split(",")} - {"le"} <= labels, expression
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder in which files of jobs are."""
+    monkeypatch.setattr(prometheus, "own_folder", lambda: str(tmp_path))
+    return tmp_path
+
+
+def write(folder: Path, **other: Any) -> None:
+    (folder / "x.live").write_text(json.dumps({**KNOWN, "at": time.time(), **other}))
+
+
+def test_what_companions_write_is_told_in_the_text_format(live: Path) -> None:
+    write(live)
+    lines = [one for one in prometheus.metrics().splitlines() if not one.startswith("#")]
+    assert lines == [
+        r'disttrace_ranks{disttrace_job="night\"ly",host="node7"} 2',
+        r'disttrace_stalled{disttrace_job="night\"ly",host="node7"} 0',
+        r'disttrace_waiting_ratio{disttrace_job="night\"ly",host="node7",rank="0"} 0.25',
+        *(
+            f'{name}{{disttrace_job="night\\"ly",rank="1",line="a.py:4"}} {value}'
+            for name, value in (
+                ("disttrace_slow_ratio", 0.07),
+                ("disttrace_slow_lost_rank_seconds", 111600),
+            )
+        ),
+    ]
+
+
+def test_what_is_old_or_half_written_or_a_link_is_not_told(live: Path) -> None:
+    write(live, at=time.time() - 60)
+    (live / "y.live").write_text('{"at": ')
+    (live / "z.live").symlink_to(live / "x.live")
+    assert not names_of(prometheus.metrics())
+
+
+def test_it_is_served_at_metrics_and_nowhere_else(live: Path) -> None:
+    write(live)
+    port = free_port()
+    serve = threading.Thread(target=prometheus.serve, args=("127.0.0.1", port, []), daemon=True)
+    serve.start()
+    wait_until(lambda: _listens(port))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"] == prometheus.CONTENT_TYPE
+        assert answer.read().decode() == prometheus.metrics()
+    with pytest.raises(urllib.error.HTTPError, match="404") as refused:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/etc/passwd", timeout=10)
+    refused.value.close()
+    with pytest.raises(ViewerError, match=f"nobody can listen at 127.0.0.1:{port}"):
+        prometheus.serve("127.0.0.1", port, [])
+
+
+def _listens(port: int) -> bool:
+    try:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_each_panel_has_a_place_of_its_own() -> None:
+    """24 columns wide, and nothing covers anything."""
+    panels = json.loads((GRAFANA / "dashboard.json").read_text())["panels"]
+    cells = [
+        (x, y)
+        for place in (panel["gridPos"] for panel in panels)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) < 24
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+def test_the_collector_uses_what_it_defines() -> None:
+    found = yaml.safe_load((GRAFANA / "collector.yaml").read_text())
+    for pipeline in found["service"]["pipelines"].values():
+        for kind in ("receivers", "processors", "exporters"):
+            assert set(pipeline[kind]) <= found[kind].keys()
+
+
+@pytest.mark.long
+def test_a_real_job_emits_what_dashboard_and_alerts_ask_for(tmp_path: Path) -> None:
+    """One of three ranks is slow, so that those metrics are there as well."""
+    program, out = tmp_path / "train.py", tmp_path / "out"
+    program.write_text(TRAINS, encoding="utf-8")
+    scraped: dict[str, str] = {}
+    over = threading.Event()
+
+    def scrape() -> None:
+        command = [sys.executable, "-m", "disttrace", "serve", "--prometheus", "--once"]
+        while not over.wait(5):
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            rows = [line for line in done.stdout.splitlines() if "dashboards" in line]
+            scraped.update((line.split("{")[0], line) for line in rows)
+            scraped["whole"] = done.stdout
+
+    with serve_grpc(Collector()) as collector:
+        watching = threading.Thread(target=scrape)
+        watching.start()
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+        outcome = run_program(
+            [sys.executable, *launcher, str(program)],
+            env=clean_environ(
+                DISTTRACE="1",
+                DISTTRACE_DIR=str(out),
+                DISTTRACE_JOB="dashboards",
+                DISTTRACE_EXPORT="json,otlp",
+                OTEL_EXPORTER_OTLP_ENDPOINT=collector.endpoint,
+                OTEL_METRIC_EXPORT_INTERVAL="2000",
+            ),
+            timeout=300,
+        )
+        over.set()
+        watching.join(30)
+        assert outcome.code == 0, outcome.stderr
+        wait_until(lambda: not exporters(out), 60)
+    emitted = names_of("\n".join(scraped[name] for name in prometheus.METRICS))
+    labels = set().union(*emitted.values())
+    for name, points in collector.metrics.items():
+        keys = {key.key.replace(".", "_") for point in points for key in point.attributes}
+        labels |= keys
+        for full in in_prometheus(name, *collector.described[name]):
+            emitted[full] = keys
+    for expression in expressions():
+        check(expression, emitted, labels)
+    if tool := os.environ.get("PROMTOOL") or shutil.which("promtool"):
+        text = scraped["whole"]
+        subprocess.run([tool, "check", "metrics"], input=text, text=True, check=True)
+        subprocess.run([tool, "check", "rules", str(GRAFANA / "alerts.yaml")], check=True)

@@ -1,0 +1,45 @@
+"""``disttrace serve``: what the jobs of this host know of themselves, for a monitoring system."""
+
+from __future__ import annotations
+
+import argparse
+
+from disttrace_viewer.commands import common
+
+PORT = 9465
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument(
+        "dirs", nargs="*", metavar="DIR", help="folders of journals, where /tmp is not usable"
+    )
+    parser.add_argument(
+        "--prometheus",
+        action="store_true",
+        required=True,
+        help="in Prometheus' text format, at /metrics",
+    )
+    parser.add_argument(
+        "--port", type=int, default=PORT, help="where to listen (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--address", default="127.0.0.1", help="of which interface (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--once",
+        action="store_true",
+        help="write it to stdout, for node_exporter's textfile collector",
+    )
+    parser.epilog = "Serves all jobs of this user on this host; run one on each."
+
+
+def execute(args: argparse.Namespace) -> int:
+    """Serve until interrupted; ``ViewerError`` where nobody can listen there."""
+    from disttrace_viewer.api import metrics, serve
+
+    if args.once:
+        common.write(metrics(args.dirs).encode())
+    else:
+        serve(args.address, args.port, args.dirs)
+    return 0

@@ -1,0 +1,108 @@
+"""What jobs of this host know of themselves while they run, as Prometheus reads it.
+
+It is what ``disttrace.live()`` gives, for all jobs of this user on this host: their companions
+write it into files, anew each second.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import orjson
+
+from disttrace.journal.format import LIVE_SUFFIX, opened_own
+from disttrace.lifecycle.meeting.place import own_folder
+from disttrace_viewer.trace.errors import ViewerError
+
+OLD_S = 15.0
+"""What was written longer ago is of a companion that is gone, or was stopped."""
+_MOST = 4 << 20
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+METRICS = {
+    "disttrace_ranks": "Ranks of a job on this host.",
+    "disttrace_stalled": "1 while a stall stands that the job told from this host, else 0.",
+    "disttrace_waiting_ratio": "Part of the last minute that communication held a rank.",
+    "disttrace_slow_ratio": "Part of their time that a rank makes the others wait; only slow ones.",
+    "disttrace_slow_lost_rank_seconds": "What the others have lost by a slow rank so far.",
+}
+Labels = tuple[tuple[str, str], ...]
+
+
+def metrics(folders: Sequence[str] = ()) -> str:
+    """The text of one scrape. ``folders``: of journals, where companions have no other place."""
+    values: dict[str, dict[Labels, float]] = {name: {} for name in METRICS}
+    for known in _known(folders):
+        for name, labels, value in _values(known):
+            values[name][tuple((key, _escaped(str(text))) for key, text in labels.items())] = value
+    lines = []
+    for name, text in METRICS.items():
+        lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+        for row, value in values[name].items():
+            words = ",".join(f'{key}="{label}"' for key, label in row)
+            lines.append(f"{name}{{{words}}} {value:.10g}")
+    return "\n".join(lines) + "\n"
+
+
+def serve(address: str, port: int, folders: Sequence[str]) -> None:
+    """Answer ``GET /metrics`` until interrupted. ViewerError where nobody can listen there."""
+
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10.0
+
+        def do_GET(self) -> None:
+            found = self.path.split("?")[0] == "/metrics"
+            body = metrics(folders).encode() if found else b"/metrics\n"
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            """Scrapes are no news."""
+
+    try:
+        server = ThreadingHTTPServer((address, port), Handler)
+    except (OSError, OverflowError) as error:
+        raise ViewerError(f"nobody can listen at {address}:{port}: {error}") from error
+    with server:
+        server.serve_forever()
+
+
+def _known(folders: Sequence[str]) -> Iterator[dict[str, Any]]:
+    places = [place for place in (own_folder(), *folders) if place is not None]
+    for path in sorted(p for place in places for p in _files(place)):
+        try:
+            with opened_own(path, os.O_RDONLY) as fd:
+                found = orjson.loads(os.pread(fd, _MOST, 0))
+        except (OSError, orjson.JSONDecodeError):
+            continue  # it has just gone, or is written just now
+        if time.time() - found["at"] < OLD_S:
+            yield found
+
+
+def _files(place: str) -> Iterable[str]:
+    return glob.iglob(os.path.join(glob.escape(place), f"*{LIVE_SUFFIX}"))
+
+
+def _values(known: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], float]]:
+    job = {"disttrace_job": known["job"]}  # a scrape has a label `job` of its own
+    here = {**job, "host": known["host"]}
+    yield "disttrace_ranks", here, len(known["ranks"])
+    yield "disttrace_stalled", here, float(known["stalled"])
+    for one in known["ranks"].values():
+        if one["waiting_share"] is not None:
+            yield "disttrace_waiting_ratio", {**here, "rank": one["rank"]}, one["waiting_share"]
+    for one in known["slow"]:
+        labels = {**job, "rank": one["rank"], "line": one["line"] or ""}
+        yield "disttrace_slow_ratio", labels, one["share"]
+        yield "disttrace_slow_lost_rank_seconds", labels, one["rank_hours"] * 3600
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
