@@ -147,6 +147,7 @@ bench-viewer: $(STAMP) ## how a verdict's cost grows with ranks, hosts, groups a
 
 docs: $(STAMP) ## the pages that are generated from real runs
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/run_notebook.py
 
 clean: ## everything made here except the environments
 	rm -rf build dist disttrace-out .mypy_cache .ruff_cache .pytest_cache
