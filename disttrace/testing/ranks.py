@@ -115,7 +115,7 @@ class Ranks:
         if passed < 0.2:
             return
         cpu = sum(map(_cpu_s, self.running))
-        busy = cpu - self._cpu > _ASLEEP * passed
+        busy = cpu - self._cpu > _ASLEEP * passed or any(map(_wants_cpu, self.running))
         self.idle_s = 0.0 if busy else self.idle_s + passed
         self._cpu, self._looked_s = cpu, now
 
@@ -157,10 +157,23 @@ def _signal_group(pid: int, number: int) -> None:
         pass
 
 
-def _cpu_s(pid: int) -> float:
+def _wants_cpu(pid: int) -> bool:
+    """Whether its main thread would run, if the machine had a CPU for it, or waits for a disk."""
+    return _stat(pid)[:1] in (["R"], ["D"])
+
+
+def _stat(pid: int) -> Sequence[str]:
+    """What the kernel says of a process, from its state on; nothing where it is gone."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            parts: Sequence[str] = file.read().rpartition(")")[2].split()
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return ()
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        parts = _stat(pid)
         return (int(parts[11]) + int(parts[12])) / _TICK
-    except (OSError, IndexError, ValueError):
+    except (IndexError, ValueError):
         return 0.0

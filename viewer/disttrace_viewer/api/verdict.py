@@ -40,6 +40,7 @@ def diagnose(
     stall_s: float | None = None,
     engine: str | None = None,
     strict: bool = False,
+    on_device: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """What is wrong in a job (see ``load`` for ``path`` and ``job``). ``stall_s``: while processes
@@ -56,7 +57,15 @@ def diagnose(
         ViewerError: when there are no journals, or no such job, or no such engine; with
             ``strict`` where there are only states, which do not hold the order of operations.
     """
-    return settled(lambda: _read(path, job, stall_s, engine, strict, progress))
+
+    def replayed(found: Verdict, own: Sequence[str | Files]) -> Verdict:
+        limit = stall_ns(stall_s)
+        return strictly(found, own, streams=on_device, stall_ns=limit) if again else found
+
+    again = strict or on_device
+    if again and any(map(folder.holds_states, folders(path))):
+        raise ViewerError("--strict replays journals, and states do not hold what they did.")
+    return settled(lambda: _read(path, job, stall_s, engine, replayed, progress))
 
 
 def _read(
@@ -64,12 +73,10 @@ def _read(
     wanted: str | None,
     stall_s: float | None,
     engine: str | None,
-    strict: bool,
+    replayed: Callable[[Verdict, Sequence[str | Files]], Verdict],
     progress: Progress | None,
 ) -> Report:
     where = folders(path)
-    if strict and any(map(folder.holds_states, where)):
-        raise ViewerError("--strict replays journals, and states do not hold what they did.")
     by, limit = engine_of(engine), stall_ns(stall_s)
     # Reading these as a whole would move them all.
     moved = engine is not None or any(map(is_remote, where)) or any(map(folder.holds_states, where))
@@ -81,8 +88,7 @@ def _read(
     del merged
     if tables and (found.healthy or job.fits_a_table(where)):
         found = _looking_back(found, where, wanted, limit)
-    if strict:
-        found = strictly(found, where, stall_ns=limit)
+    found = replayed(found, where)
     found.case.judged_too = frozenset(one for part in apart for one in part)
     newest = report_of(found)
     if not parts:
@@ -95,9 +101,7 @@ def _read(
         one = job.judged(own, stall_ns=limit, engine=by, local=part)
         if tables and number < MOST_LOOKED_BACK and job.fits_a_table(own):
             one = _looking_back(one, own, None, limit)
-        if strict:
-            one = strictly(one, own or where, stall_ns=limit)
-        others.append(report_of(one))
+        others.append(report_of(replayed(one, own)))
     return Report(newest.case, newest.found, tuple(others))
 
 

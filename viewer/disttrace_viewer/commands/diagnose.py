@@ -49,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also what would hang if every send waited for its receive (docs/replay.md)",
     )
+    parser.add_argument(
+        "--on-device",
+        action="store_true",
+        help="the same, as if it had run on a device, where each group is a stream",
+    )
     look = common.add_look(parser)
     look.add_argument(
         "--stacks", action="store_true", help="the recorded frames of whoever is stuck"
@@ -84,6 +89,7 @@ def execute(args: argparse.Namespace) -> int:
             stall_s=args.stall,
             engine=args.engine,
             strict=args.strict,
+            on_device=args.on_device,
             progress=progress,
         )
         gc.freeze()  # it is used to the end: a search for garbage among it costs seconds

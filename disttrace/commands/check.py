@@ -1,0 +1,325 @@
+"""`disttrace check -- train.py ARGS`: the program rehearsed in n ranks on this machine's CPU.
+
+The ranks run on gloo, traced. A stall ends the run; when all have ended, the rules of `diagnose`
+judge what they did, and a strict replay what they would have done where nothing is let pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from disttrace.commands import CommandError
+from disttrace.testing import ranks
+
+if TYPE_CHECKING:
+    from disttrace.testing.rehearsal import Notes, Program
+
+FAULT, CANNOT, TIMED_OUT = 1, 2, 3
+_MOST_FILES = 300
+_TAIL = 1500
+"""Characters of the output of a rank that failed."""
+_RANK_MB = 250
+"""What a rank takes at least, where nobody has measured it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.usage = "disttrace check [options] -- train.py [ARGUMENT ...]"
+    parser.add_argument("-n", type=_count, default=4, metavar="N", help="ranks (4)")
+    parser.add_argument(
+        "--steps-limit", type=_count, metavar="S", help="end after so many steps of an optimizer"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "keep"),
+        default="cpu",
+        help="cpu: what is made on a CUDA device is made on the CPU (default); keep: as it is",
+    )
+    parser.add_argument("--timeout", type=float, default=180.0, metavar="SECONDS", help="(180)")
+    parser.add_argument(
+        "--stall",
+        type=float,
+        default=5.0,
+        metavar="SECONDS",
+        help="so long nothing may run in any rank until it hangs (5); on a loaded machine the time"
+        " in which a rank waits for the CPU does not count",
+    )
+    parser.add_argument("--format", choices=("text", "json", "github", "junit"), default="text")
+    parser.add_argument(
+        "--scratch", action="store_true", help="run in a copy of the current directory"
+    )
+    parser.add_argument("--keep", metavar="DIR", help="keep the journals and outputs there")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="the script and its arguments")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """0: no fault, 1: a fault, 2: it cannot be rehearsed, 3: the time was over without a fault."""
+    from disttrace.testing.rehearsal import Notes
+
+    program = _program(arguments.command)
+    _room_for(arguments.n)
+    folder = Path(arguments.keep or tempfile.mkdtemp(prefix="disttrace-check-")).resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise CommandError(f"{folder} is not empty: what lies there is no part of this rehearsal.")
+    scratch = _scratch() if arguments.scratch else None
+    keep = arguments.keep is not None
+    try:
+        run = Rehearsal(arguments, program, folder, Notes(arguments.n))
+        code = run.run()
+        keep |= code == FAULT
+        return code
+    finally:
+        if keep:
+            sys.stderr.write(f"disttrace: the journals and outputs of the ranks: {folder}\n")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+@dataclass
+class Rehearsal:
+    """One run of the program in its ranks."""
+
+    arguments: argparse.Namespace
+    program: Program
+    folder: Path
+    notes: Notes
+    asked_s: float = 0.0
+    deadline: float = 0.0
+    hangs: bytes | None = None
+    """The report on a hang."""
+
+    def run(self) -> int:
+        """The exit code; what is found is printed."""
+        for name, value in {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1"}.items():
+            os.environ.setdefault(name, value)
+        if self.arguments.device == "cpu":
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        _import_once(self.program)
+        running = self._start()
+        started = time.monotonic()
+        self.deadline = started + self.arguments.timeout
+        try:
+            running.wait(self._over)
+            timed_out = self.hangs is None and bool(running.running)
+            if timed_out:
+                self.hangs = self._diagnosis()
+        finally:
+            running.end()
+        return self._judge(running, timed_out, time.monotonic() - started)
+
+    def _start(self) -> ranks.Ranks:
+        reason = ranks.why_not_fork()
+        if reason is not None:
+            raise CommandError(f"the ranks cannot be forked: {reason}.", CANNOT)
+        from disttrace.testing.rehearsal import rehearse
+
+        port, world = ranks.free_port(), self.arguments.n
+        pids = {}
+        for rank in range(world):
+            env = {
+                **ranks.environment(rank, world, port),
+                "DISTTRACE_DIR": str(self.folder / "journals"),
+                "DISTTRACE_QUIET": "1",
+                "DISTTRACE_STALL": str(max(1.0, self.arguments.stall)),
+                "TORCHELASTIC_RUN_ID": f"check-{os.getpid()}",
+            }
+
+            def body(rank: int = rank) -> int:
+                return rehearse(
+                    self.program,
+                    rank,
+                    self.notes,
+                    steps=self.arguments.steps_limit,
+                    map_device=self.arguments.device == "cpu" and _names_device(self.program),
+                )
+
+            pids[ranks.fork(rank, body, env, self.folder / f"rank{rank}.out")] = rank
+        return ranks.Ranks(pids)
+
+    def _over(self, running: ranks.Ranks) -> bool:
+        """Whether it is no use to wait any longer."""
+        now = time.monotonic()
+        if now > self.deadline:
+            return True
+        bad = [rank for rank, code in running.codes.items() if code]
+        if bad and now - min(running.ended_s[rank] for rank in bad) > self.arguments.stall:
+            return True  # the others have had their time to notice
+        if running.idle_s < self.arguments.stall or now - self.asked_s < self.arguments.stall:
+            return False
+        self.asked_s = now
+        self.hangs = self._diagnosis()
+        return self.hangs is not None
+
+    def _diagnosis(self, *options: str) -> bytes | None:
+        """The report of `disttrace diagnose`; None where it finds no fault. In a process of its
+        own, for memory and threads of a reader are none of this one's.
+        """
+        stall = ("--stall", str(max(1.0, self.arguments.stall)))
+        found = self._diagnose(*stall, *options)
+        return found.stdout if found.returncode == 1 else None
+
+    def _diagnose(self, *options: str) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-m", "disttrace", "diagnose", str(self.folder / "journals")]
+        env = {**os.environ, "DISTTRACE": "0"}
+        return subprocess.run(
+            [*command, "--format", self.arguments.format, *options],
+            env=env, stdout=subprocess.PIPE, check=False,
+        )  # fmt: skip
+
+    def _judge(self, running: ranks.Ranks, timed_out: bool, took_s: float) -> int:
+        cannot = self.notes.told(1)
+        if cannot:
+            sys.stderr.write(f"disttrace: cannot be rehearsed: {cannot[0]}\n")
+            return CANNOT
+        if self.hangs is not None:
+            _write(self.hangs)
+            return FAULT
+        ran = f"ran {took_s:.0f} s, {self.notes.steps} steps"
+        if timed_out:
+            sys.stderr.write(f"disttrace: {ran}, no fault so far\n")
+            return TIMED_OUT
+        in_order = sorted(running.codes, key=lambda rank: running.ended_s[rank])
+        failed = {rank: running.codes[rank] for rank in in_order if running.codes[rank]}
+        if not any((self.folder / "journals").glob("*")):
+            self._show(failed)
+            sys.stderr.write("disttrace: cannot be rehearsed: no rank used torch.distributed\n")
+            return CANNOT
+        found = self._diagnose("--strict", *(["--on-device"] if self.notes.told(2) else []))
+        if found.returncode or failed:
+            _write(found.stdout)
+            self._show(failed)
+            return FAULT
+        if self.arguments.format == "text":
+            sys.stdout.write(f"No fault in {self.arguments.n} ranks: {ran}.\n")
+        else:
+            _write(found.stdout)
+        return 0
+
+    def _show(self, failed: Mapping[int, int]) -> None:
+        """The end of what the first rank said that failed."""
+        for rank, code in failed.items():
+            text = (self.folder / f"rank{rank}.out").read_text("utf-8", "replace")[-_TAIL:]
+            sys.stderr.write(f"disttrace: rank {rank} ended with {code}; it said:\n{text}")
+            return
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.flush()
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
+    return int(text)
+
+
+def _program(command: Sequence[str]) -> Program:
+    """What is to be run, of `train.py ...`, `python train.py ...` or `python -m package ...`."""
+    from disttrace.testing.rehearsal import Program
+
+    words = list(command)
+    if words[:1] == ["--"]:
+        words = words[1:]
+    if words and re.fullmatch(r"python[0-9.]*", os.path.basename(words[0])):
+        words = words[1:]
+    if not words:
+        raise CommandError("nothing to rehearse; usage: disttrace check [options] -- train.py ...")
+    if words[0] == "-m" and len(words) > 1:
+        return Program(words[1], tuple(words[2:]), module=True)
+    if not os.path.isfile(words[0]):
+        name = os.path.basename(words[0])
+        starts = name in ("torchrun", "accelerate", "mpirun", "srun", "deepspeed")
+        why = "it starts the ranks itself: give the script" if starts else "there is no such script"
+        raise CommandError(f"cannot rehearse {words[0]!r}: {why}.", CANNOT)
+    return Program(words[0], tuple(words[1:]))
+
+
+def _room_for(n: int) -> None:
+    """Raise CommandError where so many ranks do not fit."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            kb = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return
+    if n * _RANK_MB > kb >> 10:
+        raise CommandError(
+            f"{n} ranks take {n * _RANK_MB >> 10} GB and more, {kb >> 20} GB are free.", CANNOT
+        )
+
+
+def _scratch() -> str:
+    """Go on in a copy of the current directory, which shares its blocks where that is possible."""
+    found = tempfile.mkdtemp(prefix="disttrace-scratch-")
+    subprocess.run(["cp", "-a", "--reflink=auto", ".", found], check=True)
+    os.chdir(found)
+    return found
+
+
+def _import_once(program: Program) -> None:
+    """Import here what all ranks would import: torch, and what of installed packages is named."""
+    for name in ("torch", "torch.distributed", "disttrace.session", "disttrace.capture.parts"):
+        importlib.import_module(name)
+    text = _source(program)
+    lazy = "torch._dynamo" if re.search(r"functional|compile|DTensor|fully_shard", text) else None
+    for name in dict.fromkeys([*_imports(text), *([lazy] if lazy else [])]):
+        spec_root = name.partition(".")[0]
+        try:
+            spec = importlib.util.find_spec(spec_root)
+            if spec is not None and spec.origin and "site-packages" in spec.origin:
+                importlib.import_module(name)
+        except Exception:  # whatever is wrong with it, the program meets it by itself
+            continue
+
+
+def _source(program: Program) -> str:
+    path = program.target
+    if program.module:
+        sys.path.insert(0, os.getcwd())
+        try:
+            spec = importlib.util.find_spec(path)
+        except (ImportError, ValueError):
+            spec = None
+        path = spec.origin if spec is not None and spec.origin else ""
+    try:
+        return Path(path).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _imports(text: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+def _names_device(program: Program) -> bool:
+    """Whether the script, or a module beside it, speaks of CUDA."""
+    texts = [_source(program)]
+    if not program.module:
+        beside = sorted(Path(program.target).resolve().parent.rglob("*.py"))[:_MOST_FILES]
+        texts += [path.read_text("utf-8", "replace") for path in beside]
+    return any("cuda" in text for text in texts)
