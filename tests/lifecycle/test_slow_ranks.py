@@ -9,6 +9,7 @@ import random
 import sys
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from disttrace_viewer.companion.slow.blocks import Block, Blocks
 from disttrace_viewer.companion.slow.detector import Detector
 from disttrace_viewer.companion.slow.follower import Follower
 from disttrace_viewer.companion.slow.holds import Held, Holds
-from disttrace_viewer.companion.slow.ranks import Ranks, Slow, own_delays
+from disttrace_viewer.companion.slow.ranks import GONE_S, Ranks, Slow, own_delays
 from disttrace_viewer.companion.slow.telling import AGAIN_S, TOGETHER_S, Telling
 from disttrace_viewer.load.definitions import Definitions
 from disttrace_viewer.trace.model import Frame
@@ -264,6 +265,20 @@ def test_each_culprit_is_told_once_an_hour_and_when_it_is_over() -> None:
     assert due(2 * AGAIN_S + 2, 3) == [(3, False)], "it goes on"
 
 
+def test_it_is_not_over_where_they_have_ended() -> None:
+    telling = Telling(0.05)
+    assert telling.due([slow(3)], {}, lambda rank: 0.1, 0.0)
+    assert not telling.due([], {}, lambda rank: None, 9.0)
+    ranks = Ranks(0.05)
+    rounds(ranks, 60, 0)
+    rounds(ranks, 40, 90, first=60)
+    assert ranks.slow()
+    assert ranks.leaning(3)
+    ranks.add([], 1100.0 + GONE_S + 1)
+    assert not ranks.slow()
+    assert ranks.leaning(3) is None
+
+
 def test_all_ranks_of_a_host_are_told_as_one() -> None:
     """The first one is held back while the others lean to it, and told alone where they do not."""
     telling, hosts = Telling(0.05), {0: "a", 1: "a", 2: "b", 3: "b"}
@@ -309,8 +324,9 @@ def test_the_sentence_says_who_whom_how_much_since_when_and_where(
         "rank 22 has made 63 others wait 7 % of the time since 14:05, before loader.py:40 "
         "(31 rank hours so far; false alarm rate 1 in 10,000 rank hours)"
     )
-    assert words.summary([slow(8), slow(9)], "node7", {}).startswith(
-        "host node7 (ranks 8, 9) has made 63 others wait 10 % of the time since 14:05 ("
+    host = [replace(slow(rank), waiting=(*range(8), 17 - rank)) for rank in (8, 9)]
+    assert words.summary(host, "node7", {}).startswith(
+        "host node7 (ranks 8, 9) has made 8 others wait 10 % of the time since 14:05 ("
     )
     said = words.said([slow(22)], "text", places, {22: "p"})
     assert said["finding"]["culprits"] == ["p"]

@@ -108,6 +108,7 @@ class Exchange:
             self._again = ended + max(_AGAIN_S, _MUCH_LATER * (ended - now))  # it may come yet
             return False
         self._begin(place, order)
+        self._let_go()
         return True
 
     def poll(self) -> None:
@@ -195,9 +196,7 @@ class Exchange:
         if station is not None and sockets is not None:
             sockets.call(lambda: station.leave(at_once=True))
             sockets.stop()
-        if self._store is not None:
-            self._store.close()
-            self._store = None
+        self._let_go()
 
     def leave_behind(self, addresses: Sequence[Address], data: bytes, *, stay_s: float) -> None:
         """Our processes failed: stay until somebody took what is to be told of them, the job's
@@ -232,6 +231,12 @@ class Exchange:
             except (OSError, OverflowError, UnicodeError):
                 continue
         return None
+
+    def _let_go(self) -> None:
+        """Of the store: it has answered, and that was all."""
+        if self._store is not None:
+            self._store.close()
+            self._store = None
 
     def _begin(self, place: Address, order: int, left: bytes | None = None) -> None:
         host, port = place

@@ -28,6 +28,8 @@ LATE_S = 15.0
 """After so long a block is judged without the members that are missing, if most are there."""
 MOST_GROUPS = 20_000
 _KEPT = 64
+GONE_S = 120.0
+"""A group in which nothing happened for so long is no sign of anybody's being slow."""
 _OF_NEW = 0.05
 _NS_PER_HOUR = 3600e9
 
@@ -73,6 +75,7 @@ class _Group:
     looks: int = 0
     done: tuple[int, int] = (0, -1)
     """Shift and index of the newest block that was judged."""
+    seen: float = 0.0
 
 
 class Ranks:
@@ -98,9 +101,13 @@ class Ranks:
                 continue
             self._put(group, block, now)
             touched.add(block.group)
-        for name, group in self._groups.items():
+            group.seen = now
+        for name, group in list(self._groups.items()):
             if name in touched or group.blocks:
                 self._judge(name, group, now)
+            elif now - group.seen > GONE_S:
+                self._tests.subtract(group.watched.keys())
+                del self._groups[name]
 
     def slow(self) -> list[Slow]:
         """Who is slow now, the worst first."""
@@ -112,10 +119,12 @@ class Ranks:
         ]
         return sorted(found, key=lambda one: -one.share)
 
-    def leaning(self, rank: int) -> float:
-        """The share of a rank so far, told or not: for whether a whole host is slow."""
+    def leaning(self, rank: int) -> float | None:
+        """The share of a rank so far, told or not: for whether a whole host is slow. None: nothing
+        is known of it any more.
+        """
         found = [g.watched[rank].up for g in self._groups.values() if rank in g.watched]
-        return max((d.mean for d in found if d.won > 0), default=0.0)
+        return max((d.mean if d.won > 0 else 0.0 for d in found), default=None)
 
     def _put(self, group: _Group, block: Block, now: float) -> None:
         """With its neighbour, where others cut longer ones."""

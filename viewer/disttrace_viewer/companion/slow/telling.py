@@ -39,10 +39,12 @@ class Telling:
         self,
         slow: Sequence[Slow],
         hosts: Mapping[int, str],
-        leaning: Callable[[int], float],
+        leaning: Callable[[int], float | None],
         now: float,
     ) -> list[Told]:
-        """The lines that are due. ``hosts``: by rank; ``leaning``: the share of a rank so far."""
+        """The lines that are due. ``hosts``: by rank; ``leaning``: the share of a rank so far, None
+        where nothing is known of it any more.
+        """
         ranks = {one.rank: one for one in reversed(slow)}  # the worst of a rank's groups
         self._seen = {rank: self._seen.get(rank, now) for rank in ranks}
         found, taken = [], set[int]()
@@ -57,10 +59,10 @@ class Telling:
             elif not (
                 whole
                 and now - self._seen[rank] < TOGETHER_S
-                and all(leaning(r) >= self._share / 2 for r in beside)
+                and all((leaning(r) or 0.0) >= self._share / 2 for r in beside)
             ):
                 found.append(Told((one,), None))
-        lines = self._ended(ranks, now)
+        lines = self._ended(ranks, leaning)
         for told in sorted(found, key=lambda told: -max(one.share for one in told.slow)):
             key = tuple(one.rank for one in told.slow)
             if any(set(key) <= set(other) and other != key for other in self._open):
@@ -74,6 +76,13 @@ class Telling:
                 self._open[key] = told
         return lines
 
-    def _ended(self, ranks: Mapping[int, Slow], now: float) -> list[Told]:
+    def _ended(
+        self, ranks: Mapping[int, Slow], leaning: Callable[[int], float | None]
+    ) -> list[Told]:
         ended = [key for key in self._open if not any(rank in ranks for rank in key)]
-        return [Told((one := self._open.pop(key)).slow, one.host, over=True) for key in ended]
+        over = [(key, self._open.pop(key)) for key in ended]
+        return [
+            Told(one.slow, one.host, over=True)
+            for key, one in over
+            if any(leaning(rank) is not None for rank in key)  # else they have stopped or ended
+        ]

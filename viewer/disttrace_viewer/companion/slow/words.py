@@ -64,7 +64,13 @@ def _who(slow: Sequence[Slow], host: str | None) -> str:
 
 def _others(slow: Sequence[Slow]) -> str:
     others = max(one.others for one in slow)
+    if len(slow) > 1:  # none of them waits for the others of its host
+        others = len(_waiting(slow)) or others
     return f"{others:,} {'other' if others == 1 else 'others'}"
+
+
+def _waiting(slow: Sequence[Slow]) -> list[int]:
+    return sorted({rank for one in slow for rank in one.waiting} - {one.rank for one in slow})
 
 
 def _at(seconds: float) -> str:
@@ -76,7 +82,7 @@ def said(slow: Sequence[Slow], text: str, places: Places, ids: Mapping[int, str]
     processes of this host, by rank.
     """
     ranks = sorted(one.rank for one in slow)
-    waiting = sorted({rank for one in slow for rank in one.waiting} - {*ranks})
+    waiting = _waiting(slow)
     op, frame = places.get(slow[0].place, ("", None))
     locations = []
     if frame is not None:
