@@ -34,6 +34,7 @@ __all__ = [
     "annotate",
     "diagnose",
     "diff",
+    "expect_equal",
     "install",
     "is_installed",
     "live",
@@ -55,6 +56,7 @@ def install(
     stall: "float | None" = None,
     on_stall: "str | None" = None,
     slow: "float | None" = None,
+    digest: "int | None" = None,
     quiet: "bool | None" = None,
     log: "str | None" = None,
     stack_depth: "int | None" = None,
@@ -200,6 +202,24 @@ def operation(
     from disttrace.capture import operation as declare
 
     return declare(name, group, peers, fields)
+
+
+def expect_equal(name: str, tensors: "Any", group: "Any" = None) -> None:
+    """Say that all members of a group have equal tensors here: replicated parameters, say.
+
+    Every n-th time, as `DISTTRACE_DIGEST` says, a checksum of their bytes is compared with those of
+    the other members, and a difference is told. It is not taken of tensors on devices. Without that
+    setting, and without tracing, nothing happens. Nobody waits for anybody.
+
+    Args:
+        name: what they are; all members call with the same names, each in the same order.
+        tensors: one tensor, or an iterable of them.
+        group: a `ProcessGroup`; None: the default group.
+    """
+    if "disttrace.session" in sys.modules:
+        from disttrace.capture import expect_equal as expect
+
+        expect(name, tensors, group)
 
 
 def live() -> "dict[str, Any]":

@@ -225,6 +225,14 @@ SETTINGS: tuple[Setting, ...] = (
         "(`docs/foresight.md`); 0 never tells.",
     ),
     Setting(
+        "DIGEST",
+        0,
+        _whole(0, 1 << 30),
+        "a whole number, 0 or more",
+        "Of every n-th result that all ranks must have equal, a checksum is compared "
+        "(`docs/foresight.md`); 0: of none.",
+    ),
+    Setting(
         "QUIET",
         False,
         _switch,
@@ -330,6 +338,7 @@ class Config:
     stall: float
     on_stall: str | None
     slow: float
+    digest: int
     quiet: bool
     log: str
     stack_depth: int

@@ -107,6 +107,7 @@ class Session:
         self.capture.wake = self.live.wake
         self.capture.store_trace = config.store_trace
         self.capture.asks_devices = config.device != "off"
+        self.capture.digest_every = config.digest
         self.capture.when_imported = self._hook.when_imported
         self._last = LastWord(config)
         self._ending = Ending(self.capture, self._close, self._leave_farewell, self._last_word)

@@ -31,6 +31,7 @@ def test_defaults_hold_when_nothing_is_said() -> None:
         stall=10.0,
         on_stall=None,
         slow=0.05,
+        digest=0,
         quiet=False,
         log="text",
         stack_depth=4,

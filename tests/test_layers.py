@@ -30,6 +30,7 @@ RECORDER_ROOMS = (
     "capture/wrapping",
     "capture/hot_path",
     "capture/instrumentation",
+    "capture/values",
     "capture/devices",
     "capture/native",
     "capture/ddp",

@@ -56,6 +56,16 @@ def operation(name: str, group: Any, peers: Iterable[int] | None, fields: Any) -
     return Declared(lambda: _current, name, group, peers, fields)
 
 
+def expect_equal(name: str, tensors: Any, group: Any) -> None:
+    """See ``disttrace.expect_equal``."""
+    capture = _current
+    if capture is not None and capture.digest_every:
+        from disttrace.capture.values import digests
+
+        frame = sys._getframe(2)
+        capture.guard(digests.PART, digests.expect_equal, capture, name, tensors, group, frame)
+
+
 def coverage() -> Coverage:
     """What can be captured with the torch of this environment; imports it.
 

@@ -24,6 +24,7 @@ from disttrace.capture.instrumentation import (
 )
 from disttrace.capture.launcher import elastic
 from disttrace.capture.native import dispatcher, functional, hooks, store_proxy
+from disttrace.capture.values import digests
 from disttrace.capture.wrapping.context import Capture
 
 
@@ -45,6 +46,7 @@ def parts() -> list[ModuleType]:
         group_methods,
         record_comm,
         rpc,
+        digests,
         subclasses,
         elastic,
         adapters,

@@ -71,6 +71,7 @@ DEFINITIONS = (
     "dropped",
     "source",
     "seen",
+    "digest",
 )
 DUMPED = "dumped"
 """Stacks that ``faulthandler`` wrote before this are history: the process goes on."""
@@ -297,6 +298,15 @@ FIELDS: dict[str, dict[str, str]] = {
         "causes": "texts",
     },
     "note": {"t": "time", "text": "text"},
+    "digest": {
+        "t": "time",
+        "group": "number",
+        "op": "name",
+        "name": "name",
+        "q": "number",
+        "v": "number",
+        "stack": "number",
+    },
     "seen": {"t": "time", "state": "name", "code": "rank", "others": "size"},
     "dropped": {
         "t": "time",
@@ -343,6 +353,7 @@ FIELDS: dict[str, dict[str, str]] = {
 
 NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("string", "stack", "thread", "store", "group", "call"), ("n",)),
+    "digest": ("group", "op", "q", "v"),
     BEGIN: ("b", "t"),
     **{key: (key, "d") for key in (ISSUED, WAIT, COMPLETE, END, ASKED, LOST)},
     **{key: (key,) for key in (SEGMENT, HEARTBEAT, STANDS_AT)},

@@ -62,6 +62,8 @@ class Courses:
         self._guard: Guard | None = None
         self._windows: dict[int, tuple[Any, Any, int, set[int]]] = {}
         """By counter: that, its window, the number of the stream, its lines."""
+        self._values: dict[int, tuple[Any, int] | None] = {}
+        """Counter and number of the streams of values, by hash of their names."""
 
     def start(self, path: str) -> None:
         """There is a journal from now on; the file of that name is made when it is needed."""
@@ -105,6 +107,25 @@ class Courses:
             return
         if shown is not None:
             self._known(shown[2], shown[3], call.where)
+
+    def value(self, name: Sequence[object], told: Sequence[object]) -> None:
+        """Something that all members of the stream called ``name`` have to have equal."""
+        key = _hash(name)
+        try:
+            if self._path is not None and key not in self._values:
+                counter = self._core.new_counter()
+                opened = self._open(counter, name)
+                self._values[key] = None if opened is None else (counter, opened[2])
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and not is_kernels(error):
+                raise
+            self.stop()
+        counter, stream = self._values.get(key) or (None, 0)
+        if counter is not None and self._words is not None:
+            number, first = counter.next(), offset(stream) // WORD
+            before = self._words[first + 2 * KEPT + (number - 1) % KEPT]
+            self._words[first + 2 * KEPT + number % KEPT] = (before * FACTOR + _hash(told)) & MASK
+            self._words[first + NEWEST] = number
 
     def _known(self, stream: int, lines: set[int], line: int) -> None:
         first = offset(stream) // WORD

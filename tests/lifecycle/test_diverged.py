@@ -42,13 +42,27 @@ for step in range(300):
     time.sleep(0.01)
 if rank == 2: one(None)
 """
+BIT = f"""{START}
+weights = torch.ones(1000, dtype=torch.bfloat16)
+for step in range(400):
+    dist.all_reduce(torch.ones(4))
+    dist.broadcast(torch.full((2,), float(rank)), 0)
+    if (rank, step) == (1, 33): weights.view(torch.int16)[7] ^= 1
+    disttrace.expect_equal("weights", [weights])
+    done = torch.tensor([float(len(heard) > 0 and step > 60)])
+    dist.all_reduce(done, op=dist.ReduceOp.MIN)
+    if done.item(): break
+    time.sleep(0.02)
+"""
 
 
-def told(tmp_path: Path, text: str) -> tuple[list[dict[str, Any]], str]:
+def told(tmp_path: Path, text: str, **settings: str) -> tuple[list[dict[str, Any]], str]:
     """What a program of three ranks says of divergences, and its stderr."""
     program = tmp_path / "program.py"
     program.write_text(text)
-    environ = clean_environ(DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), OMP_NUM_THREADS="1")
+    environ = clean_environ(
+        DISTTRACE="1", DISTTRACE_DIR=str(tmp_path / "out"), OMP_NUM_THREADS="1", **settings
+    )
     command = [sys.executable, "-m", "torch.distributed.run", f"--master-port={free_port()}"]
     command += ["--nproc-per-node=3", str(program)]
     ended = run_program(command, environ, timeout=90).check()
@@ -85,3 +99,14 @@ def test_a_call_that_was_left_out_is_told_while_results_are_mixed(tmp_path: Path
         " all_reduce at program.py:7;"
     )
     assert "disttrace: diverged (likely): Rank 2 is out of step" in stderr
+
+
+def test_one_flipped_bit_is_told_at_the_next_call_that_is_sampled(tmp_path: Path) -> None:
+    """Of every tenth, by the rank whose bit it is; and nothing else is told."""
+    said, stderr = told(tmp_path, BIT, DISTTRACE_DIGEST="10")
+    [one] = said
+    assert one["summary"].startswith(
+        "Rank 1 has other values than ranks 0, 2, where they have to be equal: 'weights' in its"
+        " call 40 of the default group at program.py:"
+    ), stderr
+    assert one["culprit_ranks"] == [1]

@@ -43,6 +43,8 @@ class Capture:
         self.calls = Calls(self.sites)  # of what is not called all the time
         self.store_trace: frozenset[str] = frozenset()  # backends that get a delegating store
         self.asks_devices = True  # when they have finished what was issued
+        self.digest_every = 0  # calls of which one has a digest of its result taken; 0: none
+        self.digests: Any = None  # who takes them
         self.broken: set[str] = set()  # parts taken out of service
         self.unordered: set[str] = set()  # parts whose operations no other process counts
         self._undescribed: dict[str, int] = {}  # by part: calls that could not be described

@@ -26,6 +26,7 @@ SEEN = frozenset(
         "straggler",
         "late_sender",
         "divergence",
+        "value_divergence",
     }
 )
 """Kinds that rest on what is in records, and not on what is in none."""

@@ -33,6 +33,7 @@ KINDS = (
     "straggler",
     "late_sender",
     "divergence",
+    "value_divergence",
     "rpc_unanswered",
     "would_hang",
 )

@@ -20,7 +20,7 @@ from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
-LISTED = ("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous", "seen")
+LISTED = ("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous", "seen", "digest")
 MOST_OF_A_KIND = 1 << 18
 """Definitions of one kind in one journal: each costs up to a hundred times its line in memory."""
 _NO_SIGNS = ("group", "versions", "seen")

@@ -15,6 +15,7 @@ from disttrace_viewer.merge.clock import UNKNOWN_NS, Anchor, from_anchors, to_un
 from disttrace_viewer.trace.model import (
     JOURNAL,
     Clock,
+    Digest,
     Dropped,
     Exit,
     Failure,
@@ -255,6 +256,18 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         sightings=tuple(
             Sighting(unix(item), item.get("state") or "?", item.get("code"), item.get("others", 0))
             for item in listed["seen"]
+        ),
+        digests=tuple(
+            Digest(
+                t_ns=unix(item),
+                group=definitions.group_id(item["group"]) or "",
+                op=item["op"],
+                name=item.get("name"),
+                number=item["q"],
+                value=item["v"],
+                stack=stack_of(journal, item.get("stack")),
+            )
+            for item in listed["digest"]
         ),
     )
 

@@ -34,6 +34,8 @@ HEAD = 64 << 10
 CHUNK = 1 << 20
 MOST_STREAMS = 4
 """Streams of collectives of which exchanges are kept, by which clocks are set right."""
+MOST_DIGESTS = 256
+"""The newest are kept."""
 OVERRIDES = 1 << 30
 """Calls of one operation only, with fields of its own, are numbered from here."""
 
@@ -157,7 +159,11 @@ def _state(
         "identity": definitions.identity,
         "versions": {k: v for k, v in definitions.versions.items() if k in _VERSIONS},
         **({"source": definitions.source} if definitions.source else {}),
-        "listed": {kind: found for kind, found in definitions.listed.items() if found},
+        "listed": {
+            kind: found[-MOST_DIGESTS:] if kind == "digest" else found
+            for kind, found in definitions.listed.items()
+            if found
+        },
         "numbered": numbered,
         "ops": rows,
         "built": orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
@@ -297,7 +303,7 @@ def _referred(
     stores |= {n for n, store in numbered["store"].items() if store.get("base", n) == n}
     stores |= {store for store, _ in reading.queues}
     stacks |= {stack for _, stack in (*reading.stands.values(), *reading.stood)}
-    for kind in ("failure", "exit"):
+    for kind in ("failure", "exit", "digest"):
         stacks |= {item["stack"] for item in definitions.listed[kind] if "stack" in item}
     errors = {row[12] for row in rows if len(row) > 12 and row[12] is not None}
     return {

@@ -149,6 +149,22 @@ JOURNAL = "journal"
 
 
 @dataclass(frozen=True, slots=True)
+class Digest:
+    """A checksum of what has to be equal in all members of a group."""
+
+    t_ns: int
+    group: str
+    """The group's id."""
+    op: str
+    """Whose result it is of; ``expect_equal``: of what the program gave."""
+    name: str | None
+    number: int
+    """Of the call, counted by group, ``op`` and ``name``."""
+    value: int
+    stack: Stack
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """One traced process; ``index`` is its place in ``Trace.processes``."""
 
@@ -215,6 +231,8 @@ class Process:
     """What that evidence does not hold (``docs/journal.md``); of a journal nothing is named."""
     sightings: tuple[Sighting, ...] = ()
     """What was seen of it from outside, by time."""
+    digests: tuple[Digest, ...] = ()
+    """Of what it had that others have to have equal, by time."""
 
     @property
     def failure(self) -> Failure | None:

@@ -23,6 +23,7 @@ from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 KINDS = frozenset(
     {
         "divergence",
+        "value_divergence",
         "op_mismatch",
         "shape_mismatch",
         "dtype_mismatch",

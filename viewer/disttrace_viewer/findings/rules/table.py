@@ -30,6 +30,7 @@ from disttrace_viewer.findings.rules import (
     store_key_missing,
     unexplained,
     unmatched,
+    value_divergence,
     world_size,
 )
 
@@ -57,4 +58,5 @@ RULES: tuple[Rule, ...] = (
     no_progress.find,
     unexplained.find,
     divergence.find,
+    value_divergence.find,
 )

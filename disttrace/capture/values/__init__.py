@@ -1,0 +1,1 @@
+"""Digests of what has to be equal in all ranks: never the values themselves."""

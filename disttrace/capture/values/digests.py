@@ -1,0 +1,118 @@
+"""Digests of results that all members of a group have to have equal (``DISTTRACE_DIGEST=n``).
+
+Every n-th call of a function in a group, of those that return with the result: a checksum (CRC-32)
+of the tensors' bytes, in which one flipped bit is certainly seen. It is taken in the call, before
+the program can change them, and of tensors in the host's memory only. What is issued asynchronously
+or from C++ has no moment at which its result is there and still whole: for that, and for replicated
+parameters, there is ``disttrace.expect_equal``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import types
+import zlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed.distributed_c10d as c10d
+
+from disttrace.capture.objects.groups import GroupEntry
+from disttrace.capture.wrapping.context import Capture
+from disttrace.capture.wrapping.wrappers import compose
+
+PART = "digests of values"
+EXPECTED = "expect_equal"
+
+_RESULTS = {
+    "all_reduce": "tensor",
+    "broadcast": "tensor",
+    "all_gather": "tensor_list",
+    "all_gather_into_tensor": "output_tensor",
+}
+"""The argument of torch's function in which its result stands, equal in all members."""
+
+
+def install(capture: Capture) -> None:
+    """Give the functions their wrapper, where digests are asked for."""
+    capture.digests = digests = Digests(capture)
+    for name, result in _RESULTS.items():
+        function = getattr(c10d, name, None)
+        if capture.digest_every and function is not None:
+            make = functools.partial(_wrapper, digests, name, result)
+            capture.engine.function(PART, function, make)
+
+
+class Digests:
+    """How often each was there to be taken, and what it was."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._seen: dict[tuple[int, str, str], int] = {}
+
+    def take(
+        self,
+        op: str,
+        name: str,
+        entry: GroupEntry,
+        tensors: Iterable[torch.Tensor],
+        frame: types.FrameType | None,
+    ) -> None:
+        """Note the digest, if it is the turn of this one. ``entry``: whose members have it."""
+        key = (entry.n, op, name)
+        self._seen[key] = number = self._seen.get(key, 0) + 1
+        capture, every = self._capture, self._capture.digest_every
+        if not every or number % every or entry.n < 0 or capture.recorder.full:
+            return
+        value = digest(tensors)
+        if value is None:
+            return
+        stack = capture.sites.stack(frame)
+        told = {"group": entry.n, "op": op, "name": name or None, "q": number, "v": value}
+        given = {key: one for key, one in {**told, "stack": stack}.items() if one is not None}
+        capture.recorder.note("digest", **given)
+        capture.recorder.courses.value(entry.meeting("values"), [op, name, number, value])
+
+
+def expect_equal(
+    capture: Capture, name: str, tensors: Any, group: Any, frame: types.FrameType | None
+) -> None:
+    """See ``disttrace.expect_equal``."""
+    entry = capture.groups.passed(group)
+    if entry is not None and capture.digests is not None:
+        given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        capture.digests.take(EXPECTED, name, entry, given, frame)
+
+
+def digest(tensors: Iterable[torch.Tensor]) -> int | None:
+    """The checksum of some tensors' bytes; None where one is not in the host's memory."""
+    found = 0
+    with torch.no_grad():
+        for tensor in tensors:
+            whole = getattr(tensor, "_local_tensor", tensor)
+            if whole.device.type != "cpu" or whole.layout != torch.strided:
+                return None
+            flat = whole.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            found = zlib.crc32(memoryview(flat.view(torch.uint8).numpy()), found)
+    return found
+
+
+def _wrapper(
+    digests: Digests, op: str, result: str, original: types.FunctionType
+) -> Callable[..., Any]:
+    capture, signature = digests._capture, inspect.signature(original)
+
+    def left(_: None, returned: Any, first: Any, /, *args: Any, **kwargs: Any) -> None:
+        if returned is not None or capture.recorder.threads.state.inside:
+            return  # the result is yet to come
+        given = signature.bind(first, *args, **kwargs).arguments
+        entry = capture.groups.passed(given.get("group"))
+        if entry is not None and not given.get("async_op") and not torch.compiler.is_compiling():
+            tensors = given[result]
+            tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            digests.take(op, "", entry, tensors, sys._getframe(1))
+
+    return compose(capture, PART, original, lambda *_: None, left)
