@@ -213,9 +213,8 @@ def _progress(quiet: bool) -> Iterator[Callable[[int, int], None] | None]:
     task = bar.add_task("read", total=None)
 
     def report(done: int, total: int) -> None:
-        if bar.live.is_started:
-            bar.update(task, completed=done, total=total)
-        elif time.monotonic() - started > PATIENCE_S:
+        bar.update(task, completed=done, total=total)
+        if not bar.live.is_started and time.monotonic() - started > PATIENCE_S:
             bar.start()
 
     try:
