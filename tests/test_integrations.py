@@ -55,7 +55,13 @@ def test_without_tracing_there_is_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "told"),
-    [("stalled", True), ("failed", True), ("going on", False), ("starting", False)],
+    [
+        ("stalled", True),
+        ("failed", True),
+        ("going on", False),
+        ("starting", False),
+        ("slow", False),
+    ],
 )
 def test_what_the_job_said_is_below_the_exception(
     live: dict[str, Any], kind: str, told: bool

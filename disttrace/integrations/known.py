@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import disttrace
 
-OVER = ("going on", "starting", "waiting")
+OVER = ("going on", "starting", "waiting", "slow", "slow no more")
 """Kinds of what a job says that are no reason of an exception."""
 
 

@@ -31,7 +31,7 @@ from support.processes import ROOT, clean_environ, run_program, wait_until
 GROUP = "0123456789abcdef"
 MS = 1_000_000
 SLEEPS = """
-import sys, time, torch, torch.distributed as dist
+import json, sys, time, torch, torch.distributed as dist, disttrace
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 begun, late = time.time(), float(sys.argv[1])
@@ -45,6 +45,7 @@ while True:
     dist.broadcast(over, 0)
     if over:
         break
+print(json.dumps(disttrace.live()), flush=True)
 """
 
 
@@ -363,8 +364,10 @@ def test_a_journal_is_followed_over_segments_and_skipped_to_its_end(tmp_path: Pa
     one.close()
 
 
-def program(tmp_path: Path, late: float, seconds: float) -> tuple[str, list[dict[str, Any]]]:
-    """What a job of three said on stderr, and what it kept."""
+def program(
+    tmp_path: Path, late: float, seconds: float
+) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
+    """What a job of three said on stderr, what it kept, and what its ranks knew in the end."""
     path = tmp_path / "train.py"
     path.write_text(SLEEPS, encoding="utf-8")
     out = tmp_path / "out"
@@ -377,23 +380,32 @@ def program(tmp_path: Path, late: float, seconds: float) -> tuple[str, list[dict
     assert outcome.code == 0, outcome.stderr
     texts = [file.read_text() for file in out.glob("*.verdicts.jsonl")]
     kept = [json.loads(line) for text in texts for line in text.splitlines()]
-    assert not list(out.glob("*.log")), "the companion had nothing to complain of"
-    return outcome.stderr, kept
+    assert not [one for one in out.glob("*.log") if one.read_text()], "the companion complains"
+    known = [json.loads(line) for line in outcome.stdout.splitlines()]
+    return outcome.stderr, kept, sorted(known, key=lambda one: one["rank"])
 
 
 @pytest.mark.long
 def test_a_rank_that_sleeps_before_a_line_is_told_while_the_job_runs(tmp_path: Path) -> None:
-    stderr, kept = program(tmp_path, 0.03, 100)
+    stderr, kept, known = program(tmp_path, 0.03, 100)
     line = SLEEPS.splitlines().index("    dist.all_reduce(ones)  # <- the line") + 1
     (said,) = (one for one in stderr.splitlines() if one.startswith("disttrace: "))
     assert said.startswith("disttrace: slow: rank 1 has made 2 others wait 1"), said
     assert f", before train.py:{line} (" in said
     assert [(one["kind"], one["culprit_ranks"]) for one in kept] == [("slow", [1])]
+    for one in known:
+        ((rank, where, others),) = ((s["rank"], s["line"], s["others"]) for s in one["slow"])
+        assert (rank, where, others) == (1, f"train.py:{line}", 2)
+        assert one["said"]["kind"] == "slow"
+    assert known[1]["waiting_share"] < known[0]["waiting_share"], "who is late waits least"
 
 
 @pytest.mark.long
 def test_a_job_that_is_well_says_nothing(tmp_path: Path) -> None:
-    assert "disttrace: " not in program(tmp_path, 0.0, 100)[0]
+    stderr, _, known = program(tmp_path, 0.0, 100)
+    assert "disttrace: " not in stderr
+    assert [one["slow"] for one in known] == [[], [], []]
+    assert all(0 < one["waiting_share"] < 0.5 for one in known)
 
 
 @pytest.fixture
