@@ -68,6 +68,33 @@ def test_who_ends_by_the_last_try_is_no_culprit(tmp_path: Path) -> None:
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [0])
 
 
+@pytest.mark.parametrize("handled", [True, False])
+def test_a_limit_that_was_handled_breaks_nothing(tmp_path: Path, *, handled: bool) -> None:
+    """What the program fails of after that is its own, unless it was raised from it."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 0:
+            number = journal.begin(journal.collective(group, asynchronous=True), 200 * MS, q=3)
+            journal.record(i=number, d=MS)
+            journal.record(w=number, d=MS)
+            journal.record(e=number, d=2 * S, x=journal.string(LIMIT), r=1)
+            stack = journal.stack(("/src/train.py", 31, "step"))
+            causes = {} if handled else {"causes": [LIMIT]}
+            journal.define("failure", t=3 * S, type="ValueError", text="bad", stack=stack, h=0,
+                           **causes)  # fmt: skip
+            journal.define("exit", t=3 * S, how="exception", code=1)
+            continue
+        late = journal.rank == 1
+        number = journal.begin(journal.collective(group), (5 * S if late else 200 * MS), q=3)
+        gone = "RuntimeError: Connection closed by peer [127.0.0.1]:4711"
+        journal.end(number, 5 * S - 100 * MS if not late else MS, x=journal.string(gone))
+        fail(journal, 6 * S, "RuntimeError", gone.partition(": ")[2])
+    found = only(findings(tmp_path))
+    expected = ("process_failed", [0]) if handled else ("missing_participant", [1])
+    assert (found.kind, ranks(tmp_path, found.culprits)) == expected
+    if handled:
+        assert "ValueError: bad" in found.summary
+
+
 def test_one_that_comes_through_at_last_ended_well(tmp_path: Path) -> None:
     """Also in the table of all operations: one operation, with one end and no error."""
     for journal, group in steps(tmp_path, 2):

@@ -150,6 +150,13 @@ def is_closed(text: str | None) -> bool:
     return text is not None and _CLOSED.search(text) is not None
 
 
+def is_own_limit(text: str | None) -> bool:
+    """Whether an error says that a wait has reached the limit which its caller set: the work goes
+    on, and nothing is broken. The text is that of ``Work::wait`` (Work.cpp), for that alone.
+    """
+    return text is not None and text.endswith("Operation timed out!")
+
+
 def because_of_others(op: Op) -> bool:
     """Whether an operation's error says no more than that others went away or did not come.
 

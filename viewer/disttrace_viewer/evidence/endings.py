@@ -18,6 +18,7 @@ from disttrace_viewer.analysis.process_ends import (
     Communication,
     End,
     because_of_others,
+    is_own_limit,
 )
 from disttrace_viewer.evidence.failures import Failures
 from disttrace_viewer.evidence.recorded import DRAINING, GROUPED, STUCK_NS, latest
@@ -123,7 +124,11 @@ class Endings(Failures):
         for process in self.trace.processes:
             index = process.index
             broken, failed = self.broken.get(index, ()), self.failed.get(index, ())
-            of_group = [op.end_ns or 0 for op in broken if op.call.kind != "store"]
+            of_group = [
+                op.end_ns or 0
+                for op in broken
+                if op.call.kind != "store" and not is_own_limit(op.error)
+            ]
             found[index] = Communication(
                 errors={op.error: op.end_ns or 0 for op in broken if op.error is not None}
                 if broken
