@@ -75,8 +75,7 @@ def test_batches_are_over_when_all_of_them_is(
     program = str(Path(__file__).parent / "programs" / "batched.py")
     arguments = () if missing is None else ("--missing", missing)
     with standin.environment(semantics) as environ:
-        stall = "10" if missing is None else "2"
-        variables = {"DISTTRACE": "1", "DISTTRACE_STALL": stall, "DISTTRACE_ON_STALL": "abort"}
+        variables = {"DISTTRACE": "1", "DISTTRACE_STALL": "2", "DISTTRACE_ON_STALL": "abort"}
         outcome = torchrun(
             program, 3, *arguments, timeout=120, DISTTRACE_DIR=str(tmp_path / "out"),
             **variables, **environ,
@@ -84,6 +83,8 @@ def test_batches_are_over_when_all_of_them_is(
     if missing is None:
         assert outcome.check().stdout.count("all steps") == 3
         assert "disttrace: " not in outcome.stderr.replace("disttrace: waiting:", "")
+        journals = [path.read_bytes() for path in (tmp_path / "out").glob("*.ops.jsonl")]
+        assert sum(data.count(b'{"c":') for data in journals) >= 18  # each message was seen over
     else:
         (told,) = [t for t in outcome.stderr.splitlines() if t.startswith("disttrace: stalled")]
         assert "ank 2" in told

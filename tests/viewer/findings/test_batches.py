@@ -5,24 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.journals import MS, Journal, workers
-from support.scenes import S, beat, findings, only, ranks
+from support.scenes import S, beat, findings, leave, only, ranks
 
 ON_DEVICE: dict[str, Any] = {"backend": "nccl", "device": "cuda"}
 
 
-def batch(journal: Journal, group: int, *messages: tuple[str, int]) -> None:
-    """Messages of one ``batch_isend_irecv``, issued at one second."""
-    around = journal.begin(journal.call("coalescing_manager", kind="composed", origin="python"), S)
+def batch(journal: Journal, group: int, *messages: tuple[str, int], number: int = 1) -> None:
+    """Messages of one ``batch_isend_irecv``, the first one issued at one second."""
+    t = S + 10 * number * MS
+    around = journal.begin(journal.call("coalescing_manager", kind="composed", origin="python"), t)
     for op, peer in messages:
-        call = journal.message(group, op, peer, **ON_DEVICE)
-        one = journal.begin(call, S + MS, q=1, p=around)
+        call = journal.message(group, op, peer, **ON_DEVICE, **{"async": True})
+        one = journal.begin(call, t + MS, q=number, p=around)
         journal.record(i=one, d=MS)
     journal.end(around, 5 * MS)
 
 
-def ring(folder: Path, size: int, *, away: int | None = None, behind: int | None = None) -> None:
-    """Each sends to the next one and receives from the one before, in one batch.
+def ring(
+    folder: Path,
+    size: int,
+    *,
+    away: int | None = None,
+    behind: int | None = None,
+    batches: int = 1,
+    until_s: int | None = None,
+) -> None:
+    """Each sends to the next one and receives from the one before, in one batch, or in several;
+    they end at a time, or live on.
 
     ``away`` does not come; the device of ``behind`` is at a collective that nobody else is in.
     """
@@ -35,14 +47,26 @@ def ring(folder: Path, size: int, *, away: int | None = None, behind: int | None
         if rank == behind:
             one = journal.begin(journal.collective(group, **ON_DEVICE), MS, q=1)
             journal.record(i=one, d=MS)
-        if rank != away:
-            batch(journal, group, ("send", (rank + 1) % size), ("recv", (rank - 1) % size))
-        beat(journal, 40)
+        for number in range(1, batches + 1) if rank != away else ():
+            both = (("send", (rank + 1) % size), ("recv", (rank - 1) % size))
+            batch(journal, group, *both, number=number)
+        beat(journal, until_s or 40)
+        if until_s:
+            leave(journal, until_s * S)
 
 
-def test_a_ring_that_hangs_is_no_cycle(tmp_path: Path) -> None:
-    """All are there: each send has its receive at the front of another device."""
-    ring(tmp_path, 3)
+def test_who_ended_well_was_held_by_no_device(tmp_path: Path) -> None:
+    """Nobody looked again before they ended, so no completion is on record."""
+    ring(tmp_path, 3, until_s=4)
+    assert findings(tmp_path) == []
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_a_ring_that_hangs_is_no_cycle(tmp_path: Path, batches: int) -> None:
+    """All are there: each send has its receive at the front of another device. What returned may be
+    one of several that are in flight.
+    """
+    ring(tmp_path, 3, batches=batches)
     found = findings(tmp_path)
     assert {f.kind for f in found} == {"no_progress"}
     assert [f.culprits for f in found] == [()] * len(found)

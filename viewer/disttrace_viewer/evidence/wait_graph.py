@@ -346,7 +346,11 @@ def _launch(evidence: Evidence, op: Op) -> Sequence[Op]:
     (the AND of the AND/OR model).
     """
     around = evidence.sample.get(op.process, op.parent)
-    if around is None or around.call.op not in BATCHES or not op.on_device:
+    if op.parent is None or not op.on_device:
+        return (op,)
+    # Of what was launched only the newest is kept around its messages once it has returned, and
+    # nothing else returns while those that it issued are in flight.
+    if not op.call.asynchronous if around is None else around.call.op not in BATCHES:
         return (op,)
     kept = evidence.sample.of_process[op.process]
     return [one for one in kept if one.parent == op.parent and one.pending]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from disttrace_viewer.analysis.process_ends import CASCADE, OWN, is_closed
+from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, is_closed
 from disttrace_viewer.evidence.wait_graph import (
     COLLECTIVE,
     MESSAGE,
@@ -47,8 +47,11 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _ended(case: Case, wait: Wait) -> bool:
     """Whether something else than a lack of progress is at hand: a closed connection is the end of
-    a process, and why a group could not be made is in the text of a failure.
+    a process, and why a group could not be made is in the text of a failure. Nor was anybody held
+    who ended well: that nobody saw its device come through says nothing then.
     """
+    if wait.op.on_device and case.evidence.ends[wait.process].how == CLEAN:
+        return True
     if wait.kind != RENDEZVOUS:
         return is_closed(wait.op.error)
     ends = case.evidence.ends
