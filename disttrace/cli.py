@@ -42,6 +42,7 @@ COMMANDS: tuple[Command, ...] = (
         "collect", "disttrace_viewer.commands.collect", "journals into a file to send, and back"
     ),
     Command("mcp", "disttrace_viewer.commands.mcp", "these answers for programs, over stdio"),
+    Command("replay", "disttrace_viewer.commands.replay", "have a recorded job hang here as well"),
     Command("check", "disttrace.commands.check", "rehearse a program here, before it hangs there"),
     Command("run", "disttrace.commands.run", "run a command and trace it"),
     Command("info", "disttrace.commands.info", "versions, settings, and what can be captured"),

@@ -1,0 +1,69 @@
+"""A recorded job as a program that does the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from disttrace_viewer.api.report import stall_ns
+from disttrace_viewer.findings.finding import ERROR
+from disttrace_viewer.merge.choice import chooser, folders
+from disttrace_viewer.replay.calls import job_of, named
+from disttrace_viewer.replay.program import text
+from disttrace_viewer.replay.shrink import shrunk
+from disttrace_viewer.replay.verdict import scripts_of
+from disttrace_viewer.states import job
+from disttrace_viewer.trace.errors import ViewerError
+
+if TYPE_CHECKING:
+    from disttrace_viewer.api.reading import Paths
+
+MOST_CALLS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """``text`` is the program; ``kind`` and ``summary`` what was wrong with the job."""
+
+    text: str
+    ranks: int
+    calls: int
+    kind: str | None
+    summary: str | None
+
+
+def replayed(
+    path: Paths = None,
+    wanted: str | None = None,
+    *,
+    shrink: bool = False,
+    speed: float | None = None,
+    name: str = "repro.py",
+) -> Replayed:
+    """The communication of a job as a program of plain torch, for gloo (see ``load`` for ``path``
+    and ``wanted``, the job). ``shrink``: only what it takes to stand in the same way; ``speed``:
+    with the pauses between calls, so many times as fast.
+
+    Raises:
+        ViewerError: when there are no journals, or nothing in them to call, or too much.
+    """
+    where = folders(path)
+    found = job.judged(where, choose=chooser(wanted), stall_ns=stall_ns(None))
+    evidence = found.case.evidence
+    scripts = scripts_of(where, {process.id for process in evidence.trace.processes})
+    made = job_of(scripts, evidence, found.findings)
+    if not made.ranks or not made.groups:
+        raise ViewerError("no rank of this job had a process group: there is nothing to replay.")
+    errors = [one for one in found.findings if one.severity == ERROR]
+    if shrink:
+        made = shrunk(made, named(errors, evidence))
+    if made.count > MOST_CALLS:
+        raise ViewerError(f"these are {made.count:,} calls, too many for a program; try --shrink.")
+    summary = errors[0].summary if errors else None
+    return Replayed(
+        text=text(made, title=summary or "What a job called.", name=name, speed=speed),
+        ranks=len(made.ranks),
+        calls=made.count,
+        kind=errors[0].kind if errors else None,
+        summary=summary,
+    )

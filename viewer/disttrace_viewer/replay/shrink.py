@@ -1,0 +1,113 @@
+"""The smallest job that stands in the same way.
+
+An exchange that all members got over is left out on all sides, and what is left keeps its order.
+Of ranks that do the same two are kept, so that it stays visible who is alone; of those that are
+blamed, and of those that others send to or receive from, all. What is left out may not change who
+stands.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from disttrace_viewer.replay.calls import STAYS, Call, Job, Rank
+from disttrace_viewer.replay.sequences import ISSUE, WAIT
+
+_ALIKE = 2
+
+
+def shrunk(job: Job, blamed: Collection[int]) -> Job:
+    """``blamed``: ranks that stay."""
+    found = _without_what_is_over(job)
+    stands = _standing(found)
+    for rank in sorted(found.ranks, reverse=True):
+        if rank in blamed or len(found.ranks) <= _ALIKE or _is_needed(found, rank):
+            continue
+        smaller = without(found, rank)
+        if _standing(smaller) == stands - {rank}:
+            found = smaller
+    return _numbered_anew(_without_idle_groups(found))
+
+
+def _calls(job: Job) -> Iterator[tuple[int, str, Call]]:
+    for number, rank in job.ranks.items():
+        for steps in rank.threads.values():
+            for what, call in steps:
+                yield number, what, call
+
+
+def _without_what_is_over(job: Job) -> Job:
+    open_ = {call.key for _, _, call in _calls(job) if not call.over}
+    sides = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
+
+    def stays(call: Call) -> bool:
+        whole = 2 if call.message else len(job.groups[call.group])
+        return call.key is None or call.key in open_ or sides[call.key] < whole
+
+    return Job(
+        {
+            number: replace(
+                rank,
+                threads={
+                    thread: kept
+                    for thread, steps in rank.threads.items()
+                    if (kept := [(what, call) for what, call in steps if stays(call)])
+                },
+            )
+            for number, rank in job.ranks.items()
+        },
+        job.groups,
+    )
+
+
+def _standing(job: Job) -> set[int]:
+    """Ranks that do not get over a call, by what was recorded of it and who is still there."""
+    begun = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
+    found = set()
+    for number, what, call in _calls(job):
+        whole = 2 if call.message else len(job.groups[call.group])
+        if what == WAIT and (not call.over or begun[call.key] < whole):
+            found.add(number)
+    return found
+
+
+def _is_needed(job: Job, rank: int) -> bool:
+    """Whether it is one end of a message, a root, or one of the last two that do what it does."""
+    for number, _, call in _calls(job):
+        if (call.message and rank in (number, call.peer)) or call.root == rank:
+            return True
+    return sum(_does(one) == _does(job.ranks[rank]) for one in job.ranks.values()) <= _ALIKE
+
+
+def _does(rank: Rank) -> object:
+    steps = [
+        (what, call.op, call.group, call.where, tuple(map(tuple, call.shapes)))
+        for steps in rank.threads.values()
+        for what, call in steps
+    ]
+    return (steps, rank.end, rank.word if rank.end != STAYS else "")
+
+
+def without(job: Job, rank: int) -> Job:
+    """The job with one rank less, also in all groups."""
+    groups = [tuple(one for one in members if one != rank) for members in job.groups]
+    return Job({n: r for n, r in job.ranks.items() if n != rank}, groups)
+
+
+def _without_idle_groups(job: Job) -> Job:
+    used = sorted({0, *(call.group for _, _, call in _calls(job))})
+    places = {group: place for place, group in enumerate(used)}
+    for call in {id(call): call for _, _, call in _calls(job)}.values():
+        call.group = places[call.group]
+    return Job(job.ranks, [job.groups[group] for group in used])
+
+
+def _numbered_anew(job: Job) -> Job:
+    ranks = {rank: place for place, rank in enumerate(sorted(job.ranks))}
+    for call in {id(call): call for _, _, call in _calls(job)}.values():
+        call.root = None if call.root is None else ranks.get(call.root)
+        call.peer = None if call.peer is None else ranks.get(call.peer)
+    groups = [tuple(ranks[one] for one in members if one in ranks) for members in job.groups]
+    return Job({ranks[number]: rank for number, rank in job.ranks.items()}, groups)
