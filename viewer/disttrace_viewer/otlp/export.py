@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from disttrace.journal.format import DEFS_SUFFIX
 from disttrace_viewer.analysis.process_ends import End
+from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.otlp.build.pipeline import Pipeline
 from disttrace_viewer.trace.errors import ViewerError
@@ -79,17 +80,22 @@ _NEVER = 1 << 62
 
 def _feed(pipeline: Pipeline, trace: Trace) -> Iterator[None]:
     """Journal by journal; control comes back after each, and every so many spans."""
-    found: dict[str, End] = {}
-    ends = verdict_on(trace).case.evidence.ends
-    for process, end in zip(trace.processes, ends, strict=True):
+    found: dict[str, tuple[End, list[Finding]]] = {}
+    verdict = verdict_on(trace)
+    for process, end in zip(trace.processes, verdict.case.evidence.ends, strict=True):
+        concerns = [
+            finding
+            for finding in verdict.findings
+            if process.index in (*finding.culprits, *finding.waiting)
+        ]
         for path in process.paths:
             if path.endswith(DEFS_SUFFIX):
                 directory, name = os.path.split(path)
                 base = name.removesuffix(DEFS_SUFFIX)
                 pipeline.follow(directory, base)
-                found[base] = end
+                found[base] = end, concerns
     for base in list(pipeline.journals):
-        yield from pipeline.replay(base, found.get(base))
+        yield from pipeline.replay(base, *found.get(base, ()))
     pipeline.finish()
     yield
 

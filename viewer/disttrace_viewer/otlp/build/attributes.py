@@ -23,6 +23,7 @@ TYPE = "disttrace.type"
 """What a span stands for: operation, process, end, group or exchange."""
 PENDING = "disttrace.pending"
 STALLED = "disttrace.stalled"
+VERDICT = "disttrace.verdict"
 
 _FROM_CALL = (
     *("op", "kind", "name", "backend", "device", "async"),

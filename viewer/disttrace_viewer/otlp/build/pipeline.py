@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from disttrace_viewer.otlp.follow.journal import JournalReader, Operation
 from disttrace_viewer.trace.plain_text import plain
 
 if TYPE_CHECKING:
+    from disttrace_viewer.findings.finding import Finding
     from disttrace_viewer.otlp.build.metrics import Meters
 
 _ROOT_AFTER_NS = 2_000_000_000
@@ -83,11 +84,13 @@ class Pipeline:
         except Exception as error:
             self._give_up(self.journals[base], error)
 
-    def replay(self, base: str, how: End | None = None) -> Iterator[None]:
+    def replay(
+        self, base: str, how: End | None = None, verdict: Sequence[Finding] = ()
+    ) -> Iterator[None]:
         """Read a journal to its end, and yield between spans.
 
         ``how`` its process ended (default: it is gone, as its own journal tells); of one that may
-        still run what it has in flight is pending.
+        still run what it has in flight is pending. ``verdict``: what concerns it of that.
         """
         journal = self.journals[base]
         if journal.gone:
@@ -110,7 +113,7 @@ class Pipeline:
             self._root(journal)
             if not running:
                 how = processes.end_of(journal) if how is None else how
-                self._emit(processes.end(self._builder, journal, how))
+                self._emit(processes.end(self._builder, journal, how, verdict))
         self._tell(journal)
         journal.close()
         yield

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from disttrace_viewer.analysis.liveness import GONE
 from disttrace_viewer.analysis.process_ends import FAILED, KILLED, End, ends
+from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.load import ids
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.ids import Context
@@ -59,14 +62,16 @@ def end_of(journal: JournalReader) -> End:
     return ends([process], {}, process.last_ns, [GONE])[0]
 
 
-def end(builder: Builder, journal: JournalReader, how: End) -> Span:
-    """How a process ended: a moment under its root."""
+def end(
+    builder: Builder, journal: JournalReader, how: End, verdict: Sequence[Finding] = ()
+) -> Span:
+    """How a process ended: a moment under its root, with what concerns it of the verdict."""
     definitions = journal.definitions
-    said = definitions.exit
+    left = definitions.exit
     failure = definitions.failures[0] if definitions.failures else None
     found: Attributes = {attributes.TYPE: "end", "disttrace.process.state": how.state}
-    if said is not None:
-        found["disttrace.process.exit"] = str(said.get("how"))
+    if left is not None:
+        found["disttrace.process.exit"] = str(left.get("how"))
     if how.code is not None:
         found["process.exit.code"] = how.code
     events = []
@@ -86,6 +91,14 @@ def end(builder: Builder, journal: JournalReader, how: End) -> Span:
         description = f"{failure.get('type')}: {failure.get('text')}"
     root = builder.root(journal)
     at = builder.time.unix(journal, journal.last)
+    for finding in verdict:
+        said: Attributes = {
+            "disttrace.finding": finding.kind,
+            "disttrace.severity": finding.severity,
+            "disttrace.certainty": finding.certainty,
+            "disttrace.summary": finding.summary,
+        }
+        events.append((attributes.VERDICT, at, said))
     return Span(
         process=journal,
         name=f"end of {label(journal)}",

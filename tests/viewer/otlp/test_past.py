@@ -1,0 +1,53 @@
+"""`export --format otlp`: a past run has its findings on the ends of the processes concerned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk")
+
+import disttrace
+from support.journals import MS
+from support.scenes import S, fail, steps
+
+
+def test_findings_are_events_of_ends(tmp_path: Path) -> None:
+    """Of the rank that failed, and of the one that waited for it; not of the third, which left."""
+    for journal, group in steps(tmp_path / "job", 3):
+        if journal.rank == 1:
+            fail(journal, 3 * S, "ValueError", "bad batch")
+        elif journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            journal.define("exit", t=4 * S, how="normal", code=1)
+        else:
+            journal.define("exit", t=S, how="normal", code=0)
+    trace = disttrace.load(tmp_path / "job")
+    trace.export(tmp_path / "spans.jsonl", "otlp")
+    (told,) = [found for found in trace.findings if found.severity == "error"]
+    ids = {process["process"]: process["rank"] for process in trace.processes.to_dicts()}
+    concerned = {ids[process] for process in (*told.culprits, *told.waiting)}
+    assert 1 in concerned
+    ends: dict[str, Any] = {}
+    for line in (tmp_path / "spans.jsonl").read_text().splitlines():
+        for resource in json.loads(line)["resourceSpans"]:
+            spans = [one for scope in resource["scopeSpans"] for one in scope["spans"]]
+            ends.update({s["name"]: s for s in spans if s["name"].startswith("end of ")})
+    assert sorted(ends) == ["end of rank 0", "end of rank 1", "end of rank 2"]
+    for rank in range(3):
+        events = ends[f"end of rank {rank}"].get("events", [])
+        said = [
+            {each["key"]: each["value"]["stringValue"] for each in event["attributes"]}
+            for event in events
+            if event["name"] == "disttrace.verdict"
+        ]
+        wanted = {
+            "disttrace.finding": told.kind,
+            "disttrace.severity": "error",
+            "disttrace.certainty": told.certainty,
+            "disttrace.summary": told.summary,
+        }
+        assert said == ([wanted] if rank in concerned else []), rank
