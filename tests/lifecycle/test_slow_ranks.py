@@ -10,17 +10,21 @@ import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
+from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.slow import told, words
 from disttrace_viewer.companion.slow.blocks import Block, Blocks
 from disttrace_viewer.companion.slow.detector import Detector
+from disttrace_viewer.companion.slow.duty import Slowness
 from disttrace_viewer.companion.slow.follower import Follower
 from disttrace_viewer.companion.slow.holds import Held, Holds
+from disttrace_viewer.companion.slow.live_file import LiveFile
 from disttrace_viewer.companion.slow.ranks import GONE_S, Ranks, Slow, own_delays
 from disttrace_viewer.companion.slow.telling import AGAIN_S, TOGETHER_S, Telling
 from disttrace_viewer.load.definitions import Definitions
@@ -334,34 +338,72 @@ def test_the_sentence_says_who_whom_how_much_since_when_and_where(
     assert said["finding"]["locations"][0]["line"] == 40
 
 
-def test_a_journal_is_followed_over_segments_and_skipped_to_its_end(tmp_path: Path) -> None:
-    """What is skipped is not read, and the first exchange after it has no time before."""
-    base = "j-h-1-a"
+BASE = "j-h-1-a"
+
+
+def define(folder: Path) -> None:
+    """The definitions of a journal of rank 1."""
     lines = [orjson.dumps({"def": "process", "process": "p", "role": "worker"})]
     lines += [orjson.dumps({"def": "identity", "t": 0, "rank": 1})]
-    found = definitions()
-    for kind, table in found.numbered.items():
+    for kind, table in definitions().numbered.items():
         lines += [orjson.dumps({"def": kind, "n": n, **one}) for n, one in table.items()]
-    (tmp_path / f"{base}.defs.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    (folder / f"{BASE}.defs.jsonl").write_bytes(b"\n".join(lines) + b"\n")
 
-    def segment(number: int, numbers: range) -> None:
-        records = [
-            {"b": n, "t": n * 1000 * MS, "s": 1, "q": n} if begins else {"e": n, "d": 100 * MS}
-            for n in numbers
-            for begins in (True, False)
-        ]
-        data = b"".join(orjson.dumps(one) + b"\n" for one in records)
-        (tmp_path / f"{base}.{number:06}.ops.jsonl").write_bytes(data + bytes(4096))
 
-    segment(1, range(1, 10))
-    one = Follower(str(tmp_path), base, {})
+def segment(folder: Path, number: int, numbers: range) -> None:
+    """One with an exchange of 100 ms in each second, and space that is not used yet."""
+    records = [
+        {"b": n, "t": n * 1000 * MS, "s": 1, "q": n} if begins else {"e": n, "d": 100 * MS}
+        for n in numbers
+        for begins in (True, False)
+    ]
+    data = b"".join(orjson.dumps(one) + b"\n" for one in records)
+    (folder / f"{BASE}.{number:06}.ops.jsonl").write_bytes(data + bytes(4096))
+
+
+def test_a_journal_is_followed_over_segments_and_skipped_to_its_end(tmp_path: Path) -> None:
+    """What is skipped is not read, and the first exchange after it has no time before."""
+    define(tmp_path)
+    segment(tmp_path, 1, range(1, 10))
+    one = Follower(str(tmp_path), BASE, {})
     one.skip()
     assert one.read() == ([], False)
-    segment(2, range(10, 20))
-    segment(3, range(20, 24))
+    segment(tmp_path, 2, range(10, 20))
+    segment(tmp_path, 3, range(20, 24))
     read = [block for _ in range(4) for block in one.read()[0]]
     assert [block.index for block in read] == list(range(11, 23))
     one.close()
+
+
+def test_what_takes_more_than_its_share_of_a_core_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing more is read in that window; the next one begins with what is written then."""
+    define(tmp_path)
+    segment(tmp_path, 1, range(1, 4))
+    live = LiveFile(str(tmp_path / "x.live"), "j", "h", lambda: False)
+    exchange = partial(Exchange, "me", public=told.in_public)
+    duty = Slowness(str(tmp_path), live, 0.05, lambda *said: True, exchange)
+    now = [3000.0]
+    monkeypatch.setattr("time.time", lambda: now[0])
+    monkeypatch.setattr("disttrace_viewer.companion.slow.duty.SHARE", 0.0)
+    duty.follow(BASE)
+    duty._turn()
+    segment(tmp_path, 2, range(4, 10_000))
+    for _ in range(3):
+        duty._turn()
+    assert not duty._recent, "the first piece, which is all that was there, took the whole share"
+    monkeypatch.setattr("disttrace_viewer.companion.slow.duty.SHARE", 1.0)
+    now[0] += 30.0
+    duty._turn()
+    assert not duty._recent
+    segment(tmp_path, 3, range(10_000, 10_008))
+    duty._turn()
+    assert [block.index for _, block in duty._recent] == list(range(10_001, 10_007))
+    known = json.loads((tmp_path / "x.live").read_text())
+    assert known["ranks"] == {"p": {"rank": 1, "waiting_share": 0.1}}
+    duty.finish()
+    assert not (tmp_path / "x.live").exists()
 
 
 def program(

@@ -7,6 +7,7 @@ is skipped. Windows begin at the same time of day on all hosts, so what they rea
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import select
 import socket
@@ -142,7 +143,10 @@ class Slowness:
             self._read()
             self._judge(time.time())
         slow = self._ranks.slow() if self._told_by_leader is None else self._told_by_leader
-        self._live.write(self._followers.values(), slow, self._places)
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk, or the folder is gone: nobody can ask then
+            self._live.write(self._followers.values(), slow, self._places)
 
     def _read(self) -> None:
         window = int(time.time() / WINDOW_S)
