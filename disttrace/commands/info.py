@@ -59,6 +59,7 @@ def collect() -> dict[str, Any]:
     from disttrace.journal import compiled
     from disttrace.journal.segment import filesystem, mechanism
     from disttrace.lifecycle import detached
+    from disttrace.lifecycle.meeting.place import own_folder
     from disttrace.recording import choice
 
     config, complaints = resolve({}, os.environ, project.read())
@@ -97,6 +98,7 @@ def collect() -> dict[str, Any]:
             "stacks_without_gil": compiled.missing("lifecycle._answers") is None,
         },
         "companion": {"problem": detached.refusal()},
+        "in_step": {"problem": _unlike(config, name, own_folder())},
         "capture": {
             "parts": [{"name": name, "state": state} for name, state in capture.parts],
             "not_captured": capture.not_captured,
@@ -104,6 +106,20 @@ def collect() -> dict[str, Any]:
             "problem": capture.problem,
         },
     }
+
+
+def _unlike(config: Config, core: str, folder: str | None) -> str | None:
+    """Why ranks of a host do not compare what they call; None: they do."""
+    from disttrace.journal.segment import MAPPED, mechanism
+    from disttrace.lifecycle import detached
+    from disttrace.recording.choice import PLAIN
+
+    if not config.heartbeat:
+        return "DISTTRACE_HEARTBEAT is off"
+    if core == PLAIN:
+        return "the plain core does not show what it calls"
+    how, why = mechanism(folder or config.dir)
+    return detached.refusal() if how == MAPPED else why
 
 
 def _devices(capture: Capture, *, asked: bool) -> list[dict[str, Any]]:
@@ -172,6 +188,9 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     problem = report["companion"]["problem"]
     lost = f"cannot be started, so no stall is told and nothing exported by otlp: {problem}"
     yield f"  the companion process {lost if problem else 'starts where the program sees no child'}"
+    why = report["in_step"]["problem"]
+    no = f"nobody compares what ranks of a host call before they hang: {why}"
+    yield f"  {no if why else 'ranks of a host compare what they call while they run'}"
     if not journal["stacks_without_gil"]:
         yield "  no stacks of who keeps the GIL, or is ended by SIGTERM: that was not compiled"
     yield ""

@@ -25,6 +25,8 @@ from disttrace.journal.windows import Guard, MakeWindow, PlainWindow, Window, gu
 # file systems may lose the server: there a store into a mapping can still end in SIGBUS.
 MAPPABLE = frozenset({"ext2", "ext3", "ext4", "xfs", "tmpfs", "f2fs", "overlay"})
 
+MAPPED = "mapped"
+
 _PAGE = mmap.ALLOCATIONGRANULARITY
 _FIRST_WINDOW = 64 * 1024  # most processes write little: the first reservations are small
 _LARGEST_WINDOW = 256 * 1024
@@ -269,7 +271,7 @@ def mechanism(path: str) -> tuple[str, str]:
     if kind not in MAPPABLE:
         return "written", f"{kind} may not honour reserved blocks"
     reason = uncompiled()
-    return ("mapped", f"{kind} honours reserved blocks") if reason is None else ("written", reason)
+    return (MAPPED, f"{kind} honours reserved blocks") if reason is None else ("written", reason)
 
 
 def filesystem(path: str) -> str:

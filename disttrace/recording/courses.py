@@ -25,7 +25,7 @@ from disttrace.journal.code_files import programs_frame
 from disttrace.journal.descriptors import is_kernels
 from disttrace.journal.encoding import encode
 from disttrace.journal.own_file import allow
-from disttrace.journal.segment import MAPPABLE, filesystem
+from disttrace.journal.segment import MAPPED, mechanism
 from disttrace.journal.windows import Guard, guarded, shared
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.core import PlainCore
@@ -142,6 +142,7 @@ class Courses:
         if number >= STREAMS or counter.n or self._mapping is None or self._words is None:
             return None  # of a stream that has begun unseen no digest says anything
         at = offset(number)
+        self._reserve(at, STREAM_BYTES)
         window = self._core.new_window(self._mapping[at : at + STREAM_BYTES], 0)
         self._words[FIRST_ID + number] = _hash(name)
         self._words[COUNT] = number + 1
@@ -149,14 +150,21 @@ class Courses:
         self._windows[id(counter)] = found = counter, window, number, set[int]()
         return found
 
+    def _reserve(self, at: int, size: int) -> None:
+        """Have blocks for what is stored there: whoever is killed leaves no more of them."""
+        assert self._path is not None
+        with fmt.opened_own(self._path, os.O_RDWR) as fd:
+            os.posix_fallocate(fd, at, size)
+
     def _map(self) -> None:
         assert self._path is not None
-        reason = guarded()
-        if reason is not None or filesystem(os.path.dirname(self._path)) not in MAPPABLE:
-            raise ValueError(reason)
+        how, why = mechanism(os.path.dirname(self._path))
+        if how != MAPPED or guarded() is not None:
+            raise ValueError(why)
         allow(_SIZE)
         with fmt.opened_own(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR) as fd:
-            os.posix_fallocate(fd, 0, _SIZE)
+            os.ftruncate(fd, _SIZE)
+            os.posix_fallocate(fd, 0, PAGE)
             mapping = shared(fd, _SIZE)
         self._guard = Guard(mapping)
         self._mapping, self._words = mapping, mapping.cast("Q")
