@@ -18,7 +18,6 @@ FOLDER = Path(__file__).resolve().parents[1] / "support" / "standin"
 # ends the process: the stand-in has no watchdog.
 _NOT = (
     "any_source",
-    "fsdp2",  # asks for a group's backend object, and the stand-in is the group itself
     "late_arrival",
     "store_polling",  # leaves without destroying its group, with work on the device
     "--timeout",

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch._C._distributed_c10d as c10d
 from torch._C._distributed_c10d import ProcessGroup
 from torch.distributed import DistBackendError
@@ -104,7 +105,9 @@ class Enqueues(ProcessGroup):
         parts, self._batch = self._batch or [], None
 
         def run() -> None:
-            threads = [threading.Thread(target=part.run, daemon=True) for part in parts]
+            threads = [
+                threading.Thread(target=torch.no_grad()(part.run), daemon=True) for part in parts
+            ]
             for thread in threads:
                 thread.start()
             for thread in threads:

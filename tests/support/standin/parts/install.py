@@ -55,6 +55,8 @@ def install(module: Any) -> None:
         graphs.install()
     for name in ("item", "tolist", "numpy", "__bool__", "__float__", "__int__", "__repr__"):
         setattr(torch.Tensor, name, _synchronizing(getattr(torch.Tensor, name)))
+    # Memory is given back at once here, and what is on a stream may still write into it.
+    torch.UntypedStorage.resize_ = _synchronizing(torch.UntypedStorage.resize_)
 
 
 _sum = torch.sum

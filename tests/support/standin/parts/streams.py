@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from .wire import start
 
 DEVICE_ERROR: list[str] = []
@@ -97,7 +99,8 @@ class Streams:
             if operation.before is not None:
                 operation.before.wait()
             operation.began = time.perf_counter_ns()
-            operation.run()
+            with torch.no_grad():
+                operation.run()
             operation.abort()
 
 

@@ -1,0 +1,1 @@
+"""What the ranks of scenarios do, by what they are about."""
