@@ -269,31 +269,6 @@ def test_two_ends_never() -> None:
     assert device.ends(operation) == [b"e"]
 
 
-def test_aborted_is_not_completed() -> None:
-    """An abort makes the kernel leave, and its event complete."""
-    device = Device()
-    over, hung = device.issue(state="completed"), device.issue()
-    other = device.issue(2)
-    device.operations.aborting(1)
-    device.entries[1]["state"] = "completed"
-    device.poll(2)
-    assert [device.ends(one) for one in (over, hung, other)] == [[b"c"], [b"e"], []]
-    assert any(line.startswith(b'{"e":%d,' % hung.n) and b'"x"' in line
-               for line in device.journal.lines)  # fmt: skip
-
-
-@pytest.mark.parametrize("mode", ["1", "2"])
-def test_what_the_watchdog_aborts(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it tears the process down and where that goes on: completed, after the time-out."""
-    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", mode)
-    device = Device()
-    operation = device.issue(timeout_ms=1)
-    made = device.entries[0]
-    made.update(state="completed", time_discovered_completed_ns=made["time_created_ns"] + 2_000_000)
-    assert not device.poll(2)
-    assert device.ends(operation) == [b"e"]
-
-
 def test_torch_2_15_where_nccl_is_another_backend() -> None:
     """Its recorder is a hook's: a completed entry is over, a retired one tells nothing."""
     device = Device("nccl2")
@@ -789,28 +764,3 @@ def test_what_stands_in_the_way_of_a_note_is_seen_to_at_once() -> None:
     device.operations.captures.ended(5)
     device.issue()
     assert 1 in known
-
-
-def test_a_shrink_that_aborts_fails_what_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Torch's flag for it is 1; without it what is in flight ends well."""
-    pytest.importorskip("torch")
-    from torch._C._distributed_c10d import ProcessGroup
-
-    aborted: list[int] = []
-    device = Device()
-    monkeypatch.setattr(completion.DeviceOperations, "aborting", lambda self, n: aborted.append(n))
-
-    class Shrinks:
-        def shrink(self, ranks: object, shrink_flags: int = 0, opts: object = None) -> None:
-            return None
-
-    monkeypatch.setattr(ProcessGroup, "shrink", Shrinks.shrink, raising=False)
-    monkeypatch.setattr(device.capture.groups, "of", lambda group: SimpleNamespace(n=7))
-    completion.install(device.capture)
-    try:
-        for arguments in ((), (0,), (1,)):
-            ProcessGroup.shrink(None, [1], *arguments)
-        ProcessGroup.shrink(None, [1], shrink_flags=1)
-    finally:
-        device.capture.engine.undo(completion.PART)
-    assert aborted == [7, 7]

@@ -7,19 +7,19 @@ import time
 from collections.abc import Iterable
 
 from disttrace.capture.devices import matching
+from disttrace.capture.devices.aborts import Aborts
 from disttrace.capture.devices.flight_recorder import Answer, Record
 from disttrace.capture.devices.matching import Entries, Running, State
 from disttrace.capture.devices.recorders import Channel, is_on
 from disttrace.recording.recorder import Recorder
 
 _TIMING = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING", "TORCH_NCCL_DESYNC_DEBUG")
-# Of TORCH_NCCL_ASYNC_ERROR_HANDLING: with these the watchdog aborts, and what hung looks complete.
-_ABORTING = ("1", "2")
 _RETIRED_NS = 1_000_000_000  # the backend's own duration comes when its entry is retired
 _MISSES = 2
+_DOUBT_NS = 2_000_000_000  # nothing looks hung for that
 STEP = 64  # operations between two moments at which other threads may go on
 
-_TIMED_OUT = RuntimeError("aborted by the watchdog after the time-out of the group")
+_ABORTED = RuntimeError("aborted by the watchdog, after the time-out of the group or an error")
 
 
 class Open:
@@ -54,10 +54,9 @@ class Open:
 class Answers:
     """Binds operations to their entries, and ends those that the entries say are over."""
 
-    def __init__(self, opened: Open) -> None:
-        self._open = opened
+    def __init__(self, opened: Open, aborts: Aborts) -> None:
+        self._open, self._aborts = opened, aborts
         self.timed = is_on(_TIMING) or os.environ.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL"
-        self._aborting = os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") in _ABORTING
 
     def take(self, channel: Channel, answer: Answer) -> bool:
         """Compare; False where the recorder is seen to record nothing."""
@@ -108,10 +107,20 @@ class Answers:
 
     def _younger_is_over(self, channel: Channel, asked: Iterable[Running], answer: Answer) -> None:
         """A device executes the operations of a stream in order."""
+        newest: dict[tuple[int, bool] | None, int] = {}  # begins of what is doubted
+        for each in asked:
+            if each.doubted:
+                newest[each.stream] = max(newest.get(each.stream, 0), each.operation.begin)
         for each in asked:
             if each.operation.n not in self._open.running:
                 continue
-            if each.stream is not None and each.until <= channel.reached.get(each.stream, -1):
+            if each.doubted:
+                # Nothing is issued on a communicator that was aborted.
+                if each.doubted < newest[each.stream]:
+                    self._open.end(each, each.doubted, None)
+                elif answer.answered - each.doubted > _DOUBT_NS:
+                    self._open.lose(each)
+            elif each.stream is not None and each.until <= channel.reached.get(each.stream, -1):
                 self._open.end(each, answer.answered, None)
             elif each.misses >= _MISSES and not each.entries:
                 self._open.lose(each)
@@ -123,8 +132,7 @@ class Answers:
         if late and answer.answered - each.until < _RETIRED_NS:
             each.gone = each.gone or answer.answered
             return
-        if self._aborting and any(map(_timed_out, records)):
-            self._open.fail(each, _TIMED_OUT)
+        if self._aborts.possible and not self._stands(each, records, answer):
             return
         if each.stream is not None:
             reached = channel.reached.get(each.stream, -1)
@@ -136,6 +144,22 @@ class Answers:
         duration = only.duration_ms if only is not None else None
         channel.moved = answer.answered
         self._open.end(each, at, None if duration is None else round(duration * 1e6))
+
+    def _stands(self, each: Running, records: Iterable[Record], answer: Answer) -> bool:
+        """Whether it did its work, and was not aborted. Where torch does not tell, that is known
+        when a younger one completes that was issued after it had been seen complete."""
+        happened = self._aborts.happened(each.operation.call.group)
+        if happened or (happened is None and any(map(_timed_out, records))):
+            self._open.fail(each, _ABORTED)
+        elif happened is None:
+            each.doubted = each.doubted or answer.answered
+        return happened is False
+
+    def stop_doubting(self) -> None:
+        """Nothing younger will tell: what is doubted by now is unknown."""
+        for each in list(self._open.running.values()):
+            if each.doubted:
+                self._open.lose(each)
 
 
 def _timed_out(record: Record) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 from disttrace import errors
 from disttrace.capture.devices import flight_recorder, graph_replays, inbox
+from disttrace.capture.devices.aborts import Aborts
 from disttrace.capture.devices.answers import STEP, Answers, Open
 from disttrace.capture.devices.asker import Asker, AskingDevice, is_of_device
 from disttrace.capture.devices.flight_recorder import QUERIED, Answer, Ask, Question, unix_offset
@@ -101,7 +102,7 @@ class DeviceOperations(Unwatched):
             capture.groups, source, lambda channel: self._switch_off(channel, UNSAFE)
         )
         self._open = Open(capture.recorder)
-        self._answers = Answers(self._open)
+        self._answers = Answers(self._open, Aborts(capture.groups))
         self._followed = Followed(capture.recorder, self._unknown)
         self._noted_ns = 0  # spent on what was noted, since the last answer
         self.forget()
@@ -267,6 +268,7 @@ class DeviceOperations(Unwatched):
                 if not self._asker.busy:
                     self._ask(self._recorders.channel(name), active=False)
                     self._take(timeout_s)
+            self._answers.stop_doubting()
 
     def _ask_due(self) -> None:
         now = _clock()

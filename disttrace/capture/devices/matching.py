@@ -52,6 +52,7 @@ class Running:
     confirmed: bool = False  # the entries are from an answer that held all
     gone: int = 0  # when it was first absent from those that are not complete; 0: it is not
     misses: int = 0  # answers that held all entries, and none of its own
+    doubted: int = 0  # since when it looks complete and may have been aborted; 0: it does not
     stale: bool = False  # its entries were overwritten: nothing more will be heard of it
 
     def earliest(self) -> int:
