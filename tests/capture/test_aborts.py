@@ -52,8 +52,8 @@ def test_an_error_of_the_group_tells_of_an_abort(
 def test_what_may_have_been_aborted_is_doubted_until_a_younger_one(
     mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where torch tells of no error. Two that complete at once do not vouch for each other: one that
-    was issued afterwards does, and of the last nobody knows."""
+    """Where torch tells of no error. Two that complete at once do not vouch for each
+    other; one that was issued afterwards does, and of the last nobody knows."""
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", mode)
     device = Device()
     both = [device.issue(), device.issue()]

@@ -751,6 +751,24 @@ def test_what_is_issued_is_noted_as_the_plain_inbox_does(
     assert (len(rare), box.take()) == (5, [])
 
 
+def test_of_many_at_once_only_some_are_asked_for() -> None:
+    """Those before one that is over are over; of those before one that runs each is looked at."""
+    device = Device()
+    device.issue(state="completed")
+    device.poll(2)
+    issued = [device.issue(state="completed" if n < 500 else "scheduled") for n in range(600)]
+    device.operations._take_notes()
+    assert len(device.operations._open.running) == 10
+    assert device.poll(3)
+    assert [len(device.ends(one)) for one in issued] == [1] * 500 + [0] * 100
+    for entry in device.entries[:551]:
+        entry["state"] = "completed"
+    device.operations.look(0.5)
+    assert [len(device.ends(one)) for one in issued] == [1] * 550 + [0] * 50
+    device.operations.aborting(1)
+    assert {tuple(device.ends(one)) for one in issued} == {(b"c",), (b"e",)}
+
+
 def test_what_stands_in_the_way_of_a_note_is_seen_to_at_once() -> None:
     """A capture, and a recorder that fails: no note is taken that nobody could use."""
     device = Device()

@@ -11,6 +11,7 @@ from disttrace.capture.devices.aborts import Aborts
 from disttrace.capture.devices.flight_recorder import Answer, Record
 from disttrace.capture.devices.matching import Entries, Running, State
 from disttrace.capture.devices.recorders import Channel, is_on
+from disttrace.recording.operation import Operation
 from disttrace.recording.recorder import Recorder
 
 _TIMING = ("TORCH_NCCL_ENABLE_TIMING", "NCCL_ENABLE_TIMING", "TORCH_NCCL_DESYNC_DEBUG")
@@ -38,17 +39,28 @@ class Open:
         self.running.pop(each.operation.n, None)
         gap = max(0, at - each.seen)
         self._recorder.completed(each.operation, gap=gap, duration=duration, at=at)
+        for operation, *_ in each.behind:
+            if not operation.ended:
+                gap = max(0, at - operation.begin - operation.issued)
+                self._recorder.completed(operation, gap=gap, at=at)
 
     def lose(self, each: Running) -> None:
         """When it is over cannot be known; it need not be a hang."""
         self.running.pop(each.operation.n, None)
-        if not each.operation.ended:
-            self._recorder.lost(each.operation, asked=True)
+        self._lost(each.operation)
+        for operation, *_ in each.behind:
+            self._lost(operation)
 
     def fail(self, each: Running, error: BaseException) -> None:
         """It will never be over."""
         self.running.pop(each.operation.n, None)
         self._recorder.failed(each.operation, error, on_issue=False)
+        for operation, *_ in each.behind:
+            self._lost(operation)
+
+    def _lost(self, operation: Operation) -> None:
+        if not operation.ended:
+            self._recorder.lost(operation, asked=True)
 
 
 class Answers:

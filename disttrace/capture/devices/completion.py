@@ -13,7 +13,7 @@ import functools
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from disttrace import errors
@@ -40,6 +40,7 @@ _SHARE_HELD = 200  # the same where the GIL is held meanwhile
 _ACTIVE_NS = 20_000_000
 _FULL_NS = 100_000_000
 _RARELY_NS = 1_000_000_000  # where nothing has moved for long
+_LONGEST_NS = 2_000_000_000  # between two questions, whatever they cost
 _LAST_LOOK_S = 1.0
 _BEFORE_ABORT_S = 0.5
 _SHRINK_ABORTS = 1  # of torch's flags: what is in flight is aborted
@@ -188,20 +189,17 @@ class DeviceOperations(Unwatched):
             self._inbox.known[group] = None if name in QUERIED else self._capture.op_ids
 
     def _take_notes(self) -> None:
-        notes = self._inbox.take()
+        begin, running = _clock(), self._open.running
+        notes = [n for n in self._inbox.take() if not n[0].ended and n[0].n not in running]
         if not notes:
             return
-        begin, running = _clock(), self._open.running
         of_group: dict[int | None, tuple[Channel | None, str | None]] = {}
-        for index, note in enumerate(notes):
-            operation = note[0]
-            if operation.ended or operation.n in running:
-                continue
-            group = operation.call.group
-            found = of_group.get(group)
+        for index, (note, behind) in enumerate(inbox.in_chunks(notes)):
+            call = note[0].call
+            found = of_group.get(call.group)
             if found is None:
-                found = of_group[group] = self._channel_of(operation.call)
-            self._run(note, None, *found)
+                found = of_group[call.group] = self._channel_of(call)
+            self._run(note, None, *found, behind)
             if index % STEP == STEP - 1:
                 time.sleep(0)
         self._noted_ns += _clock() - begin
@@ -222,11 +220,13 @@ class DeviceOperations(Unwatched):
         call: tuple[int, int] | None,
         channel: Channel | None,
         group: str | None,
+        behind: Sequence[Note] = (),
     ) -> None:
-        """It was issued, by ``call`` too if not by its own."""
+        """It was issued, by ``call`` too if not by its own; those ``behind`` it were before it."""
         operation, thread, offset, error, number = note
         if channel is None:
-            self._unknown(operation)
+            for each in (*behind, note):
+                self._unknown(each[0])
             return
         begin, counter = operation.begin, operation.call.counter
         until = begin + operation.issued
@@ -236,8 +236,16 @@ class DeviceOperations(Unwatched):
             until = call[1]
         stream = None if counter is None else (id(counter), call is not None)
         self._open.running[operation.n] = Running(
-            operation, channel.name, windows, until, thread, group, stream, until, number
+            operation, channel.name, windows, until, thread, group, stream, until, number, behind
         )
+
+    def _look_behind(self, channel: Channel) -> None:
+        """Of what was asked for and runs, what is behind it is asked for by itself."""
+        for each in [e for e in self._open.of(channel) if e.behind and e.confirmed]:
+            notes, each.behind = each.behind, ()
+            for note in notes:
+                if not note[0].ended:
+                    self._run(note, None, channel, each.group)
 
     # -- asking ------------------------------------------------------------------------------
 
@@ -264,10 +272,12 @@ class DeviceOperations(Unwatched):
         self._take_notes()
         with self._looking:
             self._take(timeout_s)
-            for name in {each.recorder for each in self._open.running.values()}:
-                if not self._asker.busy:
-                    self._ask(self._recorders.channel(name), active=False)
-                    self._take(timeout_s)
+            for again in (False, True):  # what is behind what runs is known after the first time
+                running = self._open.running.values()
+                for name in {e.recorder for e in running if not (again and e.confirmed)}:
+                    if not self._asker.busy:
+                        self._ask(self._recorders.channel(name), active=False)
+                        self._take(timeout_s)
             self._answers.stop_doubting()
 
     def _ask_due(self) -> None:
@@ -326,10 +336,14 @@ class DeviceOperations(Unwatched):
         held = channel.ask is not None and not flight_recorder.frees_gil(channel.ask)
         if not self._answers.take(channel, answer):
             self._switch_off(channel, blind())
+        elif answer.full:
+            self._look_behind(channel)
         follows = answer.read - answer.answered + _clock() - now + self._noted_ns
         self._noted_ns = 0
         share = (_SHARE_HELD if held and answer.full else _SHARE) * (answer.answered - answer.asked)
         share += _SHARE * follows  # what follows takes its time
+        # The longer the pause, the more is issued meanwhile; and what is over would look hung.
+        share = min(share, _LONGEST_NS)
         channel.active_due = now + max(_ACTIVE_NS, quiet, 0 if answer.full else share)
         if answer.full:
             channel.full_due = now + max(_FULL_NS, share)

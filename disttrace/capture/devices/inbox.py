@@ -7,7 +7,7 @@ taken: who issued it, and what the clocks said.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from disttrace.capture.devices.flight_recorder import unix_offset
@@ -17,6 +17,8 @@ from disttrace.recording.operation import Operation
 Note = tuple[Operation, int, int, int, "int | None"]
 """An operation, the thread that issued it, unix time less the clock of begins then and how far that
 may be off, and the number that torch's hooks give it."""
+_MANY = 256
+_CHUNK = 64
 Rarely = Callable[[Operation, "tuple[int, int] | None", Any], None]
 
 
@@ -59,3 +61,16 @@ def make(rarely: Rarely, wake: Callable[[], None]) -> PlainInbox:
     except ImportError:
         return PlainInbox(rarely, wake)
     return made
+
+
+def in_chunks(notes: Sequence[Note]) -> Iterable[tuple[Note, Sequence[Note]]]:
+    """Each note that is seen to, and those that are over when it is: where there are many, every
+    so manyth of those that one thread put on one stream, which a device executes in order."""
+    if len(notes) < _MANY:
+        return [(note, ()) for note in notes]
+    streams: dict[tuple[int, int], list[Note]] = {}
+    for note in notes:
+        counter = note[0].call.counter
+        streams.setdefault((note[1], id(note if counter is None else counter)), []).append(note)
+    chunks = (s[i : i + _CHUNK] for s in streams.values() for i in range(0, len(s), _CHUNK))
+    return [(chunk[-1], chunk[:-1]) for chunk in chunks]

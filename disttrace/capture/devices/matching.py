@@ -9,6 +9,7 @@ from enum import Enum
 from operator import itemgetter
 
 from disttrace.capture.devices.flight_recorder import COMPLETED, QUERIED, Key, Record
+from disttrace.capture.devices.inbox import Note
 from disttrace.recording.operation import Operation
 
 SLACK_NS = 2_000
@@ -48,6 +49,7 @@ class Running:
     stream: tuple[int, bool] | None
     seen: int  # when it was last known to run, on the clock of begins
     number: int | None = None  # what torch's hooks call it, in its group
+    behind: Sequence[Note] = ()  # what is over when it is, and was not looked at
     entries: Sequence[Key] = ()
     confirmed: bool = False  # the entries are from an answer that held all
     gone: int = 0  # when it was first absent from those that are not complete; 0: it is not

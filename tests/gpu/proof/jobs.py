@@ -21,6 +21,7 @@ from gpu.proof.what_is_left import Journal, Run, facts
 TESTS = Path(__file__).resolve().parents[2]
 STANDIN = TESTS / "support" / "standin"
 STALL_S = 3.0
+_VERSION = "2.13"  # of torch, whose NCCL the stand-in imitates where a row says nothing else
 _SETTLED_S = 3.0  # after rank 0 has ended, the others end by themselves or never
 _HUNG = {"blocks", "hung", "looked", "returned"}
 _NCCL = {
@@ -78,8 +79,10 @@ class Jobs:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = int(probe.getsockname()[1])
         program, backend = self.s.program or self.s.name, self.o.backend
-        told = "gloo" if backend == "standin" else backend
-        command = [sys.executable, "-m", "gpu.proof.rank", program, "--backend", told]
+        version = self.s.standin.get("STANDIN_TORCH", _VERSION)
+        if backend == "standin":
+            backend = "nccl2" if version == "2.15" else "nccl-legacy"
+        command = [sys.executable, "-m", "gpu.proof.rank", program, "--backend", backend]
         command += ["--timeout", str(self.s.timeout)]
         processes: list[subprocess.Popen[bytes]] = []
         with contextlib.ExitStack() as files:
@@ -103,7 +106,7 @@ class Jobs:
         paths = [kept.get("PYTHONPATH"), str(TESTS)]
         if self.o.backend == "standin":
             paths.append(str(STANDIN))
-            device = {"STANDIN": str(self.o.sockets), "STANDIN_TORCH": "2.13"}
+            device = {"STANDIN": str(self.o.sockets), "STANDIN_TORCH": _VERSION}
             device.update(_BUFFERS)
             chosen = {**self.s.env, **self.s.standin}
         else:

@@ -166,22 +166,19 @@ class Enqueues(ProcessGroup):
         action = functools.partial(run, self.key("issued", route), sent)
         if self._batch is not None:
             return self._coalesced(name, p2p, action, tensors)
-        if COMMUNICATORS == "nonblocking":
-            action = functools.partial(self._connected_first, stream, action)
-        else:
-            self._connect(stream)
         seq = next(self._p2p if p2p else self._collective)
         self._last = operation = Operation(name, seq, p2p=p2p, run=action)
-        RECORDER.record(self, operation)
+        if COMMUNICATORS == "nonblocking":  # torch waits for it later, with the entry made
+            RECORDER.record(self, operation)
+            self._connect(stream)
+        else:
+            self._connect(stream)
+            RECORDER.record(self, operation)
         self._put(stream, operation)
         if not asynchronous and not CHOSEN.sync_returns_work:
             STREAMS.order(operation)
             return None
         return StandInWork(self, operation, tensors)
-
-    def _connected_first(self, stream: Any, action: Callable[[], None]) -> None:
-        self._connect(stream)
-        action()
 
     def replayed(self, name: str, stream: Any, run: Run, tensors: Any, route: Any) -> None:
         """A graph launches it: no entry tells of it."""

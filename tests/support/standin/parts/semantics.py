@@ -34,7 +34,7 @@ CREATION = os.environ.get("STANDIN_CREATION_S")
 """Seconds to make a communicator, in the first call of a group or a pair; None: it takes no call's
 time, and waits for nobody."""
 COMMUNICATORS = os.environ.get("STANDIN_COMMUNICATORS", "lazy")
-"""When they are made: ``lazy``, ``eager`` (with the group) or ``nonblocking`` (beside it)."""
+"""When: ``lazy``, ``eager`` (with the group) or ``nonblocking`` (as ``lazy``, below an entry)."""
 NOTICES = os.environ.get("STANDIN_NOTICES") == "1"
 """Whether the watchdog notices a broken connection, as over sockets and InfiniBand."""
 DEVICE = os.environ.get("STANDIN_DEVICE") == "1"
