@@ -38,8 +38,8 @@ Figures = dict[str, float]
 
 def take_gloo_for_a_device() -> None:
     """Its operations are over when its flight recorder says so: that they are retired, which NCCL's
-    calls completed. To ask for the rest alone costs nothing here: NCCL's recorder holds only what runs
-    as not completed, gloo's all it has."""
+    calls completed. To ask for the rest alone costs nothing here: gloo's has all it holds for not
+    completed, NCCL's only what runs."""
     from torch._C._distributed_c10d import _dump_fr_trace
 
     from disttrace.capture.devices import flight_recorder, gil_free

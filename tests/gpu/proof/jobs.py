@@ -21,7 +21,7 @@ from gpu.proof.what_is_left import Journal, Run, facts
 TESTS = Path(__file__).resolve().parents[2]
 STANDIN = TESTS / "support" / "standin"
 STALL_S = 3.0
-_VERSION = "2.13"  # of torch, whose NCCL the stand-in imitates where a row says nothing else
+VERSION = "2.13"  # of torch, whose NCCL the stand-in imitates where a row says nothing else
 _SETTLED_S = 3.0  # after rank 0 has ended, the others end by themselves or never
 _HUNG = {"blocks", "hung", "looked", "returned"}
 _NCCL = {
@@ -43,9 +43,13 @@ _NOT_OURS = ("DISTTRACE", "TORCHELASTIC_", "TORCH_", "NCCL_", "STANDIN", "CUDA_L
 class Jobs:
     """The same job, traced or not; ``fault``: with what is wrong in it, or without."""
 
-    def __init__(self, options: argparse.Namespace, scenario: Scenario, *, fault: bool) -> None:
+    def __init__(
+        self, options: argparse.Namespace, scenario: Scenario, version: str, *, fault: bool
+    ) -> None:
         self.o, self.s, self.fault = options, scenario, fault
-        self.folder: Path = options.out / ("counter" if options.counter else "run") / scenario.name
+        self.version = scenario.standin.get("STANDIN_TORCH", version)
+        way = "counter" if options.counter else "run"
+        self.folder: Path = options.out / way / version / scenario.name
 
     def run(self, *, traced: bool) -> Run:
         """One of them, from its start to the end of every process of it."""
@@ -79,9 +83,8 @@ class Jobs:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = int(probe.getsockname()[1])
         program, backend = self.s.program or self.s.name, self.o.backend
-        version = self.s.standin.get("STANDIN_TORCH", _VERSION)
         if backend == "standin":
-            backend = "nccl2" if version == "2.15" else "nccl-legacy"
+            backend = "nccl2" if self.version == "2.15" else "nccl-legacy"
         command = [sys.executable, "-m", "gpu.proof.rank", program, "--backend", backend]
         command += ["--timeout", str(self.s.timeout)]
         processes: list[subprocess.Popen[bytes]] = []
@@ -106,7 +109,7 @@ class Jobs:
         paths = [kept.get("PYTHONPATH"), str(TESTS)]
         if self.o.backend == "standin":
             paths.append(str(STANDIN))
-            device = {"STANDIN": str(self.o.sockets), "STANDIN_TORCH": _VERSION}
+            device = {"STANDIN": str(self.o.sockets), "STANDIN_TORCH": self.version}
             device.update(_BUFFERS)
             chosen = {**self.s.env, **self.s.standin}
         else:

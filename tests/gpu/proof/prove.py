@@ -4,6 +4,7 @@
     python prove.py --backend standin        # the same on a stand-in that enqueues, as NCCL does
     python prove.py --only missing,order     # some; --list names them
     python prove.py --counter                # the other way round: each has to be seen to fail
+    python prove.py --backend standin --semantics 2.5,2.15 --write PAGE   # of which torch's NCCL
 
 `--counter` leaves each scenario's fault out, or puts one into what is healthy: a check that passes
 then, too, shows nothing. Needs disttrace and disttrace_viewer importable (PYTHONPATH). Exit code:
@@ -21,12 +22,14 @@ import sys
 import tarfile
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from gpu.proof import page
 from gpu.proof.checks import Said
-from gpu.proof.jobs import Jobs
+from gpu.proof.jobs import VERSION, Jobs
 from gpu.proof.scenarios import SCENARIOS, Scenario
 from gpu.proof.what_is_left import Run
 
@@ -37,6 +40,16 @@ _ASKED = (
 _STANDIN_KNOWS = ("", "standin", "nccl2", "gpus", "shrink")
 
 
+@dataclass(frozen=True)
+class Result:
+    """What the checks of a scenario said; ``seconds`` are 0 where it was not run."""
+
+    name: str
+    version: str
+    said: list[Said]
+    seconds: float
+
+
 class Prover:
     """Runs scenarios on one backend; ``counter``: the other way round."""
 
@@ -45,21 +58,26 @@ class Prover:
         self.begun = time.monotonic()
         self.here = _STANDIN_KNOWS if options.backend == "standin" else _of_this_torch()
 
-    def prove(self, scenario: Scenario) -> tuple[str, list[Said], float]:
+    def prove(self, scenario: Scenario, version: str) -> Result:
         """What its checks say, and the seconds that took."""
+        name = scenario.name if version == VERSION else f"{scenario.name} {version}"
+        said, seconds = self._proved(scenario, version)
+        return Result(name, version, said, seconds)
+
+    def _proved(self, scenario: Scenario, version: str) -> tuple[list[Said], float]:
         if time.monotonic() - self.begun > self.o.total:
-            return scenario.name, [(False, "not run: out of time")], 0.0
+            return [(False, "not run: out of time")], 0.0
         if scenario.needs not in self.here:
-            return scenario.name, [(None, f"needs {scenario.needs}")], 0.0
+            return [(None, f"needs {scenario.needs}")], 0.0
         begun = time.monotonic()
         try:
-            said = self._said(scenario)
+            said = self._said(scenario, version)
         except Exception as error:
             said = [(False, f"the kit itself: {type(error).__name__}: {error}")]
-        return scenario.name, said, time.monotonic() - begun
+        return said, time.monotonic() - begun
 
-    def _said(self, scenario: Scenario) -> list[Said]:
-        jobs = Jobs(self.o, scenario, fault=scenario.faulty is not self.o.counter)
+    def _said(self, scenario: Scenario, version: str) -> list[Said]:
+        jobs = Jobs(self.o, scenario, version, fault=scenario.faulty is not self.o.counter)
         plain = jobs.run(traced=False) if scenario.baseline else None
         run = jobs.run(traced=True)
         checked: list[Said] = []
@@ -104,19 +122,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=3, help="at a time, except the timed ones")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds for one run")
     parser.add_argument("--total", type=float, default=3000.0, help="seconds; none begins later")
+    parser.add_argument(
+        "--semantics", default=VERSION, help="of which torch's NCCL the stand-in is"
+    )
+    parser.add_argument("--write", type=Path, help="a page with a table of them, kept up to date")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     options.out = options.out.resolve()
     return options
 
 
-def _table(results: list[tuple[str, list[Said], float]]) -> list[str]:
+def _table(results: list[Result]) -> list[str]:
     table = []
-    for name, said, seconds in results:
-        for n, (good, text) in enumerate(said):
+    for result in results:
+        for n, (good, text) in enumerate(result.said):
             mark = {True: "ok", False: "FAIL", None: "--"}[good]
-            took = f"   [{seconds:.0f} s]" if n == 0 and seconds else ""
-            table.append(f"{name if n == 0 else '':22} {mark:5} {text}{took}")
+            took = f"   [{result.seconds:.0f} s]" if n == 0 and result.seconds else ""
+            table.append(f"{result.name if n == 0 else '':22} {mark:5} {text}{took}")
     return table
 
 
@@ -129,12 +151,15 @@ def main() -> int:
         return 0
     options.sockets = tempfile.mkdtemp(prefix="standin-")  # paths of sockets are short
     prover = Prover(options)
-    results = [prover.prove(s) for s in wanted if s.alone]
+    each = [(s, version) for s in wanted for version in options.semantics.split(",")]
+    results = [prover.prove(*one) for one in each if one[0].alone]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        results += pool.map(prover.prove, [s for s in wanted if not s.alone])
+        results += pool.map(lambda one: prover.prove(*one), [e for e in each if not e[0].alone])
     shutil.rmtree(options.sockets, ignore_errors=True)
-    said = [good for _, each, _ in results for good, _ in each]
-    run = sum(1 for _, _, seconds in results if seconds)
+    if options.write:
+        page.write(options.write, results, {s.name: s.about for s in SCENARIOS})
+    said = [good for result in results for good, _ in result.said]
+    run = sum(1 for result in results if result.seconds)
     table = _table(results)
     table.append(
         f"{said.count(False)} checks failed, {said.count(True)} right, in {run} scenarios; "

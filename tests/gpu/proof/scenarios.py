@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gpu.proof.about import docstrings
 from gpu.proof.checks import (
     Check,
     alarmed,
@@ -60,6 +61,11 @@ class Scenario:
     alone: bool = False  # timings: nothing else runs meanwhile
     first_ends: bool = False  # the others are ended when rank 0 has
     any_code: bool = False
+
+    @property
+    def about(self) -> str:
+        """What happens in it, in words."""
+        return " ".join((docstrings().get(self.program or self.name) or "").split()).split(". ")[0]
 
     @property
     def faulty(self) -> bool:
