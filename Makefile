@@ -26,7 +26,7 @@ CHECKED = disttrace viewer tests examples benchmarks hatch_build.py
 ON_CORES = tests/recording tests/capture tests/robustness/test_uninstall.py tests/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test frameworks fuzz stress red-team memory test-all check docs-site coverage test-torch test-gpu prove-gpu torch-suite faults bench bench-viewer docs clean sanitize test-cores native
+.PHONY: help setup demo test frameworks fuzz stress red-team memory test-all check docs-site coverage test-torch test-gpu prove-gpu standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -75,8 +75,14 @@ test-torch: ## the tests on another torch: make test-torch TORCH=2.15.0
 	$(MAKE) VENV=.venv-$(TORCH) TORCH=$(TORCH) setup
 	.venv-$(TORCH)/bin/python -m pytest $(BESIDE)
 
-prove-gpu: $(STAMP) ## 20 scenarios on NCCL with one CUDA device, and their table of checks
+prove-gpu: $(STAMP) ## every scenario on NCCL, then the other way round: each has to be seen to fail
 	$(BIN)/python tests/gpu/proof/prove.py --out build/proof
+	$(BIN)/python tests/gpu/proof/prove.py --out build/proof --counter
+
+standin: $(STAMP) ## those that make sense without a GPU, as on four versions of torch; docs/standin.md
+	$(BIN)/python tests/gpu/proof/prove.py --backend standin --out build/proof \
+	  --semantics 2.5,2.8,2.13,2.15 --total 7200 --write docs/standin.md
+	$(BIN)/python tests/gpu/proof/prove.py --backend standin --out build/proof --counter
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu

@@ -11,6 +11,7 @@ from faults.expectation import Row
 from faults.harness import run_row
 from faults.table import ROWS
 from support.processes import Outcome, torchrun
+from support.raw import RawJournal, read_journals
 
 _HEALTHY, _HANGING = "pingpong_allreduce.py (torchrun)", "faults/opposite_order.py (2 ranks)"
 SLICE = [row for row in ROWS if row.name in (_HEALTHY, _HANGING)]
@@ -89,3 +90,43 @@ def test_batches_are_over_when_all_of_them_is(
         (told,) = [t for t in outcome.stderr.splitlines() if t.startswith("disttrace: stalled")]
         assert "ank 2" in told
         assert "cycle" not in told
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_what_ddp_issues_through_relays_ends_on_the_device(missing: bool, tmp_path: Path) -> None:
+    """A reducer's all_reduces are recorded as C++'s, each is over when the device says so, and one
+    that another rank does not come to is told."""
+    pytest.importorskip("torch")
+    program = str(Path(__file__).parent / "programs" / "relayed.py")
+    variables = {"DISTTRACE": "1", "DISTTRACE_STALL": "3", "DISTTRACE_ON_STALL": "abort"}
+    with standin.environment("2.13") as environ:
+        outcome = torchrun(
+            program, 2, *(["--missing"] if missing else []), timeout=120,
+            DISTTRACE_DIR=str(tmp_path / "out"), **variables, **environ,
+        )  # fmt: skip
+    journals = read_journals(tmp_path / "out")
+    reduced = [_ends(j, "all_reduce", "c++") for j in journals if j.calls()]
+    assert all(journal.of("note") == [] for journal in journals)
+    if missing:
+        assert outcome.code != 0
+        told = [t for t in outcome.stderr.splitlines() if "disttrace: stalled" in t]
+        assert "Rank 1" in told[0]
+        assert len([one for each in reduced for one in each if one == "i"]) >= 1
+    else:
+        assert outcome.check().stdout.count("equal") == 2
+        first, second = (each for each in reduced if each)
+        assert first == second == ["ic"] * len(first)
+        assert len(first) > 8  # two or three buckets, four steps
+
+
+def _ends(journal: RawJournal, op: str, origin: str) -> list[str]:
+    """What was recorded of each such operation after its begin, as the keys of records."""
+    calls, found = journal.calls(), dict[int, str]()
+    for record in journal.records:
+        call = calls.get(record.get("s", 0), {})
+        if "b" in record and (call.get("op"), call.get("origin")) == (op, origin):
+            found.setdefault(record["b"], "")
+        for key in "iecl":
+            if record.get(key) in found:
+                found[record[key]] += key
+    return list(found.values())

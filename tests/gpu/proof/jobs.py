@@ -22,6 +22,7 @@ TESTS = Path(__file__).resolve().parents[2]
 STANDIN = TESTS / "support" / "standin"
 STALL_S = 3.0
 VERSION = "2.13"  # of torch, whose NCCL the stand-in imitates where a row says nothing else
+ENDED = "ended before it hung"
 _SETTLED_S = 3.0  # after rank 0 has ended, the others end by themselves or never
 _HUNG = {"blocks", "hung", "looked", "returned"}
 _NCCL = {
@@ -139,7 +140,7 @@ class Jobs:
             if any(set(f) & _HUNG for f in facts(folder, self.s.world)[0]):
                 break
             if all(p.poll() is not None for p in processes):
-                run.problems.append(f"ended before it hung: {[p.poll() for p in processes]}")
+                run.problems.append(f"{ENDED}: {[p.poll() for p in processes]}")
                 return
             time.sleep(0.1)
         else:

@@ -96,6 +96,7 @@ def send(rank: Rank) -> None:
         if rank.fault:
             rank.never_come()
         rank.dist.recv(big, 0)
+        rank.sync()
 
 
 def batch(rank: Rank) -> None:
