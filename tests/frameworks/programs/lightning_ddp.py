@@ -38,7 +38,7 @@ class Printed(Logger):
         pass
 
 
-limit = timedelta(seconds=15 if "hang" in sys.argv else 600)
+limit = timedelta(seconds=40 if "hang" in sys.argv else 600)
 trainer = lightning.Trainer(
     accelerator="cpu",
     devices=2,
