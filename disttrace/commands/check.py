@@ -146,6 +146,7 @@ class Rehearsal:
                     rank,
                     self.notes,
                     steps=self.arguments.steps_limit,
+                    inside=os.getcwd() if self.arguments.scratch else None,
                     map_device=self.arguments.device == "cpu" and _names_device(self.program),
                 )
 
@@ -183,6 +184,9 @@ class Rehearsal:
         )  # fmt: skip
 
     def _judge(self, running: ranks.Ranks, timed_out: bool, took_s: float) -> int:
+        written = dict.fromkeys(path for one in self.notes.told(3) for path in one.split(", "))
+        if written:
+            sys.stderr.write(f"disttrace: written outside the copy: {', '.join(written)}\n")
         cannot = self.notes.told(1)
         if cannot:
             sys.stderr.write(f"disttrace: cannot be rehearsed: {cannot[0]}\n")
@@ -196,7 +200,8 @@ class Rehearsal:
             return TIMED_OUT
         in_order = sorted(running.codes, key=lambda rank: running.ended_s[rank])
         failed = {rank: running.codes[rank] for rank in in_order if running.codes[rank]}
-        if not any((self.folder / "journals").glob("*")):
+        definitions = (self.folder / "journals").glob("*.defs.jsonl")
+        if not any(b'"def":"group"' in path.read_bytes() for path in definitions) and not failed:
             self._show(failed)
             sys.stderr.write("disttrace: cannot be rehearsed: no rank used torch.distributed\n")
             return CANNOT

@@ -84,13 +84,22 @@ class Notes:
         return min(int(count) for count in counts)
 
 
-CANNOT, DEVICE = 1, 2
+CANNOT, DEVICE, WRITTEN = 1, 2, 3
+"""Places of what a rank tells."""
 
 
 def rehearse(
-    program: Program, rank: int, notes: Notes, *, steps: int | None, map_device: bool
+    program: Program,
+    rank: int,
+    notes: Notes,
+    *,
+    steps: int | None,
+    map_device: bool,
+    inside: str | None = None,
 ) -> int:
-    """Run the program in this process, which is a rank; its exit code."""
+    """Run the program in this process, which is a rank; its exit code. ``inside``: files that are
+    written elsewhere are noted.
+    """
     import torch
 
     import disttrace
@@ -99,6 +108,8 @@ def rehearse(
     disttrace.install()
     _use_gloo(lambda name: notes.tell(rank, name, DEVICE))
     _count_steps(rank, notes, steps)
+    if inside is not None:
+        _watch_files(rank, notes, inside)
     with _on_cpu(rank) if map_device else contextlib.nullcontext():
         code = _run(program, rank, notes)
     threading._shutdown()  # type: ignore[attr-defined]  # as an interpreter ends
@@ -152,6 +163,25 @@ def _unseen(function: Any) -> Any:
     """The function, whose frame no recorded stack shows as the program's."""
     function.__code__ = function.__code__.replace(co_filename=_UNSEEN)
     return function
+
+
+def _watch_files(rank: int, notes: Notes, inside: str) -> None:
+    """Note files that are opened to be written outside of a folder, and of what is for nobody."""
+    ours = tuple(
+        os.path.realpath(one) for one in (inside, os.environ["DISTTRACE_DIR"], "/dev", "/proc")
+    )
+    written: dict[str, None] = {}
+
+    def look(event: str, args: Sequence[Any]) -> None:
+        if event != "open" or len(args) < 3 or not isinstance(args[0], str):
+            return
+        flags = args[2] if isinstance(args[2], int) else 0
+        path = os.path.realpath(args[0]) if flags & (os.O_WRONLY | os.O_RDWR) else ""
+        if path and not path.startswith(ours) and path not in written:
+            written[path] = None
+            notes.tell(rank, ", ".join(written), WRITTEN)
+
+    sys.addaudithook(look)
 
 
 def _count_steps(rank: int, notes: Notes, most: int | None) -> None:

@@ -222,8 +222,10 @@ def test_parallelisms_run_unchanged(tmp_path: Path, text: str) -> None:
 def test_a_scratch_folder_takes_what_is_written(tmp_path: Path) -> None:
     """What lies in the current directory is there, and stays as it is."""
     (tmp_path / "data.txt").write_text("old")
+    outside = tmp_path / "outside.txt"
     text = LONG.replace("60", "0.1") + "open('data.txt', 'a').write('new')\n"
-    check(tmp_path, text, "--scratch").check()
+    found = check(tmp_path, f"{text}open({str(outside)!r}, 'w')\n", "--scratch").check()
+    assert f"written outside the copy: {outside}" in found.stderr
     assert (tmp_path / "data.txt").read_text() == "old"
 
 

@@ -10,7 +10,7 @@ from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.replay.sequences import ISSUE, Action, Key, Script
+from disttrace_viewer.replay.sequences import ISSUE, WAIT, Action, Key, Script
 
 STAYS, ENDS, FAILS, KILLED = "stays", "ends", "fails", "killed"
 
@@ -82,7 +82,7 @@ def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Fin
             if gid is not None and ranks and gid not in groups:
                 groups[gid] = len(members)
                 members.append(tuple(ranks))
-        rank = found[process.rank] = Rank(*_steps(script, groups, members, process.index, pending))
+        rank = found[process.rank] = Rank(_steps(script, groups, members, process.index, pending))
         _end(rank, evidence, process.index, failed)
     return Job(found, members)
 
@@ -97,25 +97,26 @@ def _steps(
     members: Sequence[tuple[int, ...]],
     process: int,
     pending: set[tuple[int, int]],
-) -> tuple[dict[int, list[tuple[str, Call]]]]:
+) -> dict[int, list[tuple[str, Call]]]:
     definitions = script.journal.definitions
     calls: dict[int, Call] = {}
     threads: dict[int, list[tuple[str, Call]]] = {}
     for thread, steps in script.threads.items():
         for step in steps:
             action = step.action
-            gid = (
-                definitions.group_id(action.call.get("group", -1))
-                if action.key is None or (action.key[0] != "store")
-                else None
-            )
+            gid = definitions.group_id(action.call.get("group", -1))
             if action.refused or gid is None or gid not in groups:
                 continue
             if id(action) not in calls:
                 over = (process, action.number) not in pending and not action.broken
                 calls[id(action)] = _call(action, groups[gid], members, definitions, over)
             threads.setdefault(thread, []).append((step.what, calls[id(action)]))
-    return (threads,)
+    for issued in threads.values():
+        # Whatever C++ waits for (DDP's reducer) is waited for without a word.
+        waited = {id(call) for what, call in issued if what == WAIT}
+        issued += [(WAIT, call) for _, call in issued if not call.over and id(call) not in waited]
+    return threads
+    return threads
 
 
 def _call(
