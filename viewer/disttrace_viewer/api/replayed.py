@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from disttrace_viewer.api.report import stall_ns
+from disttrace_viewer.api.verdict import diagnose
 from disttrace_viewer.findings.finding import ERROR
-from disttrace_viewer.merge.choice import chooser, folders
+from disttrace_viewer.merge.choice import folders
 from disttrace_viewer.replay.calls import job_of, named
 from disttrace_viewer.replay.program import text
 from disttrace_viewer.replay.shrink import shrunk
 from disttrace_viewer.replay.verdict import scripts_of
-from disttrace_viewer.states import job
 from disttrace_viewer.trace.errors import ViewerError
 
 if TYPE_CHECKING:
@@ -48,15 +47,16 @@ def replayed(
         ViewerError: when there are no journals, or nothing in them to call, or too much.
     """
     where = folders(path)
-    found = job.judged(where, choose=chooser(wanted), stall_ns=stall_ns(None))
-    evidence = found.case.evidence
+    report = diagnose(where, wanted)
+    evidence = report.case.evidence
     scripts = scripts_of(where, {process.id for process in evidence.trace.processes})
-    made = job_of(scripts, evidence, found.findings)
+    made = job_of(scripts, evidence, report.found)
     if not made.ranks or not made.groups:
         raise ViewerError("no rank of this job had a process group: there is nothing to replay.")
-    errors = [one for one in found.findings if one.severity == ERROR]
+    errors = [one for one in report.found if one.severity == ERROR]
     if shrink:
-        made = shrunk(made, named(errors, evidence))
+        told = {(one.group, one.seq) for one in errors}
+        made = shrunk(made, named(errors, evidence), told)
     if made.count > MOST_CALLS:
         raise ViewerError(f"these are {made.count:,} calls, too many for a program; try --shrink.")
     summary = errors[0].summary if errors else None

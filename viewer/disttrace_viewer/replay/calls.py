@@ -116,7 +116,6 @@ def _steps(
         waited = {id(call) for what, call in issued if what == WAIT}
         issued += [(WAIT, call) for _, call in issued if not call.over and id(call) not in waited]
     return threads
-    return threads
 
 
 def _call(

@@ -18,9 +18,13 @@ from disttrace_viewer.replay.sequences import ISSUE, WAIT
 _ALIKE = 2
 
 
-def shrunk(job: Job, blamed: Collection[int]) -> Job:
-    """``blamed``: ranks that stay."""
-    found = _without_what_is_over(job)
+def shrunk(
+    job: Job, blamed: Collection[int], told: Collection[tuple[str | None, int | None]] = ()
+) -> Job:
+    """``blamed``: ranks that stay; ``told``: collectives that stay although they are over, by the
+    ids of their groups and their numbers.
+    """
+    found = _without_what_is_over(job, told)
     stands = _standing(found)
     for rank in sorted(found.ranks, reverse=True):
         if rank in blamed or len(found.ranks) <= _ALIKE or _is_needed(found, rank):
@@ -38,13 +42,15 @@ def _calls(job: Job) -> Iterator[tuple[int, str, Call]]:
                 yield number, what, call
 
 
-def _without_what_is_over(job: Job) -> Job:
+def _without_what_is_over(job: Job, told: Collection[tuple[str | None, int | None]]) -> Job:
     open_ = {call.key for _, _, call in _calls(job) if not call.over}
     sides = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
 
     def stays(call: Call) -> bool:
         whole = 2 if call.message else len(job.groups[call.group])
-        return call.key is None or call.key in open_ or sides[call.key] < whole
+        if call.key is None or call.key in open_ or sides[call.key] < whole:
+            return True
+        return not call.message and (call.key[1], call.key[3]) in told
 
     return Job(
         {
