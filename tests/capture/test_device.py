@@ -6,6 +6,10 @@ once taken for finished, or for running, and was not.
 
 from __future__ import annotations
 
+import ctypes
+import functools
+import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -14,7 +18,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from disttrace.capture.devices import completion, flight_recorder, inbox, matching, recorders
+from disttrace.capture.devices import (
+    completion,
+    flight_recorder,
+    gil_free,
+    inbox,
+    matching,
+    recorders,
+)
 from disttrace.capture.devices.asker import AskingDevice, DeviceError
 from disttrace.capture.devices.flight_recorder import Answer, Question, advice
 from disttrace.capture.devices.recorders import blind
@@ -782,3 +793,23 @@ def test_what_stands_in_the_way_of_a_note_is_seen_to_at_once() -> None:
     device.operations.captures.ended(5)
     device.issue()
     assert 1 in known
+
+
+def test_the_devices_library_of_rocm_bears_another_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same function, in libtorch_hip.so: found there, and told by its address."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("disttrace.capture.devices._dump")
+    compiler = shutil.which("cc") or pytest.skip("needs a C compiler")
+    name = "_ZN4c10d20dump_nccl_trace_jsonB5cxx11Ebb"
+    source, library = tmp_path / "hip.c", tmp_path / "lib" / "libtorch_hip.so"
+    library.parent.mkdir()
+    source.write_text(f'void dump(void) __asm__("{name}");\nvoid dump(void) {{}}\n')
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    assert gil_free.nccl_json() is None  # it is not loaded
+    loaded = ctypes.CDLL(str(library))
+    found = gil_free.nccl_json()
+    assert isinstance(found, functools.partial)
+    assert found.args[1] == ctypes.cast(loaded[name], ctypes.c_void_p).value

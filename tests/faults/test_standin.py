@@ -30,27 +30,33 @@ def test_the_right_thing_is_said_where_calls_return_at_once(
     assert outcome.right, outcome.explain()
 
 
-def _first_calls(tmp_path: Path, creation_s: float, *arguments: str) -> Outcome:
+def _first_calls(tmp_path: Path, creation_s: float, *arguments: str, stall_s: int = 2) -> Outcome:
     """Three ranks under ``abort`` with a limit that is a fraction of what first calls take."""
     with standin.environment("2.13") as environ:
         return torchrun(
             str(Path(__file__).parent / "programs" / "first_calls.py"),
             3,
             *arguments,
-            timeout=120,
+            timeout=120 + creation_s,
             DISTTRACE="1",
             DISTTRACE_DIR=str(tmp_path / "out"),
-            DISTTRACE_STALL="2",
+            DISTTRACE_STALL=str(stall_s),
             DISTTRACE_ON_STALL="abort",
             STANDIN_CREATION_S=str(creation_s),
             **environ,
         )
 
 
-def test_no_alarm_while_communicators_are_made(tmp_path: Path) -> None:
-    """Three limits long, and three more for a pair: told as a start, and nobody is ended."""
+@pytest.mark.parametrize(
+    ("creation_s", "stall_s"),
+    [(6, 2), pytest.param(60, 10, marks=pytest.mark.long)],
+)
+def test_no_alarm_while_communicators_are_made(
+    creation_s: int, stall_s: int, tmp_path: Path
+) -> None:
+    """Many limits long, and as many for a pair: told as a start, and nobody is ended."""
     pytest.importorskip("torch")
-    outcome = _first_calls(tmp_path, 6).check()
+    outcome = _first_calls(tmp_path, creation_s, stall_s=stall_s).check()
     assert outcome.stdout.count("sum 12") == 3
     assert "disttrace: starting: NCCL makes the communicator of" in outcome.stderr
     assert "all members are in it" in outcome.stderr
