@@ -28,6 +28,9 @@ class Roll:
 
     def __init__(self, journals: str) -> None:
         self._journals = journals
+        self._size = 0
+        self._entered: list[tuple[int, str, str]] = []
+        """What ``first`` has read, but for those that have ended."""
 
     def enter(self, identity: Identity, *, bare: bool) -> None:
         """This process has a journal. Raises OSError or ValueError."""
@@ -48,8 +51,14 @@ class Roll:
     def first(self, identity: Identity) -> Iterator[str]:
         """The journals of its job whose processes live, oldest first. Raises OSError."""
         with opened_own(self.path(identity), os.O_RDONLY) as fd:
-            data = os.pread(fd, _MOST, 0)
-        return (base for pid, mark, base in _entries(data) if _lives(pid, mark))
+            size = os.fstat(fd).st_size
+            if size != self._size:
+                self._entered, self._size = [*_entries(os.pread(fd, _MOST, 0))], size
+        for one in list(self._entered):
+            if _lives(*one[:2]):
+                yield one[2]
+            else:
+                self._entered.remove(one)  # of two hundred restarts there are many, and for ever
 
     def beside(self, identity: Identity) -> bool:
         """Whether another bare rank lives here. Raises OSError."""
