@@ -148,6 +148,15 @@ def test_blocks_grow_until_they_take_a_second_and_all_of_a_host_cut_alike() -> N
     assert last[0].places == {"aa": (8, 1200 * MS, 400 * MS)}
 
 
+def test_in_a_job_of_many_ranks_blocks_are_longer() -> None:
+    """8,192 ranks: 16.4 s at least, for one host compares all of them."""
+    shifts: dict[str, int] = {}
+    one = Blocks(GROUP, 0, 8, shifts, world=8192)
+    for seq in range(1, 2000):
+        one.add(Held(1, seq, "aa", 150 * MS, 50 * MS, seq * 200 * MS))
+    assert shifts == {GROUP: 7}  # 128 exchanges of 0.2 s
+
+
 def test_two_neighbours_make_the_next_size() -> None:
     one = Block(GROUP, 2, 6, 0, 2, 10, {"aa": (4, 1, 2)})
     other = Block(GROUP, 2, 7, 0, 2, 20, {"aa": (4, 3, 4), "bb": (1, 1, 1)})

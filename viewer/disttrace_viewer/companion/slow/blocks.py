@@ -1,8 +1,8 @@
 """Exchanges of one process summed up in blocks that all members of a group cut alike.
 
-A block is as many exchanges of a group, by their numbers, as take a second: 2**shift of them, from
-a multiple of that on. So all hosts speak of the same exchanges, whatever their clocks say, and two
-neighbours make one of the next size.
+A block is as many exchanges of a group, by their numbers, as take a second, or longer in a job of
+many ranks: 2**shift of them, from a multiple of that on. So all hosts speak of the same exchanges,
+whatever their clocks say, and two neighbours make one of the next size.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from disttrace_viewer.companion.slow.holds import Held
 
-SHORTEST_NS, LONGEST_NS = 1_000_000_000, 4_000_000_000
-"""Of what is shorter twice as many exchanges make a block from then on, of what is longer half."""
+SHORTEST_NS, OF_RANK_NS, LONGEST = 1_000_000_000, 2_000_000, 4
+"""Of what is shorter (also than so much for each rank of the job, for one host compares all) twice
+as many exchanges make a block from then on; of what is that many times as long half.
+"""
 MOST_SHIFT = 20
 _BEHIND = 2
 """So many blocks back an exchange may end late; one that is not whole by then never will be."""
@@ -59,8 +61,12 @@ class Blocks:
     """Of one process in one group; ``shifts`` is shared by all of them on this host, by group, for
     they are to cut alike."""
 
-    def __init__(self, group: str, rank: int, size: int, shifts: dict[str, int]) -> None:
+    def __init__(
+        self, group: str, rank: int, size: int, shifts: dict[str, int], *, world: int = 1
+    ) -> None:
+        """``world``: ranks of the job."""
         self._group, self._rank, self._size = group, rank, size
+        self._shortest_ns = max(SHORTEST_NS, world * OF_RANK_NS)
         self._shifts = shifts
         self._shift = -1
         self._open: dict[int, _Open] = {}
@@ -98,7 +104,7 @@ class Blocks:
         return Block(self._group, shift, index, self._rank, self._size, span_ns, places)
 
     def _fit(self, shift: int, span_ns: int) -> None:
-        if span_ns < SHORTEST_NS and shift < MOST_SHIFT:
+        if span_ns < self._shortest_ns and shift < MOST_SHIFT:
             self._shifts[self._group] = shift + 1
-        elif span_ns >= LONGEST_NS and shift:
+        elif span_ns >= LONGEST * self._shortest_ns and shift:
             self._shifts[self._group] = shift - 1

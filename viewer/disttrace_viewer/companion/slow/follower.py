@@ -88,16 +88,13 @@ class Follower:
 
     def _of(self, number: int) -> Blocks | None:
         if number not in self._groups:
-            group = self.definitions.get("group", number) or {}
-            name, rank, size = self.definitions.group_id(number), self.definitions.rank, 0
-            if type(group.get("size")) is int:
-                size = group["size"]
-            told = name is not None and rank is not None and size > 1
-            self._groups[number] = (
-                Blocks(name[:16], rank, size, self._shifts)
-                if told and name is not None and rank is not None
-                else None
-            )
+            known = self.definitions
+            size = (known.get("group", number) or {}).get("size")
+            name, rank, found = known.group_id(number), known.rank, None
+            if name is not None and rank is not None and type(size) is int and size > 1:
+                world = known.world_size or size
+                found = Blocks(name[:16], rank, size, self._shifts, world=world)
+            self._groups[number] = found
         return self._groups[number]
 
     def _next(self) -> None:
