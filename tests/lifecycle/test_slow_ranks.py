@@ -24,6 +24,7 @@ from disttrace_viewer.companion.slow.detector import Detector
 from disttrace_viewer.companion.slow.duty import Slowness
 from disttrace_viewer.companion.slow.follower import Follower
 from disttrace_viewer.companion.slow.holds import Held, Holds
+from disttrace_viewer.companion.slow.later import Later
 from disttrace_viewer.companion.slow.live_file import LiveFile
 from disttrace_viewer.companion.slow.ranks import GONE_S, Ranks, Slow, own_delays
 from disttrace_viewer.companion.slow.telling import AGAIN_S, TOGETHER_S, Telling
@@ -413,6 +414,60 @@ def test_what_takes_more_than_its_share_of_a_core_is_skipped(
     assert known["ranks"] == {"p": {"rank": 1, "waiting_share": 0.1}}
     duty.finish()
     assert not (tmp_path / "x.live").exists()
+
+
+class _Duty:
+    """Notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def follow(self, base: str) -> None:
+        self.asked.append(f"follow {base}")
+
+    def inherit(self, base: str) -> None:
+        self.asked.append(f"inherit {base}")
+
+    def ended(self, base: str) -> None:
+        self.asked.append(f"ended {base}")
+
+    def turn(self) -> None:
+        self.asked.append("turn")
+
+    def finish(self) -> None:
+        self.asked.append("finish")
+
+
+def test_it_begins_later_with_those_who_are_still_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _Duty()
+    one = Later(lambda: made)
+    for base in "ab":
+        one.follow(base)
+    one.turn()
+    one.ended("a")
+    monkeypatch.setattr(one, "_due", 0.0)
+
+    def turned() -> bool:
+        one.turn()
+        return "turn" in made.asked
+
+    wait_until(turned)
+    one.follow("c")
+    one.ended("b")
+    one.finish()
+    assert [what for what in made.asked if what != "turn"] == [
+        *("follow b", "follow c", "ended b", "finish")
+    ]
+
+
+def test_what_it_cannot_begin_is_told_by_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> _Duty:
+        raise OSError("no more files")
+
+    one = Later(fails)
+    monkeypatch.setattr(one, "_due", 0.0)
+    with pytest.raises(OSError, match="no more files"):
+        wait_until(lambda: one.turn())
 
 
 def program(

@@ -62,7 +62,9 @@ def main(argv: list[str]) -> int:
         watch = Watch(order, log, tell)
         duties.append(watch)
         if order.slow:
-            duties.append(_slowness(order, watch))
+            from disttrace_viewer.companion.slow.later import Later
+
+            duties.append(Later(lambda: _slowness(order, watch)))
     try:
         serve(duties, registry, log)
     except Exception as error:
