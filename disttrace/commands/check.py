@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import json
 import os
 import re
 import shutil
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 FAULT, CANNOT, TIMED_OUT = 1, 2, 3
 _MOST_FILES = 300
+_SLOW = ("straggler", "late_sender")
+"""How long ranks take on this machine, which they share, says nothing of another one."""
 _TAIL = 1500
 """Characters of the output of a rank that failed."""
 _RANK_MB = 250
@@ -172,16 +175,22 @@ class Rehearsal:
         own, for memory and threads of a reader are none of this one's.
         """
         stall = ("--stall", str(max(1.0, self.arguments.stall)))
-        found = self._diagnose(*stall, *options)
-        return found.stdout if found.returncode == 1 else None
+        values = self._diagnose("json", *stall, *options)
+        try:
+            findings = json.loads(values)["findings"]
+        except ValueError as error:
+            raise CommandError("what the ranks did could not be judged.", CANNOT) from error
+        if all(one["severity"] == "note" or one["kind"] in _SLOW for one in findings):
+            return None
+        wanted = self.arguments.format
+        return values if wanted == "json" else self._diagnose(wanted, *stall, *options)
 
-    def _diagnose(self, *options: str) -> subprocess.CompletedProcess[bytes]:
+    def _diagnose(self, form: str, *options: str) -> bytes:
         command = [sys.executable, "-m", "disttrace", "diagnose", str(self.folder / "journals")]
-        env = {**os.environ, "DISTTRACE": "0"}
         return subprocess.run(
-            [*command, "--format", self.arguments.format, *options],
-            env=env, stdout=subprocess.PIPE, check=False,
-        )  # fmt: skip
+            [*command, "--format", form, *options],
+            env={**os.environ, "DISTTRACE": "0"}, stdout=subprocess.PIPE, check=False,
+        ).stdout  # fmt: skip
 
     def _judge(self, running: ranks.Ranks, timed_out: bool, took_s: float) -> int:
         written = dict.fromkeys(path for one in self.notes.told(3) for path in one.split(", "))
@@ -205,15 +214,16 @@ class Rehearsal:
             self._show(failed)
             sys.stderr.write("disttrace: cannot be rehearsed: no rank used torch.distributed\n")
             return CANNOT
-        found = self._diagnose("--strict", *(["--on-device"] if self.notes.told(2) else []))
-        if found.returncode or failed:
-            _write(found.stdout)
+        again = "--on-device" if self.notes.told(2) else "--strict"
+        found = self._diagnosis(again)
+        if found is not None or failed:
+            _write(found or b"")
             self._show(failed)
             return FAULT
         if self.arguments.format == "text":
             sys.stdout.write(f"No fault in {self.arguments.n} ranks: {ran}.\n")
         else:
-            _write(found.stdout)
+            _write(self._diagnose(self.arguments.format, again))
         return 0
 
     def _show(self, failed: Mapping[int, int]) -> None:
