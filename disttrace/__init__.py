@@ -226,7 +226,7 @@ def live() -> "dict[str, Any]":
     """What this process knows of itself now, for a tracker: nobody else is asked.
 
     It costs the traced calls nothing, and its caller microseconds. What is said of shares is read
-    from a file that the companion of this host writes each second, from half a minute after the
+    from a file that the companion of this host writes each second, from some 40 s after the
     start on; not with `DISTTRACE_SLOW=0` or `DISTTRACE_HEARTBEAT=off`.
 
     Returns:
