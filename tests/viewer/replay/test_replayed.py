@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.api.replayed import replayed
-from support.journals import MS, Journal, workers
+from disttrace_viewer.trace.errors import ViewerError
+from support.journals import MS, Journal, training, workers
 from support.processes import clean_environ, run_program
 from support.scenes import S
 
@@ -57,6 +58,14 @@ def test_what_is_over_and_who_does_the_same_is_left_out(tmp_path: Path) -> None:
     assert (whole.ranks, whole.calls) == (4, 23)
     paced = replayed(tmp_path, speed=2.0)
     assert "time.sleep(0.0025)" in paced.text, "from the begin at 5 ms to that at 10 ms"
+
+
+def test_a_healthy_job_is_not_shrunk(tmp_path: Path) -> None:
+    """There is nothing to keep."""
+    training(tmp_path)
+    with pytest.raises(ViewerError, match="nothing to shrink to"):
+        replayed(tmp_path, shrink=True)
+    assert replayed(tmp_path).calls == 6
 
 
 @pytest.mark.long

@@ -54,6 +54,8 @@ def replayed(
     if not made.ranks or not made.groups:
         raise ViewerError("no rank of this job had a process group: there is nothing to replay.")
     errors = [one for one in report.found if one.severity == ERROR]
+    if shrink and not errors:
+        raise ViewerError("no fault was found in this job: there is nothing to shrink to.")
     if shrink:
         told = {(one.group, one.seq) for one in errors}
         made = shrunk(made, named(errors, evidence), told)
