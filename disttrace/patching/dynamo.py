@@ -69,6 +69,19 @@ def unseen() -> Iterator[None]:
         eval_frame.set_eval_frame(callback)
 
 
+def call_unseen(function: Callable[..., object], /, *args: Any) -> None:
+    """The same for one call, where the frames of a ``with`` would be some of those counted."""
+    eval_frame: Any = sys.modules.get("torch._C._dynamo.eval_frame")
+    if eval_frame is None:
+        function(*args)
+        return
+    callback = eval_frame.set_eval_frame(None)
+    try:
+        function(*args)
+    finally:
+        eval_frame.set_eval_frame(callback)
+
+
 def _codes(value: object, module: str) -> list[types.CodeType]:
     if getattr(value, "__module__", None) != module:
         return []

@@ -23,6 +23,7 @@ import torch.distributed.distributed_c10d as c10d
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import compose
+from disttrace.patching import dynamo
 
 PART = "digests of values"
 EXPECTED = "expect_equal"
@@ -67,7 +68,18 @@ class Digests:
         capture, every = self._capture, self._capture.digest_every
         if not every or number % every or entry.n < 0 or capture.recorder.full:
             return
-        value = digest(tensors)
+        dynamo.call_unseen(self._note, op, name, entry, number, tensors, frame)
+
+    def _note(
+        self,
+        op: str,
+        name: str,
+        entry: GroupEntry,
+        number: int,
+        tensors: Iterable[torch.Tensor],
+        frame: types.FrameType | None,
+    ) -> None:
+        capture, value = self._capture, digest(tensors)
         if value is None:
             return
         stack = capture.sites.stack(frame)

@@ -9,6 +9,7 @@ from disttrace.capture.calls.operations import Row
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ON_DEVICE
+from disttrace.patching import dynamo
 from disttrace.recording.interning import Made
 from disttrace.recording.operation import Counter
 
@@ -48,7 +49,8 @@ def define(
     made = capture.recorder.call(row.op, synchronous=asynchronous is False, counter=counter, **keys)
     if row.kind == COLLECTIVE and counter is not None:
         place = capture.recorder.places.get(stack or 0, 0)
-        capture.recorder.courses.note(made[0], counter, entry.meeting(backend), keys, place)
+        told = (made[0], counter, entry.meeting(backend), keys, place)
+        dynamo.call_unseen(capture.recorder.courses.note, *told)
     return made
 
 
