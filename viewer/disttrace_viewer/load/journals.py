@@ -104,9 +104,16 @@ def open_journal(files: Files, problems: Problems) -> Journal | None:
         files=files,
         definitions=definitions,
         from_name=from_name,
-        modified_ns=max(map(modified_ns, files.paths)),
+        modified_ns=max(map(modified_ns, _own(files, definitions))),
         head_t=head.get("t") if head else None,
     )
+
+
+def _own(files: Files, definitions: Definitions) -> tuple[str, ...]:
+    """The files to which nobody but the process has written."""
+    if definitions.listed["seen"] and files.segments:
+        return tuple(files.segments.values())
+    return files.paths
 
 
 def _name_stranger(files: Files, problems: Problems) -> bool:

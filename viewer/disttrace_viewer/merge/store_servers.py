@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -30,6 +31,9 @@ class Life:
     """Name of its job, and which launch of that name it is of; None where no name says so."""
     attempt: int | None = None
     """Which attempt of the launch it is of; None: it lived through all, and -1: nobody knows."""
+    rank: int | None = None
+    sign_ns: int = 0
+    """When it gave the last sign of its own: it lived then, and perhaps no longer."""
 
     def with_(self, other: Life) -> bool | None:
         """Whether both are of one attempt of one launch, whatever the clocks of their hosts say;
@@ -49,6 +53,10 @@ class Life:
         if together is not None:
             return together
         return self.start_ns <= other.until(self.boot) and other.start_ns <= self.until(other.boot)
+
+    def surely_meets(self, other: Life) -> bool:
+        """Whether each gave a sign while the other one lived."""
+        return self.start_ns <= other.sign_ns and other.start_ns <= self.sign_ns
 
     def until(self, boot: str | None) -> int:
         """When it had ended, seen from a boot."""
@@ -155,12 +163,17 @@ class _Span:
     def __init__(self) -> None:
         self._until: dict[str | None, int] = {}
         self._names: dict[str, Life] = {}
+        self._signs: dict[str | None, int] = {}
+        self._ranks: set[tuple[str | None, int | None]] = set()
 
     def takes(self, life: Life) -> bool:
         """Whether a life that began after all of these overlaps with one of them."""
         known = None if life.launch is None else self._names.get(life.launch[0])
         if known is not None and (together := known.with_(life)) is not None:
             return together
+        silent = self._signs.get(life.boot, life.start_ns) < life.start_ns
+        if silent and life.rank is not None and (life.boot, life.rank) in self._ranks:
+            return False  # a rank begins again after the last sign of all, and all are gone
         elsewhere = (end + SLACK_NS for boot, end in self._until.items() if boot != life.boot)
         here = self._until.get(life.boot, 0)
         return life.start_ns <= here or any(life.start_ns <= end for end in elsewhere)
@@ -168,6 +181,9 @@ class _Span:
     def add(self, life: Life) -> None:
         """One more of these."""
         self._until[life.boot] = max(self._until.get(life.boot, 0), life.until(life.boot))
+        sign_ns = life.sign_ns if life.ended else sys.maxsize
+        self._signs[life.boot] = max(self._signs.get(life.boot, 0), sign_ns)
+        self._ranks.add((life.boot, life.rank))
         if life.launch is not None:
             self._names[life.launch[0]] = life
 
@@ -241,13 +257,14 @@ def _server(
         return None
     told = whole((client.address or "").rpartition(":")[2])
     port = client.port if told is None else told
+    life = lives[client.process]
     rated = [
-        (_likeness(client, server, processes), server.index, server)
+        (likeness, life.surely_meets(lives[server.process]), server.index, server)
         for server in (servers.get(port, ()) if port is not None else ())
-        if lives[server.process].meets(lives[client.process])
+        if lives[server.process].meets(life)
+        and (likeness := _likeness(client, server, processes)) > 0
     ]
-    rated = [r for r in rated if r[0] > 0]
-    return max(rated)[2] if rated else None
+    return max(rated)[3] if rated else None
 
 
 def _likeness(client: Store, server: Store, processes: Sequence[Process]) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from disttrace.journal.format import SEEN_GONE
 from disttrace_viewer.load.journals import Journal
 from disttrace_viewer.merge import groups as grouping
 from disttrace_viewer.merge import jobs as launching
@@ -150,10 +151,21 @@ class Surveying:
 def life_of(process: Process, journal: Journal, clock: Clock) -> Life:
     """When a process lived, or may have; by the steady clock of its boot, which nobody sets."""
     start_ns = to_unix(clock, process.t0) if process.t0 else process.start_ns
+    sign_ns = max(process.last_ns, journal.modified_ns)
+    end_ns, ended = sign_ns, False
     if process.exit is not None:
-        ended = process.exit.how != UNINSTALLED
-        return Life(start_ns, process.exit.t_ns, process.boot_id, ended)
-    return Life(start_ns, max(process.last_ns, journal.modified_ns), process.boot_id)
+        end_ns, ended = process.exit.t_ns, process.exit.how != UNINSTALLED
+    else:
+        for seen_at in (one.t_ns for one in process.sightings if one.state == SEEN_GONE):
+            end_ns, ended = seen_at, True
+    return Life(
+        start_ns,
+        end_ns,
+        process.boot_id,
+        ended,
+        rank=None if process.role == "agent" else process.rank,
+        sign_ns=min(sign_ns, end_ns),
+    )
 
 
 def base_stores(stores: Mapping[int, Mapping[str, Any]]) -> dict[int, int]:
