@@ -178,3 +178,34 @@ def test_a_companion_judges_the_newest_try_only(tmp_path: Path) -> None:
     (job,) = jobs_of(newest_try(merged, "nightly"))
     assert (job.id, job.start_ns, len(job.processes)) == ("nightly", UNIX_NS + 9500 * MS, 2)
     assert newest_try(merged, "another") is merged
+
+
+@pytest.mark.parametrize("kind", ["tcp", "file"])
+@pytest.mark.parametrize("known_gone", [True, False])
+def test_a_rerun_right_after_all_were_killed(tmp_path: Path, kind: str, known_gone: bool) -> None:
+    """It meets in the same place some milliseconds later, and is another job: each has a server of
+    its own, or the companion saw that all of the first were gone. Else they may live on.
+    """
+    for run in (0, 1):
+        for number in (1, 0):  # the client may come before its server
+            journal = Journal(
+                tmp_path, pid=100 * (run + 1) + number, rank=number, world_size=2,
+                job=f"job_{run}{number}", job_source="pid",
+                t0=T0 + run * 10 * S + (1 - number) * 20 * MS,
+            )  # fmt: skip
+            if kind == "tcp":
+                store = journal.tcp_store(29500, server=number == 0)
+            else:
+                path = "/shared/meet"
+                store = journal.numbered(
+                    "store", type="FileStore", name=f"file://{path}", path=path
+                )
+            journal.group(store, t=10 * MS)
+            if known_gone and run == 0:
+                journal.define("seen", t=11 * S, state="gone", others=0)
+            for written_to in tmp_path.glob(f"job_{run}{number}-*"):
+                written = UNIX_NS + (9 + 10 * run) * S
+                os.utime(written_to, ns=(written, written))
+    expected = [[("host", 0, 0), ("host", 1, 0)], [("host", 0, 10), ("host", 1, 10)]]
+    apart = known_gone or kind == "tcp"
+    assert seen(tmp_path) == (expected if apart else [sorted([*expected[0], *expected[1]])])

@@ -95,7 +95,7 @@ def _alone(process: Process, life: Life) -> Launch:
         start_ns=life.start_ns,
         end_ns=life.end_ns,
         until_ns=life.until(life.boot),
-        ranks={process.rank or 0: life.end_ns} if claimed else {},
+        ranks={process.rank or 0: life.sign_ns} if claimed else {},
         boots={life.boot},
         world=process.world_size or 0,
     )
