@@ -51,8 +51,12 @@ def offset(stream: int) -> int:
 class Courses:
     """The pages of this process."""
 
-    def __init__(self, core: PlainCore) -> None:
+    def __init__(self, core: PlainCore, lock: Any) -> None:
+        """``lock``: the recorder's, for calls are defined by many threads."""
         self._core: Any = core
+        self._lock = lock
+        self._opening = False
+        """A signal handler that comes in the midst of it shows nothing: the lock lets it in."""
         self._path: str | None = None
         self._forget()
 
@@ -67,22 +71,24 @@ class Courses:
 
     def start(self, path: str) -> None:
         """There is a journal from now on; the file of that name is made when it is needed."""
-        self.stop()
-        if self._core.name != PLAIN:
-            self._path = path
+        with self._lock:
+            self.stop()
+            if self._core.name != PLAIN:
+                self._path = path
 
     def stop(self, *, forked: bool = False) -> None:
         """Nothing is shown any more; ``forked``: what was is the parent's."""
-        path, self._path = self._path, None
-        if self._guard is None:
-            return
-        for counter, window, _, _ in self._windows.values():
-            counter.page = None
-            window.close()
-        self._guard.release()
-        self._forget()
-        if path is not None and not forked:
-            remove(path)
+        with self._lock:
+            path, self._path = self._path, None
+            if self._guard is None:
+                return
+            for counter, window, _, _ in self._windows.values():
+                counter.page = None
+                window.close()
+            self._guard.release()
+            self._forget()
+            if path is not None and not forked:
+                remove(path)
 
     @property
     def words(self) -> memoryview | None:
@@ -98,34 +104,26 @@ class Courses:
         if self._path is None or call.what:
             return
         call.what, call.where = _what(call, keys), _hash([call.op, place])
-        try:
-            shown = self._windows.get(id(counter)) or self._open(counter, name)
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and not is_kernels(error):
-                raise
-            self.stop()  # no room, or no mapping is safe here
-            return
-        if shown is not None:
-            self._known(shown[2], shown[3], call.where)
+        with self._lock:
+            shown = self._windows.get(id(counter)) or self._opened(counter, name)
+            if shown is not None:
+                self._known(shown[2], shown[3], call.where)
 
     def value(self, name: Sequence[object], told: Sequence[object]) -> None:
         """Something that all members of the stream called ``name`` have to have equal."""
         key = _hash(name)
-        try:
+        with self._lock:
             if self._path is not None and key not in self._values:
                 counter = self._core.new_counter()
-                opened = self._open(counter, name)
+                opened = self._opened(counter, name)
                 self._values[key] = None if opened is None else (counter, opened[2])
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and not is_kernels(error):
-                raise
-            self.stop()
-        counter, stream = self._values.get(key) or (None, 0)
-        if counter is not None and self._words is not None:
-            number, first = counter.next(), offset(stream) // WORD
-            before = self._words[first + 2 * KEPT + (number - 1) % KEPT]
-            self._words[first + 2 * KEPT + number % KEPT] = (before * FACTOR + _hash(told)) & MASK
-            self._words[first + NEWEST] = number
+            counter, stream = self._values.get(key) or (None, 0)
+            if counter is not None and self._words is not None:
+                number, first = counter.next(), offset(stream) // WORD
+                before = self._words[first + 2 * KEPT + (number - 1) % KEPT]
+                value = (before * FACTOR + _hash(told)) & MASK
+                self._words[first + 2 * KEPT + number % KEPT] = value
+                self._words[first + NEWEST] = number
 
     def _known(self, stream: int, lines: set[int], line: int) -> None:
         first = offset(stream) // WORD
@@ -134,6 +132,23 @@ class Courses:
         self._words[first + FIRST_LINE + len(lines)] = line
         lines.add(line)
         self._words[first + LINES] = len(lines)
+
+    def _opened(
+        self, counter: Any, name: Sequence[object]
+    ) -> tuple[Any, Any, int, set[int]] | None:
+        """The pages of a stream, made; None where it is not shown."""
+        if self._path is None or self._opening:
+            return None
+        self._opening = True
+        try:
+            return self._open(counter, name)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and not is_kernels(error):
+                raise
+            self.stop()  # no room, or no mapping is safe here
+            return None
+        finally:
+            self._opening = False
 
     def _open(self, counter: Any, name: Sequence[object]) -> tuple[Any, Any, int, set[int]] | None:
         if self._mapping is None:

@@ -21,7 +21,7 @@ from disttrace.journal.writer import Journal
 from disttrace.recording import core as cores
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.courses import Courses
-from disttrace.recording.interning import Definitions
+from disttrace.recording.interning import LOCK, Definitions
 from disttrace.recording.operation import Operation
 
 _LOSSES = 8
@@ -64,7 +64,7 @@ class Recorder(Definitions):
         made.t0 = t0
         self.clock = time.perf_counter_ns
         made.put = self._open_and_put
-        self.courses = Courses(made)
+        self.courses = Courses(made, LOCK)
         self.threads = made.threads  # ``threads.state`` is the calling thread's
         self.begin, self.issued, self.wait_begins = made.begin, made.issued, made.wait_begins
         self.end, self.end_synchronous = made.end, made.end_synchronous

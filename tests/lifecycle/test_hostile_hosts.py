@@ -28,28 +28,33 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[Exchange, int]]:
+def store_port(port: int) -> Iterator[int]:
+    """Where a job's store listens."""
+    with socket.create_server(("127.0.0.1", port)):
+        yield port
+
+
+@pytest.fixture
+def pair(store_port: int) -> Iterator[tuple[Exchange, int]]:
     """Two companions that have met, the first of them at a port."""
-    with socket.create_server(("127.0.0.1", 0)) as store:
-        store_port = store.getsockname()[1]
-        over = threading.Event()
-        both = [Exchange(name, lambda _wanted, _whole: b"told", lambda data: data) for name in "ab"]
-        for order, one in enumerate(both):
-            assert one.join([("127.0.0.1", store_port)], order)
-            within(10, lambda one=one: one.open)  # type: ignore[misc]
+    over = threading.Event()
+    both = [Exchange(name, lambda _wanted, _whole: b"told", lambda data: data) for name in "ab"]
+    for order, one in enumerate(both):
+        assert one.join([("127.0.0.1", store_port)], order)
+        within(10, lambda one=one: one.open)  # type: ignore[misc]
 
-        def answer() -> None:
-            while not over.wait(0.02):
-                both[1].poll()
+    def answer() -> None:
+        while not over.wait(0.02):
+            both[1].poll()
 
-        thread = threading.Thread(target=answer)
-        thread.start()
-        within(10, lambda: both[0].gather() is not None)
-        yield both[0], places.ports(store_port)[0]
-        over.set()
-        thread.join()
-        for one in both:
-            one.close()
+    thread = threading.Thread(target=answer)
+    thread.start()
+    within(10, lambda: both[0].gather() is not None)
+    yield both[0], places.ports(store_port)[0]
+    over.set()
+    thread.join()
+    for one in both:
+        one.close()
 
 
 def within(seconds: float, condition: Callable[[], object]) -> None:
@@ -167,11 +172,10 @@ class Member:
             self.socket.sendall(self.talk.said(Message(kind, fields, body)))
 
 
-def test_a_member_that_lies_costs_its_own_word(pair: tuple[Exchange, int]) -> None:
+def test_a_member_that_lies_costs_its_own_word(pair: tuple[Exchange, int], store_port: int) -> None:
     """It cannot take another's name or its answers' place, nor lead while somebody does."""
     first, port = pair
-    assert first._store is not None
-    job = places.job_of(first._store.getpeername()[1])
+    job = places.job_of(store_port)
     for name in ("a", "liar", "b"):
         member = Member(port, job, name)
         within(5, lambda m=member: (m.hear(), m.heard)[1])  # type: ignore[misc]
