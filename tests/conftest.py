@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support import compiled
+from support import compiled, longer
 from support.patches import differences, leftovers, picture
 from support.processes import free_port
 
@@ -27,8 +27,14 @@ LONGEST = (
 """Files with which a run over several processes begins, so that none is alone at its end."""
 
 
+@pytest.hookimpl(tryfirst=True)  # marks are chosen by pytest's own, after this
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest files first, and leave out what needs C where nothing was compiled."""
+    if names := longer.gone([item.nodeid for item in items]):
+        raise pytest.UsageError(f"tests/support/longer.py names what is no test: {names}")
+    for item in items:
+        if longer.is_longer(item.nodeid):
+            item.add_marker(pytest.mark.long)
     if compiled.is_missing():
         for item in items:
             if compiled.needs_it(item.nodeid):

@@ -1,0 +1,78 @@
+"""Tests of some seconds that are left to `make test-all`, so that `make test` stays below 8 minutes.
+
+Each has a sibling that runs every time and goes the same way through the product: another version's
+manners, another protocol, the other core, another fault of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LONGER = (
+    "faults/test_standin.py::test_no_alarm_while_communicators_are_made",
+    "faults/test_standin.py::test_the_right_thing_is_said_where_calls_return_at_once[2.13",
+    "faults/test_standin.py::test_what_ddp_issues_through_relays_ends_on_the_device",
+    "faults/test_standin.py::test_batches_are_over_when_all_of_them_is[2-2.13]",
+    "faults/test_standin.py::test_batches_are_over_when_all_of_them_is[None-",
+    "faults/test_slice.py::test_the_right_thing_is_said[faults/slow_loader.py",
+    "faults/test_slice.py::test_the_right_thing_is_said[faults/extra_collective.py",
+    "faults/test_slice.py::test_the_right_thing_is_said[faults/nodes_rendezvous.py",
+    "faults/test_slice.py::test_the_right_thing_is_said[faults/sudden_end.py --how sys_exit",
+    "faults/test_two_jobs.py::test_a_hang_is_found_behind_the_evaluation",
+    "test_examples.py::test_two_jobs_meet_in_one_all_reduce",
+    "test_examples.py::test_fsdp_gathers_and_scatters",
+    "test_examples.py::test_an_example_leaves_what_it_promises[four_ranks.py",
+    "test_examples.py::test_an_example_leaves_what_it_promises[init_",
+    "test_examples.py::test_an_example_leaves_what_it_promises[allreduce_subgroup.py",
+    "test_examples.py::test_an_example_leaves_what_it_promises[pingpong.py",
+    "viewer/otlp/test_ecosystem.py::test_hosts_without_a_shared_id_are_told_what_to_set",
+    "viewer/otlp/test_ecosystem.py::test_the_users_span_is_the_parent[True]",
+    "viewer/otlp/test_ecosystem.py::test_traceparent_of_the_environment_is_continued",
+    "viewer/otlp/test_ecosystem.py::test_opentelemetry_instrument_torchrun",
+    "viewer/otlp/test_bad_collectors.py::test_a_program_does_not_notice[refusing-http",
+    "viewer/otlp/test_bad_collectors.py::test_a_slow_collector_gets_everything",
+    "viewer/otlp/test_bad_collectors.py::test_a_collector_that_dies_and_comes_back",
+    "viewer/otlp/test_live.py::test_a_restart_stays_in_the_trace",
+    "viewer/otlp/test_live.py::test_the_exporter_keeps_no_pipe_open",
+    "viewer/otlp/test_live.py::test_journals_go_once_they_were_delivered",
+    "viewer/otlp/test_faults.py::test_every_end_is_told[abort]",
+    "lifecycle/test_last_word.py::test_a_stall_that_ends_badly_repeats_its_verdict",
+    "lifecycle/test_last_word.py::test_whoever_started_the_ranks_says_it[processes-0]",
+    "lifecycle/test_last_word.py::test_of_ranks_started_one_by_one_the_last_one_says_it",
+    "lifecycle/test_last_word.py::test_the_form_is_that_of_the_settings",
+    "lifecycle/test_adopters.py::test_a_program_that_waits_for_all_its_children_ends_as_it_does[here]",
+    "lifecycle/test_agent.py::test_attempts_stay_apart",
+    "lifecycle/test_exec.py::test_what_a_program_becomes_is_told[c]",
+    "lifecycle/test_exec.py::test_what_a_program_becomes_is_told[execlpe]",
+    "lifecycle/test_gil_free_stacks.py::test_forked_children_have_neither",
+    "lifecycle/test_gil_free_stacks.py::test_the_program_has_the_signal_if_it_wants_it",
+    "jobs/test_activation.py::test_children_have_journals_of_their_own[spawn]",
+    "torch_suite/test_slice.py::test_the_same_outcome_with_and_without_tracing",
+    "test_operation.py::test_a_rank_that_does_not_come_is_told_as_for_a_collective",
+    "test_alerts_page.py::test_a_job_that_is_ended_is_queued_again",
+    "test_benchmarks.py::test_beside_another_version",
+    "robustness/test_red_team.py::test_a_program_is_what_it_was[files.background_of_a_terminal]",
+    "capture/test_parity.py::test_compiled_functions_break_where_they_did",
+    "capture/test_adapters.py::test_a_rank_that_does_not_come_is_told[symmetric_memory",
+    "capture/test_adapters.py::test_a_rank_that_does_not_come_is_told[deep_ep",
+    "capture/test_ddp.py::test_a_pass_that_is_stuck_is_looked_at[python]",
+    "capture/test_odd_calls.py::test_arguments_that_raise_whatever_they_are_asked[python]",
+    "capture/test_waits_again.py::test_each_try_is_a_wait_of_one_operation[python]",
+    "journal/test_shortened.py::test_a_journal_goes_on_after_its_files_were_shortened[python]",
+    "viewer/views/test_html.py::test_200000_operations",
+)
+_ALL = 4000
+"""Who collects so many tests collects all of them."""
+
+
+def is_longer(nodeid: str) -> bool:
+    """Whether a test is one of these."""
+    return nodeid.removeprefix("tests/").startswith(LONGER)
+
+
+def gone(nodeids: Sequence[str]) -> list[str]:
+    """Those of the list that no test bears any more, where all were collected."""
+    if len(nodeids) < _ALL:
+        return []
+    known = [nodeid.removeprefix("tests/") for nodeid in nodeids]
+    return [name for name in LONGER if not any(one.startswith(name) for one in known)]
