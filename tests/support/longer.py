@@ -1,4 +1,4 @@
-"""Tests of some seconds that are left to `make test-all`, so that `make test` stays below 8 minutes.
+"""Tests of some seconds that only `make test-all` runs: `make test` stays below 8 minutes.
 
 Each has a sibling that runs every time and goes the same way through the product: another version's
 manners, another protocol, the other core, another fault of the table.
@@ -14,11 +14,13 @@ LONGER = (
     "faults/test_standin.py::test_what_ddp_issues_through_relays_ends_on_the_device",
     "faults/test_standin.py::test_batches_are_over_when_all_of_them_is[2-2.13]",
     "faults/test_standin.py::test_batches_are_over_when_all_of_them_is[None-",
+    "faults/test_slice.py::test_the_right_thing_is_said[faults/ring_deadlock.py",
     "faults/test_slice.py::test_the_right_thing_is_said[faults/slow_loader.py",
     "faults/test_slice.py::test_the_right_thing_is_said[faults/extra_collective.py",
     "faults/test_slice.py::test_the_right_thing_is_said[faults/nodes_rendezvous.py",
     "faults/test_slice.py::test_the_right_thing_is_said[faults/sudden_end.py --how sys_exit",
     "faults/test_two_jobs.py::test_a_hang_is_found_behind_the_evaluation",
+    "faults/test_drawn.py::test_one_that_fails_is_run_and_told",
     "test_examples.py::test_two_jobs_meet_in_one_all_reduce",
     "test_examples.py::test_fsdp_gathers_and_scatters",
     "test_examples.py::test_an_example_leaves_what_it_promises[four_ranks.py",
@@ -46,11 +48,14 @@ LONGER = (
     "lifecycle/test_exec.py::test_what_a_program_becomes_is_told[execlpe]",
     "lifecycle/test_gil_free_stacks.py::test_forked_children_have_neither",
     "lifecycle/test_gil_free_stacks.py::test_the_program_has_the_signal_if_it_wants_it",
+    "lifecycle/test_listeners.py::test_every_rank_of_a_host_hears_of_a_hang",
+    "viewer/views/test_view_command.py::test_a_real_run_under_torchrun",
     "jobs/test_activation.py::test_children_have_journals_of_their_own[spawn]",
     "torch_suite/test_slice.py::test_the_same_outcome_with_and_without_tracing",
     "test_operation.py::test_a_rank_that_does_not_come_is_told_as_for_a_collective",
     "test_alerts_page.py::test_a_job_that_is_ended_is_queued_again",
     "test_benchmarks.py::test_beside_another_version",
+    "test_benchmarks.py::test_one_process",
     "robustness/test_red_team.py::test_a_program_is_what_it_was[files.background_of_a_terminal]",
     "capture/test_parity.py::test_compiled_functions_break_where_they_did",
     "capture/test_adapters.py::test_a_rank_that_does_not_come_is_told[symmetric_memory",
