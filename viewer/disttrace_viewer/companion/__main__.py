@@ -71,8 +71,17 @@ def main(argv: list[str]) -> int:
         _unexpected(error, log)
         log.say(f"the companion of this job ended: {type(error).__name__}: {error}")
     _remove_if_empty(os.path.splitext(path)[0] + ".log")
+    _take_away_what_was_left()
     # The SDK's threads may still wait for a collector that never answers.
     os._exit(0)
+
+
+def _take_away_what_was_left() -> None:
+    from disttrace.lifecycle.meeting.left_over import sweep
+    from disttrace.lifecycle.meeting.place import own_folder
+
+    if (folder := own_folder()) is not None:
+        sweep(folder)
 
 
 def _slowness(order: Order, watch: Watch) -> Duty:
