@@ -381,6 +381,10 @@ LONGEST = {"id": 64, "name": 300, "text": 4_000, "key": 1_000}
 ANNOUNCEMENTS_SUFFIX = ".say"
 """Of the file in which the companion of a job asks one of its processes to speak."""
 
+ROLL_SUFFIX, CALLS_SUFFIX = ".roll", ".calls"
+"""Of the files of this host in which processes say which journals are theirs, a line of pid, mark
+(``proc.mark``) and name each, and in which each shows what it called last.
+"""
 LIVE_SUFFIX = ".live"
 """Of the file in which processes of a host read what is known of its ranks."""
 VERDICTS_SUFFIX = ".verdicts.jsonl"

@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 
 from disttrace.identity import Identity
 from disttrace.journal.descriptors import is_kernels
-from disttrace.journal.format import is_plain_name, opened_own
+from disttrace.journal.format import CALLS_SUFFIX, is_plain_name, opened_own
 from disttrace.lifecycle.meeting.place import place
-from disttrace.lifecycle.meeting.roll import CALLS, Roll
+from disttrace.lifecycle.meeting.roll import Roll
 from disttrace.recording.courses import (
     COUNT,
     FACTOR,
@@ -104,7 +104,7 @@ class InStep:
         return found
 
     def _path(self, base: str) -> str:
-        return f"{place(self._journals)}{base}{CALLS}"
+        return f"{place(self._journals)}{base}{CALLS_SUFFIX}"
 
     def _beside(self, base: str, mine: dict[int, int], words: memoryview) -> bool:
         """Compare what one other process shows; what it has of ours is done with then."""

@@ -13,12 +13,9 @@ from collections.abc import Iterable, Iterator
 
 from disttrace.identity import Identity, file_part
 from disttrace.journal import proc
-from disttrace.journal.format import is_plain_name, opened_own
+from disttrace.journal.format import CALLS_SUFFIX, ROLL_SUFFIX, is_plain_name, opened_own
 from disttrace.lifecycle.meeting.place import namespace, place
 
-SUFFIX = ".roll"
-CALLS = ".calls"
-"""Of the files in which processes show what they called last (``in_step.py``)."""
 _BARE = "bare"
 _MOST = 1 << 20
 
@@ -53,7 +50,7 @@ class Roll:
         with opened_own(self.path(identity), os.O_RDONLY) as fd:
             size = os.fstat(fd).st_size
             if size != self._size:
-                self._entered, self._size = [*entries(os.pread(fd, _MOST, 0))], size
+                self._entered, self._size = [*_entries(os.pread(fd, _MOST, 0))], size
         for one in list(self._entered):
             if _lives(*one[:2]):
                 yield one[2]
@@ -62,13 +59,13 @@ class Roll:
 
     def beside(self, identity: Identity) -> bool:
         """Whether another bare rank lives here. Raises OSError."""
-        return lives_one(self._lines(self._of(identity, _BARE)))
+        return _lives_one(self._lines(self._of(identity, _BARE)))
 
     def leave(self, identity: Identity) -> None:
         """This process ends; whoever is the last one takes the files away. Raises OSError."""
         for what in (file_part(identity.job), _BARE):
             path = self._of(identity, what)
-            if not lives_one(self._lines(path)):
+            if not _lives_one(self._lines(path)):
                 self._sweep(path)
                 try:
                     os.unlink(path)
@@ -78,14 +75,14 @@ class Roll:
     def _sweep(self, path: str) -> None:
         """Of those that were killed something is left."""
         with contextlib.suppress(FileNotFoundError), opened_own(path, os.O_RDONLY) as fd:
-            for _, _, base in entries(os.pread(fd, _MOST, 0)):
+            for _, _, base in _entries(os.pread(fd, _MOST, 0)):
                 with contextlib.suppress(FileNotFoundError):
                     if is_plain_name(base):
-                        os.unlink(f"{place(self._journals)}{base}{CALLS}")
+                        os.unlink(f"{place(self._journals)}{base}{CALLS_SUFFIX}")
 
     def _of(self, identity: Identity, what: str) -> str:
         name = "-".join((what, file_part(identity.host), namespace()))
-        return f"{place(self._journals)}{name}{SUFFIX}"
+        return f"{place(self._journals)}{name}{ROLL_SUFFIX}"
 
     def _lines(self, path: str) -> Iterator[tuple[int, str]]:
         try:
@@ -93,19 +90,18 @@ class Roll:
                 data = os.pread(fd, _MOST, 0)
         except FileNotFoundError:
             return
-        for pid, mark, _ in entries(data):
+        for pid, mark, _ in _entries(data):
             yield pid, mark
 
 
-def entries(data: bytes) -> Iterator[tuple[int, str, str]]:
-    """Pid, mark and name of the journal of each line."""
+def _entries(data: bytes) -> Iterator[tuple[int, str, str]]:
     for line in data[: data.rfind(b"\n") + 1].decode("ascii", "replace").splitlines():
         pid, mark, base = f"{line}  ".split(" ", 2)
         if pid.isdecimal() and len(pid) < 10:
             yield int(pid), mark, base.strip()
 
 
-def lives_one(lines: Iterable[tuple[int, str]]) -> bool:
+def _lives_one(lines: Iterable[tuple[int, str]]) -> bool:
     """Whether one lives of these that is not this process."""
     return any(pid != os.getpid() and _lives(pid, mark) for pid, mark in lines)
 

@@ -77,8 +77,8 @@ def main(argv: list[str]) -> int:
 
 
 def _take_away_what_was_left() -> None:
-    from disttrace.lifecycle.meeting.left_over import sweep
     from disttrace.lifecycle.meeting.place import own_folder
+    from disttrace_viewer.companion.left_over import sweep
 
     if (folder := own_folder()) is not None:
         sweep(folder)

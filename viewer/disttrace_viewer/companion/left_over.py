@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import stat
 import time
+from contextlib import suppress
 
-from disttrace.journal.descriptors import is_kernels
-from disttrace.journal.format import is_plain_name, opened_own
+from disttrace.journal.format import CALLS_SUFFIX, ROLL_SUFFIX, is_plain_name, opened_own
+from disttrace.journal.proc import mark as mark_of
+from disttrace.journal.proc import stat as process
 from disttrace.lifecycle.meeting.place import namespace
-from disttrace.lifecycle.meeting.roll import CALLS, SUFFIX, entries, lives_one
 
 SETTLED_S = 60.0
 """A roll to which somebody has added since is left alone: a job may just begin."""
@@ -26,36 +27,34 @@ def sweep(folder: str) -> int:
     their processes; how many. Of what cannot be read or removed nothing is said.
     """
     removed = 0
-    own = f"-{namespace()}{SUFFIX}"
+    own = f"-{namespace()}{ROLL_SUFFIX}"
     try:
         names = [name for name in os.listdir(folder) if name.endswith(own)][:_MOST]
-    except OSError as error:
-        if not is_kernels(error):
-            raise
+    except OSError:
         return 0
     for name in names:
         path = os.path.join(folder, name)
-        try:
+        with suppress(OSError, ValueError):
             found = os.lstat(path)
             if time.time() - found.st_mtime < SETTLED_S or not stat.S_ISREG(found.st_mode):
                 continue
             with opened_own(path, os.O_RDONLY) as fd:
-                inside = [*entries(os.pread(fd, _MOST_BYTES, 0))]
-            if lives_one((pid, mark) for pid, mark, _ in inside):
+                text = os.pread(fd, _MOST_BYTES, 0).decode("ascii", "replace")
+            lines = [line.split(" ") for line in text.splitlines()]
+            if any(_lives(*line[:2]) for line in lines if len(line) > 2):
                 continue
             journals = name.partition("-")[0]
-            for base in {base for _, _, base in inside if is_plain_name(base)}:
-                _remove(os.path.join(folder, f"{journals}-{base}{CALLS}"))
-            _remove(path)
+            for base in {line[2] for line in lines if len(line) > 2 and is_plain_name(line[2])}:
+                with suppress(FileNotFoundError):
+                    os.unlink(os.path.join(folder, f"{journals}-{base}{CALLS_SUFFIX}"))
+            os.unlink(path)
             removed += 1
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and not is_kernels(error):
-                raise
     return removed
 
 
-def _remove(path: str) -> None:
+def _lives(pid: str, mark: str) -> bool:
     try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
+        found = process(int(pid))
+    except (OSError, ValueError):
+        return False
+    return not found.has_ended and mark_of(found) == mark
