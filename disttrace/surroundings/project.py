@@ -31,13 +31,28 @@ class Table:
         self.complaints = complaints
 
 
+_known: "dict[str, Table]" = {}
+
+
 def read(folder: "str | None" = None) -> Table:
-    """The table of the file in ``folder`` (default: the working directory); empty without one."""
+    """The table of the file in ``folder`` (default: the working directory); empty without one.
+
+    A process reads a file once, mostly as it starts: later it may be the program's own.
+    """
     try:
         path = os.path.join(os.getcwd() if folder is None else folder, FILE)
+    except OSError:
+        return Table()  # the directory is gone
+    if path not in _known:
+        _known[path] = _read(path)
+    return _known[path]
+
+
+def _read(path: str) -> Table:
+    try:
         data, owner = _content(path)
     except (OSError, ValueError):
-        return Table()  # there is none that could be read, or the directory is gone
+        return Table()  # there is none that could be read
     if _TABLE not in data:
         return Table()
     if owner not in (0, os.geteuid()):
