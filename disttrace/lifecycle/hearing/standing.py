@@ -48,9 +48,9 @@ def known(path: str) -> dict[str, Any]:
     try:
         with opened_own(path, os.O_RDONLY) as fd:
             found = json.loads(os.pread(fd, _MOST, 0))
-    except (OSError, ValueError):
-        return {}  # none, or it is written just now
-    return found if time.time() - found["at"] < KNOWN_S else {}
+        return found if time.time() - found["at"] < KNOWN_S else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # none, it is written just now, or it is another version's
 
 
 def launched_as() -> int | None:

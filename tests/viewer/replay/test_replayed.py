@@ -79,8 +79,5 @@ def test_it_hangs_in_the_same_way(tmp_path: Path) -> None:
     file = tmp_path / "repro.py"
     subprocess.run([*command, "--shrink", "-o", str(file)], env=clean_environ(), check=True)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    with pytest.raises(subprocess.TimeoutExpired):
-        subprocess.run(
-            [*launcher, "--nproc-per-node", "3", str(file)], env=clean_environ(), timeout=25,
-            capture_output=True,
-        )  # fmt: skip
+    ranks = [*launcher, "--nproc-per-node", "3", str(file)]
+    assert run_program(ranks, clean_environ(), timeout=25).hung  # and its ranks are ended with it
