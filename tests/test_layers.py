@@ -87,6 +87,7 @@ VIEWER_ROOMS = (
     "companion/reading",
     "companion/alerting",
     "companion/slow",
+    "companion/machine",
     "companion",
     "companion/ending",
     "commands",

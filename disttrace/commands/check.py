@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
-import json
 import os
 import re
 import shutil
@@ -24,14 +23,13 @@ from typing import TYPE_CHECKING
 
 from disttrace.commands import CommandError
 from disttrace.testing import ranks
+from disttrace.testing.diagnosis import diagnosed, has_fault
 
 if TYPE_CHECKING:
     from disttrace.testing.rehearsal import Notes, Program
 
 FAULT, CANNOT, TIMED_OUT = 1, 2, 3
 _MOST_FILES = 300
-_SLOW = ("straggler", "late_sender")
-"""How long ranks take on this machine, which they share, says nothing of another one."""
 _TAIL = 1500
 """Characters of the output of a rank that failed."""
 _RANK_MB = 250
@@ -171,26 +169,19 @@ class Rehearsal:
         return self.hangs is not None
 
     def _diagnosis(self, *options: str) -> bytes | None:
-        """The report of `disttrace diagnose`; None where it finds no fault. In a process of its
-        own, for memory and threads of a reader are none of this one's.
-        """
+        """The report of `disttrace diagnose`; None where it finds no fault."""
         stall = ("--stall", str(max(1.0, self.arguments.stall)))
-        values = self._diagnose("json", *stall, *options)
+        values = self._diagnosed("json", *stall, *options)
         try:
-            findings = json.loads(values)["findings"]
+            if not has_fault(values):
+                return None
         except ValueError as error:
             raise CommandError("what the ranks did could not be judged.", CANNOT) from error
-        if all(one["severity"] == "note" or one["kind"] in _SLOW for one in findings):
-            return None
         wanted = self.arguments.format
-        return values if wanted == "json" else self._diagnose(wanted, *stall, *options)
+        return values if wanted == "json" else self._diagnosed(wanted, *stall, *options)
 
-    def _diagnose(self, form: str, *options: str) -> bytes:
-        command = [sys.executable, "-m", "disttrace", "diagnose", str(self.folder / "journals")]
-        return subprocess.run(
-            [*command, "--format", form, *options],
-            env={**os.environ, "DISTTRACE": "0"}, stdout=subprocess.PIPE, check=False,
-        ).stdout  # fmt: skip
+    def _diagnosed(self, form: str, *options: str) -> bytes:
+        return diagnosed(self.folder / "journals", form, *options)
 
     def _judge(self, running: ranks.Ranks, timed_out: bool, took_s: float) -> int:
         written = dict.fromkeys(path for one in self.notes.told(3) for path in one.split(", "))
@@ -223,7 +214,7 @@ class Rehearsal:
         if self.arguments.format == "text":
             sys.stdout.write(f"No fault in {self.arguments.n} ranks: {ran}.\n")
         else:
-            _write(self._diagnose(self.arguments.format, again))
+            _write(self._diagnosed(self.arguments.format, again))
         return 0
 
     def _show(self, failed: Mapping[int, int]) -> None:

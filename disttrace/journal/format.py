@@ -71,6 +71,7 @@ DEFINITIONS = (
     "dropped",
     "source",
     "seen",
+    "trouble",
     "digest",
 )
 DUMPED = "dumped"
@@ -94,6 +95,9 @@ RESUMED = "resumed"
 # What another process saw of this one (``seen`` records).
 SEEN_GONE = "gone"
 STOPPED = "stopped"
+
+# What is in trouble by the word of somebody who needs no program's help (``trouble`` records).
+HOST, DEVICE, LINK = "host", "device", "link"
 
 # Kinds of calls.
 COLLECTIVE = "collective"
@@ -308,6 +312,16 @@ FIELDS: dict[str, dict[str, str]] = {
         "stack": "number",
     },
     "seen": {"t": "time", "state": "name", "code": "rank", "others": "size"},
+    "trouble": {
+        "t": "time",
+        "ago": "time",
+        "by": "name",
+        "where": "name",
+        "name": "name",
+        "code": "number",
+        "mine": "mark",
+        "text": "text",
+    },
     "dropped": {
         "t": "time",
         "segment": "number",
@@ -354,6 +368,7 @@ FIELDS: dict[str, dict[str, str]] = {
 NEEDED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("string", "stack", "thread", "store", "group", "call"), ("n",)),
     "digest": ("group", "op", "q", "v"),
+    "trouble": ("by", "where"),
     BEGIN: ("b", "t"),
     **{key: (key, "d") for key in (ISSUED, WAIT, COMPLETE, END, ASKED, LOST)},
     **{key: (key,) for key in (SEGMENT, HEARTBEAT, STANDS_AT)},

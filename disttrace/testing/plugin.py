@@ -24,6 +24,7 @@ from typing import Any
 import pytest
 
 from disttrace.testing import ranks
+from disttrace.testing.diagnosis import diagnosed, has_fault
 from disttrace.testing.outcome import (
     FAILED,
     LOST,
@@ -199,7 +200,7 @@ class _Run:
         now = time.monotonic()
         if now > self.deadline:
             self.given_up = f"took longer than {self.timeout:g} s"
-            self.verdict = self._diagnosis()
+            self.verdict = self._diagnosed("text").decode("utf-8", "replace") or None
             return True
         bad = [one for one in self._outcomes(running) if one.how in (FAILED, LOST)]
         if bad and now - min(one.at_s for one in bad) > self.stall:
@@ -207,27 +208,25 @@ class _Run:
         if running.idle_s < self.stall or now - self.asked_s < self.stall:
             return False
         self.asked_s = now
-        found = self._diagnosis()
-        if found is None:
+        if not self._hangs():
             return False
-        self.given_up, self.verdict = "hangs", found
+        self.given_up = "hangs"
+        self.verdict = self._diagnosed("text").decode("utf-8", "replace")
         return True
 
-    def _diagnosis(self) -> str | None:
-        """What is wrong, as ``disttrace diagnose`` says it; None where it finds no fault. In a
-        process of its own: the reader's memory and threads are none of the next fork's.
+    def _diagnosed(self, form: str) -> bytes:
+        stall = ("--stall", str(min(self.stall, 1.5)))
+        width = ("--width", "100") if form == "text" else ()
+        return diagnosed(self.journals, form, *stall, *width)
+
+    def _hangs(self) -> bool:
+        """Whether a fault holds the ranks up: that some are slow, or are in something else than
+        communication, is none.
         """
-        command = [sys.executable, "-m", "disttrace", "diagnose", str(self.journals)]
-        found = subprocess.run(
-            [*command, "--stall", str(min(self.stall, 1.5)), "--width", "100"],
-            env={**os.environ, "NO_COLOR": "1", "DISTTRACE": "0"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return found.stdout if found.returncode == 1 else None
+        try:
+            return has_fault(self._diagnosed("json"))
+        except ValueError:
+            return False
 
     def _outcomes(self, running: ranks.Ranks) -> list[Outcome]:
         found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrace.testing.diagnosis import has_fault
 from support.processes import ROOT
 
 PROGRAM = """
@@ -121,6 +123,41 @@ def test_what_becomes_of_a_test_in_ranks(tmp_path: Path) -> None:
     assert "Rank 1 never joined barrier #1" in hang
     assert "took longer than 2 s" in section(told, "test_never_ends")
     assert 'name="disttrace" value="missing_participant"' in report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "severity", "fault"),
+    [
+        ("straggler", "warning", False),
+        ("late_sender", "warning", False),
+        ("unwaited_work", "note", False),
+        ("group_mismatch", "warning", True),
+        ("missing_participant", "error", True),
+    ],
+)
+def test_what_is_a_fault_of_the_ranks(kind: str, severity: str, *, fault: bool) -> None:
+    """That one is late on this machine is none."""
+    report = {"findings": [{"kind": kind, "severity": severity}]}
+    assert has_fault(json.dumps(report).encode()) is fault
+    for text in (b"", b"{}"):
+        with pytest.raises(ValueError, match=r"no report|Expecting value"):
+            has_fault(text)
+
+
+@pytest.mark.long
+def test_a_slow_rank_is_no_hang(tmp_path: Path) -> None:
+    """It sleeps most of the time, so nobody gets the CPU for longer than the limit."""
+    text = """
+import time, pytest, torch, torch.distributed as dist
+
+@pytest.mark.distributed(2)
+def test_slow():
+    for step in range(12):
+        time.sleep(0.4 if dist.get_rank() else 0)
+        dist.all_reduce(torch.ones(1))
+"""
+    done = run(tmp_path, "--dist-stall=1", text=text)
+    assert "1 passed" in done.stdout, done.stdout
 
 
 @pytest.mark.long

@@ -10,6 +10,7 @@ import pytest
 
 from disttrace_viewer.api.report import Report
 from disttrace_viewer.api.verdict import diagnose
+from support.log_corpus import CORPUS, Excerpt
 
 PREFIXES = ("", "(RayWorkerWrapper pid=489968) ", "node3 [stderr] ", "\x1b[31m", "100%|##|\r")
 
@@ -84,6 +85,25 @@ def test_the_first_exception_that_is_no_echo(tmp_path: Path) -> None:
     found = told(tmp_path, *lines).findings[0]
     assert (found.kind, found.culprit_ranks) == ("process_failed", (2,))
     assert "bad batch" in found.summary
+
+
+@pytest.mark.parametrize("one", CORPUS, ids=[one.name for one in CORPUS])
+def test_logs_as_versions_of_torch_print_them(tmp_path: Path, one: Excerpt) -> None:
+    """Who, which operation and which number; and nobody is named without cause."""
+    report = told(tmp_path, *one.lines)
+    bad = [found for found in report.findings if found.severity != "note"]
+    assert {rank for found in bad for rank in found.culprit_ranks} == {*one.culprits}, str(report)
+    assert next((found.kind for found in bad), None) == one.kind, str(report)
+    if bad and one.op is not None:
+        assert bad[0].op == one.op
+    if bad and one.seq is not None:
+        assert bad[0].seq == one.seq
+    assert one.says in str(report)
+
+
+def test_the_corpus_is_whole() -> None:
+    assert len(CORPUS) >= 30
+    assert len({one.name for one in CORPUS}) == len(CORPUS)
 
 
 def test_a_log_through_a_pipe(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Any
 
 import orjson
 
 from disttrace.journal.format import DEF, SEEN_GONE, STOPPED, definitions_name, opened_own
 from disttrace_viewer.analysis.liveness import Look, look
+from disttrace_viewer.companion.machine.answer import Answer
 from disttrace_viewer.trace.model import Process
 
 _AGENT = "agent"
@@ -36,6 +38,28 @@ def note(processes: Sequence[Process], but: Container[str] = frozenset(), see: L
             _write(one, STOPPED, None, living - 1)
 
 
+def tell(processes: Sequence[Process], answers: Iterable[Answer]) -> None:
+    """What was said of this host: in the journal of the process that it names, or else of the
+    lowest rank of ``processes``.
+    """
+    own = sorted((p for p in processes if p.pid), key=lambda p: (p.rank is None, p.rank, p.pid))
+    for one in answers:
+        named = [p for p in own if p.pid == one.pid]
+        for process in (named or own)[:1]:
+            record = {
+                DEF: "trouble",
+                "t": time.perf_counter_ns() - process.t0,
+                "ago": max(0, round((time.time() - one.at_s) * 1e9)),
+                "by": one.by,
+                "where": one.where,
+                "name": one.name,
+                "code": one.code,
+                "mine": 1 if named else None,
+                "text": one.text,
+            }
+            _append(process, {key: value for key, value in record.items() if value is not None})
+
+
 def _is_untold(process: Process, code: int | None) -> bool:
     """Whether its end is not on record, or is without the code that the kernel knows."""
     if process.told is not None or _known(process, SEEN_GONE):
@@ -52,12 +76,12 @@ def _write(process: Process, state: str, code: int | None, others: int) -> None:
     record = {DEF: "seen", "t": time.perf_counter_ns() - process.t0, "state": state}
     if code is not None:
         record["code"] = code
-    line = orjson.dumps({**record, "others": others}) + b"\n"
-    _append(definitions_name(process.paths[0]), line)
+    _append(process, {**record, "others": others})
 
 
-def _append(path: str, line: bytes) -> None:
-    """To a file that is there; its process may have been killed within a line."""
+def _append(process: Process, record: Mapping[str, Any]) -> None:
+    """Add a record to a journal that is there; its process may have been killed within a line."""
+    path, line = definitions_name(process.paths[0]), orjson.dumps(record) + b"\n"
     try:
         with opened_own(path, os.O_RDWR | os.O_APPEND) as fd:
             end = os.fstat(fd).st_size

@@ -33,6 +33,7 @@ from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
 from disttrace_viewer.companion.load import Load
+from disttrace_viewer.companion.machine.asking import Asking
 from disttrace_viewer.companion.reading.folder_lead import FolderLead
 from disttrace_viewer.companion.reading.journals import OwnJournals, untold
 from disttrace_viewer.companion.service import stay_s
@@ -135,6 +136,7 @@ class Judge:
         self._join_s = JOIN_S
         self._holders = GilHolders()
         self._load = Load()
+        self._machine = Asking()
         self._stalled: set[tuple[str, int]] = set()
         self._leave_at: float | None = None
         self.exchange = Exchange(uuid.uuid4().hex[:12], self._answer, in_public)
@@ -202,6 +204,8 @@ class Judge:
         the stalled, as [process, number].
         """
         local = self._heard()
+        living = [p.pid for p in trace_of(local)[0].processes if p.pid and look(p).alive]
+        self._machine.begin(living, self._stall_s)
         joined = self._join(local)
         answers: Sequence[Answer] = ()
         if joined:
@@ -329,6 +333,9 @@ class Judge:
         errors = [f for f in errors if f not in starved]
         rest = [self._stall_s - age for age in ages if age < self._stall_s]
         rest += [ASK_AGAIN_S] if starved else []
+        if self._machine.pending and any(f.kind == "no_progress" for f in errors):
+            rest.append(ASK_AGAIN_S)  # devices and links are about to say whether it is theirs
+            errors = []
         if unknown:
             patience = self._patience_s
             if joined and (wait := patience - max(ages, default=patience)) > 0:
@@ -442,6 +449,9 @@ class Judge:
         local = self._local()
         processes = trace_of(local)[0].processes
         sightings.note(processes)
+        if answers := self._machine.take():
+            sightings.tell(processes, answers)
+            local = self._local()
         before_ns = time.time_ns() - round(max(SHORTEST_S, OF_LIMIT * self._stall_s) * 1e9)
         silent = [
             Silent(who(process), local.states[process.id]["base"], process.last_ns)

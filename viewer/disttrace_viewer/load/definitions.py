@@ -20,10 +20,13 @@ from disttrace_viewer.load.schema import Checker, Record, json_object
 from disttrace_viewer.load.text import Text
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
-LISTED = ("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous", "seen", "digest")
+LISTED = (
+    *("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous", "seen", "trouble"),
+    "digest",
+)
 MOST_OF_A_KIND = 1 << 18
 """Definitions of one kind in one journal: each costs up to a hundred times its line in memory."""
-_NO_SIGNS = ("group", "versions", "seen")
+_NO_SIGNS = ("group", "versions", "seen", "trouble")
 """What is no sign of a process's life: what others wrote of it, and what a forked child repeats, by
 older recorders with its parent's times. What a process makes itself it makes by operations.
 """

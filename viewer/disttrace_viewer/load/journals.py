@@ -111,7 +111,7 @@ def open_journal(files: Files, problems: Problems) -> Journal | None:
 
 def _own(files: Files, definitions: Definitions) -> tuple[str, ...]:
     """The files to which nobody but the process has written."""
-    if definitions.listed["seen"] and files.segments:
+    if files.segments and (definitions.listed["seen"] or definitions.listed["trouble"]):
         return tuple(files.segments.values())
     return files.paths
 

@@ -26,6 +26,7 @@ from disttrace_viewer.trace.model import (
     Stack,
     StackSample,
     Thread,
+    Trouble,
     Worker,
 )
 
@@ -256,6 +257,18 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         sightings=tuple(
             Sighting(unix(item), item.get("state") or "?", item.get("code"), item.get("others", 0))
             for item in listed["seen"]
+        ),
+        troubles=tuple(
+            Trouble(
+                t_ns=unix(item) - item.get("ago", 0),
+                by=item["by"],
+                where=item["where"],
+                name=item.get("name"),
+                code=item.get("code"),
+                mine=bool(item.get("mine")),
+                text=item.get("text"),
+            )
+            for item in listed["trouble"]
         ),
         digests=tuple(
             Digest(

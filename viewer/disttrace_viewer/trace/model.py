@@ -145,6 +145,26 @@ class Sighting:
     """So many other processes of the job lived on that host then."""
 
 
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """What somebody who needs no program's help said of a process's host, at a stall."""
+
+    t_ns: int
+    """When that came about, or was asked."""
+    by: str
+    """``kernel log``, ``nvidia-smi`` or ``NCCL RAS``."""
+    where: str
+    """``host``, ``device`` or ``link`` (``disttrace.journal.format``)."""
+    name: str | None
+    """Of the device, interface or node, as they call it."""
+    code: int | None
+    """Number of an Xid."""
+    mine: bool
+    """Whether it names this very process; else it is of the whole host."""
+    text: str | None
+    """Its own words; None where they were not told to other hosts."""
+
+
 JOURNAL = "journal"
 
 
@@ -231,6 +251,8 @@ class Process:
     """What that evidence does not hold (``docs/journal.md``); of a journal nothing is named."""
     sightings: tuple[Sighting, ...] = ()
     """What was seen of it from outside, by time."""
+    troubles: tuple[Trouble, ...] = ()
+    """Of its host; in the journal of one of its processes each."""
     digests: tuple[Digest, ...] = ()
     """Of what it had that others have to have equal, by time."""
 

@@ -23,6 +23,7 @@ _LISTED = {
     "failure": ("t", "type", "stack", "h"),
     "exit": ("t", "how", "code", "stack"),
     "seen": ("t", "state", "code", "others"),
+    "trouble": ("t", "ago", "by", "where", "name", "code", "mine"),
     "dropped": ("t", "segment", "from_t", "to_t", "operations"),
     "worker": ("t", "pid", "event", "local_rank", "rank", "attempt", "code", "signal", "journal"),
     "rendezvous": ("t", "event", "state", "rank"),

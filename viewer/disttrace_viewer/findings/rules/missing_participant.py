@@ -177,8 +177,8 @@ def _extra(case: Case, wait: Wait, sinks: Sequence[int]) -> Op | None:
     compared: list[Course] = []
     for sink in sinks:
         other = case.course(sink, wait.stream)
-        if other is None:
-            return None
+        if other is None or [seq for seq, _ in other[:1]] != [seq for seq, _ in course[:1]]:
+            return None  # of one of them the evidence begins later
         if any(other is one for one in compared):
             continue  # of states that made the same calls one holds those of all
         compared.append(other)

@@ -13,10 +13,12 @@ from disttrace_viewer.evidence.wait_graph import (
     SERVER,
     Wait,
 )
+from disttrace_viewer.findings import troubles
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.wording.findings import no_progress as words
+from disttrace_viewer.wording.findings import troubles as trouble_words
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 """Collectives that one member leads: who leaves when depends on which."""
@@ -84,15 +86,19 @@ def _finding(case: Case, wait: Wait) -> Finding:
     group = wait.op.call.group
     waited_ns = max(evidence.age_ns(w.op) for w in inside)
     open_ = _open(case, wait)
+    told = troubles.around(case, wait, {*who, *wait.arrived})
     return Finding(
         kind="no_progress",
-        summary=words.summary(trace, wait, who, waited_ns, outside.doing(case, still), open_),
+        summary=words.summary(trace, wait, who, waited_ns, outside.doing(case, still), open_)
+        + trouble_words.said(trace, told),
         certainty=LIKELY,
         culprits=still,
         hint=lacking
         if (lacking := words.OPEN.get(open_ or ""))
         else words.FROZEN
         if still
+        else trouble_words.HINTS[told[0][1].where]
+        if told
         else words.INTERFACE
         if wait.kind == RENDEZVOUS
         else words.NETWORK,

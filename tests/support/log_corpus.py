@@ -1,0 +1,453 @@
+"""Thirty logs of jobs on NCCL as torch 2.0 to 2.13 print them, and what is true of each.
+
+Written after the formats that public reports show: what stands before a line, what a line says of
+its group, which ranks print one at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+BIG = 18446744073709551615
+LOOSE = (
+    "Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels,"
+    " subsequent GPU operations might run on corrupted/incomplete data."
+)
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """A log: of one of the findings the ``kind``, the ranks that it names, operation and number.
+    ``kind`` None: there is no finding that is more than a note.
+    """
+
+    name: str
+    lines: Sequence[str]
+    kind: str | None = None
+    culprits: tuple[int, ...] = ()
+    op: str | None = None
+    seq: int | None = None
+    says: str = ""
+
+
+def work(seq: int, op: str = "ALLREDUCE", elements: int | None = 1024, s: int = 600) -> str:
+    """The operation, as a watchdog names it; before 2.1 without its size."""
+    size = "" if elements is None else f", NumelIn={elements}, NumelOut={elements}"
+    return (
+        f"Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}{size},"
+        f" Timeout(ms)={s}000) ran for {s}042 milliseconds before timing out."
+    )
+
+
+def v20(rank: int, seq: int, op: str = "ALLREDUCE") -> list[str]:
+    """2.0: no rank before the line, no size, no group."""
+    return [
+        f"[E ProcessGroupNCCL.cpp:828] [Rank {rank}] {work(seq, op, None)}",
+        f"[E ProcessGroupNCCL.cpp:455] {LOOSE}",
+    ]
+
+
+def v21(rank: int, seq: int, op: str = "ALLREDUCE", elements: int = 1024) -> list[str]:
+    """2.1: with the size."""
+    return [
+        f"[E ProcessGroupNCCL.cpp:474] [Rank {rank}] {work(seq, op, elements)}",
+        f"[E ProcessGroupNCCL.cpp:488] {LOOSE}",
+    ]
+
+
+def v22(rank: int, seq: int, op: str = "ALLREDUCE", elements: int = 1024) -> list[str]:
+    """2.2: the global rank stands before it."""
+    return [f"[rank{rank}]:[E ProcessGroupNCCL.cpp:523] [Rank {rank}] {work(seq, op, elements)}"]
+
+
+def v23(
+    rank: int,
+    seq: int,
+    op: str = "ALLREDUCE",
+    *,
+    group: str = "0",
+    inner: int | None = None,
+    enqueued: int | None = None,
+    completed: int | None = None,
+) -> list[str]:
+    """2.3: groups by a number of the process; counts that were never set are what stood there."""
+    who = rank if inner is None else inner
+    last = seq if enqueued is None else enqueued
+    done = seq - 1 if completed is None else completed
+    head = f"[rank{rank}]:[E ProcessGroupNCCL.cpp"
+    return [
+        f"{head}:563] [Rank {who}] {work(seq, op)}",
+        (
+            f"{head}:1537] [PG {group} Rank {who}] Timeout at NCCL work: {seq}, last enqueued NCCL"
+            f" work: {last}, last completed NCCL work: {done}."
+        ),
+        (
+            f"{head}:1414] [PG {group} Rank {who}] Process group watchdog thread terminated with"
+            f" exception: [Rank {who}] {work(seq, op)}"
+        ),
+    ]
+
+
+def v24(
+    rank: int,
+    seq: int,
+    op: str = "ALLREDUCE",
+    *,
+    group: str = "0 (default_pg)",
+    inner: int | None = None,
+    elements: int = 1024,
+    enqueued: int | None = None,
+) -> list[str]:
+    """2.4 to 2.6: a time, and the description; 2.5 has a name that holds in all processes."""
+    who = rank if inner is None else inner
+    head = f"[rank{rank}]:[E909 09:55:46.99667{rank % 10} ProcessGroupNCCL.cpp"
+    last = seq if enqueued is None else enqueued
+    return [
+        f"{head}:607] [Rank {who}] {work(seq, op, elements)}",
+        (
+            f"{head}:1664] [PG {group} Rank {who}] Exception (either an error or timeout)"
+            f" detected by watchdog at work: {seq}, last enqueued NCCL work: {last}, last"
+            f" completed NCCL work: {seq - 1}."
+        ),
+    ]
+
+
+def v25(rank: int, seq: int, op: str = "ALLREDUCE", **more: object) -> list[str]:
+    """2.5 and 2.6."""
+    group = more.pop("group", "ID 0 PG GUID 0(default_pg)")
+    return v24(rank, seq, op, group=group, **more)  # type: ignore[arg-type]
+
+
+def v27(
+    rank: int,
+    seq: int,
+    op: str = "ALLREDUCE",
+    *,
+    group: str = "ID 0 PG GUID 0(default_pg)",
+    inner: int | None = None,
+    elements: int = 1024,
+    enqueued: int | None = None,
+    started: int | None = None,
+    own: bool = True,
+) -> list[str]:
+    """2.7 and later; from 2.13 on with what the device has started. ``own``: it timed out itself,
+    else it only heard of it, and tells its counts in the default group.
+    """
+    who = rank if inner is None else inner
+    head = f"[rank{rank}]:[E709 17:05:38.16255585{rank % 10} ProcessGroupNCCL.cpp"
+    last = seq if enqueued is None else enqueued
+    begun = "" if started is None else f" last started work: {started},"
+    if not own:
+        return [
+            (
+                f"{head}:1922] [PG {group} Rank {who}] Observed flight recorder dump signal from"
+                " another rank via TCPStore."
+            ),
+            (
+                f"{head}:1987] [PG {group} Rank {who}] Received a dump signal due to a collective"
+                " timeout from  rank 0 and we will try our best to dump the debug info."
+                f" Last enqueued NCCL work: {last}, last"
+                f" completed NCCL work: {seq}.This is most likely caused by"
+                " incorrect usages of collectives, e.g., wrong sizes used across ranks."
+            ),
+        ]
+    return [
+        f"{head}:632] [Rank {who}] {work(seq, op, elements)}",
+        (
+            f"{head}:2271] [PG {group} Rank {who}]  failure detected by watchdog at work"
+            f" sequence id: {seq} PG status: last enqueued work: {last},{begun}"
+            f" last completed work: {seq - 1}"
+        ),
+        (
+            f"{head}:670] Stack trace of the failed collective not found, potentially because"
+            " FlightRecorder is disabled."
+        ),
+    ]
+
+
+def traceback(rank: int, error: str, *, before: str = "[rank{}]: ") -> list[str]:
+    """An exception that a rank prints."""
+    head = before.format(rank)
+    return [
+        f"{head}Traceback (most recent call last):",
+        f'{head}  File "/home/me/train.py", line 31, in step',
+        f"{head}    loss.backward()",
+        f"{head}{error}",
+    ]
+
+
+def cause(rank: int, code: int, before: str = "") -> list[str]:
+    """The end of torchrun."""
+    rows = (
+        "=" * 60,
+        "train.py FAILED",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2026-05-14_10:33:48",
+        "  host      : node-a",
+        f"  rank      : {rank} (local_rank: {rank})",
+        f"  exitcode  : {code} (pid: 4711)",
+        "  error_file: <N/A>",
+        "=" * 60,
+    )
+    return [before + row for row in rows]
+
+
+def of(
+    ranks: Sequence[int], one: Callable[..., list[str]], *given: object, **how: object
+) -> list[str]:
+    """The same lines of several ranks."""
+    return [line for rank in ranks for line in one(rank, *given, **how)]
+
+
+ALL = (0, 1, 2, 3)
+TP = "ID 2 PG GUID {}(TENSOR_MODEL_PARALLEL_GROUP)"
+OOM = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.26 GiB."
+ECHO = "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 0."
+BAR = "Epoch 0:   6%|##      | 32040/500150 [6:28:43<94:39:17,  1.37it/s, loss=2.6]\r"
+
+CORPUS: tuple[Excerpt, ...] = (
+    Excerpt("2.0, all in one", of(ALL, v20, 469508), "no_progress", (), "all_reduce", 469508),
+    Excerpt(
+        "2.0, several operations of each rank, of groups that it does not name",
+        [*v20(0, 96120), *v20(0, 96117), *v20(0, 96125), *v20(1, 64088), *v20(1, 96117)],
+        "no_progress",
+    ),
+    Excerpt(
+        "2.0, behind a progress bar and with a return",
+        [BAR + line for line in of(ALL, v20, 12)],
+        "no_progress",
+        (),
+        "all_reduce",
+        12,
+    ),
+    Excerpt(
+        "2.1, group ranks of two groups in two operations of one number",
+        [*v21(0, 7, "_ALLGATHER_BASE"), *v21(1, 7, "_ALLGATHER_BASE"), *v21(2, 7), *v21(3, 7)],
+        "no_progress",
+        (),
+    ),
+    Excerpt(
+        "2.1, one rank alone", v21(3, 1), "missing_participant", (), "all_reduce", 1, "ranks 0-2"
+    ),
+    Excerpt(
+        "2.1, a tag of Ray before each line",
+        [f"(RayWorkerWrapper pid=48996{n}) {x}" for n in ALL for x in v21(n, 3, "BROADCAST")],
+        "no_progress",
+        (),
+        "broadcast",
+        3,
+    ),
+    Excerpt("2.2, all in one", of(ALL, v22, 1580), "no_progress", (), "all_reduce", 1580),
+    Excerpt(
+        "2.2, another operation of one number",
+        [*of((0, 2, 3), v22, 7), *v22(1, 7, "BROADCAST")],
+        "op_mismatch",
+        (1,),
+        None,
+        7,
+    ),
+    Excerpt(
+        "2.2, two numbers, and no word of groups",
+        [*of((0, 1), v22, 610), *of((2, 3), v22, 608)],
+        "no_progress",
+        (),
+    ),
+    Excerpt(
+        "2.2, another size",
+        [*of((0, 1, 2), v22, 9), *v22(3, 9, elements=512)],
+        "shape_mismatch",
+        (3,),
+    ),
+    Excerpt(
+        "2.3, counts that were never set",
+        of(ALL, v23, 1, completed=93459313471793),
+        "no_progress",
+        (),
+        "all_reduce",
+        1,
+    ),
+    Excerpt(
+        "2.3, groups by numbers of processes: two groups have one",
+        [
+            *v23(0, 610, group="1", inner=0),
+            *v23(1, 610, group="1", inner=1),
+            *v23(2, 608, group="1", inner=0),
+            *v23(3, 608, group="1", inner=1),
+        ],
+        "no_progress",
+        (),
+    ),
+    Excerpt(
+        "2.3, one has not come",
+        [
+            *of((0, 1, 3), v23, 44),
+            (
+                "[rank2]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank 2] Timeout at NCCL work: 43, last"
+                " enqueued NCCL work: 43, last completed NCCL work: 43."
+            ),
+        ],
+        "missing_participant",
+        (2,),
+        "all_reduce",
+        44,
+    ),
+    Excerpt(
+        "2.4, a group of all by a library",
+        of(ALL, v24, 7753, "_REDUCE_SCATTER_BASE", group="1", enqueued=7755),
+        "no_progress",
+        (),
+        "reduce_scatter_tensor",
+        7753,
+    ),
+    Excerpt(
+        "2.4, of a node, tagged",
+        [f"node3.nolog [stderr] {line}" for line in of(ALL, v24, 2070, enqueued=2082)],
+        "no_progress",
+        (),
+        "all_reduce",
+        2070,
+    ),
+    Excerpt(
+        "2.5, launches of messages: numbers of each rank",
+        [
+            *v25(
+                4, 610, "COALESCED", group="ID 2 PG GUID 9", inner=0, elements=56320, enqueued=616
+            ),
+            *v25(
+                6, 607, "COALESCED", group="ID 2 PG GUID 9", inner=1, elements=76800, enqueued=607
+            ),
+        ],
+        "no_progress",
+        (),
+        "coalesced",
+    ),
+    Excerpt(
+        "2.5, of a launch no size is known",
+        of((0, 1), v25, 2, "COALESCED", elements=BIG),
+        "no_progress",
+        (),
+        "coalesced",
+    ),
+    Excerpt(
+        "2.5, one pair of a tensor parallel job hangs, the other waits behind it",
+        [
+            *v25(0, 88, "_ALLGATHER_BASE", group=TP.format(22), inner=0),
+            *v25(1, 88, "_ALLGATHER_BASE", group=TP.format(22), inner=1),
+            *v25(2, 86, "_ALLGATHER_BASE", group=TP.format(23), inner=0),
+            *v25(3, 86, "_ALLGATHER_BASE", group=TP.format(23), inner=1),
+        ],
+        "no_progress",
+        (),
+        "all_gather_into_tensor",
+    ),
+    Excerpt(
+        "2.5, one of a tensor parallel pair has not come",
+        [
+            *v25(6, 88, "_ALLGATHER_BASE", group=TP.format(25), inner=0),
+            (
+                "[rank7]:[E909 09:55:46.996671 ProcessGroupNCCL.cpp:1785] [PG ID 2 PG GUID"
+                " 25(TENSOR_MODEL_PARALLEL_GROUP) Rank 1] Exception (either an error or timeout)"
+                " detected by watchdog at work: 87, last enqueued NCCL work: 87, last completed"
+                " NCCL work: 87."
+            ),
+        ],
+        "missing_participant",
+        (),
+        "all_gather_into_tensor",
+        88,
+    ),
+    Excerpt(
+        "2.6, torchrun's rank of the host before the rank",
+        [f"[default{n}]:{x}" for n in (0, 1) for x in v25(n + 8, 32, enqueued=40)],
+        "missing_participant",
+        (),
+        "all_reduce",
+        32,
+    ),
+    Excerpt(
+        "2.7, one has not come, and says so itself",
+        [*of((0, 1, 3), v27, 20585, enqueued=20589), *v27(2, 20584, own=False)],
+        "missing_participant",
+        (2,),
+        "all_reduce",
+        20585,
+    ),
+    Excerpt(
+        "2.8, a hang of a pair; in the default group all are equal",
+        [
+            *v27(0, 809868, "ALLGATHER", group=TP.format(22), inner=0, enqueued=809948),
+            *v27(0, 58, own=False),
+            *of((1, 2, 3), v27, 58, own=False),
+        ],
+        "no_progress",
+        (),
+        "all_gather",
+        809868,
+    ),
+    Excerpt(
+        "2.9, nothing was ever enqueued", of(ALL, v27, -1, own=False), None, says="Nothing is wrong"
+    ),
+    Excerpt(
+        "2.10, one calls something else",
+        [*of((0, 1, 2), v27, 11, enqueued=12), *v27(3, 11, "BROADCAST", enqueued=11)],
+        "op_mismatch",
+        (3,),
+        None,
+        11,
+    ),
+    Excerpt(
+        "2.13, with what the device has started",
+        [*of((0, 1, 3), v27, 224761, started=-1, enqueued=224769), *v27(2, 224760, own=False)],
+        "missing_participant",
+        (2,),
+        "all_reduce",
+        224761,
+    ),
+    Excerpt(
+        "2.13, receives of a pipeline, and a stage that does not send",
+        [
+            *v27(1, 17, "RECV", group="ID 3 PG GUID 5(PIPELINE_MODEL_PARALLEL_GROUP)", inner=1),
+            *v27(2, 12, "RECV", group="ID 3 PG GUID 5(PIPELINE_MODEL_PARALLEL_GROUP)", inner=2),
+        ],
+        "no_progress",
+        (),
+        "recv",
+    ),
+    Excerpt(
+        "a rank out of memory, the others run into their time-outs",
+        [*traceback(3, OOM), *of((0, 1, 2), v27, 18421), *traceback(0, ECHO)],
+        "process_failed",
+        (3,),
+        says="out of memory",
+    ),
+    Excerpt(
+        "a rank that was killed, by torchrun's word",
+        [*of((0, 1, 2), v27, 40), *cause(3, -9)],
+        "process_failed",
+        (3,),
+        says="SIGKILL",
+    ),
+    Excerpt(
+        "torchrun calls first who aborted at its time-out",
+        [*of(ALL, v27, 40), *cause(1, -6)],
+        "no_progress",
+        (),
+        "all_reduce",
+        40,
+    ),
+    Excerpt(
+        "gloo, closed connections are echoes of an exception",
+        [
+            *traceback(
+                0, "RuntimeError: [/gloo/transport/tcp/pair.cc:534] Connection closed by peer"
+            ),
+            *traceback(1, "ValueError: bad batch"),
+            *cause(0, 1, before="node1: "),
+        ],
+        "process_failed",
+        (1,),
+        says="bad batch",
+    ),
+)

@@ -1,0 +1,110 @@
+"""Lines of the kernel's log that tell of a host, a device or a link in trouble.
+
+The log is asked by one call of libc that never waits; where only root may read it, it says nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import time
+from collections.abc import Callable, Iterator
+
+from disttrace.journal.format import DEVICE, HOST, LINK
+from disttrace_viewer.companion.machine.answer import MOST_TEXT, Answer
+
+BY = "kernel log"
+_READ_ALL = 3
+_MOST = 1 << 20
+_LINE = re.compile(r"^<\d+>\[ *(\d+\.\d+)\](?:\[ *[TC]\d+\])? (.*)$")
+_XID = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)(?:, pid='?(\d+))?")
+_LOST = re.compile(r"NVRM: GPU (?:at PCI:)?([0-9a-fA-F:.]+):? GPU has fallen off the bus")
+_SXID = re.compile(r"SXid \(PCI:([0-9a-fA-F:.]+)\): (\d+), Fatal")
+_LINK = re.compile(
+    r"\b(?P<name>[A-Za-z][\w.-]*):? (?:NIC )?[Ll]ink (?:is )?(?P<state>[Dd]own|[Uu]p)\b"
+)
+_BOND = re.compile(
+    r"link status definitely (?P<state>down|up) for (?:interface )?(?P<name>[\w.-]+)"
+)
+_CABLE = re.compile(r"\b(?P<name>mlx5_core \S+): .*(?:Cable unplugged|Cable error|Bus stuck)")
+_LOCKUP = re.compile(
+    r"BUG: (?:soft|hard) lockup - CPU#\d+ stuck for .*?\[.*?:(\d+)\]|hard LOCKUP on"
+)
+_HUNG = re.compile(r"INFO: task .*?:(\d+) blocked for more than \d+ seconds")
+_FILES = re.compile(
+    r"nfs: server (\S+?),? (not responding|OK)|Lustre: .*?(\S+): Connection to .* lost"
+)
+_PCIE = re.compile(r"([0-9a-f]{4}:[0-9a-f:.]+): PCIe Bus Error: severity=Uncorrect")
+_MEMORY = re.compile(r"\[Hardware Error\]: .*(?:Uncorrected|fatal)|EDAC .* UE ")
+
+BENIGN = frozenset({45, 63, 92, 106, 154})
+"""Xids of what ended already, was repaired, or only counts (NVIDIA's catalogue of Xids)."""
+OF_LINKS = frozenset({74, *range(144, 151)})
+"""Xids of NVLink."""
+_VIRTUAL = re.compile(r"(?:veth|docker|virbr|br-|cali|cni|flannel|tap|tun|vnet|lo\b)")
+
+
+def ask(since_s: float) -> list[Answer]:
+    """What the log of this kernel tells since a unix time."""
+    return read(text(), since_s, time.time() - time.clock_gettime(time.CLOCK_MONOTONIC))
+
+
+def text() -> str:
+    """The end of the log; nothing where it may not be read."""
+    try:
+        call: Callable[..., int] = ctypes.CDLL(None).klogctl
+    except (AttributeError, OSError):
+        return ""
+    buffer = ctypes.create_string_buffer(_MOST)
+    read_bytes = call(_READ_ALL, buffer, _MOST)
+    return buffer.raw[: max(read_bytes, 0)].decode("utf-8", "replace")
+
+
+def read(log: str, since_s: float, boot_s: float) -> list[Answer]:
+    """``boot_s``: the unix time at which the log's clock was zero.
+
+    What was down and is up again counts too: connections may not have lived through it.
+    """
+    found: dict[tuple[str, str | None, int | None], Answer] = {}
+    for line in log.splitlines():
+        stamped = _LINE.match(line)
+        if stamped is None:
+            continue
+        at_s = boot_s + float(stamped[1])
+        if at_s < since_s:
+            continue
+        for one in _of(stamped[2], at_s):
+            found.setdefault((one.where, one.name, one.code), one)
+    return list(found.values())
+
+
+def _of(line: str, at_s: float) -> Iterator[Answer]:
+    """Whatever a line tells."""
+
+    def answer(
+        where: str, name: str | None = None, code: int | None = None, pid: str | None = None
+    ) -> Answer:
+        whose = None if pid is None else int(pid)
+        return Answer(BY, where, at_s, line[:MOST_TEXT], name, code, whose)
+
+    if xid := _XID.search(line):
+        code = int(xid[2])
+        if code not in BENIGN:
+            yield answer(LINK if code in OF_LINKS else DEVICE, xid[1], code, xid[3])
+    elif lost := _LOST.search(line):
+        yield answer(DEVICE, lost[1].rstrip("."))
+    elif sxid := _SXID.search(line):
+        yield answer(LINK, sxid[1], int(sxid[2]))
+    elif pcie := _PCIE.search(line):
+        yield answer(DEVICE, pcie[1])
+    elif link := _BOND.search(line) or _LINK.search(line):
+        if link["state"].lower() == "down" and not _VIRTUAL.match(link["name"]):
+            yield answer(LINK, link["name"])
+    elif cable := _CABLE.search(line):
+        yield answer(LINK, cable["name"])
+    elif hung := _LOCKUP.search(line) or _HUNG.search(line):
+        yield answer(HOST, None, None, hung[1])
+    elif (files := _FILES.search(line)) and files[2] != "OK":
+        yield answer(HOST, files[1] or files[3])
+    elif _MEMORY.search(line):
+        yield answer(HOST)
