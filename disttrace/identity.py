@@ -41,6 +41,8 @@ RANK_VARIABLES = (
 )
 
 AGENT, WORKER, CHILD, MAIN = "agent", "worker", "child", "main"
+DRAWN = "drawn"
+"""Where nothing names the job: no other process has the same name for it."""
 
 # Programs that are torchrun's agent from their first line on.
 _AGENT_MODULES = frozenset(
@@ -247,7 +249,7 @@ def _job(
     if _is_agent() and (run := _option(command_line(), "rdzv_id")) not in (None, "", "none"):
         # torchrun gives its run id to the workers only; its hosts agree on it all the same.
         return str(run), "--rdzv-id"
-    return f"job_{process[:12]}", "drawn"
+    return f"job_{process[:12]}", DRAWN
 
 
 def _role(environ: "Mapping[str, str]", parent_role: str | None) -> tuple[str, int | None]:

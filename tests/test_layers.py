@@ -88,6 +88,7 @@ VIEWER_ROOMS = (
     "companion/alerting",
     "companion/slow",
     "companion/machine",
+    "companion/between",
     "companion",
     "companion/ending",
     "commands",
@@ -100,6 +101,7 @@ SHARED = (
     "disttrace.journal.proc",
     "disttrace.journal.progress",
     "disttrace.lifecycle.meeting.place",
+    "disttrace.recording.shown",
 )
 PEERS = frozenset(
     {"findings/rules", "wording/findings", "commands"}

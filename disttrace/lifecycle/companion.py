@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from disttrace.config import Config
-from disttrace.identity import AGENT, Identity, file_part
+from disttrace.identity import AGENT, DRAWN, Identity, file_part
 from disttrace.journal import proc
 from disttrace.journal.format import (
     ANNOUNCEMENTS_SUFFIX,
@@ -83,6 +83,11 @@ class Companion:
     def tells_slow(self) -> bool:
         """Whether ranks that make others wait are told, so that a job that is well has one too."""
         return self._config.slow > 0 and detached.refusal() is None
+
+    def compares(self, identity: Identity) -> bool:
+        """Whether hosts tell each other what they call, so that a job that is well has one soon."""
+        named = identity.job_source != DRAWN
+        return named and self.has_other_hosts(identity) and detached.refusal() is None
 
     @property
     def _lost(self) -> str:
@@ -166,12 +171,16 @@ class Companion:
         """This process failed. Where others are on other hosts, a companion stays until these have
         asked: whoever waits for us learns why.
         """
+        if self.has_other_hosts(identity):
+            self.start(identity)
+
+    def has_other_hosts(self, identity: Identity) -> bool:
+        """Whether ranks of its job are on other hosts, as far as the launcher tells."""
         try:
             here = _number("LOCAL_WORLD_SIZE") or self._roll.count(identity)
         except OSError:
             here = 0
-        if max(here, 1) < _number("WORLD_SIZE"):
-            self.start(identity)
+        return max(here, 1) < _number("WORLD_SIZE")
 
     def stop(self) -> None:
         """Forget to tell what the exporter said."""

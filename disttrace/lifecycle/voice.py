@@ -47,6 +47,8 @@ have journals by then, and torch takes longer before anything can hang."""
 _SLOW_NS = 30_000_000_000
 """After so long a rank wants somebody to see who makes others wait: a job that is shorter, or just
 starts, is not worth a process."""
+_FAR_NS = 2_000_000_000
+"""The same where other hosts are to hear soon what is called here."""
 _MOST_STARTS = 3  # one that was killed is replaced, but not for ever
 _HURRY_NS = 5_000_000_000
 """For so long after a suspicion a verdict is expected."""
@@ -90,6 +92,7 @@ class Voice:
         self._looked = 0
         self._began: int | None = None
         self._slow_at: int | None = None
+        self._far_at: int | None = None
         self._asked = 0
         self._ask_at = 0
         self._hurry_until = 0
@@ -107,6 +110,7 @@ class Voice:
         self._seen = self._stood = None
         self._began = time.monotonic_ns()
         self._slow_at = self._began + _SLOW_NS
+        self._far_at = self._began + _FAR_NS
 
     def stop(self) -> None:
         """Nothing of ours stays open."""
@@ -167,6 +171,10 @@ class Voice:
             self._slow_at = None
             is_rank = self._identity.role != AGENT and self._begun() > 0
             if is_rank and self._companion.tells_slow:
+                self._companion.start(self._identity)
+        if self._far_at is not None and now >= self._far_at and self._begun() > 0:
+            self._far_at = None
+            if self._identity.role != AGENT and self._companion.compares(self._identity):
                 self._companion.start(self._identity)
         place = self._progress_mark()
         before, self._looked = self._looked or now, now

@@ -4,8 +4,7 @@ Ranks that are out of step are told from each other by what they called under eq
 that in the journals, somebody would have to read all that all ranks write. So the native core
 keeps, for each stream, of the newest calls where they were made and a digest of all calls up to
 them: a multiplication and three stores for a call. Whoever compares reads these pages of another
-process now and then (``lifecycle/in_step.py``); what differs is for the companion to judge, by the
-journals.
+process now and then (``shown.py``); what differs is for the companion to judge, by the journals.
 
 The file is mapped, lies at the meeting place of this host's processes, and goes with its process.
 Its first page is words: how many streams there are, and from ``FIRST_ID`` on what each is called.
@@ -29,23 +28,23 @@ from disttrace.journal.segment import MAPPED, mechanism
 from disttrace.journal.windows import Guard, guarded, shared
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.core import PlainCore
+from disttrace.recording.shown import (
+    COUNT,
+    FACTOR,
+    FIRST_ID,
+    FIRST_LINE,
+    KEPT,
+    LINES,
+    MASK,
+    NEWEST,
+    PAGE,
+    STREAM_BYTES,
+    STREAMS,
+    WORD,
+    offset,
+)
 
-STREAMS = 16
-"""Streams of a process that are shown; of later ones nobody tells before they hang."""
-KEPT = 512
-"""Newest calls of a stream, as in ``_fast.c``."""
-WORD, PAGE = 8, 8 * KEPT
-NEWEST, LINES, FIRST_LINE = 0, 1, 8
-COUNT, FIRST_ID = 0, 8
-FACTOR = 0x9E3779B97F4A7C15
-MASK = (1 << 64) - 1
-STREAM_BYTES = 3 * PAGE
 _SIZE = PAGE + STREAMS * STREAM_BYTES
-
-
-def offset(stream: int) -> int:
-    """Where the pages of a stream begin, in bytes."""
-    return PAGE + stream * STREAM_BYTES
 
 
 class Courses:

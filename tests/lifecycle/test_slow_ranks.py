@@ -10,14 +10,12 @@ import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.slow import told, words
 from disttrace_viewer.companion.slow.blocks import Block, Blocks
 from disttrace_viewer.companion.slow.detector import Detector
@@ -392,23 +390,28 @@ def test_what_takes_more_than_its_share_of_a_core_is_skipped(
     define(tmp_path)
     segment(tmp_path, 1, range(1, 4))
     live = LiveFile(str(tmp_path / "x.live"), "j", "h", lambda: False)
-    exchange = partial(Exchange, "me", public=told.in_public)
-    duty = Slowness(str(tmp_path), live, 0.05, lambda *said: True, exchange)
+    duty = Slowness(live, 0.05, lambda *said: True)
+    followers = {BASE: Follower(str(tmp_path), BASE, {})}
+
+    def turn() -> None:
+        followers[BASE].define()
+        duty.turn(followers)
+        duty.hear({})
+
     now = [3000.0]
     monkeypatch.setattr("time.time", lambda: now[0])
     monkeypatch.setattr("disttrace_viewer.companion.slow.duty.SHARE", 0.0)
-    duty.follow(BASE)
-    duty._turn()
+    turn()
     segment(tmp_path, 2, range(4, 10_000))
     for _ in range(3):
-        duty._turn()
+        turn()
     assert not duty._recent, "the first piece, which is all that was there, took the whole share"
     monkeypatch.setattr("disttrace_viewer.companion.slow.duty.SHARE", 1.0)
     now[0] += 30.0
-    duty._turn()
+    turn()
     assert not duty._recent
     segment(tmp_path, 3, range(10_000, 10_008))
-    duty._turn()
+    turn()
     assert [block.index for _, block in duty._recent] == list(range(10_001, 10_007))
     known = json.loads((tmp_path / "x.live").read_text())
     assert known["ranks"] == {"p": {"rank": 1, "waiting_share": 0.1}}

@@ -12,11 +12,10 @@ import signal
 import socket
 import sys
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from disttrace_viewer.companion.log import Log
     from disttrace_viewer.companion.service import Duty, Order
     from disttrace_viewer.companion.watch import Watch
@@ -61,10 +60,10 @@ def main(argv: list[str]) -> int:
 
         watch = Watch(order, log, tell)
         duties.append(watch)
-        if order.slow:
-            from disttrace_viewer.companion.slow.later import Later
+        from disttrace_viewer.companion.slow.later import BEGIN_S, SOON_S, Later
 
-            duties.append(Later(lambda: _slowness(order, watch)))
+        begin_s = SOON_S if order.quiet_since is None else BEGIN_S
+        duties.append(Later(lambda: _talk(order, watch), begin_s))
     try:
         serve(duties, registry, log)
     except Exception as error:
@@ -84,17 +83,23 @@ def _take_away_what_was_left() -> None:
         sweep(folder)
 
 
-def _slowness(order: Order, watch: Watch) -> Duty:
+def _talk(order: Order, watch: Watch) -> Duty:
+    from disttrace_viewer.companion.between.judging import Judging
+    from disttrace_viewer.companion.between.talk import ABOUT, Talk
     from disttrace_viewer.companion.exchange import Exchange
-    from disttrace_viewer.companion.slow import told
-    from disttrace_viewer.companion.slow.duty import ABOUT, Slowness
+    from disttrace_viewer.companion.slow.duty import Slowness
     from disttrace_viewer.companion.slow.live_file import LiveFile
+    from disttrace_viewer.companion.told import in_public
+    from disttrace_viewer.companion.watch import command_of
 
-    def meeting(answer: Callable[[Sequence[str], bool], bytes]) -> Exchange:
-        return Exchange(uuid.uuid4().hex[:12], answer, told.in_public, about=ABOUT)
-
-    live = LiveFile(order.live, order.job, socket.gethostname(), lambda: watch.stands)
-    return Slowness(order.directory, live, order.slow, watch.tell, meeting)
+    slowness = None
+    if order.slow:
+        live = LiveFile(order.live, order.job, socket.gethostname(), lambda: watch.stands)
+        slowness = Slowness(live, order.slow, watch.tell)
+    judging = Judging(command_of(order), watch.tell_divergence, lambda: watch.diverged)
+    meeting = partial(Exchange, about=ABOUT)
+    me = uuid.uuid4().hex[:12]
+    return Talk(me, order.directory, slowness, judging, in_public, meeting)
 
 
 def _unexpected(error: Exception, log: Log) -> None:

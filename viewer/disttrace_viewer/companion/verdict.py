@@ -1,16 +1,17 @@
 """Works out verdicts on a job that stands still: ``DIR JOB IN_NAMES STALL_S HOST ROLL``.
 
 It answers each line on standard input with one line of JSON, but for ``ready``, ``mute`` and
-``farewell``, which it only does; ``diverged`` asks whether ranks here are out of step. A child of
-the companion, so that what reading and judging take of memory, and whatever goes wrong in it, is
-gone when it ends. It judges states (``states/``): of each journal the end is read, of the suspects'
-all, and nothing is needed beyond what the recorder needs.
+``farewell``, which it only does; ``diverged`` asks whether ranks are out of step, here and where
+others told of their ``calls``. A child of the companion, so that what reading and judging take of
+memory, and whatever goes wrong in it, is gone when it ends. It judges states (``states/``): of each
+journal the end is read, of the suspects' all, and nothing is needed beyond what the recorder needs.
 Of ranks on other hosts those are asked for states (``exchange.py``), also where the folder holds
 their journals; of who does not answer one host reads these (``journals.py``).
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import select
@@ -71,6 +72,7 @@ from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.wording import quantities, sentences
 
 READY, MUTE, FAREWELL, DIVERGED = b"ready", b"mute", b"farewell", b"diverged"
+CALLS = b"calls"
 SOONEST_S = 0.3
 JOIN_S, MOST_JOIN_S = 1.0, 16.0
 """Between two looks for a store where none was there, first and in the end."""
@@ -163,12 +165,19 @@ class Judge:
         self._folder.release()
         self.exchange.mute()
 
-    def divergence(self, known: Sequence[str]) -> dict[str, Any]:
-        """Whether ranks of this host are out of step (``divergence.py``), but for groups (ids) of
-        which that is known.
+    def divergence(self, known: Sequence[str], answers: Sequence[Answer] = ()) -> dict[str, Any]:
+        """Whether ranks of this host, and those of which others told, are out of step
+        (``divergence.py``), but for groups (ids) of which that is known.
         """
-        found = divergence.judged(self._local(), self._own.files())
-        return divergence.told(found, known, self._job, self._directory)
+        local = self._local()
+        told = unpacked(answers, local)
+        found = divergence.judged(local, self._own.files(), told.states, told.look)
+        elsewhere = {state["id"] for state in told.states}
+        return divergence.told(found, known, self._job, self._directory, elsewhere)
+
+    def calls(self) -> bytes:
+        """What another host needs of ours for that."""
+        return packed(divergence.newest(self._local(), self._own.files()), most=MOST_WHOLE)
 
     def close(self) -> None:
         """Leave nothing behind, neither at the meeting nor in the folder."""
@@ -519,7 +528,7 @@ def main(argv: list[str]) -> None:
         if 0 not in readable:
             judge.turn()
             continue
-        piece = os.read(0, 4096)
+        piece = os.read(0, 1 << 20)
         *whole, asked = (asked + piece).split(b"\n")
         for line in whole:
             if line == READY:
@@ -528,9 +537,12 @@ def main(argv: list[str]) -> None:
                 judge.mute()
             elif line == FAREWELL:
                 judge.farewell()
+            elif line == CALLS:
+                print(base64.b64encode(judge.calls()).decode(), flush=True)  # noqa: T201
             elif line.startswith(DIVERGED):
-                known = json.loads(line.removeprefix(DIVERGED))
-                print(json.dumps(judge.divergence(known)), flush=True)  # noqa: T201
+                known, told = json.loads(line.removeprefix(DIVERGED))
+                answers = [Answer(one, proved, base64.b64decode(d)) for one, proved, d in told]
+                print(json.dumps(judge.divergence(known, answers)), flush=True)  # noqa: T201
             else:
                 print(json.dumps(judge.verdict()), flush=True)  # noqa: T201
         if not piece:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -102,6 +103,8 @@ class Watch:
         self._suspected = False
         self._diverged: set[str] = set()
         """Groups of which it was told, by id."""
+        self._over_hosts: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        """What was found where hosts were compared."""
 
     def follow(self, base: str) -> None:
         """A process in which nothing has moved for a while; with an exporter, any."""
@@ -125,10 +128,11 @@ class Watch:
         self._hear()
         if self._verdicts is not None and self._asked_at:
             self._read_verdict()
+        elif self._saying is None and not self._over_hosts.empty():
+            self._tell_divergence(self._over_hosts.get())
         elif self._suspected and self._saying is None:
             self._suspected = False
-            known = self._diverged | {group for _, _, group, *_ in self._signature or () if group}
-            self._ask(b"diverged %b\n" % json.dumps(sorted(known)).encode())
+            self._ask(b"diverged %b\n" % json.dumps([sorted(self.diverged), []]).encode())
         elif now >= self._look_due:
             moved = [pulse.look(now) for pulse in self._pulses.values()]
             if self._signature and any(moved):
@@ -166,6 +170,15 @@ class Watch:
     def stands(self) -> bool:
         """Whether a stall was told from this host that is not over."""
         return bool(self._signature)
+
+    @property
+    def diverged(self) -> set[str]:
+        """Groups (ids) of which something was told that mixes results; asked by any thread."""
+        return self._diverged | {group for _, _, group, *_ in self._signature or () if group}
+
+    def tell_divergence(self, found: dict[str, Any]) -> None:
+        """Have said what was found where hosts were compared; on any thread."""
+        self._over_hosts.put(found)
 
     # -- verdicts ----------------------------------------------------------------------------
 
@@ -278,8 +291,9 @@ class Watch:
 
     def _tell_divergence(self, found: dict[str, Any]) -> None:
         """Say that ranks are out of step, of each group once."""
+        new = not self._diverged.issuperset(found["diverged"])
         self._diverged.update(found["diverged"])
-        if found["lines"]:
+        if found["lines"] and new:
             said = _objects("diverged", found["said"])
             self._say(found["lines"], found["voices"], said)
             self._tell_command(said, found["alert"])
@@ -443,13 +457,19 @@ def _has_failed(base: str) -> bool:
         os.close(fd)
 
 
-def _start(order: Order) -> subprocess.Popen[bytes]:
-    """The child that works out verdicts: it answers each line with one."""
+def command_of(order: Order) -> list[str]:
+    """What starts a process that works out verdicts: it answers each line with one."""
     command = [sys.executable, "-c", _VERDICTS]
     command += [order.directory, order.job, order.in_names, repr(order.stall_s)]
-    command += [order.host, order.roll]
+    return [*command, order.host, order.roll]
+
+
+def _start(order: Order) -> subprocess.Popen[bytes]:
     child = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        command_of(order),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     assert child.stdout is not None
     os.set_blocking(child.stdout.fileno(), False)

@@ -23,6 +23,9 @@ from disttrace_viewer.companion.channel.rounds import (
 )
 
 BEAT_S = 1.5
+ASKED_S = 1.5 * BEAT_S
+"""So long after a question nobody needs another sign of life: with a beat's time less than
+``PATIENCE_S``."""
 CHOOSE_S = 0.5
 """So long after the first one joined deputies are chosen."""
 MOST_WANTED = 64
@@ -75,6 +78,7 @@ class Hub:
         self._guests: dict[int, _Guest] = {}
         self._stream_of: dict[str, int] = {}
         self._due = self._choose_at = now
+        self._beat_at = now
         self._deputies: tuple[Deputy, ...] = ()
         self.coordinator = Coordinator(term, place, now)
         self.rounds = Rounds()
@@ -137,7 +141,7 @@ class Hub:
         self.rounds.turn(now)
         if now >= self._due:
             self._due = now + BEAT_S
-            for stream in [*self._guests]:
+            for stream in [*self._guests] if now >= self._beat_at else ():
                 self._say(stream, Message("beat", {"term": self.coordinator.term}))
             if now >= self._choose_at:
                 self._choose()
@@ -182,6 +186,8 @@ class Hub:
         self, wanted: Sequence[str], others: set[str], term: int, now: float, done: Done
     ) -> None:
         self.rounds.call(wanted, others, term, now, done)
+        if self._me not in others:  # all hear it: it is a sign of life as well
+            self._beat_at = now + ASKED_S
         fields: dict[str, Any] = {"round": self.rounds.number, "wanted": list(wanted)}
         question = Message("ask", fields)
         for name in others:

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-BEGIN_S = 10.0
+BEGIN_S, SOON_S = 10.0, 1.0
+"""Where a stall had the companion started, and where none had."""
 
 
 class Duty(Protocol):
@@ -26,12 +27,12 @@ class Duty(Protocol):
 class Later:
     """What ``make`` gives, once it is there."""
 
-    def __init__(self, make: Callable[[], Duty]) -> None:
+    def __init__(self, make: Callable[[], Duty], begin_s: float = BEGIN_S) -> None:
         self._make = make
         self._made: Duty | None = None
         self._failed: Exception | None = None
         self._bases: dict[str, None] = {}
-        self._due = time.monotonic() + BEGIN_S
+        self._due = time.monotonic() + begin_s
         self._thread = threading.Thread(target=self._begin, name="later", daemon=True)
 
     def follow(self, base: str) -> None:

@@ -138,11 +138,11 @@ class _Sound:
         return [self._number(group), name, *self._numbers(course, 3)]
 
     def _history(self, row: Any) -> list[Any]:
-        group, backend, text = row
+        group, backend, text, *first = row
         name = None if backend is None else self._text("name", backend)
         if text is not None and type(text) is not str:
             raise Wrong("a history")
-        return [self._number(group), name, text]
+        return [self._number(group), name, text, *self._numbers(first, min(1, len(first)))]
 
     def _numbers(self, row: Any, count: int) -> list[int]:
         if len(_rows(row)) != count:

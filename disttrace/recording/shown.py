@@ -1,0 +1,159 @@
+"""What a process shows of its newest calls, and what of it beside another one's is suspicious.
+
+How the pages lie that ``courses.py`` fills, and the comparison: by processes of one host
+(``lifecycle/in_step.py``), and by companions of several, who tell each other excerpts. What differs
+is a suspicion and no verdict.
+
+* **What has to be equal** (operation, sizes, dtype, root, reduce op): the digests under the newest
+  number that both have. They stay apart once they are, by an amount that each call multiplies: so
+  what is a habit by now is left out of the comparison, and the next difference is seen.
+* **Lines** may differ: rank 0 logs by another one. Only that both processes have been at both
+  lines, and were not at the same one under the same number, makes one suspect a call too few or too
+  many.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+STREAMS = 16
+"""Streams of a process that are shown; of later ones nobody tells before they hang."""
+KEPT = 512
+"""Newest calls of a stream, as in ``_fast.c``."""
+WORD, PAGE = 8, 8 * KEPT
+NEWEST, LINES, FIRST_LINE = 0, 1, 8
+COUNT, FIRST_ID = 0, 8
+FACTOR = 0x9E3779B97F4A7C15
+MASK = (1 << 64) - 1
+STREAM_BYTES = 3 * PAGE
+MARGIN = 8
+"""Calls that a process may make while its pages are read."""
+_AGAIN_S, _TIMES = 1.0, 6
+"""A suspicion is told again after so long, then after twice that, and so often in all."""
+_MOST_PENDING = 64
+Pair = tuple[int, int]
+"""Lines of both under one number."""
+
+
+def offset(stream: int) -> int:
+    """Where the pages of a stream begin, in bytes."""
+    return PAGE + stream * STREAM_BYTES
+
+
+class Shown(Protocol):
+    """What is known of one stream of a process."""
+
+    @property
+    def newest(self) -> int:
+        """The number of its newest call."""
+
+    @property
+    def first(self) -> int:
+        """The first number of whose call the line is known."""
+
+    @property
+    def lines(self) -> frozenset[int]:
+        """Those that it has called from."""
+
+    def places(self, numbers: Iterable[int]) -> Iterator[int]:
+        """The lines of calls, from ``first`` on."""
+
+    def under(self, most: int) -> Iterator[int]:
+        """The numbers up to ``most`` under which the digest is known, newest first."""
+
+    def digest(self, number: int) -> int | None:
+        """Of all calls up to one; None: it is not known."""
+
+
+class Page:
+    """One stream of a process as it was read; what was overwritten meanwhile is left out."""
+
+    def __init__(self, words: memoryview) -> None:
+        self.words = words
+        self.newest = self.newest_after = words[NEWEST]
+
+    @property
+    def first(self) -> int:
+        """The first number of which all is still there."""
+        return max(1, self.newest_after - KEPT + MARGIN)
+
+    @property
+    def lines(self) -> frozenset[int]:
+        """Those that it has called from."""
+        count = min(self.words[LINES], KEPT - FIRST_LINE)
+        return frozenset(self.words[FIRST_LINE : FIRST_LINE + count])
+
+    def places(self, numbers: Iterable[int]) -> Iterator[int]:
+        """The lines of calls."""
+        return (self.words[KEPT + number % KEPT] for number in numbers)
+
+    def under(self, most: int) -> Iterator[int]:
+        """The numbers up to ``most`` under which the digest is known, newest first."""
+        return iter(range(min(most, self.newest), self.first - 1, -1))
+
+    def digest(self, number: int) -> int | None:
+        """Of all calls up to one."""
+        is_there = self.first <= number <= self.newest
+        return self.words[2 * KEPT + number % KEPT] if is_there else None
+
+
+@dataclass(slots=True)
+class Compared:
+    """What is known of one stream beside that of one other process."""
+
+    newest: Pair = (0, 0)
+    up_to: int = 0
+    """The newest number whose lines were compared."""
+    since: int = 0
+    apart: int = 0
+    """By how much digests were apart under that number, which is habit by now."""
+    pairs: dict[Pair, None] = field(default_factory=dict)
+    """Lines that were not the same, and may be suspicious as soon as both know both."""
+    habits: set[Pair] = field(default_factory=set)
+    suspects: set[Pair] = field(default_factory=set)
+    asked: int = 0
+    ask_at: float = 0.0
+
+    def suspicious(self, ours: Shown, theirs: Shown) -> bool:
+        """Whether somebody has to judge what differs now."""
+        last = min(ours.newest, theirs.newest)
+        known = (number for number in theirs.under(last) if ours.digest(number) is not None)
+        both = next(known, None)
+        if both is None:
+            return False  # one is too far ahead
+        apart = ((ours.digest(both) or 0) - (theirs.digest(both) or 0)) & MASK
+        self._compare_lines(ours, theirs, last)
+        if apart == self._usual(both) and not self.suspects:
+            self.asked, self.ask_at = 0, 0.0
+            return False
+        now = time.monotonic()
+        if now < self.ask_at:
+            return False
+        if self.asked == _TIMES:  # it leads to nothing: that is how the program is
+            self.since, self.apart, self.asked = both, apart, 0
+            self.habits |= self.suspects
+            self.suspects.clear()
+            self.pairs.clear()
+            return False
+        self.ask_at = now + _AGAIN_S * 2**self.asked
+        self.asked += 1
+        return True
+
+    def _usual(self, number: int) -> int:
+        """By how much they are apart there by habit; numbers are not asked for in order."""
+        if not self.apart:
+            return 0
+        return self.apart * pow(FACTOR, number - self.since, MASK + 1) & MASK
+
+    def _compare_lines(self, ours: Shown, theirs: Shown, last: int) -> None:
+        numbers = range(max(ours.first, theirs.first, self.up_to + 1), last + 1)
+        for pair in zip(ours.places(numbers), theirs.places(numbers), strict=True):
+            if pair[0] != pair[1] and len(self.pairs) < _MOST_PENDING and pair not in self.habits:
+                self.pairs[pair] = None
+        self.up_to = max(self.up_to, last)
+        if self.pairs:
+            both = ours.lines & theirs.lines
+            self.suspects.update(pair for pair in self.pairs if both.issuperset(pair))

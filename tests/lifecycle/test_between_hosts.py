@@ -1,0 +1,258 @@
+"""What hosts tell each other of their calls while the job gets on, and what they suspect by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace_viewer.companion.between import excerpt, talk
+from disttrace_viewer.companion.between.excerpt import Excerpt, Excerpts
+from disttrace_viewer.companion.between.out_of_step import OutOfStep
+from disttrace_viewer.companion.between.talk import CALLS, Talk
+from disttrace_viewer.companion.channel.hub import Hub
+from disttrace_viewer.companion.channel.message import Message
+from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.slow.duty import HERE
+from disttrace_viewer.states.state import inflated
+from lifecycle.test_in_step import STEP, Calls, pages
+from support import networks
+from support.processes import clean_environ
+
+
+def told(calls: Calls, *, name: int = 1, room: int = 400) -> Excerpt:
+    """What a host tells of these calls, as it arrives."""
+    made = Excerpts("")._excerpt(name, pages(calls), room)
+    (found,) = excerpt.unpacked(excerpt.packed([made]))
+    assert found.digests == made.digests
+    return found
+
+
+def test_hosts_that_look_at_other_moments_know_digests_under_one_number() -> None:
+    """Whoever is three hundred calls behind is compared all the same."""
+    draw = random.Random(1)
+    for _ in range(50):
+        behind, calls = draw.randrange(390), STEP * draw.randrange(160, 400)
+        ours, theirs = told(calls), told(calls[: max(1, len(calls) - behind)])
+        assert not OutOfStep().hear({HERE: [ours], "b": [theirs]})
+        wrong = told([(8, 10), *calls[1 : max(1, len(calls) - behind)]])
+        assert OutOfStep().hear({HERE: [ours], "b": [wrong]}) == [HERE, "b"]
+
+
+def test_only_those_who_differ_from_the_first_one_are_suspected() -> None:
+    skipped = [*STEP[:1], *STEP[:2] * 30]  # the lines are of calls that look alike
+    same = [(7, line) for _, line in STEP] * 20
+    group = {HERE: [told(same)], "b": [told(same)], "c": [told(same[:-7]), told(STEP, name=2)]}
+    assert OutOfStep().hear(group) == []
+    group["c"][0] = told([(7, line) for _, line in skipped])
+    assert OutOfStep().hear(group) == [HERE, "c"]
+    assert OutOfStep().hear({"b": group["b"], "c": group["c"]}) == ["b", "c"]
+
+
+def test_lines_of_one_host_alone_are_a_habit_and_another_try_is_compared_anew() -> None:
+    known = OutOfStep()
+    logging = [(what, 31 if line == 30 else line) for what, line in STEP]
+    assert not known.hear({HERE: [told(logging * 90)], "b": [told(STEP * 90)]})
+    assert not known.hear({HERE: [told(STEP)], "b": [told(STEP)]})
+    assert known.hear({HERE: [told(STEP[:1])], "b": [told([(8, 10)])]})
+
+
+def test_what_is_not_sound_is_nothing() -> None:
+    sound = excerpt.packed([told(STEP * 9)])
+    assert excerpt.unpacked(b"") == excerpt.unpacked(sound[:-9]) == []
+    raw = inflated(sound)
+    draw = random.Random(2)
+    for _ in range(300):
+        data = bytearray(raw)
+        data[draw.randrange(len(data))] = draw.randrange(256)
+        found = excerpt.unpacked(zlib.compress(bytes(data[: draw.randrange(len(data))])))
+        OutOfStep().hear({HERE: [told(STEP * 9)], "b": found})
+
+
+class _Meeting:
+    """Notes what is asked, and answers with what the test gives."""
+
+    def __init__(self, answers: dict[str, Callable[[Sequence[str], bool], bytes]]) -> None:
+        self.answers, self.asked = answers, list[Sequence[str]]()
+
+    def fileno(self) -> int:
+        return 0
+
+    def join(self, addresses: object, order: int) -> bool:
+        return True
+
+    def poll(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def gather(self, wanted: Sequence[str] = ()) -> list[Answer] | None:
+        self.asked.append(wanted)
+        return [Answer(one, True, answer(wanted, True)) for one, answer in self.answers.items()]
+
+
+class _Judge:
+    """Notes what is to be judged."""
+
+    def __init__(self, calls: bytes) -> None:
+        self._calls, self.judged = calls, list[Sequence[Answer]]()
+
+    def calls(self) -> bytes:
+        return self._calls
+
+    def judge(self, answers: Sequence[Answer]) -> None:
+        self.judged.append(answers)
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Talk, _Judge, _Meeting]]:
+    """Makes a companion of one of two ranks, that shows these calls."""
+
+    def made(name: str, calls: Calls, *others: Talk) -> tuple[Talk, _Judge, _Meeting]:
+        meeting = _Meeting({one._me: one._answer for one in others})
+        judge = _Judge(f"calls of {name}".encode())
+        duty = Talk(name, "", None, judge, lambda data: b"public", lambda *_: meeting)
+        shown = Excerpts("")._excerpt(1, pages(calls), 400)
+        monkeypatch.setattr(duty, "_excerpts", type("_", (), {"of": lambda *_: [shown]})())
+        monkeypatch.setattr(Talk, "_is_everybody", False)
+        monkeypatch.setattr(Talk, "_gathered", lambda one: one._meeting.gather([]))
+        return duty, judge, meeting
+
+    return made
+
+
+def test_those_who_differ_are_asked_for_their_calls_and_judged(job: Any) -> None:
+    """And nobody else is; what is not for everybody goes to nobody else."""
+    other, third = job("b", [(8, 10), *STEP[1:]])[0], job("c", STEP)[0]
+    duty, judge, meeting = job("a", STEP, other, third)
+    duty.look()
+    assert meeting.asked == [[], [CALLS, "b"]]
+    ((answer,),) = judge.judged
+    assert (answer.sender, answer.data) == ("b", b"calls of b")
+    assert other._answer([CALLS, "c"], True) == b""
+    assert other._answer([CALLS, "b"], False).endswith(b"public")
+    assert other._public(other._answer([CALLS, "b"], True)).endswith(b"public")
+
+
+def test_hosts_in_step_are_asked_once_in_a_second_and_a_half(job: Any) -> None:
+    duty, judge, meeting = job("a", STEP, job("b", STEP)[0])
+    for _ in range(20):
+        duty.look()
+    assert (meeting.asked, judge.judged) == ([[]], [])
+    duty._ask_at -= 60
+    duty.look()
+    assert len(meeting.asked) == 2
+
+
+def test_who_was_asked_does_not_ask(job: Any) -> None:
+    """Else each would tell the hub every time that it would like to lead."""
+    duty, _, meeting = job("a", STEP, job("b", STEP)[0])
+    duty._answer([], True)
+    duty.look()
+    assert meeting.asked == []
+    duty._led_at -= talk.LED_S
+    duty.look()
+    assert meeting.asked == [[]]
+
+
+def test_a_host_that_is_asked_hears_nothing_else() -> None:
+    """Of a job that is well: at most one message a second, and as long as it asks no sign of life
+    beyond these.
+    """
+    heard: list[str] = []
+    hub = Hub(
+        "a",
+        1,
+        lambda stream, message: heard.append(message.kind),
+        lambda *question: None,
+        lambda data: data,
+        term=0,
+        place=0,
+        now=0.0,
+    )
+    hub.heard(7, Message("join", {"id": "b", "order": 3, "term": 0}), 0.0, known=True, peer="b")
+    asked, now = 0, 3.0
+    for _ in range(3):
+        hub.gather([], now, lambda gathered: None)  # who is first waits before it leads
+    heard.clear()
+    while now < 63.0:
+        now += 0.1
+        if now - 3.0 >= asked * talk.ASK_S:
+            hub.gather([], now, lambda gathered: None)
+            asked += 1
+        hub.turn(now)
+    assert set(heard) <= {"ask", "stand"}
+    assert len(heard) <= 60
+    heard.clear()
+    while now < 73.0:
+        now += 0.1
+        hub.turn(now)
+    assert heard.count("beat") >= 5
+
+
+STEPS = """
+import sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, odd = dist.get_rank(), sys.argv[1]
+def grads(): dist.all_reduce(torch.ones(8))
+def norm(): dist.all_reduce(torch.ones(8))
+def loss(): dist.all_reduce(torch.ones(8))
+until = time.monotonic() + float(sys.argv[2])
+step = 0
+while time.monotonic() < until or step <= 120:
+    step += 1
+    if step == 120: print("AT", time.time(), flush=True)
+    if rank == 0 or (rank, odd, step) != (1, "skip", 120): grads()
+    (norm if rank else loss)()
+    loss()
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("odd", ["skip", "nothing", "off"])
+def test_hosts_that_are_out_of_step_say_so_once_within_seconds(tmp_path: Path, odd: str) -> None:
+    """Each has one rank, and they share no folder; in step they say nothing, and without
+    heartbeats nobody listens.
+    """
+    path = tmp_path / "steps.py"
+    path.write_text(STEPS)
+    variables = clean_environ(
+        DISTTRACE="1", DISTTRACE_JOB="steps", MASTER_PORT="29500", OMP_NUM_THREADS="1"
+    )
+    if odd == "off":
+        variables["DISTTRACE_HEARTBEAT"] = "off"
+    try:
+        with networks.hosts(2) as hosts:
+            words = [sys.executable, str(path), odd, "14" if odd == "skip" else "8"]
+            with networks.job(hosts, words, variables, tmp_path) as ranks:
+                listening = 0
+                while any(rank.poll() is None for rank in ranks):
+                    listening = max(listening, len(hosts[0].listeners()))
+                    time.sleep(1)
+    except OSError as error:
+        if os.geteuid() == 0 and "Operation not permitted" not in str(error):
+            raise
+        pytest.skip(f"network namespaces cannot be made here: {error}")
+    assert (listening <= 2) == (odd == "off"), "gloo's and the store's own"
+    texts = [(tmp_path / str(rank)).read_text() for rank in range(2)]
+    kept = [
+        json.loads(line)
+        for file in tmp_path.glob("journals*/*.verdicts.jsonl")
+        for line in file.read_text().splitlines()
+    ]
+    diverged = [one for one in kept if one["kind"] == "diverged"]
+    if odd != "skip":
+        assert [text.count("disttrace: diverged") for text in texts] == [0, 0]
+        return
+    assert [text.count("disttrace: diverged") for text in texts] == [1, 0], texts
+    assert "all_reduce at steps.py:5" in texts[0]
+    at = max(float(line.split()[1]) for text in texts for line in text.splitlines() if "AT" in line)
+    assert [one["at"] - at < 5.0 for one in diverged] == [True], (at, diverged)

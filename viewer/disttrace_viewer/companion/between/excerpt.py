@@ -1,0 +1,164 @@
+"""What a host tells of the calls of its processes: numbers and hashes, of each stream an excerpt.
+
+Other hosts look at another moment, so digests are told under numbers that the others have too: the
+newest ones, and further back those that 2, 4, 8, ... divide. Of lines all since the last time.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from disttrace.journal.format import CALLS_SUFFIX, is_plain_name, opened_own
+from disttrace.lifecycle.meeting.place import place
+from disttrace.recording.shown import (
+    COUNT,
+    FIRST_ID,
+    FIRST_LINE,
+    KEPT,
+    PAGE,
+    STREAM_BYTES,
+    STREAMS,
+    WORD,
+    Page,
+    offset,
+)
+from disttrace_viewer.states.state import inflated
+
+MOST_STREAMS = 64
+"""Of one host."""
+MOST_LINES = 16_384
+"""Of calls, in one answer: of more those that are longest ago are left out."""
+FEWEST = 32
+_EACH, _FURTHEST = 8, 64
+"""Digests of each distance, and the largest distance."""
+_LINE = (1 << 32) - 1
+_HEAD = struct.Struct("<QQHHH")
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Of one stream: ``where`` are the lines of its newest calls, of which hashes have 32 bits."""
+
+    name: int
+    newest: int
+    where: Sequence[int]
+    digests: Mapping[int, int]
+    lines: frozenset[int]
+
+    @property
+    def first(self) -> int:
+        """The number of the first call in ``where``."""
+        return self.newest - len(self.where) + 1
+
+    def places(self, numbers: Iterable[int]) -> Iterator[int]:
+        """The lines of calls."""
+        return (self.where[number - self.first] for number in numbers)
+
+    def under(self, most: int) -> Iterator[int]:
+        """The numbers up to ``most`` under which the digest is known, newest first."""
+        return (number for number in sorted(self.digests, reverse=True) if number <= most)
+
+    def digest(self, number: int) -> int | None:
+        """Of all calls up to one; None: it is not known."""
+        return self.digests.get(number)
+
+
+class Excerpts:
+    """Of the processes of this host whose journals lie in ``directory``."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._told: dict[int, int] = {}
+        """By stream the newest number of the last time."""
+
+    def of(self, bases: Iterable[str]) -> list[Excerpt]:
+        """Of each stream that of the first process that shows it."""
+        found: dict[int, Page] = {}
+        for base in bases:
+            if len(found) < MOST_STREAMS and is_plain_name(base):
+                self._read(f"{place(self._directory)}{base}{CALLS_SUFFIX}", found)
+        streams = dict(sorted(found.items())[:MOST_STREAMS])
+        room = MOST_LINES // max(1, len(streams))
+        return [self._excerpt(name, page, room) for name, page in streams.items()]
+
+    def _read(self, path: str, found: dict[int, Page]) -> None:
+        try:
+            with opened_own(path, os.O_RDONLY) as fd:
+                head = _words(fd, 0, PAGE)
+                for stream in range(min(head[COUNT], STREAMS)):
+                    at = offset(stream)
+                    if head[FIRST_ID + stream] not in found:
+                        page = Page(_words(fd, at, STREAM_BYTES))
+                        page.newest_after = _words(fd, at, WORD)[0]
+                        found[head[FIRST_ID + stream]] = page
+        except OSError:
+            return  # it shows nothing, or has ended
+
+    def _excerpt(self, name: int, page: Page, room: int) -> Excerpt:
+        since = page.newest - self._told.get(name, 0)
+        self._told[name] = page.newest
+        count = min(room, max(FEWEST, since + FEWEST), page.newest - page.first + 1)
+        numbers = range(page.newest - max(0, count) + 1, page.newest + 1)
+        return Excerpt(
+            name,
+            page.newest,
+            [line & _LINE for line in page.places(numbers)],
+            {n: d for n in _spread(page.newest) if (d := page.digest(n)) is not None},
+            frozenset(line & _LINE for line in page.lines),
+        )
+
+
+def _spread(newest: int) -> Iterator[int]:
+    distance = 1
+    while distance <= _FURTHEST:
+        last = newest - newest % distance
+        yield from range(last, last - _EACH * distance, -distance)
+        distance *= 2
+
+
+def packed(excerpts: Iterable[Excerpt]) -> bytes:
+    """Excerpts as bytes."""
+    pieces = []
+    for one in excerpts:
+        digests, lines = sorted(one.digests.items()), sorted(one.lines)
+        counts = (len(one.where), len(digests), len(lines))
+        pieces.append(_HEAD.pack(one.name, one.newest, *counts))
+        pieces.append(struct.pack(f"<{counts[0]}I", *one.where))
+        pieces += [struct.pack("<HQ", one.newest - number, value) for number, value in digests]
+        pieces.append(struct.pack(f"<{counts[2]}I", *lines))
+    return zlib.compress(b"".join(pieces), 1)
+
+
+def unpacked(data: bytes) -> list[Excerpt]:
+    """The excerpts of an answer; none of one that is not sound."""
+    try:
+        return list(_unpacked(inflated(data)))
+    except (ValueError, struct.error):
+        return []
+
+
+def _unpacked(data: bytes) -> Iterator[Excerpt]:
+    at = number = 0
+    while at < len(data):
+        name, newest, places, digests, lines = _HEAD.unpack_from(data, at)
+        number += 1
+        if number > MOST_STREAMS or places > min(newest, KEPT) or lines > KEPT - FIRST_LINE:
+            raise ValueError("a stream")
+        at += _HEAD.size
+        where = struct.unpack_from(f"<{places}I", data, at)
+        at += 4 * places
+        size = struct.calcsize("<HQ")
+        pairs = [struct.unpack_from("<HQ", data, at + size * i) for i in range(digests)]
+        at += size * digests
+        known = frozenset(struct.unpack_from(f"<{lines}I", data, at))
+        at += 4 * lines
+        yield Excerpt(name, newest, where, {newest - back: value for back, value in pairs}, known)
+
+
+def _words(fd: int, at: int, size: int) -> memoryview:
+    data = os.pread(fd, size, at)
+    return memoryview(data.ljust(size, b"\0")).cast("Q")

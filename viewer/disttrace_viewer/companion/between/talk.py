@@ -1,0 +1,249 @@
+"""The companion's duty of talking to those of other hosts while the job gets on.
+
+One of them leads: it asks all others for what they know of their calls and of who is late, and
+judges it. All of that is one question and one answer every ``ASK_S`` seconds. It happens on a
+thread of its own, for it waits for other hosts.
+"""
+
+from __future__ import annotations
+
+import queue
+import select
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from disttrace_viewer.companion.between import excerpt
+from disttrace_viewer.companion.between.excerpt import Excerpts
+from disttrace_viewer.companion.between.out_of_step import OutOfStep
+from disttrace_viewer.companion.channel.places import Address, stores
+from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.slow import told as slow_told
+from disttrace_viewer.companion.slow.duty import HERE, Slowness
+from disttrace_viewer.companion.slow.follower import Follower
+
+TURN_S = 0.75
+ASK_S, TIMES = 1.5, 10
+"""Between two questions to all hosts: so long, and so many times what hearing the answers took."""
+LED_S = 8.0
+"""So long after another one's question nobody else tries to lead."""
+ABOUT = " between"
+CALLS = "calls"
+"""The first word of a question for what is to be judged; the hosts follow that are asked."""
+MOST_JUDGED = 16
+"""Hosts that differ, judged together."""
+_LENGTH = struct.Struct("!BI")
+_GETS_ON, _CALLS = 1, 2
+
+
+class Meeting(Protocol):
+    """What is asked of ``Exchange`` here."""
+
+    def fileno(self) -> int: ...
+    def join(self, addresses: Sequence[Address], order: int) -> bool: ...
+    def poll(self) -> None: ...
+    def gather(self, wanted: Sequence[str] = ()) -> list[Answer] | None: ...
+    def close(self) -> None: ...
+
+
+class Judge(Protocol):
+    """Who reads journals, in a process of its own."""
+
+    def calls(self) -> bytes:
+        """The newest calls of this host's processes, with all that the rules look at."""
+
+    def judge(self, answers: Sequence[Answer]) -> None:
+        """Have told what is wrong, by those and what others told of theirs."""
+
+
+class Talk:
+    """The duty; ``me`` is what others call this companion."""
+
+    def __init__(
+        self,
+        me: str,
+        directory: str,
+        slowness: Slowness | None,
+        judge: Judge,
+        public_calls: Callable[[bytes], bytes],
+        meeting: Callable[
+            [str, Callable[[Sequence[str], bool], bytes], Callable[[bytes], bytes]], Meeting
+        ],
+    ) -> None:
+        """``public_calls`` takes out of calls what not everybody may know; ``meeting`` is made of
+        a name, of who answers, and of who takes that out of an answer.
+        """
+        self._me, self._directory = me, directory
+        self._slowness, self._judge = slowness, judge
+        self._public_calls = public_calls
+        self._new: queue.SimpleQueue[tuple[str, bool]] = queue.SimpleQueue()
+        self._followers: dict[str, Follower] = {}
+        self._shifts: dict[str, int] = {}
+        self._excerpts, self._out_of_step = Excerpts(directory), OutOfStep()
+        self._ask_at = self._led_at = 0.0
+        self._leads = True
+        self._meeting = meeting(me, self._answer, self._public)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="talk", daemon=True)
+        self._failed: Exception | None = None
+
+    # -- the companion's thread ----------------------------------------------------------------
+
+    def follow(self, base: str) -> None:
+        """A process that writes a journal."""
+        self._new.put((base, True))
+
+    def inherit(self, base: str) -> None:
+        """Who ended before has nothing to do with it."""
+
+    def ended(self, base: str) -> None:
+        """The process is gone."""
+        self._new.put((base, False))
+
+    def turn(self) -> None:
+        """Have said what is to be said."""
+        if self._thread.ident is None:
+            self._thread.start()
+        if self._failed is not None:
+            raise self._failed
+        if self._slowness is not None:
+            self._slowness.say()
+
+    def finish(self) -> None:
+        """The job is over on this host."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(2 * TURN_S)
+        self._meeting.close()
+        if self._slowness is not None:
+            self._slowness.finish()
+
+    # -- our own thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                self.look()
+                due = time.monotonic() + TURN_S
+                while not self._stop.is_set() and (rest := due - time.monotonic()) > 0:
+                    if select.select([self._meeting.fileno()], [], [], min(rest, TURN_S / 4))[0]:
+                        self._meeting.poll()
+        except Exception as error:
+            self._failed = error
+
+    def look(self) -> None:
+        """Do what is due: read, ask, and judge what was heard."""
+        while not self._new.empty():
+            base, lives = self._new.get()
+            if lives and base not in self._followers:
+                self._followers[base] = Follower(self._directory, base, self._shifts)
+            elif not lives and (gone := self._followers.pop(base, None)) is not None:
+                gone.close()
+        for one in self._followers.values():
+            one.define()
+        if self._slowness is not None:
+            self._slowness.turn(self._followers)
+        self._ask()
+
+    def _ask(self) -> None:
+        now = time.monotonic()
+        answers: list[Answer] | None = []
+        if self._is_everybody:
+            self._leads = True
+        elif now < self._ask_at or now - self._led_at < LED_S:
+            answers = [] if self._leads else None
+        else:
+            answers = self._gathered()
+            self._leads = answers is not None
+            self._ask_at = now + ASK_S
+        began = time.monotonic()
+        parts = {one.sender: _parted(one.data) for one in answers or ()}
+        if self._slowness is not None:
+            if answers is None:
+                self._slowness.led()
+            else:
+                self._slowness.hear({host: slow for host, (slow, _) in parts.items()})
+        suspects = self._suspects({host: calls for host, (_, calls) in parts.items()})
+        if parts:
+            self._ask_at = max(self._ask_at, began + TIMES * (time.monotonic() - began))
+        if suspects:
+            self._have_judged(suspects)
+
+    @property
+    def _is_everybody(self) -> bool:
+        """Whether all ranks of the job are on this host, as far as anybody knows."""
+        known = [one.definitions for one in self._followers.values()]
+        ranks = {one.rank for one in known if one.rank is not None}
+        return len(ranks) >= max((one.world_size or 0 for one in known), default=0)
+
+    def _gathered(self) -> list[Answer] | None:
+        """What other hosts tell; None where another one leads."""
+        known = [one.definitions for one in self._followers.values()]
+        ranks = [one.rank for one in known if one.rank is not None]
+        places = stores((one.numbered, one.env, one.role == "agent") for one in known)
+        if not ranks or not self._meeting.join(places, 2 * min(ranks)):
+            return []
+        self._meeting.poll()
+        return self._meeting.gather([] if self._slowness is None else self._slowness.question())
+
+    def _suspects(self, told: Mapping[str, bytes]) -> list[str]:
+        """Hosts that seem to be out of step with one another."""
+        if not told:
+            return []
+        ours = self._excerpts.of(self._bases)
+        others = {host: excerpt.unpacked(data) for host, data in sorted(told.items())}
+        return self._out_of_step.hear({HERE: ours, **others})[:MOST_JUDGED]
+
+    def _have_judged(self, suspects: Sequence[str]) -> None:
+        answers = self._meeting.gather([CALLS, *(one for one in suspects if one != HERE)])
+        found = [
+            Answer(one.sender, one.known, one.data[_LENGTH.size :])
+            for one in answers or ()
+            if one.sender in suspects and _is(one.data, _CALLS)
+        ]
+        if found:
+            self._judge.judge(found)
+
+    @property
+    def _bases(self) -> list[str]:
+        ranks = ((one.definitions.rank, base) for base, one in self._followers.items())
+        return [base for _, base in sorted((r, base) for r, base in ranks if r is not None)]
+
+    # -- what others hear ----------------------------------------------------------------------
+
+    def _answer(self, question: Sequence[str], whole: bool) -> bytes:
+        self._led_at, self._leads = time.monotonic(), False
+        if list(question[:1]) == [CALLS]:
+            if self._me not in question:
+                return b""
+            calls = self._judge.calls()
+            calls = calls if whole else self._public_calls(calls)
+            return _LENGTH.pack(_CALLS, len(calls)) + calls
+        slow = b""
+        if self._slowness is not None:
+            slow = self._slowness.answer(question, whole=whole)
+        calls = excerpt.packed(self._excerpts.of(self._bases))
+        return _LENGTH.pack(_GETS_ON, len(slow)) + slow + calls
+
+    def _public(self, data: bytes) -> bytes:
+        """An answer as those may hear it who have not shown that they are of our job."""
+        if _is(data, _CALLS):
+            calls = self._public_calls(data[_LENGTH.size :])
+            return _LENGTH.pack(_CALLS, len(calls)) + calls
+        slow, calls = _parted(data)
+        slow = slow and slow_told.in_public(slow)
+        return _LENGTH.pack(_GETS_ON, len(slow)) + slow + calls
+
+
+def _is(data: bytes, kind: int) -> bool:
+    return len(data) >= _LENGTH.size and data[0] == kind
+
+
+def _parted(data: bytes) -> tuple[bytes, bytes]:
+    """What an answer tells of who is late, and of calls; nothing where it is none."""
+    if not _is(data, _GETS_ON):
+        return b"", b""
+    _, size = _LENGTH.unpack_from(data)
+    return data[_LENGTH.size :][:size], data[_LENGTH.size + size :]
