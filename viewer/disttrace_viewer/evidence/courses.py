@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.out_of_step import SWAPPED, Shift, first_shift
@@ -13,26 +15,73 @@ from disttrace_viewer.trace.model import Call, Frame
 Place = tuple[str, Frame | None]
 """Operation and the user's line: behind a framework all of its calls are of one line."""
 Shifts = Mapping[Stream, Shift[int, Place]]
+OFTEN = 3
+"""So often lines have to meet to be a habit."""
 
 
-def shifts(evidence: Evidence, past: Iterable[tuple[Stream, Mapping[int, Course]]]) -> Shifts:
-    """By stream the first place from which on members (processes) are out of step. ``past``: the
-    courses of streams whose members called from different lines, where all of them were read.
+@dataclass(frozen=True, slots=True)
+class Habit:
+    """Members that always come to a call by a line of their own, under the same numbers."""
+
+    first: int
+    """The number of the first such call."""
+    times: int
+    lines: tuple[tuple[Place, tuple[int, ...]], ...]
+    """Each line with the members (processes) that are at it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Where members of groups are out of step, and of those that are not what they do otherwise."""
+
+    shifts: Shifts
+    """By stream the first place from which on they are."""
+    habits: Mapping[Stream, Sequence[Habit]]
+
+
+def steps(evidence: Evidence, past: Iterable[tuple[Stream, Mapping[int, Course]]]) -> Steps:
+    """``past``: the courses of streams whose members called from different lines, where all of them
+    were read.
     """
-    found = {}
+    shifts, habits = {}, {}
     for stream, courses in {**dict(_kept(evidence)), **dict(past)}.items():
-        shift = _shift(evidence, stream, courses)
+        group = None if stream[0] is None else evidence.trace.groups[stream[0]]
+        if group is None or len(courses) < 2:
+            continue
+        first, called = _called(courses)
+        shift = _shift(evidence, stream, called, group.size)
         if shift is not None:
-            found[stream] = shift
-    return found
+            shifts[stream] = shift.later(first - 1)
+        elif found := habits_of(called, first):
+            habits[stream] = found
+    return Steps(shifts, habits)
 
 
-def _shift(
-    evidence: Evidence, stream: Stream, courses: Mapping[int, Course]
-) -> Shift[int, Place] | None:
-    group = None if stream[0] is None else evidence.trace.groups[stream[0]]
-    if group is None or len(courses) < 2:
-        return None
+def habits_of(called: Mapping[int, Sequence[Place]], first: int = 1) -> list[Habit]:
+    """Lines of the same operation that members are at whenever others are at another one, and at no
+    other time; the first one ``first``.
+    """
+    (member, usual), *others = sorted(called.items())
+    found: dict[Place, dict[Place, list[int]]] = {}
+    times: Counter[Place] = Counter(usual)
+    for other, course in others:
+        both = min(len(usual), len(course))
+        one, two = Counter(usual[:both]), Counter(course[:both])
+        for (ours, theirs), count in Counter(zip(usual, course, strict=False)).items():
+            constant = count == one[ours] == two[theirs]
+            if ours != theirs and ours[0] == theirs[0] and constant and count >= OFTEN:
+                found.setdefault(ours, {}).setdefault(theirs, []).append(other)
+    habits = []
+    for ours, lines in found.items():
+        elsewhere = {other for of in lines.values() for other in of}
+        same = (member, *(o for o, course in others if o not in elsewhere and ours in {*course}))
+        rows = ((ours, same), *((theirs, tuple(of)) for theirs, of in lines.items()))
+        habits.append(Habit(usual.index(ours) + first, times[ours], rows))
+    return sorted(habits, key=lambda one: one.first)
+
+
+def _called(courses: Mapping[int, Course]) -> tuple[int, dict[int, list[Place]]]:
+    """The number of the first call that is compared, and where each process made its own."""
     places: dict[int, Place] = {}
     called: dict[int, list[Place]] = {}
     first, together = aligned(courses)
@@ -40,10 +89,16 @@ def _shift(
         for index, call in {call.index: call for call in calls}.items():
             places.setdefault(index, place_of(call))
         called[process] = [places[call.index] for call in calls]
-    found = first_shift(called, group.size)
-    if found is None or (found.how == SWAPPED and _threads(evidence, stream)):
+    return first, called
+
+
+def _shift(
+    evidence: Evidence, stream: Stream, called: Mapping[int, Sequence[Place]], size: int | None
+) -> Shift[int, Place] | None:
+    found = first_shift(called, size)
+    if found is not None and found.how == SWAPPED and _threads(evidence, stream):
         return None  # the order of two threads is by chance
-    return found.later(first - 1)
+    return found
 
 
 def aligned(courses: Mapping[int, Course]) -> tuple[int, Mapping[int, Sequence[Call]]]:

@@ -83,9 +83,14 @@ class Case:
         return Setters(self.evidence)
 
     @cached_property
+    def steps(self) -> courses.Steps:
+        """What members of groups called, number by number, beside each other."""
+        return courses.steps(self.evidence, self.past.courses())
+
+    @property
     def shifts(self) -> courses.Shifts:
         """By stream of collectives where its members are out of step."""
-        return courses.shifts(self.evidence, self.past.courses())
+        return self.steps.shifts
 
     @cached_property
     def witnesses(self) -> Witnesses:

@@ -1,7 +1,7 @@
 """Members of a group are out of step: one left out a call, or made one more, and nobody saw it.
 
 Where it led to an error later, that finding says since when; where it led to none, it is a finding
-of its own.
+of its own. That members come to a call by lines of their own, always the same ones, is a note.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from disttrace_viewer.analysis.out_of_step import Shift
 from disttrace_viewer.analysis.sample import Stream
-from disttrace_viewer.evidence.courses import Place
+from disttrace_viewer.evidence.courses import Habit, Place
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, LIKELY, WARNING, Finding
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding
 from disttrace_viewer.trace.model import Location
 from disttrace_viewer.wording.findings import divergence as words
 
@@ -52,6 +52,30 @@ def find(case: Case) -> Iterator[Finding]:
             locations=_locations(shift),
             at_ns=_began_ns(case, shift),
         )
+    if not any(f.severity != NOTE for f in case.findings):  # else there is more to say
+        yield from _habits(case)
+
+
+def _habits(case: Case) -> Iterator[Finding]:
+    """Of each group whose members have lines of their own one note."""
+    for stream, found in case.steps.habits.items():
+        group = case.evidence.trace.groups[stream[0] or 0]
+        yield Finding(
+            kind="divergence",
+            severity=NOTE,
+            certainty=CERTAIN,
+            summary=words.habit(case.evidence.trace, group, found),
+            op=found[0].lines[0][0][0],
+            group=group.id,
+            seq=found[0].first,
+            locations=tuple(_at(found[0])),
+        )
+
+
+def _at(habit: Habit) -> Iterator[Location]:
+    for (op, frame), members in habit.lines:
+        if frame is not None:
+            yield Location(members[0], frame.file, frame.line, frame.function, op)
 
 
 def traced_back(case: Case, finding: Finding) -> Finding:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from disttrace_viewer.analysis.out_of_step import SKIPPED, SWAPPED, Shift
-from disttrace_viewer.evidence.courses import Place
+from disttrace_viewer.evidence.courses import Habit, Place
 from disttrace_viewer.trace.model import Group, Trace
 from disttrace_viewer.wording import sentences
 
@@ -17,6 +20,28 @@ _ORDER = "Look for what decides the order there: a dictionary, a set, threads, o
 def hint(shift: Shift[int, Place]) -> str:
     """What to look for."""
     return _ORDER if shift.how == SWAPPED else _HINT
+
+
+def habit(trace: Trace, group: Group, habits: Sequence[Habit]) -> str:
+    """Members that always come to a call by lines of their own."""
+    first = habits[0]
+    op = first.lines[0][0][0]
+
+    def lowest(line: tuple[Place, tuple[int, ...]]) -> float:
+        known = (trace.processes[i].rank for i in line[1])
+        return min((rank for rank in known if rank is not None), default=math.inf)
+
+    lines = sentences.listed(
+        [
+            f"{sentences.processes(trace, members)} at {sentences.place(frame)}"
+            for (_, frame), members in sorted(first.lines, key=lowest)
+        ]
+    )
+    more = f", and so it is with {len(habits) - 1} more of their lines" if len(habits) > 1 else ""
+    return (
+        f"{op} of {sentences.group(group, trace)} is always called by {lines}"
+        f" ({first.times:,} times, first #{first.first}){more}: a branch by rank, in step."
+    )
 
 
 def summary(trace: Trace, group: Group, shift: Shift[int, Place], mixed: int) -> str:
