@@ -15,6 +15,8 @@ import pytest
 
 from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.liveness import GONE, UNKNOWN, Look, Seen
+from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.history.verdict import verdict_on
@@ -135,16 +137,19 @@ def by_states(folder: Path, look: Look, **ways: Any) -> list[tuple[object, ...]]
 
 def ways(folder: Path, look: Look) -> dict[str, list[tuple[object, ...]]]:
     """The same journals judged in every way that there is: the table of all operations, the ends of
-    journals, whole journals, and states that have travelled from two hosts.
+    journals, whole journals, states that have travelled from two hosts, and what companions tell.
     """
     files = discover([str(folder)], Problems())
     whole = [state for one in files if (state := reduce(one, history=True))]
-    halves = (merge(whole[::2]), merge(unpack(pack(state)) for state in whole[1::2]))
+    ours = merge(whole[::2])
+    halves = (ours, merge(unpack(pack(state)) for state in whole[1::2]))
+    theirs = unpacked([Answer("b", True, packed(merge(whole[1::2]), look, most=MOST_WHOLE))], ours)
     return {
         "table": by_table(folder, look),
         "ends": by_states(folder, look),
         "whole": by_states(folder, look, local=merge(whole)),
         "hosts": by_states(folder, look, local=merge(halves)),
+        "told": by_states(folder, look, local=ours, others=theirs.states),
     }
 
 

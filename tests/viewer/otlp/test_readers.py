@@ -62,6 +62,12 @@ def test_each_kind_of_record_is_read_alike(tmp_path: Path) -> None:
     rank.record(e=rank.begin(get, 18 * MS, k="key"), d=100, u=10, n=5)
     rank.run(many, 19 * MS, 100, k=["one", "two"])
     rank.run(kernel, 20 * MS, 100, q=1, a={"args": {"more": 2}})
+    for last in (False, True):
+        again = rank.begin(later, 20 * MS + 1000, q=11)
+        rank.record(w=again, d=10)
+        rank.record(e=again, d=2000, x=string, r=1)
+        rank.record(w=again, d=3000)
+        rank.record(e=again, d=4000, **({"x": string, "r": 1} if last else {}))
     pending = {"b": rank.begin(later, 21 * MS, q=11), "t": 21 * MS, "s": later, "q": 11}
     rank.segment(22 * MS, [pending])
     rank.record(i=pending["b"], d=2 * MS)
@@ -69,5 +75,5 @@ def test_each_kind_of_record_is_read_alike(tmp_path: Path) -> None:
     rank.begin(reduce, 24 * MS, q=12)
     other.run(other.collective(other.world()), 2 * MS, 1000, q=1)
     followed, whole = streaming(tmp_path), batch(tmp_path)
-    assert len(followed) == 21
+    assert len(followed) == 23
     assert differences(followed, whole) == []

@@ -8,13 +8,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from disttrace_viewer.merge.clock_fit import Bounds, Point, Tree, place
+import disttrace.journal.format as fmt
+from disttrace_viewer.merge.clock_fit import JOINING, Bounds, Point, Tree, place
 from disttrace_viewer.trace.model import Clock, Group, Process
 
+Meeting = tuple[str | None, int, "str | int | None", "int | None"]
+"""A stream of exchanges: of collectives (None, group, backend), else the side of a message, group,
+peer and tag.
+"""
 Side = tuple[int, int]
 """Of one clock in an exchange the last begin and the first end, unix ns."""
 Met = tuple[int, int, list[list[Any]]]
 """Process, what is to be added to its times, and the rows of its state."""
+
+
+def meeting_of(call: Mapping[str, Any]) -> Meeting | None:
+    """The stream of a call whose exchanges bound the clocks of their members; None for others."""
+    group, op, backend = call.get("group"), call.get("op"), call.get("backend")
+    if group is None:
+        return None
+    if call.get("kind") == fmt.COLLECTIVE:
+        return (None, group, backend, None) if op in JOINING else None
+    if call.get("kind") != fmt.MESSAGE or call.get("peer") is None:
+        return None
+    return (op, group, call["peer"], None if backend in fmt.ON_DEVICE else call.get("tag"))
 
 
 def aligned(

@@ -12,8 +12,8 @@ import polars as pl
 
 from disttrace_viewer.load.columns import batch
 from disttrace_viewer.load.columns.match import Matched
-from disttrace_viewer.load.columns.segments import Signs
 from disttrace_viewer.load.discover import Files
+from disttrace_viewer.load.fates import Signs
 from disttrace_viewer.load.files import is_held, size
 from disttrace_viewer.load.problems import plural
 from disttrace_viewer.merge.clock import to_unix

@@ -7,6 +7,7 @@ same ones again and again, so that a million of them pack into a few kilobytes.
 from __future__ import annotations
 
 import base64
+import functools
 import itertools
 import zlib
 from array import array
@@ -123,3 +124,21 @@ def courses_differ(courses: Iterable[tuple[int, int, int]]) -> bool:
     if any(len(by_number[n] | before.get(n, set())) > 1 for n in numbers):
         return True
     return any(b - a > 1 for a, b in itertools.pairwise(numbers))
+
+
+_HASH = (1 << 61) - 1
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def site_of(op: str, frames: tuple[tuple[str, int, str], ...]) -> int:
+    """The same number for a call site in all processes, which mostly share theirs."""
+    return zlib.crc32(repr((op, [*frames])).encode())
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def hashed(start: int, sites: tuple[int, ...]) -> tuple[int, int]:
+    """A hash continued by call sites, and that before the last of them."""
+    now = before = start
+    for site in sites:
+        before, now = now, (now * 1_000_003 + site) & _HASH
+    return now, before

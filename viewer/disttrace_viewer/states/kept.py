@@ -9,8 +9,9 @@ the first, the last and the last finished use by each call. And whatever is arou
 from __future__ import annotations
 
 import disttrace.journal.format as fmt
+from disttrace_viewer.load.fates import over
+from disttrace_viewer.load.schema import Record
 from disttrace_viewer.states.reading import Reading
-from disttrace_viewer.states.records import Record, over
 
 MOST_PENDING = 256
 MOST_KEYS = 256

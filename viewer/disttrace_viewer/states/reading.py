@@ -19,21 +19,18 @@ import orjson
 import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.sample import BUILDING
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.states.history import Calls
-from disttrace_viewer.states.records import (
+from disttrace_viewer.load.fates import MARKS, Signs, over, write_end
+from disttrace_viewer.load.schema import Record
+from disttrace_viewer.merge.meetings import Meeting, meeting_of
+from disttrace_viewer.states.history import Calls, hashed, site_of
+from disttrace_viewer.states.shapes import (
     INTEGERS,
-    Meeting,
-    Record,
+    Shapes,
     are_numbers,
-    hashed,
     is_begin,
     keys_of,
-    meeting_of,
-    over,
-    site_of,
-    write_end,
+    shapes_of,
 )
-from disttrace_viewer.states.shapes import Shapes, shapes_of
 
 _NOTHING: Record = {}
 MOST_MET = 8
@@ -54,11 +51,7 @@ class Reading:
 
     definitions: Definitions
     count: int = 0
-    last_t: int = 0
-    beat: int | None = None
-    stands: dict[int, tuple[int, int]] = field(default_factory=dict)
-    stood: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MOST_STOOD))
-    """Where the main thread stood, the newest last."""
+    signs: Signs = field(default_factory=lambda: Signs(samples=deque(maxlen=MOST_STOOD)))
     open: dict[int, Record] = field(default_factory=dict)
     newest: dict[tuple[int, int], Record] = field(default_factory=dict)
     """By thread and call."""
@@ -160,12 +153,7 @@ class Reading:
         earlier = [*self.open.values(), *self.given_up.values()]
         kept = self._begin(begins if shapes.numbers else self._whole(begins))
         for record in others:
-            if "i" in record:
-                self._went_on(record["i"], "issued", record["d"])
-            elif "w" in record:
-                self._went_on(record["w"], "wait", record["d"])
-            else:
-                self._other(record)
+            self._other(record)
         self._end(ends, itertools.chain(earlier, kept))
         return True
 
@@ -308,7 +296,7 @@ class Reading:
                 active[thread] = over_at
         if at > newest(0, 0) and not threads:
             active[0] = at
-        self.last_t = max(self.last_t, at)
+        self.signs.last_t = max(self.signs.last_t, at)
         if self._meets:
             for begin, end in zip(begun[-_NEWEST:], ends[-_NEWEST:], strict=True):
                 self._meet(begin, begin.get("s", 0), end["d"])
@@ -325,7 +313,7 @@ class Reading:
 
     def _go_on(self, records: list[Record]) -> None:
         pop, done, longest, active = self.open.pop, self.done, self.longest, self.active
-        last_t = self.last_t
+        last_t = self.signs.last_t
         if not are_numbers(records):
             whole = [r for r in records if set(map(type, r.values())) == INTEGERS or "o" in r]
             self.bad, records = self.bad + len(records) - len(whole), whole
@@ -355,7 +343,7 @@ class Reading:
                 longest[call] = waited
             if "k" in begin:
                 self._key_done(begin, call)
-        self.last_t = max(last_t, self.last_t)
+        self.signs.last_t = max(last_t, self.signs.last_t)
 
     def _meet(self, begin: Record, call: int, duration: int) -> None:
         """An exchange ended well: so long after the last one came."""
@@ -407,47 +395,29 @@ class Reading:
                 self.queues.setdefault((self._in_store.get(call, 0), key), [0, 0])[1] += 1
 
     def _other(self, record: Record) -> None:
+        kind = next(iter(record), "")
         try:
-            if (t := record.get("hb")) is not None:
-                self.beat = max(t, self.beat or 0)
-                self.last_t = max(self.last_t, t)
-            elif (t := record.get("at")) is not None:
-                thread = record.get("h", 0)
-                if t >= self.stands.get(thread, (0, 0))[0]:
-                    self.stands[thread] = (t, record.get("k", 0))
-                    if thread == 0:
-                        self.stood.append(self.stands[thread])
-                self.last_t = max(self.last_t, t)
-            elif "seg" in record:
-                self.last_t = max(self.last_t, record.get("t", 0))
+            if kind not in MARKS:
+                self.signs.take(kind, record)
+            elif kind in (fmt.ISSUED, fmt.WAIT):
+                self._went_on(record[kind], MARKS[kind], record["d"])
             else:
-                self._mark(record)
+                self._mark(kind, record)
         except (KeyError, TypeError):
             self.bad += 1
 
-    def _mark(self, record: Record) -> None:
-        if "i" in record:
-            self._went_on(record["i"], "issued", record["d"])
-        elif "w" in record:
-            self._went_on(record["w"], "wait", record["d"])
-        elif "c" in record:
-            self._on_device = True
-            begin = self.open.get(record["c"])
-            if begin is not None:
-                begin.setdefault("complete", record["d"])
-                self.last_t = max(self.last_t, begin["t"] + record["d"])
-                call = begin.get("s", 0)
-                if over(begin, self._call(call)):
-                    self._done(begin, call, record["d"])
-        elif "l" in record:
-            begin = self.open.get(record["l"])
-            if begin is not None:
-                begin.setdefault("lost", record["d"])
-                self.last_t = max(self.last_t, begin["t"] + record["d"])
-        elif "o" in record:
-            begin = self.open.get(record["o"])
-            if begin is not None:
-                begin.setdefault("asked", record["d"])
+    def _mark(self, kind: str, record: Record) -> None:
+        begin = self.open.get(record[kind])
+        self._on_device |= kind == fmt.COMPLETE
+        if begin is None:
+            return
+        begin.setdefault(MARKS[kind], record["d"])
+        if kind == fmt.ASKED:
+            return
+        self.signs.last_t = max(self.signs.last_t, begin["t"] + record["d"])
+        call = begin.get("s", 0)
+        if kind == fmt.COMPLETE and over(begin, self._call(call)):
+            self._done(begin, call, record["d"])
 
     def _went_on(self, number: int, name: str, after: int) -> None:
         """An operation was issued, or is waited for, so many ns after its begin."""
@@ -459,8 +429,8 @@ class Reading:
             thread, at = begin.get("h", 0), begin["t"] + after
             if at > self.active.get(thread, 0):
                 self.active[thread] = at
-            if at > self.last_t:
-                self.last_t = at
+            if at > self.signs.last_t:
+                self.signs.last_t = at
 
     def _again(self, number: int) -> Record | None:
         """An operation that is waited for once more: one wait, as old as the first of them."""
@@ -482,5 +452,5 @@ class Reading:
         for number, begin in list(self.given_up.items()):
             at = begin["t"] + begin["end"]
             alone = self.active.get(begin.get("h", 0), 0) <= at
-            if "again" in begin and alone and self.last_t - at <= BETWEEN_NS:
+            if "again" in begin and alone and self.signs.last_t - at <= BETWEEN_NS:
                 self._again(number)

@@ -19,13 +19,15 @@ from disttrace_viewer.load import files as load_files
 from disttrace_viewer.load import text as texts
 from disttrace_viewer.load.definitions import Definitions, completed
 from disttrace_viewer.load.discover import Files
+from disttrace_viewer.load.fates import over
 from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
+from disttrace_viewer.load.schema import Record
+from disttrace_viewer.merge.meetings import Meeting
 from disttrace_viewer.states.history import MOST_SITES, Calls, packed
 from disttrace_viewer.states.kept import MOST_KEYS, chosen
 from disttrace_viewer.states.reading import Reading
-from disttrace_viewer.states.records import Meeting, Record, over
-from disttrace_viewer.states.state import ROW, VERSION, State
+from disttrace_viewer.states.state import ROW, VERSION, ByIdentity, State
 
 _ERROR = ROW.index("error")
 WINDOW = 256 << 10
@@ -101,8 +103,8 @@ def _state(
     definitions = journal.definitions
     calls = definitions.numbered["call"]
     if definitions.dumped is not None:
-        last = max(reading.last_t, definitions.last_t, *reading.active.values())
-        reading.stands[0] = (last, definitions.dumped)
+        last = max(reading.signs.last_t, definitions.last_t, *reading.active.values())
+        reading.signs.stands[0] = (last, definitions.dumped)
     reading.settle()
     own: dict[int, Record] = {}
     rows, used = [], set()
@@ -137,9 +139,9 @@ def _state(
     )
     built = {
         "ops": [_row(record, record.get("s", 0), {}) for record in aside],
-        "call": {n: _bare(calls[n]) for n in only if n in calls},
+        "call": {n: _bare_of(calls[n]) for n in only if n in calls},
         "store": {
-            n: _bare(store)
+            n: _bare_of(store)
             for n, store in definitions.numbered["store"].items()
             if n not in numbered["store"]
         },
@@ -178,11 +180,11 @@ def _state(
         "queues": [[store, key, *counts] for (store, key), counts in reading.queues.items()],
         "courses": [[*key, *course[:3]] for key, course in reading.courses.items() if course[3]],
         "met": _met(reading),
-        "beat": reading.beat,
-        "last_t": max(reading.last_t, definitions.last_t, *reading.active.values()),
+        "beat": reading.signs.beat,
+        "last_t": max(reading.signs.last_t, definitions.last_t, *reading.active.values()),
         "stands": [
-            *([0, *at] for at in [*reading.stood][:-1]),
-            *([thread, *at] for thread, at in reading.stands.items()),
+            *([0, *at] for at in [*reading.signs.samples][:-1]),
+            *([thread, *at] for thread, at in reading.signs.stands.items()),
         ],
         **(
             {}
@@ -302,7 +304,7 @@ def _referred(
     stores |= {group["store"] for group in numbered["group"].values() if "store" in group}
     stores |= {n for n, store in numbered["store"].items() if store.get("base", n) == n}
     stores |= {store for store, _ in reading.queues}
-    stacks |= {stack for _, stack in (*reading.stands.values(), *reading.stood)}
+    stacks |= {stack for _, stack in (*reading.signs.stands.values(), *reading.signs.samples)}
     for kind in ("failure", "exit", "digest"):
         stacks |= {item["stack"] for item in definitions.listed[kind] if "stack" in item}
     errors = {row[12] for row in rows if len(row) > 12 and row[12] is not None}
@@ -310,31 +312,17 @@ def _referred(
         "string": {n: definitions.string(n) for n in errors},
         "stack": {n: definitions.frames(n) for n in stacks if n in numbered["stack"]},
         "thread": {
-            n: _bare(t) for n, t in numbered["thread"].items() if n in reading.active or n == 0
+            n: _bare_of(t) for n, t in numbered["thread"].items() if n in reading.active or n == 0
         },
-        "store": {n: _bare(store) for n, store in numbered["store"].items() if n in stores},
+        "store": {n: _bare_of(store) for n, store in numbered["store"].items() if n in stores},
         "group": {
-            n: _bare(group)
+            n: _bare_of(group)
             if group.get("ranks") is None
-            else {**_bare(group), "ranks": _ranges(group["ranks"])}
+            else {**_bare_of(group), "ranks": _ranges(group["ranks"])}
             for n, group in numbered["group"].items()
         },
-        "call": {n: _bare(call) for n, call in calls.items()},
+        "call": {n: _bare_of(call) for n, call in calls.items()},
     }
-
-
-_RANGES: dict[int, tuple[tuple[int, ...], list[Any]]] = {}
-"""By the identity of a tuple, which all members of a group share and whose hash takes long."""
-
-
-def _ranges(ranks: tuple[int, ...]) -> list[Any]:
-    """The same for all members of a group, and nobody changes it."""
-    found = _RANGES.get(id(ranks))
-    if found is None:
-        if len(_RANGES) >= 1 << 12:
-            _RANGES.clear()
-        found = _RANGES[id(ranks)] = (ranks, fmt.ranges_of(ranks))
-    return found[1]
 
 
 def _made(reading: Reading, calls: dict[int, Record]) -> int:
@@ -356,16 +344,12 @@ def _made(reading: Reading, calls: dict[int, Record]) -> int:
     return zlib.crc32(repr(made).encode()) if made else 0
 
 
-_BARE: dict[int, tuple[Record, Record]] = {}
-"""By the identity of a record, which the journals of a job mostly share."""
-
-
 def _bare(record: Record) -> Record:
-    """Nobody changes it."""
-    found = _BARE.get(id(record))
-    if found is None:
-        if len(_BARE) >= 1 << 12:
-            _BARE.clear()
-        bare = {k: v for k, v in record.items() if k not in ("def", "n") and v is not None}
-        found = _BARE[id(record)] = (record, bare)
-    return found[1]
+    return {k: v for k, v in record.items() if k not in ("def", "n") and v is not None}
+
+
+_MOST_ALIKE = 1 << 12
+_ranges = ByIdentity(fmt.ranges_of, _MOST_ALIKE).of
+"""Of a tuple that all members of a group share; its hash takes long."""
+_bare_of = ByIdentity(_bare, _MOST_ALIKE).of
+"""Of records, which the journals of a job mostly share."""

@@ -34,7 +34,7 @@ Which operations are kept is said in ``disttrace_viewer.states.kept``.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -101,21 +101,17 @@ def inflated(data: bytes) -> bytes:
 def pack_batch(states: Iterable[State]) -> bytes:
     """States as one line of JSON, in which equal definitions are written once."""
     index: dict[bytes, int] = {}
-    places: dict[int, int] = {}
 
     def place_of(value: Any) -> int:
-        found = places.get(id(value))
-        if found is None:
-            text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
-            found = places[id(value)] = index.setdefault(text, len(index))
-        return found
+        text = orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS)
+        return index.setdefault(text, len(index))
 
-    states = list(states)  # and with them what they hold, whose identities count
+    places = ByIdentity(place_of)
     found = [
         {
             **state,
             "numbered": {
-                kind: {number: place_of(value) for number, value in table.items()}
+                kind: {number: places.of(value) for number, value in table.items()}
                 for kind, table in state["numbered"].items()
             },
         }
@@ -134,6 +130,9 @@ class Recent(Generic[K, V]):
         self._now: dict[K, V] = {}
         self._before: dict[K, V] = {}
 
+    def __len__(self) -> int:
+        return len(self._now)
+
     def get(self, key: K) -> V | None:
         """The value of a key, which counts as asked for."""
         found = self._now.get(key)
@@ -149,6 +148,31 @@ class Recent(Generic[K, V]):
     def turn(self) -> None:
         """Go on to the next batch."""
         self._before, self._now = self._now, {}
+
+
+class ByIdentity(Generic[V]):
+    """What was made of objects, found again by their identity: to hash or to compare them takes
+    longer. Each is kept, since its identity stands for it.
+    """
+
+    def __init__(self, make: Callable[[Any], V], most: int = 1 << 30) -> None:
+        """So many ``most`` are kept, and as many of those before them that are asked for again."""
+        self._make = make
+        self._most = most
+        self._known: Recent[int, tuple[object, V]] = Recent()
+
+    def of(self, thing: Any) -> V:
+        """What ``make`` gives for an object, which nobody changes."""
+        found = self._known.get(id(thing))
+        if found is None:
+            if len(self._known) >= self._most:
+                self._known.turn()
+            found = self._known.put(id(thing), (thing, self._make(thing)))
+        return found[1]
+
+    def turn(self) -> None:
+        """Go on to the next batch."""
+        self._known.turn()
 
 
 class Batches:

@@ -71,6 +71,7 @@ class _Sound:
             "active": [self._numbers(row, 2) for row in _rows(state["active"])],
             "queues": [self._queue(row) for row in _rows(state["queues"])],
             "courses": [self._course(row) for row in _rows(state["courses"])],
+            "met": [self._meeting(row) for row in _rows(state.get("met", []))],
             "beat": None if state["beat"] is None else self._number(state["beat"]),
             "stands": [self._numbers(row, 3) for row in _rows(state["stands"])],
             "problems": [],
@@ -136,6 +137,21 @@ class _Sound:
         group, backend, *course = row
         name = None if backend is None else self._text("name", backend)
         return [self._number(group), name, *self._numbers(course, 3)]
+
+    def _meeting(self, row: Any) -> list[Any]:
+        side, group, of, tag, exchanges = row
+        if side not in (None, "send", "recv"):
+            raise Wrong("a side of a message")
+        return [
+            side,
+            self._number(group),
+            self._text("name", of) if type(of) is str else self._optional(of),
+            self._optional(tag),
+            [self._numbers(one, 3) for one in _rows(exchanges)],
+        ]
+
+    def _optional(self, value: Any) -> int | None:
+        return None if value is None else self._number(value, -(1 << 63))
 
     def _history(self, row: Any) -> list[Any]:
         group, backend, text, *first = row

@@ -12,6 +12,7 @@ import polars as pl
 from disttrace_viewer.load import text
 from disttrace_viewer.load.columns import segments
 from disttrace_viewer.load.columns.match import Matched, match
+from disttrace_viewer.load.fates import Signs
 from disttrace_viewer.load.files import size
 from disttrace_viewer.load.problems import Problems
 
@@ -32,7 +33,7 @@ class Batch:
     matched: Matched
     bad: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Unreadable lines by file: how many, and the number of the first."""
-    signs: list[tuple[int, segments.Signs]] = field(default_factory=list)
+    signs: list[tuple[int, Signs]] = field(default_factory=list)
     """What heartbeats, stack samples and heads say, by process, in the order of the files."""
     problems: Problems = field(default_factory=Problems)
 
@@ -59,7 +60,7 @@ def read(files: Sequence[Segment], tell: Callable[[int], None] | None = None) ->
     """
     problems = Problems()
     bad: dict[str, tuple[int, int]] = {}
-    signs: list[tuple[int, segments.Signs]] = []
+    signs: list[tuple[int, Signs]] = []
     chunks = list(_chunks(files, problems, tell))
     for chunk in chunks:
         for file, (count, first) in chunk.bad.items():

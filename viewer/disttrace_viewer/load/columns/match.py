@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
+import disttrace.journal.format as fmt
 from disttrace_viewer.load.columns.segments import Chunk
+from disttrace_viewer.load.fates import MARKS
 
 _ID = "id"
 _NUMBERS = 1 << 32
@@ -35,7 +37,7 @@ def match(chunks: Iterable[Chunk], process_of: pl.DataFrame) -> Matched:
     begins = _identified([c.begins for c in chunks], process_of, pl.col("b"))
     begins, repeated = _unique_begins(begins)
     ends = _identified([c.ends for c in chunks], process_of, pl.col("e"))
-    number = pl.coalesce("i", "w", "c", "l", "o")
+    number = pl.coalesce(*MARKS)
     marks = _identified([c.marks for c in chunks], process_of, number)
 
     ends, ended_twice = _unique(_final(ends, marks))
@@ -83,13 +85,8 @@ _END_NAMES = {
     "x": "x",
     "f": "f",
 }
-_MARKS = {
-    "i": {"d": "issued"},
-    "w": {"d": "wait"},
-    "c": {"d": "complete", "g": "g", "z": "z"},
-    "l": {"d": "lost"},
-    "o": {"d": "asked"},  # of a lost one it is said in the same record
-}
+_MARKS = {kind: {"d": name} for kind, name in MARKS.items()}  # one that is lost may say "o" as well
+_MARKS[fmt.COMPLETE] |= {"g": "g", "z": "z"}
 
 
 def _identified(

@@ -13,6 +13,7 @@ import polars as pl
 
 import disttrace.journal.format as fmt
 from disttrace_viewer.load.columns import plain_lines
+from disttrace_viewer.load.fates import MARKS, Signs
 from disttrace_viewer.load.schema import Checker, json_object
 from disttrace_viewer.load.text import Text
 from disttrace_viewer.trace.plain_text import plain
@@ -35,7 +36,7 @@ _MARK: Mapping[str, pl.DataType] = dict.fromkeys(("i", "w", "c", "l", "d", "g", 
 _SHAPES = (
     (_BEGIN, (fmt.BEGIN,)),
     (_END, (fmt.END,)),
-    (_MARK, (fmt.ISSUED, fmt.WAIT, fmt.COMPLETE, fmt.LOST)),
+    (_MARK, tuple(MARKS)),
 )
 _FIELDS = {key: fields for fields, keys in _SHAPES for key in keys}
 _BOUNDS: Mapping[str, tuple[int, int]] = {
@@ -53,7 +54,7 @@ _PIECE = 2_000
 """Lines that are looked at one by one when one among them is damaged."""
 
 _LINE = pl.col("l")
-_SIGNS = (fmt.HEARTBEAT, fmt.STANDS_AT, fmt.SEGMENT, fmt.ASKED)
+_SIGNS = (fmt.HEARTBEAT, fmt.STANDS_AT, fmt.SEGMENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,36 +64,6 @@ class Slice:
     file: int
     text: Text
     first: int
-
-
-@dataclass(slots=True)
-class Signs:
-    """Signs of life in a file: the newest of each kind, in ns after ``t0``."""
-
-    last_t: int = 0
-    beat: int | None = None
-    stands: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """By thread: when, and the number of the stack (0: none)."""
-    samples: list[tuple[int, int]] = field(default_factory=list)
-    """Of the main thread, all of them."""
-    asked: list[tuple[int, int]] = field(default_factory=list)
-    """Operations whose completion the program asked for otherwise than by a wait, and when."""
-
-    def take(self, kind: str, record: dict[str, Any]) -> None:
-        """A record whose first key is ``kind``."""
-        t: int = record.get("t", 0)
-        if kind == fmt.HEARTBEAT:
-            t = record[kind]
-            self.beat = max(t, self.beat or 0)
-        elif kind == fmt.STANDS_AT:
-            t, thread = record[kind], record.get("h", 0)
-            if thread == 0:
-                self.samples.append((t, record.get("k", 0)))
-            if t >= self.stands.get(thread, (0, 0))[0]:
-                self.stands[thread] = (t, record.get("k", 0))
-        elif kind == fmt.ASKED:
-            self.asked.append((record[kind], record["d"]))
-        self.last_t = max(self.last_t, t)
 
 
 @dataclass(slots=True)
@@ -156,12 +127,7 @@ def parse(parts: list[Slice]) -> Chunk:
             lines = lines.filter(~shapes.is_in(taken))
     begin = _LINE.str.starts_with('{"b":')
     end = _LINE.str.starts_with('{"e":')
-    mark = (
-        _LINE.str.starts_with('{"i":')
-        | _LINE.str.starts_with('{"w":')
-        | _LINE.str.starts_with('{"c":')
-        | _LINE.str.starts_with('{"l":')
-    )
+    mark = pl.any_horizontal(_LINE.str.starts_with(f'{{"{key}":') for key in MARKS)
     keyed = _LINE.str.contains('"k":', literal=True)
     rich = _LINE.str.contains_any(['"a":', '"k":['])
     kinds = lines.select(
@@ -185,28 +151,14 @@ def parse(parts: list[Slice]) -> Chunk:
     ]
     ends.append(reader.decode(lines.filter(kinds == 3), _END))
     marks.append(reader.decode(lines.filter(kinds == 4), _MARK))
-    signs = reader.signs(lines.filter(kinds == 5))
-    marks += _asked(signs)
     chunk = Chunk(
         begins=_begins([frame for frame in begins if frame.height]),
         ends=_in_order(ends),
         marks=_in_order(marks),
     )
-    chunk.signs = signs
+    chunk.signs = reader.signs(lines.filter(kinds == 5))
     chunk.bad = reader.bad
     return chunk
-
-
-def _asked(signs: Mapping[int, Signs]) -> list[pl.DataFrame]:
-    """Marks of what the program asked for; these lines hold a name too, and are rare."""
-    rows = [(file, number, ns) for file, found in signs.items() for number, ns in found.asked]
-    if not rows:
-        return []
-    frame = pl.DataFrame(rows, schema={"file": pl.UInt32, "o": _I, "d": _I}, orient="row")
-    others = {name: kind for name, kind in _MARK.items() if name not in frame.columns}
-    empty = [pl.lit(None, kind).alias(name) for name, kind in others.items()]
-    row = pl.lit(0, pl.UInt32).alias("row")
-    return [frame.with_columns(row, *empty).select("file", "row", *_MARK)]
 
 
 def _in_order(frames: list[pl.DataFrame]) -> pl.DataFrame:

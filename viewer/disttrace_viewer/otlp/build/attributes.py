@@ -48,8 +48,8 @@ def operation(definitions: Definitions, op: Operation) -> Attributes:
             found[f"disttrace.{key}"] = orjson.dumps(call[key]).decode()
     times = {
         "disttrace.issued_ns": op.issued,
-        "disttrace.wait_begin_ns": op.waited,
-        "disttrace.completed_ns": op.completed,
+        "disttrace.wait_begin_ns": op.wait,
+        "disttrace.completed_ns": op.complete,
         "disttrace.device_duration_ns": op.device_ns,
         "disttrace.bytes": op.bytes,
         "disttrace.seq": None if op.raised_on_issue else op.seq,

@@ -67,8 +67,8 @@ class Meters:
         if op.end is None or op.unobserved:
             return
         self._duration.record(op.end / 1e9, labels)
-        if op.waited is not None and op.state is State.OK:
-            self._wait.record(max(0, op.end - op.waited) / 1e9, labels)
+        if op.wait is not None and op.state is State.OK:
+            self._wait.record(max(0, op.end - op.wait) / 1e9, labels)
 
     def exchanged(
         self, journal: JournalReader, op: Operation, duration_ns: int, *, clock: str

@@ -14,8 +14,10 @@ from disttrace_viewer.load.ids import Context
 from disttrace_viewer.load.schema import Record, json_object
 from disttrace_viewer.otlp.follow.tail import Tail
 
-_KEPT_COMPLETED_NS = 10_000_000_000
-"""A completion that was observed may be followed by a wait: so long it is expected."""
+_EXPECTED_NS = 10_000_000_000
+"""What was seen complete may be waited for, and what was waited for in vain again: so long that is
+expected.
+"""
 
 
 class State(Enum):
@@ -40,8 +42,8 @@ class Operation:
     parent: Operation | None
     user: Context | None
     issued: int | None = None
-    waited: int | None = None
-    completed: int | None = None
+    wait: int | None = None
+    complete: int | None = None
     end: int | None = None
     error: str | None = None
     raised_on_issue: bool = False
@@ -76,7 +78,8 @@ class JournalReader:
         self._defs: Tail | None = None
         self._segments: list[Tail] = []
         self._next = 1
-        self._completed: dict[int, Operation] = {}
+        self._expected: dict[int, Operation] = {}
+        """Those of which a wait may follow; else they were over when that was last seen."""
         self._begun: list[Operation] = []
 
     def poll(self, *, final: bool = False) -> Iterator[Operation]:
@@ -95,10 +98,10 @@ class JournalReader:
                     yield from self._take(record)
             if not lines:
                 break
-        for operation in list(self._completed.values()):
-            age = self.last - operation.begin - (operation.completed or 0)
-            if final or age > _KEPT_COMPLETED_NS:
-                operation.end = operation.completed
+        for operation in list(self._expected.values()):
+            over = operation.complete if operation.end is None else operation.end
+            if final or self.last - operation.begin - (over or 0) > _EXPECTED_NS:
+                operation.end = over
                 yield self._over(operation)
 
     def begun(self) -> list[Operation]:
@@ -180,21 +183,21 @@ class JournalReader:
             return
         if kind == fmt.BEGIN:
             self._begin(record)
-        elif kind in _MARKS:
+        elif kind in _FATES:
             number = record[kind]
-            operation = self.in_flight.get(number) or self._completed.get(number)
+            operation = self.in_flight.get(number) or self._expected.get(number)
             if operation is None:
                 return
             self._seen(operation.begin + record["d"])
-            _MARKS[kind](self, operation, record)
-            if operation.end is not None:
+            _FATES[kind](self, operation, record)
+            if operation.end is not None and number in self.in_flight:
                 yield self._over(operation)
         else:
             self._seen(record.get("t") or (record[kind] if kind in _TIMED else 0))
 
     def _begin(self, record: Record) -> None:
         number: int = record["b"]
-        if number in self.in_flight or number in self._completed:
+        if number in self.in_flight or number in self._expected:
             return  # the copy at the head of a segment
         call = self.definitions.get("call", record.get("s")) or {}
         if "a" in record:
@@ -219,48 +222,59 @@ class JournalReader:
         operation.issued = record["d"]
 
     def _wait(self, operation: Operation, record: Record) -> None:
-        operation.waited = record["d"]
+        if operation.wait is None:
+            operation.wait = record["d"]
+        if operation.end is not None:  # it was waited for in vain before
+            self.in_flight[operation.number] = self._expected.pop(operation.number)
+            operation.end = operation.error = None
 
     def _complete(self, operation: Operation, record: Record) -> None:
-        operation.completed = record["d"]
+        operation.complete = record["d"]
         operation.device_ns = record.get("z")
         if fmt.ends_on_device(operation.call.get("backend"), operation.call.get("device")):
-            operation.end = operation.completed
+            operation.end = operation.complete
         else:
-            self.in_flight.pop(operation.number, None)
-            self._completed[operation.number] = operation
+            self._expect(operation)
+
+    def _expect(self, operation: Operation) -> None:
+        self.in_flight.pop(operation.number, None)
+        self._expected[operation.number] = operation
 
     def _end(self, operation: Operation, record: Record) -> None:
+        self.in_flight[operation.number] = operation
         operation.end = record["d"]
         operation.issued = record.get("u", operation.issued)
         # A synchronous call waits from its issue on unless it says otherwise.
-        operation.waited = record.get("v", record.get("u", operation.waited))
+        operation.wait = record.get("v", record.get("u", operation.wait))
         operation.bytes = record.get("n", operation.bytes)
         operation.seq = record.get("q", operation.seq)
         operation.source = record.get("y")
         operation.raised_on_issue = bool(record.get("f"))
         if "x" in record:
             operation.error = self.definitions.string(record["x"]) or "Error"
-        elif operation.waited is not None and operation.completed is None:
-            operation.completed = operation.end
+        elif operation.wait is not None and operation.complete is None:
+            operation.complete = operation.end
+        if "r" in record:
+            self._expect(operation)
 
     def _lost(self, operation: Operation, record: Record) -> None:
-        if operation.completed is not None:
-            operation.end = operation.completed
+        self.in_flight[operation.number] = operation
+        if operation.complete is not None:
+            operation.end = operation.complete
         else:
             operation.end = record["d"]
             operation.unobserved = True
 
     def _over(self, operation: Operation) -> Operation:
         self.in_flight.pop(operation.number, None)
-        self._completed.pop(operation.number, None)
+        self._expected.pop(operation.number, None)
         return operation
 
     def _seen(self, t: int) -> None:
         self.last = max(self.last, t)
 
 
-_MARKS = {
+_FATES = {
     fmt.END: JournalReader._end,
     fmt.ISSUED: JournalReader._issued,
     fmt.WAIT: JournalReader._wait,
@@ -268,7 +282,7 @@ _MARKS = {
     fmt.LOST: JournalReader._lost,
 }
 _TIMED = (fmt.HEARTBEAT, fmt.STANDS_AT)
-_KINDS = (fmt.BEGIN, *_MARKS, *_TIMED, fmt.SEGMENT)
+_KINDS = (fmt.BEGIN, *_FATES, *_TIMED, fmt.SEGMENT)
 
 
 def _context(text: object) -> Context | None:

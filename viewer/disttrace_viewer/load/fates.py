@@ -1,0 +1,66 @@
+"""What the records of a segment say of an operation that was begun, and of its process's life."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableSequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import disttrace.journal.format as fmt
+from disttrace_viewer.load.schema import Record
+
+MARKS = {
+    fmt.ISSUED: "issued",
+    fmt.WAIT: "wait",
+    fmt.COMPLETE: "complete",
+    fmt.LOST: "lost",
+    fmt.ASKED: "asked",
+}
+"""By first key what a mark tells: ``d`` is when, in ns after the begin; the first one counts."""
+
+
+@dataclass(slots=True)
+class Signs:
+    """Signs of life: the newest of each kind, in ns after ``t0``."""
+
+    last_t: int = 0
+    beat: int | None = None
+    stands: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By thread: when, and the number of the stack (0: none)."""
+    samples: MutableSequence[tuple[int, int]] = field(default_factory=list)
+    """Of the main thread, in the order of the file."""
+
+    def take(self, kind: str, record: Mapping[str, Any]) -> None:
+        """A record whose first key is ``kind``: a heartbeat, a sample of a stack, a head."""
+        t: int = record.get("t", 0)
+        if kind == fmt.HEARTBEAT:
+            t = record[kind]
+            self.beat = max(t, self.beat or 0)
+        elif kind == fmt.STANDS_AT:
+            t, thread = record[kind], record.get("h", 0)
+            sample = (t, record.get("k", 0))
+            if thread == 0:
+                self.samples.append(sample)
+            if t >= self.stands.get(thread, sample)[0]:
+                self.stands[thread] = sample
+        self.last_t = max(self.last_t, t)
+
+
+def write_end(begin: Record, end: Record) -> int:
+    """Write down in a begin what its end says of times; how long it took."""
+    duration: int = end.get("d", 0)
+    begin["end"] = duration
+    if "u" in end:
+        # A synchronous call waits from its issue on unless it says otherwise.
+        begin["issued"] = issued = end["u"]
+        begin["wait"] = end.get("v", issued)
+    elif "v" in end:
+        begin["wait"] = end["v"]
+    return duration
+
+
+def over(record: Record, call: Mapping[str, Any]) -> bool:
+    """Whether it has ended; a wait for what a device ends is over when that was seen complete."""
+    if "end" in record or "complete" not in record:
+        return "end" in record
+    return "wait" not in record or fmt.ends_on_device(call.get("backend"), call.get("device"))
