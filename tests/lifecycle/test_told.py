@@ -16,9 +16,9 @@ from disttrace_viewer.companion.reading.journals import of_job
 from disttrace_viewer.companion.told import addresses, beside, in_public, packed, unpacked
 from disttrace_viewer.companion.verdict import judgeable
 from disttrace_viewer.states.folder import of_journals
-from disttrace_viewer.states.merged import Merged, trace_of
+from disttrace_viewer.states.merged import Merged, merge, trace_of
 from support.journals import MS, UNIX_NS, Journal
-from support.scenes import S
+from support.scenes import S, steps
 
 
 @pytest.mark.parametrize("agent_pid", [1, 9])
@@ -63,6 +63,21 @@ def test_who_answers_nobody_is_read_beside_us(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").replace(theirs)
     os.utime(theirs, ns=(UNIX_NS - S, UNIX_NS - S))
     assert beside(str(tmp_path), "job_0", ours, []) == []  # it was there before us: another job's
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_clocks_of_several_hosts_are_set_right_by_what_is_told(
+    tmp_path: Path, *, whole: bool
+) -> None:
+    """As where all journals lie in one folder: by the exchanges that both hosts have made."""
+    steps(tmp_path, 2, 3, apart_ns=20 * S)
+    ours, theirs = (
+        of_journals([str(path) for path in tmp_path.glob(f"*-{pid}-*")]) for pid in (4000, 4001)
+    )
+    told = unpacked([answer(packed(theirs, whole=whole))], ours).states
+    clocks = trace_of(merge([ours, *told]))[0].clocks
+    assert clocks == trace_of(merge([ours, theirs]))[0].clocks
+    assert len(clocks) == 2
 
 
 SECRETS = ("hunter2", "/home/me", "tenant", "the shard is gone", "loader-thread")

@@ -42,6 +42,8 @@ class Journal:
     process: str = ""
     keys: dict[str, Any] = field(default_factory=dict)
     """Further keys of the process record; None takes one out."""
+    store_host: str = "127.0.0.1"
+    """By which its stores are reached: each host has a loopback of its own."""
 
     def __post_init__(self) -> None:
         if not self.process:
@@ -109,8 +111,9 @@ class Journal:
         numbers = [[self.string(f), line, self.string(name)] for f, line, name in frames]
         return self.numbered("stack", frames=numbers)
 
-    def tcp_store(self, port: int = 29500, host: str = "127.0.0.1", **keys: Any) -> int:
+    def tcp_store(self, port: int = 29500, host: str = "", **keys: Any) -> int:
         """A TCPStore; ``server=True`` where this process listens."""
+        host = host or self.store_host
         return self.numbered(
             "store",
             **{
@@ -238,11 +241,15 @@ def workers(
     """
 
     def of(rank: int) -> dict[str, Any]:
-        if apart_ns is None or rank % 2 == 0:
+        if apart_ns is None:
             return keys
-        there = f"{keys.get('host', 'host')}-2"
+        here = keys.get("host", "host")
+        if rank % 2 == 0:
+            return {"store_host": here, **keys}
+        there = f"{here}-2"
         offset = keys.get("offset_ns", UNIX_NS - T0) + apart_ns
-        return {**keys, "host": there, "boot_id": f"boot of {there}", "offset_ns": offset}
+        apart = {"host": there, "boot_id": f"boot of {there}", "offset_ns": offset}
+        return {"store_host": here, **keys, **apart}
 
     return [
         Journal(folder, pid=4000 + rank, rank=rank, world_size=world_size, **of(rank))

@@ -47,9 +47,9 @@ def _bounds(
     )
     begin, end = pl.col("begin"), pl.col("end")
     begin_above, end_above = pl.col("begin_above"), pl.col("end_above")
-    down = pairs.select("above", "clock", t=begin_above, bound=end - begin_above, upper=True)
+    down = pairs.select("above", "clock", t=end, bound=end - begin_above, upper=True)
     up = pairs.select("above", "clock", t=begin, bound=begin - end_above, upper=False)
-    sent = messages.lazy().select("first", "second", t="begin", bound=end - begin)
+    sent = messages.lazy().select("first", "second", "begin", "end", bound=end - begin)
     sent_down = sent.rename({"first": "above", "second": "clock"}).join(
         tree, on=["above", "clock"], how="semi"
     )
@@ -61,8 +61,8 @@ def _bounds(
         [
             down.select(columns),
             up.select(columns),
-            sent_down.with_columns(upper=True).select(columns),
-            sent_up.with_columns(bound=-pl.col("bound"), upper=False).select(columns),
+            sent_down.with_columns(t="end", upper=True).select(columns),
+            sent_up.with_columns(t="begin", bound=-pl.col("bound"), upper=False).select(columns),
         ]
     ).drop_nulls()
     return _binned(rows.collect())

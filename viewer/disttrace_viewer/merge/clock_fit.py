@@ -33,7 +33,9 @@ UNMET_NS = 50_000_000
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What exchanges say of ``clock - reference`` at some times (ns after ``origin_ns``)."""
+    """What exchanges say of ``clock - reference`` at some times of that clock (ns after
+    ``origin_ns``).
+    """
 
     origin_ns: int
     upper: tuple[tuple[float, float], ...]
@@ -139,7 +141,7 @@ def _shifted(
     old, above, moved = was[clock], clocks[reference], was[reference]
     # Where the reference was moved, its own line comes on top.
     origin = bounds.origin_ns - old.offset_ns
-    there = bounds.origin_ns - moved.offset_ns - above.origin_ns
+    there = bounds.origin_ns - round(line.offset_ns) - moved.offset_ns - above.origin_ns
     shift = above.offset_ns - moved.offset_ns - round(there * above.drift)
     return dataclasses.replace(
         old,

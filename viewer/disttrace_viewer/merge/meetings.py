@@ -81,12 +81,12 @@ def aligned(
     def bounds_of(tree: Tree) -> dict[tuple[int, int], Bounds]:
         found = {}
         for above, clock in tree:
-            upper = [*ways.get((above, clock), ())]
+            upper = [(t + bound, bound) for t, bound in ways.get((above, clock), ())]
             lower = [(t, -bound) for t, bound in ways.get((clock, above), ())]
             for here in bounds:
                 if above in here and clock in here:
                     (begin_above, end_above), (begin, end) = here[above], here[clock]
-                    upper.append((float(begin_above), float(end - begin_above)))
+                    upper.append((float(end), float(end - begin_above)))
                     lower.append((float(begin), float(begin - end_above)))
             if upper and lower:
                 origin = round(min(t for t, _ in (*upper, *lower)))
