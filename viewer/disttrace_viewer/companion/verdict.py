@@ -52,12 +52,7 @@ from disttrace_viewer.companion.told import (
 )
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.settled import settled
-from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, Finding
-from disttrace_viewer.findings.rules import unheard
-from disttrace_viewer.findings.rules.communicator_creation import is_creation
-from disttrace_viewer.findings.rules.getting_on import is_waiting
-from disttrace_viewer.findings.rules.starting import is_start
+from disttrace_viewer.findings.finding import ERROR
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
@@ -73,31 +68,10 @@ from disttrace_viewer.wording import quantities, sentences
 
 READY, MUTE, FAREWELL, DIVERGED = b"ready", b"mute", b"farewell", b"diverged"
 CALLS = b"calls"
-SOONEST_S = 0.3
 JOIN_S, MOST_JOIN_S = 1.0, 16.0
 """Between two looks for a store where none was there, first and in the end."""
 ABORT = "abort"
 """The value of DISTTRACE_ON_STALL that is no command."""
-PATIENCE_S, OF_PATIENCE = 3.0, 0.3
-"""So long beyond the limit, at most (and for that part of it), one waits for answers before telling
-what is known.
-"""
-ASK_AGAIN_S = 0.5
-MOST_LIMITS = 6
-"""For so many limits at most a wait is excused by the load of the host."""
-COMPUTES, MOST_COMPUTING = 0.5, 2
-"""Who runs, or waits for a processor, for so much of the time computes; of so many it is said."""
-ABOUT_WAITS = frozenset(
-    {
-        "missing_participant",
-        "unmatched_send",
-        "unmatched_recv",
-        "store_key_missing",
-        "rendezvous_incomplete",
-        "no_progress",
-    }
-)
-"""Kinds of what may still come about."""
 _FIRST_ORDER = 1
 """Of the host of rank 0, and of the agent that started it."""
 REST_S = 5.0
@@ -288,11 +262,7 @@ class Judge:
         ages = live.ages_s(judgement.case)
         if not ages:
             return any(f.severity == ERROR for f in judgement.findings)
-        return max(ages) >= (self._patience_s if joined else self._stall_s)
-
-    @property
-    def _patience_s(self) -> float:
-        return self._stall_s + min(OF_PATIENCE * self._stall_s, PATIENCE_S)
+        return max(ages) >= (live.patience_s(self._stall_s) if joined else self._stall_s)
 
     def _judged(self, told: Told) -> Verdict:
         return judged(
@@ -333,41 +303,18 @@ class Judge:
         """``anywhere``: nobody else speaks, wherever the best speaker is."""
         case, trace = judgement.case, judgement.case.evidence.trace
         unknown = () if self._all_here else unknown_ranks(trace)
-        ages = live.ages_s(case)
-        starts = [f for f in judgement.findings if is_start(f)]
-        errors = live.stalled(case, judgement.findings, self._stall_s)
         alive = live.workers(case)
         self._look_at_load(p for p in trace.processes if p.index in alive)
-        starved = [f for f in errors if self._is_starved(case, f, max(ages, default=0.0))]
-        errors = [f for f in errors if f not in starved]
-        rest = [self._stall_s - age for age in ages if age < self._stall_s]
-        rest += [ASK_AGAIN_S] if starved else []
-        if self._machine.pending and any(f.kind == "no_progress" for f in errors):
-            rest.append(ASK_AGAIN_S)  # devices and links are about to say whether it is theirs
-            errors = []
-        if unknown:
-            patience = self._patience_s
-            if joined and (wait := patience - max(ages, default=patience)) > 0:
-                rest.append(min(wait, ASK_AGAIN_S))  # they may be about to answer
-                errors = []
-            else:
-                # Where nobody waits any more, the others gave up and somebody lives on.
-                waits = [] if starts or starved else [*unheard.find(case, unknown)]
-                errors = live.by_records(errors) or waits or errors
-        signature = [
-            # Of those that are missing fewer may be so later, whether or not they are named.
-            [
-                f.kind,
-                sorted(trace.processes[i].id for i in f.culprits or f.scope.roots),
-                f.group,
-                f.seq,
-                f.key,
-            ]
-            for f in errors
-        ]
-        notes = (
-            [] if errors or starved else starts or [f for f in judgement.findings if is_waiting(f)]
+        now = live.picture(
+            case,
+            judgement.findings,
+            self._stall_s,
+            unknown=unknown,
+            asks=joined,
+            looked_into=self._machine.pending,
+            starved=lambda pid: self._load.share(pid).starved,
         )
+        errors, notes = now.errors, now.notes
         said = lines(case, errors, self._directory)
         if said and unknown:
             whom = sentences.ranks(unknown)
@@ -375,19 +322,19 @@ class Judge:
             why = f"{it} did not answer" if joined else f"no store of the job leads to {them}"
             said.insert(len(said) - 1, f"nothing is known of {whom}: {why}")
         if said:
-            said[-1:-1] = self._computing(case, errors)
+            said[-1:-1] = self._load.lines(case, errors)
         elsewhere = {state["id"] for state in told.states} | self._beyond.states.keys()
         elsewhere -= self._ours
-        creating = any(map(is_creation, judgement.findings))  # nobody is ended meanwhile
         ops = live.waits_of(case, errors)
         self._stalled = ops or self._stalled
         return {
-            "signature": signature,
+            "signature": now.signature(case),
             "lines": said,
             "said": objects(case, errors or notes),
-            "notes": lines(case, notes, self._directory, word="starting" if starts else "waiting"),
-            "noted": [f.kind for f in starts]  # those who come are not told of one by one
-            or sorted([f.kind, sorted(trace.processes[i].id for i in f.waiting)] for f in notes),
+            "notes": lines(
+                case, notes, self._directory, word="starting" if now.starting else "waiting"
+            ),
+            "noted": now.noted(case),
             "going_on": f"{quantities.number(len(trace.processes), 'process', 'processes')}"
             " of the job communicate again.",
             "alert": {
@@ -401,47 +348,21 @@ class Judge:
             "voices": voices(case, elsewhere, anywhere=anywhere or bool(unknown) or joined),
             "aborting": [
                 {**identity(p), "journal": definitions_name(p.paths[0])}
-                for p in (() if creating else trace.processes)
+                for p in (() if now.creating else trace.processes)
                 if p.id not in elsewhere
                 and p.exit is None
                 and all(is_own(definitions_name(base)) for base in p.paths)
                 and p.settings.get("on_stall") == ABORT
                 and case.evidence.look(p).alive is not False
             ],
-            "waiting": bool(ages),
+            "waiting": now.waiting,
             "over": not self._stalled & live.open_waits(case),
-            "next_s": max(SOONEST_S, min(rest, default=self._stall_s)),
+            "next_s": now.next_s,
             "ops": sorted(ops),
         }
 
     def _look_at_load(self, processes: Iterable[Process]) -> None:
         self._load.look([p.pid for p in processes if p.pid and look(p).alive])
-
-    def _is_starved(self, case: Case, finding: Finding, age_s: float) -> bool:
-        """Whether those who do not come have waited for a processor, and without that nobody would
-        have waited for them for the limit. Not for ever: they may have nothing to do with it.
-        """
-        if finding.kind not in ABOUT_WAITS:
-            return False
-        if not self._stall_s <= age_s < MOST_LIMITS * self._stall_s:
-            return False  # the others have given up, or have waited long enough
-        processes = case.evidence.trace.processes
-        away = finding.culprits or finding.scope.roots or finding.waiting
-        shares = [self._load.share(p.pid) for i in away if (p := processes[i]).pid]
-        return age_s * (1 - max((s.starved for s in shares), default=0.0)) < self._stall_s
-
-    def _computing(self, case: Case, errors: Sequence[Finding]) -> list[str]:
-        """A line for each that is said not to come, and computes."""
-        processes = case.evidence.trace.processes
-        away = dict.fromkeys(i for f in errors[:1] if f.kind in ABOUT_WAITS for i in f.culprits)
-        shares = {i: self._load.share(pid) for i in away if (pid := processes[i].pid)}
-        return [
-            f"  {sentences.subject(case.evidence.trace, [i])} computes: it ran for"
-            f" {share.ran:.0%} of the last {share.over_s:.1f} s, and waited for a processor for"
-            f" {share.starved:.0%}"
-            for i, share in shares.items()
-            if share.ran + share.starved >= COMPUTES
-        ][:MOST_COMPUTING]
 
     def _local(self) -> Merged:
         found = folder.of_journals(self._own.files(), window=WINDOW)

@@ -2,19 +2,149 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, Finding
+from disttrace_viewer.findings.rules import unheard
+from disttrace_viewer.findings.rules.communicator_creation import is_creation
+from disttrace_viewer.findings.rules.getting_on import is_waiting
+from disttrace_viewer.findings.rules.starting import is_start
 from disttrace_viewer.trace.model import Process
 
 HABIT = 2
 """Who has waited at a place for so long before is given as many times that."""
 ASKS = -1
 """In place of an operation's number where one waits by asking, each time in another one."""
+
+ABOUT_WAITS = frozenset(
+    {
+        "missing_participant",
+        "unmatched_send",
+        "unmatched_recv",
+        "store_key_missing",
+        "rendezvous_incomplete",
+        "no_progress",
+    }
+)
+"""Kinds of what may still come about."""
+PATIENCE_S, OF_PATIENCE = 3.0, 0.3
+"""So long beyond the limit, at most (and for that part of it), one waits for answers before telling
+what is known.
+"""
+SOONEST_S, AGAIN_S = 0.3, 0.5
+"""Until the next look, at least; and where something is about to be known."""
+MOST_LIMITS = 6
+"""For so many limits at most a wait is excused by the load of the host."""
+Starved = Callable[[int], float]
+"""Of a process (its pid) the part of the time for which it has waited for a processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is to be said now."""
+
+    errors: list[Finding]
+    """By which somebody has stood still for the limit."""
+    notes: list[Finding]
+    """Where there is none: who is starting, else who waits while all others get on."""
+    starting: bool
+    creating: bool
+    """A communicator is being made: nobody is ended meanwhile."""
+    waiting: bool
+    """Somebody waits, however long."""
+    next_s: float
+    """Until the next look."""
+
+    def signature(self, case: Case) -> list[list[Any]]:
+        """Tells one picture from another; empty where nothing is stalled. Of those that are missing
+        fewer may be so later, whether or not they are named.
+        """
+        return [
+            [f.kind, _ids(case, f.culprits or f.scope.roots), f.group, f.seq, f.key]
+            for f in self.errors
+        ]
+
+    def noted(self, case: Case) -> list[Any]:
+        """Tells one picture of notes from another; those who come are not told of one by one."""
+        if self.starting:
+            return [f.kind for f in self.notes]
+        return sorted([f.kind, _ids(case, f.waiting)] for f in self.notes)
+
+
+def picture(
+    case: Case,
+    findings: Sequence[Finding],
+    limit_s: float,
+    *,
+    unknown: Sequence[int],
+    asks: bool,
+    looked_into: bool,
+    starved: Starved,
+) -> Picture:
+    """What of the findings counts now. ``unknown``: ranks of which nothing is known, though others
+    may be about to answer where somebody ``asks``; ``looked_into``: devices and links are about to
+    say whether it is theirs that nobody gets on.
+    """
+    ages = ages_s(case)
+    oldest_s = max(ages, default=0.0)
+    starts = [f for f in findings if is_start(f)]
+    found = stalled(case, findings, limit_s)
+    errors = [f for f in found if not _is_starved(case, f, oldest_s, limit_s, starved)]
+    excused = len(errors) < len(found)
+    rest = [limit_s - age for age in ages if age < limit_s]
+    rest += [AGAIN_S] if excused else []
+    if looked_into and any(f.kind == "no_progress" for f in errors):
+        rest.append(AGAIN_S)
+        errors = []
+    if unknown:
+        patience = patience_s(limit_s)
+        if asks and (wait := patience - max(ages, default=patience)) > 0:
+            rest.append(min(wait, AGAIN_S))
+            errors = []
+        else:
+            # Where nobody waits any more, the others gave up and somebody lives on.
+            waits = [] if starts or excused else [*unheard.find(case, unknown)]
+            errors = by_records(errors) or waits or errors
+    notes = [] if errors or excused else starts or [f for f in findings if is_waiting(f)]
+    return Picture(
+        errors=errors,
+        notes=notes,
+        starting=bool(starts),
+        creating=any(map(is_creation, findings)),
+        waiting=bool(ages),
+        next_s=max(SOONEST_S, min(rest, default=limit_s)),
+    )
+
+
+def patience_s(limit_s: float) -> float:
+    """How old a wait is when what is known is told, whoever has not answered."""
+    return limit_s + min(OF_PATIENCE * limit_s, PATIENCE_S)
+
+
+def _ids(case: Case, processes: Iterable[int]) -> list[str]:
+    return sorted(case.evidence.trace.processes[i].id for i in processes)
+
+
+def _is_starved(
+    case: Case, finding: Finding, age_s: float, limit_s: float, starved: Starved
+) -> bool:
+    """Whether those who do not come have waited for a processor, and without that nobody would
+    have waited for them for the limit. Not for ever: they may have nothing to do with it.
+    """
+    if finding.kind not in ABOUT_WAITS:
+        return False
+    if not limit_s <= age_s < MOST_LIMITS * limit_s:
+        return False  # the others have given up, or have waited long enough
+    processes = case.evidence.trace.processes
+    away = finding.culprits or finding.scope.roots or finding.waiting
+    shares = [starved(pid) for i in away if (pid := processes[i].pid)]
+    return age_s * (1 - max(shares, default=0.0)) < limit_s
 
 
 def living(case: Case) -> list[Process]:

@@ -1,0 +1,58 @@
+"""Which findings count while the job runs: what holds up somebody now, as far as that is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from disttrace_viewer.diagnosis.live import AGAIN_S, Picture, picture
+from support.journals import MS
+from support.scenes import beat, steps, verdict
+
+LIMIT_S = 10.0
+
+
+def now(folder: Path, age_s: int, **changes: Any) -> Picture:
+    """The picture where rank 0 has not come to a collective in which rank 1 waits."""
+    for journal, group in steps(folder, 2):
+        if journal.rank == 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, age_s)
+    case, found = verdict(folder)
+    given: dict[str, Any] = {"unknown": (), "asks": False, "looked_into": False, **changes}
+    given.setdefault("starved", lambda _: 0.0)
+    return picture(case, found, LIMIT_S, **given)
+
+
+def test_who_has_waited_for_the_limit_stands_still(tmp_path: Path) -> None:
+    """And is told by a signature that stays the same."""
+    found = now(tmp_path, 12)
+    assert [one.kind for one in found.errors] == ["missing_participant"]
+    assert found.waiting
+
+
+def test_before_the_limit_nothing_is_told(tmp_path: Path) -> None:
+    """But when to look again."""
+    found = now(tmp_path, 8)
+    assert found.errors == []
+    assert 0 < found.next_s < 4
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.0, True), (0.5, False)])
+def test_who_waits_for_a_processor_is_not_blamed(
+    tmp_path: Path, share: float, *, told: bool
+) -> None:
+    """Of twelve seconds it had six: without the load nobody would have waited for the limit."""
+    found = now(tmp_path, 12, starved=lambda _: share)
+    assert bool(found.errors) is told
+    assert (found.next_s == AGAIN_S) is not told
+
+
+@pytest.mark.parametrize("age_s", [12, 14])
+def test_others_may_be_about_to_answer(tmp_path: Path, age_s: int) -> None:
+    """So long beyond the limit nobody is blamed; then what is known is told."""
+    found = now(tmp_path, age_s, unknown=(2,), asks=True)
+    assert bool(found.errors) is (age_s == 14)
+    assert found.next_s == (AGAIN_S if age_s == 12 else LIMIT_S)
