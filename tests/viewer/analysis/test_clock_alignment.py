@@ -10,7 +10,9 @@ from disttrace_viewer.analysis.clock_alignment import align
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.clock_fit import Bounds, _tree, fit
 from disttrace_viewer.merge.reader import load
+from disttrace_viewer.states.folder import of_journals
 from support.journals import MS, T0, UNIX_NS, Journal
+from support.scenes import steps
 
 S = 1000 * MS
 OFFSET, PPM = 3700 * MS, 40
@@ -149,3 +151,16 @@ def test_only_the_hull_decides() -> None:
     sharp = Bounds(0, ((0.0, 10.0), (1e9, 8.0), (2e9, 9.0)), ((0.0, 0.0), (2e9, 1.0)))
     more = Bounds(0, (*sharp.upper, (5e8, 12.0)), (*sharp.lower, (1e9, -3.0)))
     assert fit(more) == fit(sharp)
+
+
+def test_a_few_exchanges_give_no_drift(tmp_path: Path) -> None:
+    """However far clocks are apart: each bound counts at a time of the clock that it bounds. By
+    all exchanges, and by the newest ones, which states keep.
+    """
+    steps(tmp_path, 2, 3, apart_ns=20 * S)
+    for clocks in (
+        align(load([str(tmp_path)])).clocks,
+        of_journals([str(tmp_path)]).survey.clocks,
+    ):
+        assert [clock.drift for clock in clocks] == [0.0, 0.0]
+        assert clocks[0].offset_ns == pytest.approx(clocks[1].offset_ns, abs=MS)
