@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
@@ -27,27 +27,36 @@ class Command:
     help: str
 
 
-COMMANDS: tuple[Command, ...] = (
-    Command("view", "disttrace_viewer.commands.view", "what happened, in order, across ranks"),
-    Command("diagnose", "disttrace_viewer.commands.diagnose", "what is wrong, and who waits"),
-    Command("stats", "disttrace_viewer.commands.stats", "where the time goes"),
-    Command("diff", "disttrace_viewer.commands.diff", "what one run does otherwise than another"),
-    Command("export", "disttrace_viewer.commands.export", "write operations in another format"),
-    Command("top", "disttrace_viewer.commands.top", "live, while a job runs or hangs"),
-    Command("attach", "disttrace_viewer.commands.attach", "a job that hangs without disttrace"),
-    Command("serve", "disttrace_viewer.commands.serve", "what jobs here say of themselves, live"),
-    Command("jobs", "disttrace_viewer.commands.jobs", "which jobs are in a directory"),
-    Command("reduce", "disttrace_viewer.commands.reduce", "journals into states that travel"),
-    Command(
-        "collect", "disttrace_viewer.commands.collect", "journals into a file to send, and back"
+GROUPS: Mapping[str, tuple[Command, ...]] = {
+    "a run, over or not": (
+        Command("view", "disttrace_viewer.commands.view", "what happened, in order, across ranks"),
+        Command("diagnose", "disttrace_viewer.commands.diagnose", "what is wrong, and who waits"),
+        Command("stats", "disttrace_viewer.commands.stats", "where the time goes"),
+        Command("diff", "disttrace_viewer.commands.diff", "what one run does otherwise"),
+        Command("export", "disttrace_viewer.commands.export", "a page, Perfetto, JSON, tables"),
+        Command("jobs", "disttrace_viewer.commands.jobs", "which jobs are in a directory"),
     ),
-    Command("mcp", "disttrace_viewer.commands.mcp", "these answers for programs, over stdio"),
-    Command("replay", "disttrace_viewer.commands.replay", "have a recorded job hang here as well"),
-    Command("check", "disttrace.commands.check", "rehearse a program here, before it hangs there"),
-    Command("run", "disttrace.commands.run", "run a command and trace it"),
-    Command("info", "disttrace.commands.info", "versions, settings, and what can be captured"),
-    Command("completion", "disttrace.completion", "completion of commands and options for a shell"),
-)
+    "while it runs": (
+        Command("top", "disttrace_viewer.commands.top", "live: where the ranks are"),
+        Command("serve", "disttrace_viewer.commands.serve", "what jobs here say of themselves"),
+        Command("attach", "disttrace_viewer.commands.attach", "a job that hangs untraced"),
+    ),
+    "of many hosts": (
+        Command("collect", "disttrace_viewer.commands.collect", "journals into a file, and back"),
+        Command("reduce", "disttrace_viewer.commands.reduce", "journals into states that travel"),
+    ),
+    "here, instead of there": (
+        Command("check", "disttrace.commands.check", "rehearse a program before it hangs there"),
+        Command("replay", "disttrace_viewer.commands.replay", "have a recorded job hang here too"),
+    ),
+    "disttrace itself": (
+        Command("run", "disttrace.commands.run", "run a command and trace it"),
+        Command("info", "disttrace.commands.info", "versions, settings, what can be captured"),
+        Command("mcp", "disttrace_viewer.commands.mcp", "these answers for programs, over stdio"),
+        Command("completion", "disttrace.completion", "for a shell: commands and options"),
+    ),
+}
+COMMANDS: tuple[Command, ...] = tuple(row for rows in GROUPS.values() for row in rows)
 
 # Settings that commands read, too.
 _READ = ("DIR", "STALL")
@@ -161,11 +170,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _overview() -> str:
-    rows = "".join(f"  {row.name:<10} {row.help}\n" for row in COMMANDS)
+    groups = "\n".join(
+        f"{title}:\n" + "".join(f"  {row.name:<10} {row.help}\n" for row in rows)
+        for title, rows in GROUPS.items()
+    )
     return (
         "usage: disttrace COMMAND ...\n\n"
         "Tracing for torch.distributed: what every rank did, in what order, and who waits.\n\n"
-        f"commands:\n{rows}\n"
+        f"{groups}\n"
         "`disttrace COMMAND --help` tells more. Tracing is switched on by DISTTRACE=1.\n"
     )
 

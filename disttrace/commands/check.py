@@ -39,7 +39,7 @@ _RANK_MB = 250
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.usage = "disttrace check [options] -- train.py [ARGUMENT ...]"
-    parser.add_argument("-n", type=_count, default=4, metavar="N", help="ranks (4)")
+    parser.add_argument("-n", type=_count, default=4, metavar="N", help="ranks (default: 4)")
     parser.add_argument(
         "--steps-limit", type=_count, metavar="S", help="end after so many steps of an optimizer"
     )
@@ -49,16 +49,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="cpu",
         help="cpu: what is made on a CUDA device is made on the CPU (default); keep: as it is",
     )
-    parser.add_argument("--timeout", type=float, default=180.0, metavar="SECONDS", help="(180)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=180.0,
+        metavar="SECONDS",
+        help="end it after so long (default: 180)",
+    )
     parser.add_argument(
         "--stall",
         type=float,
         default=5.0,
         metavar="SECONDS",
-        help="so long nothing may run in any rank until it hangs (5); on a loaded machine the time"
-        " in which a rank waits for the CPU does not count",
+        help="so long nothing may run in any rank until it hangs (default: 5); on a loaded"
+        " machine the time in which a rank waits for the CPU does not count",
     )
-    parser.add_argument("--format", choices=("text", "json", "github", "junit"), default="text")
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "github", "junit"),
+        default="text",
+        help="form of the report, as for `diagnose`",
+    )
     parser.add_argument(
         "--scratch", action="store_true", help="run in a copy of the current directory"
     )

@@ -13,7 +13,13 @@ NOTHING = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("pids", metavar="PID", type=int, nargs="*", help="of it and all below it")
+    parser.add_argument(
+        "pids",
+        metavar="PID",
+        type=int,
+        nargs="*",
+        help="a launcher or a rank: it and all processes below it (default: what trains here)",
+    )
     parser.add_argument(
         "--job", metavar="ID", help="a run id of torchrun, a job id of Slurm, or a MASTER_PORT"
     )

@@ -26,15 +26,16 @@ EVERY_S = 10.0
 NARROWEST = 40
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of reading. Without ``--job`` the newest job is read, with the jobs it met."""
+def add_arguments(parser: argparse.ArgumentParser, default: str = "newest") -> None:
+    """The options of reading. Without ``--job`` the newest job is read, with the jobs it met;
+    ``default`` says so.
+    """
     add_folders(parser)
     parser.add_argument(
         "--job",
         metavar="ID",
-        help="a job's id or the beginning of it, 'newest' (with the jobs it met), or 'all'"
-        " (default: newest, for `diagnose` with all that lived meanwhile; `disttrace jobs` lists"
-        " them)",
+        help="a job's id or the beginning of it, 'newest' (with the jobs it met), or 'all';"
+        f" `disttrace jobs` lists them (default: {default})",
     )
 
 

@@ -17,7 +17,7 @@ INCOMPLETE = 2
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    common.add_arguments(parser)
+    common.add_arguments(parser, "newest, and all that lived meanwhile")
     common.add_engine(parser)
     parser.add_argument(
         "--format",

@@ -174,7 +174,10 @@ def _walk(paths: Sequence[str], problems: Problems) -> Iterator[str]:
             yield from _siblings(path)
         else:
             problems.add(
-                path, "missing", "does not exist; give the folder that DISTTRACE_DIR named."
+                path,
+                "missing",
+                "does not exist; run the program with DISTTRACE=1, or give the folder that"
+                " DISTTRACE_DIR named.",
             )
 
 

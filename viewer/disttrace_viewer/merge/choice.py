@@ -27,6 +27,9 @@ def folders(path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | No
 
 def nothing(where: Sequence[str], problems: Sequence[model.Problem]) -> ViewerError:
     """The error for folders without a journal."""
+    if [problem.path for problem in problems] == list(where) and len(where) == 1:
+        why = problems[0].sentence.removeprefix(f"{where[0]}: ")
+        return ViewerError(f"no journals in {where[0]}: it {why}")
     reasons = "".join(f"\n  {problem.sentence}" for problem in problems)
     return ViewerError(
         f"no journals in {', '.join(where)}: run the program with DISTTRACE=1 and give the"
