@@ -22,7 +22,7 @@ STAMP = $(VENV)/.stamp
 BESIDE = -n 2 --dist loadfile --no-loadscope-reorder
 # Thousands of interpreters start: each module of ours is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
-CHECKED = disttrace viewer tests examples benchmarks hatch_build.py
+CHECKED = disttrace viewer tests examples benchmarks hatch_build.py hatch_manual.py
 ON_CORES = tests/recording tests/capture tests/robustness/test_uninstall.py tests/jobs
 
 .DEFAULT_GOAL := help

@@ -27,6 +27,7 @@ else:
 
 _OFF = frozenset({"0", "off", "false", "no"})
 _SECONDS = 300
+MANUAL = "disttrace.1"
 
 
 class CustomBuildHook(Interface):
@@ -38,6 +39,9 @@ class CustomBuildHook(Interface):
             return
         self._folder = None if version == "editable" else tempfile.TemporaryDirectory()
         into = None if self._folder is None else Path(self._folder.name)
+        if into is not None and (text := _manual(self.root)) is not None:
+            (into / MANUAL).write_text(text, encoding="utf-8")
+            build_data["shared_data"][str(into / MANUAL)] = f"share/man/man1/{MANUAL}"
         made, why = compiled(Path(self.root), into)
         if not made:
             self.app.display_info(f"disttrace: without its compiled parts, {why}")
@@ -55,6 +59,17 @@ class CustomBuildHook(Interface):
         folder = getattr(self, "_folder", None)
         if folder is not None:
             folder.cleanup()
+
+
+def _manual(root: str) -> str | None:
+    """The manual page; None where nothing is at hand to write it."""
+    sys.path.insert(0, root)
+    try:
+        import hatch_manual
+
+        return hatch_manual.page()
+    finally:
+        sys.path.remove(root)
 
 
 def compiled(root: Path, into: Path | None = None) -> tuple[list[Path], str]:

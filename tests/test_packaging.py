@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import site
+import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -17,6 +18,8 @@ from pathlib import Path
 import pytest
 
 import disttrace
+from disttrace.cli import COMMANDS, parser_of
+from disttrace.config import SETTINGS
 from support.processes import ROOT, Outcome, clean_environ, run_program
 
 LOADED = "import sys; print([name for name in sys.modules if name.startswith('disttrace')])"
@@ -74,7 +77,8 @@ class Environment:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     """Build sdist, and the wheel from the sdist, as a release does."""
     folder = tmp_path_factory.mktemp("dist")
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
+    options = ["--no-isolation", "--skip-dependency-check", "--outdir", str(folder)]
+    build = [sys.executable, "-m", "build", *options, str(ROOT)]
     run_program(build, clean_environ(), 240).check()
     (wheel,) = folder.glob("*.whl")
     (sdist,) = folder.glob("*.tar.gz")
@@ -116,7 +120,7 @@ def _extract(archive: tarfile.TarFile, folder: Path) -> None:
 def test_the_wheel_holds_both_packages_and_the_start_up_files(built: Built) -> None:
     """Start-up files lie at the root, where the interpreter looks, and nowhere else."""
     names = zipfile.ZipFile(built.wheel).namelist()
-    assert {name.split("/")[0] for name in names} == {
+    assert {name.split("/")[0] for name in names} - {f"disttrace-{disttrace.__version__}.data"} == {
         "disttrace",
         "disttrace_viewer",
         "disttrace.pth",
@@ -129,6 +133,26 @@ def test_the_wheel_holds_both_packages_and_the_start_up_files(built: Built) -> N
         "disttrace.pth",
         "disttrace.start",
     ]
+
+
+def test_the_wheel_brings_a_manual_page(built: Built) -> None:
+    """Every command, each of its options, each setting; man reads it without a complaint."""
+    pytest.importorskip("argparse_manpage")
+    name = f"disttrace-{disttrace.__version__}.data/data/share/man/man1/disttrace.1"
+    page = zipfile.ZipFile(built.wheel).read(name).decode()
+    assert page.startswith('.TH DISTTRACE "1"')
+    plain = page.replace("\\-", "-")
+    for row in COMMANDS:
+        assert f"disttrace {row.name}" in plain
+        for action in parser_of(row)._actions:
+            if action.dest != "help":
+                assert all(option in plain for option in action.option_strings), row.name
+    assert [row.variable for row in SETTINGS if f".B {row.variable}\n" not in plain] == []
+    if (groff := shutil.which("groff")) is not None:
+        done = subprocess.run(
+            [groff, "-man", "-ww", "-Tutf8"], input=page, capture_output=True, text=True, check=True
+        )
+        assert "What happened, in order, across ranks." in done.stdout
 
 
 def test_without_a_compiler_the_wheel_is_the_pure_one(built: Built, tmp_path: Path) -> None:
