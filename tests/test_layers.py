@@ -102,6 +102,8 @@ SHARED = (
     "disttrace.journal.progress",
     "disttrace.lifecycle.meeting.place",
     "disttrace.recording.shown",
+    "disttrace.redact",
+    "disttrace.redact.short_options",
 )
 PEERS = frozenset(
     {"findings/rules", "wording/findings", "commands"}

@@ -1,10 +1,12 @@
 """How fast the page of a job is there and is drawn again, in a headless Chromium without a GPU.
 
-    python benchmarks/viewer/bench_page.py [--operations 200000] [--ranks 64] [DIR]
+    python benchmarks/viewer/bench_page.py [--operations 200000] [--ranks 64] [--axe FILE] [DIR]
 
 Prints the size of the page, the time from its opening until it is ready, and the median and the
 longest of 15 redraws: of the whole trace with lanes folded and unfolded, of half of it, from near,
-and of the whole while something is searched. Without DIR journals are generated.
+and of the whole while something is searched; and the time until the tables are there. Without DIR
+journals are generated. With --axe (axe.min.js, of the package axe-core) it also prints what axe
+finds in the timeline and in the tables, light and dark.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "viewer"), str(ROOT / "tests")]
 
 from disttrace_viewer.merge.reader import load  # noqa: E402
 from disttrace_viewer.views.timeline import html  # noqa: E402
-from support.browser import PATH, browser  # noqa: E402
+from support.browser import PATH, Browser, browser  # noqa: E402
 from support.journals import bulk  # noqa: E402
 
 REDRAWS = """(() => {
@@ -41,11 +43,33 @@ REDRAWS = """(() => {
 })()"""
 
 
+TABLES = """(() => {
+  const begin = performance.now(); tables(true); clearTimeout(summing); fillVisible();
+  document.body.offsetHeight;
+  return performance.now() - begin;
+})()"""
+AXE = """axe.run(document, {resultTypes: ['violations']}).then((found) => found.violations.map(
+  (one) => `${one.impact}: ${one.id}, ${one.nodes.length}x: ${one.nodes[0].html.slice(0, 99)}`))"""
+
+
+def accessible(chromium: Browser, page: Path, axe: str) -> None:
+    """What axe finds, in both views and both themes."""
+    for dark in (False, True):
+        chromium.open(page.as_uri(), width=1400, height=860, dark=dark)
+        chromium.run(axe + ";0")
+        for view in ("timeline", "tables"):
+            chromium.run(f"tables({'true' if view == 'tables' else 'false'})")
+            chromium.settle()
+            found = chromium.run(AXE)
+            print(f"axe, {view}, {'dark' if dark else 'light'}: {found or 'nothing'}")
+
+
 def main() -> None:
     """Generate, export, open, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--operations", type=int, default=200_000)
     parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--axe", type=Path, metavar="FILE")
     parser.add_argument("dir", nargs="?", metavar="DIR")
     chosen = parser.parse_args()
     if PATH is None:
@@ -66,6 +90,10 @@ def main() -> None:
             print(f"ready after {chromium.run('timing.ready'):.0f} ms")
             for view, (median, longest) in json.loads(chromium.run(REDRAWS)).items():
                 print(f"redraw, {view:9} {median:6.1f} ms, longest {longest:6.1f} ms")
+            chromium.run("find('')")
+            print(f"tables  {chromium.run(TABLES):6.1f} ms, {chromium.run(TABLES):6.1f} ms again")
+            if chosen.axe:
+                accessible(chromium, page, chosen.axe.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -129,6 +129,24 @@ class Browser:
             base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
         )
 
+    def save_to(self, folder: Path) -> None:
+        """Where what a page saves goes."""
+        self._call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+
+    def printed(self, script: str) -> Any:
+        """The value of an expression while the page is prepared for paper."""
+        self._call("Emulation.setEmulatedMedia", media="print")
+        self.run("dispatchEvent(new Event('beforeprint'))")
+        found = self.run(script)
+        self.run("dispatchEvent(new Event('afterprint'))")
+        self._call("Emulation.setEmulatedMedia", media="")
+        return found
+
+    def paper(self, path: Path) -> None:
+        """The page as a PDF."""
+        found = self._call("Page.printToPDF", printBackground=True)
+        path.write_bytes(base64.b64decode(found["data"]))
+
     def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}

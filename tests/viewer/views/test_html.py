@@ -17,18 +17,14 @@ import pytest
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views import jsonl
-from disttrace_viewer.views.timeline import content, html
+from disttrace_viewer.views.timeline import content
 from support.browser import PATH, Browser, browser
 from support.journals import MS, Journal, bulk, training, workers
+from support.pages import Page, page
 from support.scenes import S, beat, stand
 
 NASTY = "</script><script>alert(1)</script><!--"
 NONE = (1 << 32) - 1
-
-
-def page(folder: Path) -> str:
-    """The whole page."""
-    return b"".join(html.lines(load([str(folder)]))).decode()
 
 
 def data(text: str) -> dict[str, Any]:
@@ -152,9 +148,9 @@ def test_nothing_is_loaded_from_anywhere(hang: Path) -> None:
 def test_what_scrolls_takes_focus_and_is_printed_whole(hang: Path) -> None:
     """The panel beside the timeline is reached by Tab, under a name; paper does not scroll."""
     whole = page(hang)
-    assert '<aside tabindex="0" aria-label="Selection and statistics">' in whole
+    assert '<aside id="side" tabindex="0" aria-label="Selection and statistics">' in whole
     printed = whole.partition("@media print {")[2].partition("\n}")[0]
-    assert re.search(r"#view, aside \{[^}]*overflow: visible", printed)
+    assert re.search(r"#view, aside, #tables \{[^}]*overflow: visible", printed)
 
 
 def test_a_part_is_the_newest_and_what_is_in_flight(
@@ -190,70 +186,6 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         pytest.skip("no Chromium here")
     with browser(tmp_path_factory.mktemp("profile")) as found:
         yield found
-
-
-class Page:
-    """An export, open in the browser."""
-
-    def __init__(self, chromium: Browser, journals: Path, fragment: str = "") -> None:
-        self.file = journals.parent / f"{journals.name}.html"
-        self.file.write_text(page(journals), encoding="utf-8")
-        self.chromium = chromium
-        self.open(fragment)
-
-    def open(self, fragment: str = "") -> None:
-        self.chromium.complaints.clear()
-        self.chromium.requests.clear()
-        self.chromium.open(self.file.as_uri() + fragment)
-        self.chromium.settle()
-
-    def text(self, selector: str) -> str:
-        return str(self.run(f"document.querySelector({selector!r}).innerText"))
-
-    def run(self, script: str) -> Any:
-        return self.chromium.run(script)
-
-    def press(self, *keys: str) -> None:
-        self.chromium.key(*keys)
-        self.chromium.settle()
-
-    def type(self, text: str) -> None:
-        self.press(*text)
-
-    def click(self, selector: str) -> None:
-        box = self.run(
-            f"(({{x, y, width, height}}) => [x + width / 2, y + height / 2])"
-            f"(document.querySelector({selector!r}).getBoundingClientRect())"
-        )
-        self.chromium.click(*box)
-        self.chromium.settle()
-
-    def where(self, identity: str) -> tuple[float, float]:
-        found = self.run(f"disttrace.whereIs({identity!r})")
-        return found["x"], found["y"]
-
-    def point(self, identity: str) -> None:
-        self.chromium.mouse("mouseMoved", *self.where(identity))
-        self.chromium.settle()
-
-    def operation(self, name: str, rank: int) -> str:
-        """The id of the first operation with a title, of a rank."""
-        return str(
-            self.run(
-                "(() => { for (let op = 0; op < T.n; op += 1) if (title(op) === "
-                f"{name!r} && T.processes[T.process[op]].rank === {rank}) return idOf(op); }})()"
-            )
-        )
-
-    def dataset(self) -> dict[str, str]:
-        found: dict[str, str] = self.run("({...document.body.dataset})")
-        return found
-
-    def close(self) -> None:
-        """Nothing but the page was asked for, and nobody complained."""
-        assert self.chromium.complaints == []
-        pages = {request.partition("#")[0] for request in self.chromium.requests}
-        assert pages <= {self.file.as_uri(), "about:blank"}
 
 
 def test_a_healthy_job(chromium: Browser, tmp_path: Path) -> None:

@@ -76,8 +76,8 @@ def format_of(path: str | None, wanted: str | None) -> str:
     return wanted
 
 
-def export(trace: Trace, path: str, wanted: str | None = None) -> None:
-    """Write ``path``, which appears when it is complete.
+def export(trace: Trace, path: str, wanted: str | None = None, *, source: bool = True) -> None:
+    """Write ``path``, which appears when it is complete; ``source``: a page with source lines.
 
     Raises:
         ViewerError: see ``format_of``; and when it cannot be written.
@@ -87,20 +87,22 @@ def export(trace: Trace, path: str, wanted: str | None = None) -> None:
         if chosen in FOLDERS:
             _write_folder(path, lambda folder: FOLDERS[chosen](trace, folder))
         else:
-            pieces = FORMATS[chosen](trace)
-            _write(path, _packed(pieces) if path.lower().endswith(GZIP) else pieces)
+            parts = pieces(trace, chosen, source=source)
+            _write(path, _packed(parts) if path.lower().endswith(GZIP) else parts)
     except OSError as error:
         raise ViewerError(f"cannot write {path}: {error.strerror}.") from error
 
 
-def pieces(trace: Trace, wanted: str) -> Iterator[bytes]:
-    """The export for a stream.
+def pieces(trace: Trace, wanted: str, *, source: bool = True) -> Iterator[bytes]:
+    """The export for a stream; ``source`` as for ``export``.
 
     Raises:
         ViewerError: for a format that is a folder.
     """
     if wanted in FOLDERS:
         raise ViewerError(f"{wanted} is a folder of tables: name it by -o, as in -o trace.{wanted}")
+    if not source and wanted == "html":
+        return html.lines(trace, source=False)
     return FORMATS[wanted](trace)
 
 

@@ -15,7 +15,7 @@ from disttrace_viewer.diagnosis import report
 from disttrace_viewer.diagnosis import settled as reread
 from disttrace_viewer.diagnosis.several import SEVERITIES, combined
 from disttrace_viewer.evidence.recorded import STALL_NS
-from disttrace_viewer.load.said import said_by
+from disttrace_viewer.load.said import said_beside
 from disttrace_viewer.trace import model
 
 if TYPE_CHECKING:
@@ -211,9 +211,8 @@ class Report:
 
 def report_of(found: Verdict) -> Report:
     """The report on a verdict, with what its job said itself."""
-    case, trace = found.case, found.case.evidence.trace
-    where = {os.path.dirname(base) for base in found.bases}
-    case.said = said_by(where, trace.jobs, trace.other_jobs, trace.by_id)
+    case = found.case
+    case.said = said_beside(found.bases, case.evidence.trace)
     return Report(case, found.findings)
 
 

@@ -12,6 +12,7 @@ import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.timing.critical_path import critical_path
+from disttrace_viewer.analysis.timing.overlap import overlap
 from disttrace_viewer.analysis.timing.schedule import Schedule
 from disttrace_viewer.analysis.timing.statistics import KEYS, Statistics
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
@@ -173,6 +174,15 @@ class Stats:
         one), ``transfer`` (from the last arrival on) or ``inside`` (a call that waits for nobody).
         """
         return self._named(critical_path(self._schedule))
+
+    @cached_property
+    def overlap(self) -> pl.DataFrame:
+        """How much of its communication each rank hid: ``rank process in_flight_ns overlapped_ns``.
+
+        ``in_flight_ns`` is the time in which something of it was under way, ``overlapped_ns`` the
+        part in which the rank was held up by none of it.
+        """
+        return self._named(overlap(self.statistics.waits))
 
     @cached_property
     def _schedule(self) -> Schedule:

@@ -171,15 +171,22 @@ class Trace:
         """The page of ``export -o x.html``, which a notebook draws, ``height`` pixels high."""
         return Timeline(b"".join(pieces(self.model, "html")).decode(), height)
 
-    def export(self, path: str | os.PathLike[str], format: str | None = None) -> None:  # noqa: A002
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        format: str | None = None,  # noqa: A002
+        *,
+        source: bool = True,
+    ) -> None:
         """Write ``path`` as ``disttrace export`` does: ``jsonl``, ``perfetto``, ``html``,
         ``parquet`` or ``otlp``, guessed from the suffix (``.jsonl``, ``.json``, ``.html``,
-        ``.parquet``; all but the last also with ``.gz``).
+        ``.parquet``; all but the last also with ``.gz``). ``source``: whether a page has
+        the text of the program's lines, where their file is here.
 
         Raises:
             ViewerError: for a suffix that tells nothing, and when it cannot be written.
         """
-        export(self.model, os.fspath(path), format)
+        export(self.model, os.fspath(path), format, source=source)
 
     @property
     def jobs(self) -> tuple[str, ...]:

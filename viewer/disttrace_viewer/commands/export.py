@@ -28,6 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to write: .jsonl, .json (Perfetto), .html, each also with .gz, or a folder"
         " .parquet (default: -, stdout; otlp: to the collector of the OTEL_* variables)",
     )
+    parser.add_argument(
+        "--no-source",
+        action="store_true",
+        help="html: leave out the text of the program's lines, which stands beside calls where"
+        " the file is on this machine and no younger than the run",
+    )
 
 
 def execute(args: argparse.Namespace) -> int:
@@ -42,10 +48,10 @@ def execute(args: argparse.Namespace) -> int:
     if args.output is None and chosen in exports.SENDERS:
         return exports.SENDERS[chosen](trace.model)
     if target is None:
-        for piece in exports.pieces(trace.model, chosen):
+        for piece in exports.pieces(trace.model, chosen, source=not args.no_source):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
     else:
         with common.taken_down():
-            trace.export(target, chosen)
+            trace.export(target, chosen, source=not args.no_source)
     return 0

@@ -22,7 +22,7 @@ import orjson
 from disttrace.journal.format import VERDICTS_SUFFIX, opened_own
 from disttrace_viewer.load import files
 from disttrace_viewer.load.journals import in_name
-from disttrace_viewer.trace.model import Job
+from disttrace_viewer.trace.model import Job, Trace
 from disttrace_viewer.trace.plain_text import plain
 
 MOST = 100
@@ -41,6 +41,12 @@ def said(directories: Iterable[str], jobs: Iterable[str]) -> tuple[dict[str, Any
     paths = [path_of(one, job) for one in sorted({*directories}) for job in wanted]
     found = [one for path in paths if not files.is_remote(path) for one in _read(path)]
     return tuple(sorted(found, key=lambda one: float(one["at"]))[-MOST:])
+
+
+def said_beside(bases: Iterable[str], trace: Trace) -> tuple[dict[str, Any], ...]:
+    """What was kept of the jobs of ``trace`` in the folders of its journals, oldest first."""
+    where = {os.path.dirname(base) for base in bases}
+    return said_by(where, trace.jobs, trace.other_jobs, trace.by_id)
 
 
 def said_by(

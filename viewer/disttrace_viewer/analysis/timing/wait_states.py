@@ -57,15 +57,15 @@ class WaitStates:
         """
         rows = self._windowed(pl.concat([self._collectives(), self._messages()]).collect())
         rows = rows.with_row_index("_row")
-        pieces = self._pieces(rows)
+        pieces = stretches(rows, self.lives)
         waiting = pieces.filter(pl.col("until_ns").is_not_null()).with_columns(
             stop=pl.min_horizontal("stop", "until_ns")
         )
         never = waiting.filter("never").with_columns(start=pl.max_horizontal("start", "came_ns"))
         return (
-            rows.join(_exclusive(pieces, "blocked_ns"), on="_row", how="left")
-            .join(_exclusive(waiting, "wait_ns"), on="_row", how="left")
-            .join(_exclusive(never, "never_ns"), on="_row", how="left")
+            rows.join(exclusive(pieces, "blocked_ns"), on="_row", how="left")
+            .join(exclusive(waiting, "wait_ns"), on="_row", how="left")
+            .join(exclusive(never, "never_ns"), on="_row", how="left")
             .with_columns(pl.col("blocked_ns", "wait_ns", "never_ns").fill_null(0))
             .with_columns(never_ns=pl.min_horizontal("never_ns", "wait_ns"))
             .drop("_row")
@@ -269,28 +269,29 @@ class WaitStates:
             rows = rows.filter(pl.col("begin_ns") < self.to_ns)
         return rows
 
-    def _pieces(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """The stretches in which operations block their processes, within life and window."""
-        columns = ["_row", "process", "until_ns", "never", "came_ns"]
-        whole = pl.col("issued_ns").is_null() | (
-            pl.col("wait_begin_ns").is_null() & pl.col("unseen")
+
+def stretches(rows: pl.DataFrame, lives: pl.DataFrame) -> pl.DataFrame:
+    """The stretches in which operations hold their processes up, within ``lives``: ``_row`` (as in
+    ``rows``), ``process until_ns never came_ns``, ``start``, ``stop``.
+    """
+    columns = ["_row", "process", "until_ns", "never", "came_ns"]
+    whole = pl.col("issued_ns").is_null() | (pl.col("wait_begin_ns").is_null() & pl.col("unseen"))
+    first = rows.select(
+        *columns,
+        pl.col("begin_ns").alias("start"),
+        pl.when(whole).then("end_ns").otherwise("issued_ns").alias("stop"),
+    )
+    second = rows.filter(~whole & pl.col("wait_begin_ns").is_not_null()).select(
+        *columns, pl.col("wait_begin_ns").alias("start"), pl.col("end_ns").alias("stop")
+    )
+    return (
+        pl.concat([first, second])
+        .join(lives, on="process")
+        .with_columns(
+            start=pl.max_horizontal("start", "from_ns"), stop=pl.min_horizontal("stop", "to_ns")
         )
-        first = rows.select(
-            *columns,
-            pl.col("begin_ns").alias("start"),
-            pl.when(whole).then("end_ns").otherwise("issued_ns").alias("stop"),
-        )
-        second = rows.filter(~whole & pl.col("wait_begin_ns").is_not_null()).select(
-            *columns, pl.col("wait_begin_ns").alias("start"), pl.col("end_ns").alias("stop")
-        )
-        return (
-            pl.concat([first, second])
-            .join(self.lives, on="process")
-            .with_columns(
-                start=pl.max_horizontal("start", "from_ns"), stop=pl.min_horizontal("stop", "to_ns")
-            )
-            .drop("from_ns", "to_ns")
-        )
+        .drop("from_ns", "to_ns")
+    )
 
 
 def _parts(
@@ -333,7 +334,7 @@ def _parts(
     )
 
 
-def _exclusive(pieces: pl.DataFrame, name: str) -> pl.DataFrame:
+def exclusive(pieces: pl.DataFrame, name: str) -> pl.DataFrame:
     """The length of each row's pieces without what earlier pieces of its process cover."""
     covered = pl.col("stop").cum_max().shift(1).over("process")
     return (

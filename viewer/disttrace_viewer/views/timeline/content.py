@@ -5,23 +5,27 @@ Operations are ordered by process, then begin. Times are nanoseconds from ``star
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
 import polars as pl
 
+from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.history.verdict import verdict_on
+from disttrace_viewer.load.said import said_beside
 from disttrace_viewer.trace.bandwidth import BUS
 from disttrace_viewer.trace.columns import IN_FLIGHT
-from disttrace_viewer.trace.model import Call, Group, Stack, Trace
+from disttrace_viewer.trace.model import Call, Frame, Group, Stack, Trace
 from disttrace_viewer.views.call_fields import shared
 from disttrace_viewer.views.timeline.columns import Columns
+from disttrace_viewer.views.timeline.gains import gains
+from disttrace_viewer.views.timeline.source import Sources
 from disttrace_viewer.views.timeline.tracks import Tracks, placed
 from disttrace_viewer.views.timeline.waits import waits
 from disttrace_viewer.wording.ends import state
@@ -30,10 +34,13 @@ from disttrace_viewer.wording.sentences import group as group_words
 OPERATIONS = 1_000_000
 """So many a browser holds; beyond, the page has the newest and all in flight, and says so."""
 
+MOST_SAID = 3
+"""Of what the job said itself the newest is shown, as by ``diagnose``."""
 
-def document(trace: Trace) -> bytes:
-    """The content of the page, packed."""
-    return _Content(trace).pack()
+
+def document(trace: Trace, *, source: bool = True) -> bytes:
+    """The content of the page, packed; ``source``: with the text of the program's lines."""
+    return _Content(trace, source=source).pack()
 
 
 def shown(trace: Trace) -> pl.DataFrame:
@@ -65,11 +72,13 @@ class _Numbered:
 
 
 class _Content:
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, *, source: bool) -> None:
         self._trace = trace
+        begun = max((one.start_ns for one in trace.processes), default=0)
+        self._sources = Sources(begun) if source else None
         self._exchanges = Exchanges(trace)
-        found = verdict_on(trace, self._exchanges)
-        self._case, self._findings = found.case, found.findings
+        self._found = verdict_on(trace, self._exchanges)
+        self._case, self._findings = self._found.case, self._found.findings
         self._tracks = Tracks()
         rows = placed(trace, self._tracks, shown(trace))
         first = rows["begin_ns"].min() if rows.height else trace.end_ns
@@ -108,6 +117,11 @@ class _Content:
                 }
                 for one in trace.groups
             ],
+            "said": [
+                {"at": said["at"], "summary": said["summary"]}
+                for said in said_beside(self._found.bases, trace)[-MOST_SAID:]
+            ],
+            "run": gains(trace, self._exchanges),
             "errors": trace.errors,
             "calls": self._calls.values,
             "keys": self._keys.values,
@@ -126,6 +140,7 @@ class _Content:
             "id": self._trace.short_ids[index],
             "state": end.state,
             "word": state(end),
+            "first": one.start_ns - self._start,
             "last": one.last_ns - self._start,
             "samples": [
                 [sample.t_ns - self._start, self._stack(sample.stack)] for sample in one.samples
@@ -133,10 +148,15 @@ class _Content:
         }
 
     def _stack(self, stack: Stack) -> int:
-        """Frames, and which of them is the innermost of the user's."""
+        """Frames, with their text where it is known; which is the innermost of the user's."""
         mine = innermost(stack)
-        frames = [list(frame) for frame in stack]
+        frames = [[*frame, *self._text(frame)] for frame in stack]
         return self._stacks.number([frames, -1 if mine is None else stack.index(mine)])
+
+    def _text(self, frame: Frame) -> Iterator[str]:
+        text = self._sources and self._sources.text(frame)
+        if text:
+            yield text
 
     def _track(self, process: int, thread: int | None) -> str:
         if thread is None:
@@ -193,6 +213,7 @@ class _Content:
         kept["stack"] = self._stack(self._trace.stack(number))
         kept["in"] = call.group
         kept["bus"] = _bus(self._trace, call)
+        kept["unseen"] = call.origin == "c++" or call.backend in ON_DEVICE or None
         return self._calls.number({name: v for name, v in kept.items() if v is not None})
 
     def _collectives(self, columns: Columns) -> None:

@@ -15,12 +15,15 @@ from importlib import resources
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.views.timeline.content import document
 
-SCRIPTS = ("data", "words", "lanes", "find", "paint", "bands", "map", "inspect", "move", "start")
+SCRIPTS = (
+    *("data", "words", "lanes", "find", "paint", "bands", "map", "sums", "inspect", "grid"),
+    *("tables", "move", "start"),
+)
 """The page's program, in the order in which it stands there."""
 
 
-def lines(trace: Trace) -> Iterator[bytes]:
-    """The page in pieces."""
+def lines(trace: Trace, *, source: bool = True) -> Iterator[bytes]:
+    """The page in pieces; ``source``: with the text of the program's lines, where it is here."""
     style = _part("page.css")
     script = '"use strict";\n' + "".join(_part(f"{name}.js") for name in SCRIPTS)
     title = ", ".join(job.id for job in trace.jobs) or "disttrace"
@@ -35,7 +38,7 @@ def lines(trace: Trace) -> Iterator[bytes]:
         page = page.replace(mark, text)
     before, _, after = page.partition("<!--trace-->")
     yield before.encode()
-    yield document(trace)
+    yield document(trace, source=source)
     yield after.encode()
 
 

@@ -3,7 +3,11 @@
 const F = { text: "", only: false, mask: null, hits: new Uint32Array(0), sorted: null, rows: null };
 const UNITS = { ns: 1, us: 1e3, "µs": 1e3, ms: 1e6, s: 1e9, b: 1, kb: 1e3, mb: 1e6, gb: 1e9 };
 const STATUS = ["ok", "in_flight", "error"];
-const has = (text, part) => String(text ?? "").toLowerCase().includes(part);
+// A part of a text; after = all of it.
+const has = (text, part) => {
+  const whole = String(text ?? "").toLowerCase();
+  return part.startsWith("=") ? whole === part.slice(1) : whole.includes(part);
+};
 
 const lineOf = (call) => T.stacks[call.stack][0].map(([path, line, name]) => path + ":" + line + " " + name).join("\n");
 const groupOf = (call) => (T.groups[call.in] ? T.groups[call.in].label + " " + T.groups[call.in].name : "");
@@ -62,6 +66,7 @@ function search(text) {
   const asked = words.map((word) => question(word.replaceAll('"', "")))
     .map((one) => ({ ...one, calls: one.call && T.calls.map((call) => one.call(call)) }));
   F.mask = new Uint8Array(T.n);
+  F.lit = null;
   const hits = [];
   for (let op = 0; op < T.n; op += 1) {
     if (!asked.every(({ calls, op: own, or }) => (calls && calls[T.call[op]]) || (own || or)?.(op))) continue;
@@ -70,6 +75,21 @@ function search(text) {
   }
   F.hits = Uint32Array.from(hits);
   F.rows = rows(F.mask);
+}
+
+// What a folded lane stands for and does not draw: the matches there by begin, and of how many.
+function hiddenMatches(lane) {
+  if (F.lit?.lanes !== L.lanes) {
+    F.lit = { lanes: L.lanes, found: L.lanes.map(() => ({ begins: [], processes: new Set() })) };
+    for (const op of F.hits) {
+      const number = L.of[T.process[op]], one = L.lanes[number];
+      if (!one.folded || one.process === T.process[op]) continue;
+      F.lit.found[number].begins.push(T.begin[op]);
+      F.lit.found[number].processes.add(T.process[op]);
+    }
+    for (const one of F.lit.found) one.begins.sort((a, b) => a - b);
+  }
+  return F.lit.found[lane.number];
 }
 
 // The match after (or before) an operation, by time; around at the ends.

@@ -56,10 +56,20 @@ function showDetail() {
 function list(panel) {
   const made = element("dl", undefined, panel);
   return (name, value, kind) => {
-    if (value === undefined || value === null || value === "") return;
+    if (value === undefined || value === null || value === "") return null;
     element("dt", name, made);
-    element("dd", typeof value === "object" ? JSON.stringify(value) : String(value), made, kind);
+    return element("dd", typeof value === "object" ? JSON.stringify(value) : String(value), made, kind);
   };
+}
+
+// Each frame, and below it what stands there, where the page has it.
+function stackRow(row, name, stack) {
+  const lines = row(name, " ", "code");
+  lines.textContent = "";
+  for (const [path, line, name_, text] of T.stacks[stack][0]) {
+    element("div", path + ":" + line + " " + name_, lines);
+    if (text) element("div", text, lines, "source");
+  }
 }
 
 function operationDetail(panel, op) {
@@ -94,10 +104,10 @@ function operationDetail(panel, op) {
   row("size", bytesOf(op) >= 0 ? size(bytesOf(op)) : null);
   row("key", keyOf(op), "code");
   for (const [name, value] of Object.entries(call)) {
-    if (!["op", "name", "kind", "group", "stack", "in", "bus", "bytes", "async"].includes(name)) row(name, value);
+    if (!["op", "name", "kind", "group", "stack", "in", "bus", "bytes", "async", "unseen"].includes(name)) row(name, value);
   }
   row("async", call.async ? "yes" : null);
-  row("called from", T.stacks[call.stack][0].map(([path, line, name]) => path + ":" + line + " " + name).join("\n"), "code");
+  stackRow(row, "called from", call.stack);
   row("host, pid", one.host + ", " + one.pid);
   row("id", idOf(op), "code");
   if (T.ex[op] !== NONE) memberTable(panel, op);
@@ -131,7 +141,7 @@ function gapDetail(panel, gap) {
   const row = list(panel), gaps = T.gaps[gap.process];
   if (gap.stack >= 0) {
     row("sampled at", place(gap.stack), "code");
-    row("stack", T.stacks[gap.stack][0].map(([path, line, name]) => path + ":" + line + " " + name).join("\n"), "code");
+    stackRow(row, "stack", gap.stack);
   } else row("sampled at", "no stack sample in this time");
   row("begin", "+" + (gap.begin / 1e9).toFixed(6) + " s");
   row("share", gaps ? Math.round((100 * gaps.end.reduce((sum, end, n) => sum + end - gaps.begin[n], 0)) / Math.max(one.last, 1)) + " % of its time is outside communication" : null);
@@ -147,71 +157,36 @@ function showVisible() {
   summing = setTimeout(fillVisible, 60);
 }
 
-// Calls that are summed up together: of one operation, in groups of one kind. -1: in no sum.
-function sorts() {
-  const known = new Map();
-  T.sort = T.calls.map((call) => {
-    if (call.kind === "composed" || call.kind === "constructor") return -1;
-    const group = T.groups[call.in], key = callName(call) + (group ? "\n" + (group.kind || group.label) : "");
-    if (!known.has(key)) known.set(key, known.size);
-    return known.get(key);
-  });
-  T.sorts = [...known.keys()];
-}
-
-function statistics(from, to) {
-  if (!T.sort) sorts();
-  const ops = T.sorts.map((key) => ({ key, calls: 0, total: 0, waiting: 0, last: new Map() }));
-  const waitedBy = new Float64Array(T.processes.length), held = new Float64Array(T.processes.length);
-  for (let op = 0; op < T.n; op += 1) {
-    const begin = T.begin[op], end = T.end[op], sort = T.sort[T.call[op]];
-    if (sort < 0 || end < from || begin > to || (F.mask && !F.mask[op])) continue;
-    const one = ops[sort], start = Math.max(begin, from);
-    const wait = Math.max(0, Math.min(begin + T.wait[op], to) - start);
-    one.calls += 1;
-    one.total += Math.min(end, to) - start;
-    one.waiting += wait;
-    waitedBy[T.process[op]] += wait;
-    if (T.for[op] !== NONE) held[T.for[op]] += wait;
-    const x = T.ex[op];
-    if (x !== NONE && T.ex_last[x] === T.process[op] && T.ex_arrived[x] >= T.ex_expected[x]) {
-      one.last.set(T.process[op], (one.last.get(T.process[op]) || 0) + 1);
-    }
-  }
-  const sum = (name) => ops.reduce((all, one) => all + one[name], 0);
-  return { ops: ops.filter((one) => one.calls), waitedBy, held, calls: sum("calls"), total: sum("total"), waiting: sum("waiting") };
-}
-
 function fillVisible() {
+  if (G.open) { fillTables(); return; }
   const panel = get("visible"), [from, to] = V.span || [V.from, V.to];
-  const found = statistics(from, to);
+  const found = statistics(from, to), { waiting, held } = found.ranks;
   panel.replaceChildren();
-  element("h2", V.span ? "In the measured " + time(to - from) : "In view, " + time(to - from), panel);
+  element("h2", spanInWords(from, to), panel);
   if (F.mask) element("p", "Of what the search finds:", panel, "dim");
   const share = found.total ? Math.round((100 * found.waiting) / found.total) : 0;
   element("p", count(found.calls, "operation") + ", " + time(found.total) + " in them over all ranks, " + share + " % of it waiting.", panel, "lead");
   const bar = element("div", undefined, panel, "bar");
   for (const part of [share, found.total ? 100 - share : 0]) element("i", "", bar).style.width = part + "%";
-  const table = (title, names) => {
-    const made = element("table", undefined, panel), head = element("tr", undefined, element("thead", undefined, made));
-    for (const name of [title, ...names]) element("th", name, head);
-    const body = element("tbody", undefined, made);
-    return (cells) => { const line = element("tr", undefined, body); cells.forEach((cell) => element("td", cell, line)); return line; };
-  };
-  element("h3", "Where time goes", panel);
-  const op = table("operation", ["calls", "waiting", "last to arrive"]);
-  found.ops.sort((a, b) => b.total - a.total).slice(0, 8).forEach((one) => {
-    const { key } = one;
-    const last = [...one.last].sort((a, b) => b[1] - a[1])[0];
-    const line = op([key.replace("\nthe default group", "").replace("\n", ", "), one.calls.toLocaleString("en"), time(one.waiting),
-      last ? T.processes[last[0]].label + " ×" + last[1] : ""]);
-    line.title = key.replace("\n", ", ") + ": " + time(one.total);
-  });
-  const held = T.processes.map((_, n) => n).filter((n) => found.held[n] > 0 || found.waitedBy[n] > 0)
-    .sort((a, b) => found.held[b] - found.held[a] || found.waitedBy[b] - found.waitedBy[a]);
-  if (!held.length) return;
-  element("h3", "Who waited, and for whom", panel);
-  const rank = table("", ["waited", "made others wait"]);
-  held.slice(0, 8).forEach((n) => rank([T.processes[n].label, time(found.waitedBy[n]), time(found.held[n])]));
-  if (held.length > 8) element("p", "and " + (held.length - 8) + " more", panel, "dim");
+  grid(panel, { name: "where", title: "Where time goes", level: "h3", most: 8, sort: "total", rows: found.ops, columns: [
+    { title: "operation", value: sortName, left: true, tip: (one) => sortName(one) + ": " + time(one.total) },
+    { title: "calls", value: (one) => one.calls, text: (one) => one.calls.toLocaleString("en") },
+    { title: "waiting", value: (one) => one.waiting, text: (one) => time(one.waiting) },
+    { title: "last to arrive", value: lastTimes, text: lastName },
+    { key: "total", value: (one) => one.total },
+  ] });
+  const who = T.processes.map((_, n) => n).filter((n) => held[n] > 0 || waiting[n] > 0);
+  if (!who.length) return;
+  grid(panel, { name: "who", title: "Who waited, and for whom", level: "h3", most: 8, sort: "made others wait", rows: who, columns: [
+    { title: "rank", value: order, text: (n) => T.processes[n].label, left: true },
+    { title: "waited", value: (n) => waiting[n], text: (n) => time(waiting[n]) },
+    { title: "made others wait", value: (n) => held[n], text: (n) => time(held[n]) },
+  ] });
 }
+
+const spanInWords = (from, to) => (V.span ? "In the measured " : "In view, ") + time(to - from);
+const sortName = ({ name, group }) => name + (group && group !== "the default group" ? ", " + group : "");
+const most = (last) => [...last].sort((a, b) => b[1] - a[1])[0];
+const lastTimes = ({ last }) => (last.size ? most(last)[1] : 0);
+const lastName = ({ last }) => (last.size ? T.processes[most(last)[0]].label + " ×" + most(last)[1].toLocaleString("en") : "");
+const order = (process) => T.processes[process].rank ?? 1e9 + process;

@@ -214,6 +214,7 @@ function remember() {
     if (V.span) parts.push("span=" + V.span.map(Math.round).join("_"));
     if (F.text) parts.push("q=" + encodeURIComponent(F.text));
     if (F.only) parts.push("only=1");
+    if (G.open) parts.push("view=tables");
     try { history.replaceState(null, "", "#" + parts.join("&")); } catch { /* a sandboxed frame */ }
   }, 150);
 }
@@ -237,6 +238,7 @@ function recall() {
     const gap = gapAt(process, at);
     if (gap) chooseGap(gap, !(to > from));
   }
+  if ((asked.get("view") === "tables") !== G.open) tables(!G.open);
   const [a, b] = pair("span");
   if (asked.has("span") && b > a) measure(a, b);
 }

@@ -128,9 +128,22 @@ function drawLane(lane) {
   if (times) pen.fillText(times, LABEL - 14 - widthOf(times), first);
   pen.font = "11px " + FONT;
   pen.fillStyle = C.dim;
-  if (two) write(whereabouts(lane.process), left, first + 15, LABEL - left - 10);
+  const found = F.mask && lane.folded ? hiddenMatches(lane) : null;
+  if (found?.begins.length) {
+    pen.fillStyle = C.accent;
+    write(found.begins.length.toLocaleString("en") + " found in " + found.processes.size + " of these", left, first + 15, LABEL - left - 10);
+    drawLit(lane, found.begins);
+  } else if (two) write(whereabouts(lane.process), left, first + 15, LABEL - left - 10);
   else write(one.word, left + 56, first, LABEL - left - 66);
   pen.font = "12px " + FONT;
+}
+
+// A mark wherever the folded ones have a match.
+function drawLit(lane, begins) {
+  const unit = (V.to - V.from) / (width - LABEL);
+  for (let i = lower(begins, V.from); i < begins.length && begins[i] < V.to; i = lower(begins, begins[i] + 2 * unit, i + 1)) {
+    pen.fillRect(Math.max(x(begins[i]) - 1, LABEL), lane.top + 1, 2, 5);
+  }
 }
 
 function drawGaps(lane) {

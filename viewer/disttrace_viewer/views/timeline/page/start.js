@@ -14,10 +14,11 @@ const HELP = [
   ["K, click on a rank", "keep the lane on top, or let it go"],
   ["G", "fold lanes that do the same, or unfold them"],
   ["R", "arrows and bands on or off"],
+  ["V", "tables of what is in view, and of the whole run; or the timeline again"],
   ["T", "light, dark, or as the system"],
   ["Esc", "let go: of the measure, the selection, the search"],
 ];
-const FIELDS = "op: group: rank:0-3 key: line: kind: status:in_flight host: seq: id: waited>10ms took>1s bytes>1mb #6";
+const FIELDS = "op: op:=all_reduce group: rank:0-3 key: line: kind: status:in_flight host: seq: id: waited>10ms took>1s bytes>1mb #6";
 
 function fill() {
   const ranks = T.processes.filter((one) => one.rank !== null).length, others = T.processes.length - ranks;
@@ -40,6 +41,9 @@ function fill() {
     button.addEventListener("click", () => showFinding(number));
   });
   if (!T.findings.length) element("li", "Nothing wrong was found.", all, "healthy");
+  for (const { at, summary } of T.said) {
+    element("li", "Said by the job itself at " + new Date(1000 * at).toLocaleTimeString("en", { hourCycle: "h23" }) + ": " + summary, all, "said");
+  }
   const legend = get("legend"), mark = (text, ...patches) => {
     const item = element("span", undefined, legend);
     for (const [name, opacity] of patches) {
@@ -74,7 +78,7 @@ const ACTIONS = {
   f: zoomToSelection, Home: wholeTrace, 0: wholeTrace,
   "/": () => { get("query").focus(); get("query").select(); },
   n: () => match(1), p: () => match(-1), x: () => filter(!F.only), m: measureSelected,
-  k: pinSelected, g: foldAll, r: arrows, t: theme, "?": () => get("keys").showModal(),
+  k: pinSelected, g: foldAll, v: () => tables(!G.open), r: arrows, t: theme, "?": () => get("keys").showModal(),
   Escape: letGo,
 };
 
@@ -139,10 +143,14 @@ function store(value) {
 
 function paintTheme() {
   const wanted = store();
-  document.documentElement.dataset.theme = wanted === "system" ? (dark.matches ? "dark" : "light") : wanted;
   get("theme").textContent = { system: "Auto", light: "Light", dark: "Dark" }[wanted];
-  colors();
+  paintAs(wanted === "system" ? (dark.matches ? "dark" : "light") : wanted);
   redraw();
+}
+
+function paintAs(name) {
+  document.documentElement.dataset.theme = name;
+  colors();
 }
 
 function listen() {
@@ -161,12 +169,14 @@ function listen() {
   });
   get("query").addEventListener("input", () => find(get("query").value));
   for (const [id, act] of Object.entries({ previous: () => match(-1), next: () => match(1), only: () => filter(!F.only),
-    all: wholeTrace, fold: foldAll, arrows, theme, help: () => get("keys").showModal() })) get(id).addEventListener("click", act);
+    all: wholeTrace, fold: foldAll, arrows, sums: () => tables(!G.open), theme, help: () => get("keys").showModal() })) get(id).addEventListener("click", act);
   pointer();
   mapPointer();
   get("view").addEventListener("scroll", redraw);
   new ResizeObserver(resize).observe(get("view"));
   dark.addEventListener("change", paintTheme);
+  addEventListener("beforeprint", () => { paintAs("light"); draw(); });
+  addEventListener("afterprint", paintTheme);
   addEventListener("hashchange", recall);
 }
 

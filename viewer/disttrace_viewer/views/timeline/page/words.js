@@ -73,12 +73,16 @@ function title(op) {
 
 const file = (path) => path.slice(path.lastIndexOf("/") + 1);
 
+// many.py:8
+function lineOfProgram(stack) {
+  const [frames, mine] = T.stacks[stack];
+  return mine < 0 ? "" : file(frames[mine][0]) + ":" + frames[mine][1];
+}
+
 // many.py:8 load_batch
 function place(stack) {
-  const [frames, mine] = T.stacks[stack];
-  if (mine < 0) return "";
-  const [path, line, name] = frames[mine];
-  return file(path) + ":" + line + (name === "<module>" ? "" : " " + name);
+  const [frames, mine] = T.stacks[stack], name = mine < 0 ? "" : frames[mine][2];
+  return lineOfProgram(stack) + (name && name !== "<module>" ? " " + name : "");
 }
 
 const bytesOf = (op) => (T.bytes[op] >= 0 ? T.bytes[op] : T.calls[T.call[op]].bytes ?? -1);
