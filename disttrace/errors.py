@@ -108,7 +108,7 @@ def _interrupted(frame: types.FrameType) -> bool:
     """Whether the interpreter called this function in the middle of another: a signal handler, a
     debugger. It then got the frame of that other."""
     code = frame.f_code
-    if any(code is _code_of(signal.getsignal(number)) for number in signal.valid_signals()):
+    if any(code is code_of(signal.getsignal(number)) for number in signal.valid_signals()):
         return True
     passed = [frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount]]
     if code.co_flags & inspect.CO_VARARGS:
@@ -117,7 +117,7 @@ def _interrupted(frame: types.FrameType) -> bool:
     return any(isinstance(value, types.FrameType) for value in passed)
 
 
-def _code_of(function: Any) -> types.CodeType | None:
+def code_of(function: Any) -> types.CodeType | None:
     """What runs when ``function`` is called, as far as that is Python's."""
     function = getattr(function, "func", function)  # functools.partial
     function = getattr(function, "__func__", function)

@@ -125,7 +125,7 @@ class Live:
         self._stopping = False
         self._paused = False
         self._idle = True
-        self._beat_due = self._look_due = self._voice_due = 0
+        self._beat_due = self._look_due = self._stacks_due = self._voice_due = 0
         self._anchor_due = _clock() + _ANCHOR_NS  # the journal's first line holds one
         self._stacks = Stacks(self._capture)
         if self._voice is not None:
@@ -166,11 +166,13 @@ class Live:
         if self._beats and now >= self._look_due:
             self._look_due = now + LOOK_NS
             self._capture.recorder.check()
-            self._stacks.look(now)
             if self._without_gil is not None:
                 self._look_without_gil(now)
             if self._syncing is not None:
                 self._sync(now)
+        if self._beats and now >= self._stacks_due:
+            self._stacks_due = now + min(LOOK_NS, self._stacks.pause_ns)
+            self._stacks.look(now)
         if self._beats and now >= self._beat_due:
             self._beat_due = now + HEARTBEAT_NS
             self._beat(now)
@@ -180,7 +182,7 @@ class Live:
             self._voice_due = now + (0 if self._voice is None else self._voice.pause_ns)
         if pending:
             return _POLL_NS
-        due = min(self._look_due, self._beat_due)
+        due = min(self._look_due, self._stacks_due, self._beat_due)
         if self._voice is not None:
             due = min(due, self._voice_due)
         rest = max(due - now, 0) if self._beats else _UNTIL_WOKEN_NS

@@ -13,9 +13,15 @@ QUIET_NS = 900_000_000
 
 _SOONEST_NS = 2_000_000_000
 _LATEST_NS = 10_000_000_000
-_BUSY_NS = 10_000_000_000  # between looks at a main thread beside which others are at work
+_BUSY_NS = 3_000_000_000  # between looks at a main thread beside which others are at work
+_EARLY_NS = 400_000_000
+"""After so long the main thread's place is noted: others may give it up after a second."""
+PAUSE_NS = 500_000_000
+"""Between two looks, so that this one comes in time."""
+_SHORTEST_NS = 50_000_000  # of both, where a group's own time limit is shorter
 _DEPTH = 16
 _MOST = 4_000  # definitions are never dropped, and a rank that computes stands elsewhere each time
+_MOST_EARLY = 1_000  # of them: a step of a second is noted each time
 _LONG_NS = 30_000_000_000  # a silence that is worth another stack beyond those
 _MAIN = 0  # the number of the thread that opened the journal
 
@@ -30,23 +36,40 @@ class Stacks:
         self._since = 0  # when the progress was first seen as it is; 0: not yet
         self._due = 0
         self._busy_due = 0
+        self._early = True  # the main thread's place is still to be noted in this silence
         self._noted: dict[int, int] = {}  # stack number by thread number
         self._main: list[Line] = []  # of the main thread at the last look while others worked
         self._newest = 0  # the highest number of a stack that was written from here
         self._written = 0  # so many stacks were first seen here
 
+    @property
+    def pause_ns(self) -> int:
+        """Until the next look: a quarter of the shortest time limit of a group, half a second at
+        most, so that a place is noted before others give this process up.
+        """
+        limit_ns = self._capture.groups.shortest_limit_ns
+        if limit_ns is None:
+            return PAUSE_NS
+        return max(_SHORTEST_NS, min(PAUSE_NS, limit_ns // 4))
+
     def look(self, now: int) -> None:
-        """Once a second; ``now`` is in nanoseconds of any steady clock."""
+        """Now and then; ``now`` is in nanoseconds of any steady clock."""
         progress = self._capture.recorder.progress()
         if progress != self._progress or not self._since:
             self._progress, self._since, self._due = progress, now, now + QUIET_NS
+            self._early = True
             self._noted.clear()
             if now >= self._busy_due:
                 self._busy_due = now + _BUSY_NS
                 self._look_at_main()
         elif now >= self._due and self._may_write(now):
             self._due = now + min(max((now - self._since) // 2, _SOONEST_NS), _LATEST_NS)
+            self._early = False
             self.take()
+        elif self._early and now - self._since >= min(_EARLY_NS, self.pause_ns * 4 // 5):
+            self._early = False
+            if self._written < _MOST_EARLY:
+                self._note(_MAIN, self._of_main())
 
     def _may_write(self, now: int) -> bool:
         most = 2 * _MOST if now - self._since >= _LONG_NS else _MOST
@@ -59,10 +82,13 @@ class Stacks:
 
     def _look_at_main(self) -> None:
         """While other threads begin and end operations: note the main one if it has not moved."""
-        lines = next((lines for thread, lines in self._threads() if thread == _MAIN), [])
+        lines = self._of_main()
         if lines and lines == self._main and self._written < _MOST:
             self._note(_MAIN, lines)
         self._main = lines
+
+    def _of_main(self) -> list[Line]:
+        return next((lines for thread, lines in self._threads() if thread == _MAIN), [])
 
     def _threads(self) -> list[tuple[int, list[Line]]]:
         """Number and lines of every thread but ours."""

@@ -62,6 +62,7 @@ class Definitions:
         self.threads_seen: list[dict[str, Any]] = []  # before there was a journal
         self._strings: dict[str, int] = {}
         self._stacks: dict[tuple[Frame, ...], int] = {}
+        self.of_handlers: set[int] = set()  # stacks in which a handler of signals is at work
         self.places: dict[int, int] = {}  # by number of a stack, see courses.py
         self._calls: dict[tuple[bytes, int], Call] = {}
         self._variants: dict[tuple[object, ...], int] = {}
@@ -129,6 +130,8 @@ class Definitions:
         are None are left out.
         """
         fixed = {key: value for key, value in keys.items() if value is not None}
+        if fixed.get("stack") in self.of_handlers:
+            fixed["args"] = {**fixed.get("args", {}), "handler": True}
         varying = {key: fixed.pop(key) for key in VARYING if key in fixed}
         with self.lock:
             for key in ("stack", "group", "store"):

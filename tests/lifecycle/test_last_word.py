@@ -46,7 +46,7 @@ if __name__ == "__main__":
         {"rank": main, "late": late}[how](int(os.environ["RANK"]))
 """
 LAST = re.compile(
-    r"\ndisttrace: failed: rank 1 failed first: ValueError: bad batch \(fails\.py:\d+\)"
+    r"\ndisttrace: failed: Rank 1 failed first: ValueError: bad batch \(fails\.py:\d+\)\."
     r" \(\d\d:\d\d:\d\d\)\n(disttrace: \d journals? in .*\n)?$"
 )
 

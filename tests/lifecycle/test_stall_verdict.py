@@ -141,7 +141,9 @@ def test_a_failure_elsewhere_is_told(tmp_path: Path) -> None:
         )
     try:
         wait_until(lambda: "disttrace: more:" in stderr(tmp_path), timeout=90)
-        assert "disttrace: stalled: Rank 1 failed with ValueError: the shard is" in stderr(tmp_path)
+        assert "disttrace: stalled: Rank 1 failed first: ValueError: the shard is" in stderr(
+            tmp_path
+        )
     finally:
         for pid in _family(process.pid):
             os.kill(pid, signal.SIGKILL)

@@ -166,7 +166,7 @@ def test_an_exception_is_the_finding(tmp_path: Path) -> None:
     """And what its rank said is shown, without a frame of ours."""
     found = check(tmp_path, FAILS)
     assert found.code == 1, found
-    assert "Rank 1 failed with ValueError: bad batch at train.py:5" in found.stdout
+    assert "Rank 1 failed first: ValueError: bad batch (train.py:5)" in found.stdout
     assert "rank 1 ended with 1; it said:" in found.stderr
     assert "rehearsal.py" not in found.stderr
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import types
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from disttrace.errors import HOME, is_our_file
+from disttrace.errors import HOME, code_of, is_our_file
 from disttrace.journal.code_files import is_program
 from disttrace.recording.choice import PLAIN
 from disttrace.recording.recorder import Recorder
@@ -25,6 +26,8 @@ _FURTHEST = range(64)  # frames from that one to the program's own
 _LEAST = 4  # frames that a place is made of from there on, if there are so many
 _TORCHS, _LIBRARYS, _PROGRAMS = 0, 1, 3  # as the numbers of code objects in C end
 _CODES = 8192  # code objects kept alive: programs may make new ones for ever
+_ASKING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals by which somebody asks a program to end, or to save what it has."""
 _CONTEXTLIB = contextlib.__file__  # between torch's context managers and the user's code
 
 
@@ -125,7 +128,12 @@ class CallSites:
                 break
         else:
             shown += self._programs(first)
-        return self._recorder.stack(shown)
+        handler = _handler(first)
+        if handler is None:
+            return self._recorder.stack(shown)
+        number = self._recorder.stack(shown + [line for line in handler if line not in shown])
+        self._recorder.of_handlers.add(number)
+        return number
 
     def is_torch(self, file: str) -> bool:
         """Whether a source file is torch's own."""
@@ -184,6 +192,21 @@ class CallSites:
                 return current
             current = current.f_back
         return frame
+
+
+def _handler(frame: types.FrameType | None) -> list[tuple[str, int, str]] | None:
+    """Where the program's handler of a signal is, if it is one that called; for who asks seldom.
+
+    Of calls at one place only the first is asked.
+    """
+    handlers = {code_of(signal.getsignal(number)) for number in _ASKING} - {None}
+    for _ in _FURTHEST if handlers else ():
+        if frame is None:
+            break
+        if frame.f_code in handlers:
+            return frames(frame, 1)
+        frame = frame.f_back
+    return None
 
 
 def frames(frame: types.FrameType | None, depth: int) -> list[tuple[str, int, str]]:

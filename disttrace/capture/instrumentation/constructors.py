@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -89,6 +90,8 @@ def _store(part: Part, owner: type, names: Sequence[str], original: Function) ->
         given = arguments_of(names, args, kwargs)
         where = {told: given[key] for key, told in _PLACE.items() if key in given}
         entry = stores.constructing(store, type(store).__name__, **where)
+        if "path" in given:
+            given |= _written(given["path"])
         # The name that people know, whatever Python subclass this is.
         return _begin(capture, frame, owner.__name__, given, store=entry.n)
 
@@ -97,6 +100,15 @@ def _store(part: Part, owner: type, names: Sequence[str], original: Function) ->
         stores.constructed(stores.of(store), known_keys(store))
 
     return wrap(part, original, begin, done, owner=owner, name="__init__")
+
+
+def _written(path: object) -> dict[str, Any]:
+    """When a file that is there already, and not empty, was last written, in unix nanoseconds."""
+    try:
+        found = os.stat(str(path))
+    except (OSError, ValueError):
+        return {}
+    return {"written": found.st_mtime_ns} if found.st_size else {}
 
 
 def _backend(part: Part, owner: type, original: Function) -> Function:

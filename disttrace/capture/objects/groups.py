@@ -89,6 +89,7 @@ class Groups:
         self._forget_at = 2 * _GONE
         self._made: dict[tuple[str, str], int] = {}  # groups made so far, by meeting place
         self.get, self.numbers = self._registry.get, self._registry.numbers
+        self.shortest_limit_ns: int | None = None  # after which a group gives an operation up
         # Called with each object that becomes known as a group or as a backend used directly.
         self.on_new: list[Callable[[Any, GroupEntry], None]] = []
 
@@ -118,6 +119,9 @@ class Groups:
         """``backend`` serves ``device`` in ``group``: called directly, it is that group."""
         entry = self.of(group)
         entry.backends[device] = name
+        limit_ns = _limit_ns(backend)
+        if limit_ns is not None:
+            self.shortest_limit_ns = min(limit_ns, self.shortest_limit_ns or limit_ns)
         if backend is not None:
             self._registry.add(backend, entry)
         self.update(entry, backends=dict(entry.backends))
@@ -256,9 +260,17 @@ def _timeout_ns(group: Any, backends: Mapping[str, str]) -> int | None:
         asked = group
         with contextlib.suppress(Exception):  # a Backend used directly
             asked = group._get_backend(torch.device(device))
-        with contextlib.suppress(Exception):  # no options, or of another shape
-            seconds: float = asked.options._timeout.total_seconds()
-            return round(seconds * 1e9)
+        found = _limit_ns(asked)
+        if found is not None:
+            return found
+    return None
+
+
+def _limit_ns(backend: Any) -> int | None:
+    """The time limit of a backend's operations; None where it does not say."""
+    with contextlib.suppress(Exception):  # no options, or of another shape
+        seconds: float = backend.options._timeout.total_seconds()
+        return round(seconds * 1e9)
     return None
 
 

@@ -347,7 +347,7 @@ def test_a_main_thread_that_failed_is_told_while_another_one_lives(tmp_path: Pat
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
     assert found.summary == (
-        "Rank 1 failed with ValueError: no at train.py:30 in step; it lives on, for another thread"
+        "Rank 1 failed first: ValueError: no (train.py:30); it lives on, for another thread"
         " still runs."
     )
 

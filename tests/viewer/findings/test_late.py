@@ -52,6 +52,20 @@ def test_a_late_rank_is_told_where_it_was(tmp_path: Path, noted_s: float) -> Non
     assert (found.locations[0].file, found.locations[0].line) == ("loader.py", 7)
 
 
+def test_a_rank_that_was_seen_only_when_the_others_had_gone_is_told_there(tmp_path: Path) -> None:
+    """They gave up before anybody had looked, and it had done nothing else before it came."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            stand(journal, 8 * S, "loader.py", 7, "load")
+            come_late(journal, group)
+        else:
+            give_up(journal, group)
+    found = only(findings(tmp_path))
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert found.summary.endswith("; rank 1 was at loader.py:7 in load 1.8 s after that.")
+    assert (found.locations[0].file, found.locations[0].line) == ("loader.py", 7)
+
+
 def test_what_was_noted_before_other_work_says_nothing(tmp_path: Path) -> None:
     """It has moved since, and nobody saw to where."""
     for journal, group in steps(tmp_path, 3):

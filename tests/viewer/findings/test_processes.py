@@ -45,7 +45,7 @@ def test_the_first_failure_is_the_finding_and_echoes_follow(tmp_path: Path) -> N
     assert ranks(tmp_path, found.culprits) == [1]
     assert ranks(tmp_path, found.waiting) == [0, 2]
     assert found.summary == (
-        "Rank 1 failed with ValueError: the loss is not a number at train.py:30 in step."
+        "Rank 1 failed first: ValueError: the loss is not a number (train.py:30)."
     )
     assert any(text.startswith("Rank 0 failed with RuntimeError") for text in found.consequences)
 
@@ -59,7 +59,7 @@ def test_one_error_with_numbers_of_its_own_on_each_rank_is_told_once(tmp_path: P
             journal.define("exit", t=220 * MS, how="sys.exit", code=rank)
     report = diagnose(str(tmp_path))
     found = report.findings[0]
-    assert found.summary.startswith("Ranks 0-2 failed with ValueError: bad batch 0 at ")
+    assert found.summary.startswith("Ranks 0-2 failed first: ValueError: bad batch 0 (")
     assert not any("bad batch" in text for text in found.consequences)
     placed = str(report).partition("Where the ranks are:")[2]
     assert placed.count("ValueError") == 1

@@ -183,7 +183,7 @@ def test_who_was_killed_inside_an_exchange_is_told_there(tmp_path: Path) -> None
             journal.record(hb=900 * MS)
     case, found = verdict(tmp_path, look=all_gone)
     text = list(lines(case, found))
-    assert text[0].startswith("1. ERROR process_failed: Rank 2 failed with ValueError")
+    assert text[0].startswith("1. ERROR process_failed: Rank 2 failed first: ValueError")
     (place,) = [line for line in text if line.startswith("  rank 1 ")]
     assert re.match("  rank 1 +killed +in all_reduce #3 of the default group ", place)
 

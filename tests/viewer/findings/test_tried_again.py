@@ -28,7 +28,7 @@ def test_a_failure_that_was_overcome_is_a_note(tmp_path: Path) -> None:
     leave(agent, 4 * S)
     found = only(findings(tmp_path, look=all_gone))
     assert (found.kind, found.severity) == ("process_failed", "note")
-    assert found.summary.startswith("Attempt 0 failed (Rank 0 failed with ValueError: bad batch")
+    assert found.summary.startswith("Attempt 0 failed (Rank 0 failed first: ValueError: bad batch")
     assert found.summary.endswith("; attempt 1 ran to its end.")
 
 

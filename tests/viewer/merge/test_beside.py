@@ -73,6 +73,31 @@ def test_who_started_the_newest_is_judged_too(tmp_path: Path, how: str) -> None:
     assert besides(tmp_path) == ([] if how == "stranger" else [("training",)])
 
 
+@pytest.mark.parametrize("command", ["view", "stats", "top"])
+def test_every_surface_says_which_others_lived_meanwhile(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], command: str
+) -> None:
+    """A line each, with what is wrong first; not where a job was asked for. It is no verdict: 0."""
+    job(tmp_path, "hung", 0, 100, hangs=True)
+    job(tmp_path, "before", 1, 20)
+    job(tmp_path, "meanwhile", 10, 60)
+    job(tmp_path, "newest", 50, 90)
+    assert main([command, str(tmp_path), "--width", "400"]) == 0
+    out = capfd.readouterr().out
+    assert "Job hung lived meanwhile (2 processes): error missing_participant: Rank 1 " in out
+    assert "Job meanwhile lived meanwhile (2 processes), with nothing wrong." in out
+    assert "Job before lived" not in out
+    assert main([command, str(tmp_path), "--job", "newest"]) == 0
+    assert "lived meanwhile" not in capfd.readouterr().out
+    if command != "view":
+        assert main([command, str(tmp_path), "--json"]) == 0
+        others = orjson.loads(capfd.readouterr().out)["others"]
+        assert [(one["id"], one["healthy"], one["kind"]) for one in others] == [
+            ("meanwhile", True, None),
+            ("hung", False, "missing_participant"),
+        ]
+
+
 def test_a_hang_is_not_hidden_by_a_job_that_is_well(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

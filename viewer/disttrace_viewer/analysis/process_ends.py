@@ -13,6 +13,7 @@ that, and how they end, says nothing about the program.
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -475,6 +476,16 @@ def since_interrupt(found: Sequence[End], at_ns: int | None) -> tuple[End, ...]:
     if at_ns is None:
         return tuple(found)
     return tuple(_since(end, at_ns) for end in found)
+
+
+def since_told(found: Sequence[End], ended_from: Mapping[int, float]) -> tuple[End, ...]:
+    """The ends of processes; what they fail of while they are being ended follows from that."""
+    return tuple(
+        replace(end, how=CASCADE)
+        if end.how == OWN and end.t_ns >= ended_from.get(process, math.inf)
+        else end
+        for process, end in enumerate(found)
+    )
 
 
 def _since(end: End, at_ns: int) -> End:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,8 @@ from disttrace_viewer.api.keyboard import Ended, Keyboard
 from disttrace_viewer.api.reading import Paths, read
 from disttrace_viewer.api.report import stall_ns
 from disttrace_viewer.api.trace import Trace
+from disttrace_viewer.api.verdict import others
+from disttrace_viewer.diagnosis.several import Other
 from disttrace_viewer.history.verdict import looking_back, verdict_on
 from disttrace_viewer.load.growth import Growth
 from disttrace_viewer.merge.choice import chooser, folders
@@ -37,25 +40,28 @@ _REPAINT_S = 0.5
 def show(
     trace: Trace,
     *,
+    others: Sequence[Other] = (),
     stall_s: float | None = None,
     width: int | None = None,
     color: bool | None = None,
 ) -> None:
-    """One picture on standard output, of any length."""
+    """One picture on standard output, of any length; ``others``: jobs that lived meanwhile."""
     out = paper(width=width, color=color)
-    for line in lines(_snapshot(trace.model, stall_s), out.width):
+    for line in lines(_snapshot(trace.model, stall_s, others), out.width):
         out.line(line)
 
 
-def snapshot(trace: Trace, *, stall_s: float | None = None) -> dict[str, Any]:
+def snapshot(
+    trace: Trace, *, others: Sequence[Other] = (), stall_s: float | None = None
+) -> dict[str, Any]:
     """The object of ``disttrace top --json``."""
-    return _snapshot(trace.model, stall_s).to_dict()
+    return _snapshot(trace.model, stall_s, others).to_dict()
 
 
-def _snapshot(trace: model.Trace, stall_s: float | None) -> Snapshot:
+def _snapshot(trace: model.Trace, stall_s: float | None, beside: Sequence[Other]) -> Snapshot:
     exchanges = Exchanges(trace)
     found = verdict_on(trace, exchanges, stall_ns=stall_ns(stall_s))
-    return snapshot_of(found.case, found.findings, activity_of(exchanges))
+    return snapshot_of(found.case, found.findings, activity_of(exchanges), beside)
 
 
 def follow(
@@ -120,6 +126,7 @@ class _Following(threading.Thread):
         self._due = 0.0
         self._exchanges: Exchanges | None = None
         self._activity = Activity()
+        self._others: tuple[Other, ...] = ()
 
     def run(self) -> None:
         """Take pictures until told to leave."""
@@ -146,9 +153,11 @@ class _Following(threading.Thread):
             self._exchanges = None
             self._exchanges = Exchanges(read(self._path, self._job, self._progress))
             self._activity = activity_of(self._exchanges)
+            limit_s = self._stall_ns / 1e9
+            self._others = others(self._path, self._job, self._exchanges.trace, stall_s=limit_s)
             self._due = time.monotonic() + REST * (time.monotonic() - now)
         found = self._judged(self._exchanges)
-        values = snapshot_of(found.case, found.findings, self._activity)
+        values = snapshot_of(found.case, found.findings, self._activity, self._others)
         lines_of = report_lines(found.case, found.findings)
         return _Picture(time.monotonic(), values, tuple(lines_of))
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.api.report import Report, report_of, settled, stall_ns
+from disttrace_viewer.diagnosis.several import Other, other
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.load.files import is_remote
 from disttrace_viewer.load.foreign.evidence import evidence
@@ -26,9 +27,12 @@ from disttrace_viewer.trace.errors import ViewerError
 
 if TYPE_CHECKING:
     from disttrace_viewer.api.reading import Paths
+    from disttrace_viewer.trace.model import Trace
 
 Progress = Callable[[int, int], None]
 """Called with journals done so far, and of how many."""
+Others: TypeAlias = tuple[Other, ...]
+"""Jobs beside the one that is shown."""
 MOST_LOOKED_BACK = 16
 """Of more jobs beside the newest only where processes are is judged: a sweep in one folder."""
 
@@ -82,7 +86,7 @@ def _read(
     moved = engine is not None or any(map(is_remote, where)) or any(map(folder.holds_states, where))
     tables = not moved and importlib.util.find_spec("polars") is not None
     merged = job.read(where, engine=by, progress=progress)
-    apart = [] if wanted else _beside(merged)
+    apart = [] if wanted else beside_newest(merged)
     parts = parts_of(merged, apart)
     found = job.judged(where, choose=chooser(wanted), stall_ns=limit, engine=by, local=merged)
     del merged
@@ -105,7 +109,43 @@ def _read(
     return Report(newest.case, newest.found, tuple(others))
 
 
-def _beside(merged: Merged) -> list[tuple[str, ...]]:
+def others(
+    path: Paths, wanted: str | None, trace: Trace, *, stall_s: float | None = None
+) -> Others:
+    """The jobs that lived while the one of ``trace`` did, which is shown, newest first, each with
+    the first that ``diagnose`` says of it; none where a job was ``wanted``.
+
+    They are judged by states, so that no table of theirs is made.
+    """
+    if wanted or not trace.other_jobs:
+        return ()
+    merged = job.read(folders(path))
+    parts = parts_of(merged, beside_newest(merged))
+    files = evidence(folders(path), Problems()) if parts else []
+    found = []
+    for part in parts:
+        bases = {state["base"] for state in part.states.values()}
+        own = [one for one in files if one.base in bases]
+        one = job.judged(own, stall_ns=stall_ns(stall_s), local=part)
+        found.append(other(one.case, one.findings))
+    return tuple(found)
+
+
+def print_others(
+    found: Sequence[Other], *, width: int | None = None, color: bool | None = None
+) -> None:
+    """A line for each on standard output, below what is shown of the newest job."""
+    from disttrace_viewer.views.terminal.diagnosis import DIM, WAIT, Line
+    from disttrace_viewer.views.terminal.paint.console import paper
+    from disttrace_viewer.views.terminal.paint.diagnosis import paint
+
+    if found:
+        lines = [Line(one.sentence, style=DIM if one.healthy else WAIT) for one in found]
+        paint(paper(width=width, color=color), [Line(""), *lines])
+
+
+def beside_newest(merged: Merged) -> list[tuple[str, ...]]:
+    """The ids of the jobs that are judged besides the newest one, each with those that it met."""
     found = merged.survey
     return beside(found.jobs, found.processes, lambda process: look(process).alive)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from disttrace_viewer.api import Trace
+    from disttrace_viewer.api.verdict import Others
 
 PATIENCE_S = 1.0
 """Reading that is done by then shows no progress bar."""
@@ -140,6 +141,20 @@ def read(args: argparse.Namespace, *, quiet: bool = False) -> Trace:
     with _progress(quiet) as progress:
         engine = getattr(args, "engine", None)  # `top` has none
         return load(list(args.dirs), args.job, engine=engine, progress=progress)
+
+
+def others(args: argparse.Namespace, trace: Trace) -> Others:
+    """The jobs that lived while the newest one did, which is shown; none with ``--job``."""
+    from disttrace_viewer.api.verdict import others as found
+
+    return found(list(args.dirs), args.job, trace.model, stall_s=getattr(args, "stall", None))
+
+
+def print_others(args: argparse.Namespace, trace: Trace) -> None:
+    """A line for each of them, below the newest one."""
+    from disttrace_viewer.api.verdict import print_others as show
+
+    show(others(args, trace), width=args.width, color=color(args))
 
 
 def write(data: bytes) -> None:

@@ -39,10 +39,12 @@ def execute(args: argparse.Namespace) -> int:
     if args.json:
         import orjson
 
-        found = snapshot(common.read(args), stall_s=args.stall)
+        trace = common.read(args)
+        found = snapshot(trace, others=common.others(args, trace), stall_s=args.stall)
         common.write(orjson.dumps(found, option=orjson.OPT_INDENT_2) + b"\n")
     elif args.once or not follow(
         list(args.dirs), args.job, interval_s=args.interval, stall_s=args.stall, **look
     ):
-        show(common.read(args), stall_s=args.stall, **look)
+        trace = common.read(args)
+        show(trace, others=common.others(args, trace), stall_s=args.stall, **look)
     return 0

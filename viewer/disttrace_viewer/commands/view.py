@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(args: argparse.Namespace) -> int:
     """Write the report to standard output; 0, or ``ViewerError`` with 2."""
-    common.read(args).print(
+    trace = common.read(args)
+    trace.print(
         ranks=args.rank,
         groups=args.group,
         ops=[part for value in args.op for part in value.split(",")],
@@ -47,4 +48,5 @@ def execute(args: argparse.Namespace) -> int:
         width=args.width,
         color=common.color(args),
     )
+    common.print_others(args, trace)
     return 0

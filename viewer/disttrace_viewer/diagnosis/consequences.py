@@ -15,6 +15,7 @@ from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended as how_ended
 from disttrace_viewer.wording.ends import pattern
+from disttrace_viewer.wording.ends import raised as how_is_raised
 
 Explained = TypeVar("Explained", Wait, int)
 _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
@@ -97,7 +98,7 @@ def _uncaught(case: Case, finding: Finding, told: Iterable[str]) -> list[str]:
         end = end_of(case.evidence, process)
         if end.failure is not None and not end.interrupted:
             raised.setdefault(pattern(end), []).append(process)
-            if how_ended(end) in quoted:
+            if how_is_raised(end.failure) in quoted:
                 known.add(pattern(end))
     return [
         f"{_who(case, who)} {how_ended(end_of(case.evidence, who[0]))}."

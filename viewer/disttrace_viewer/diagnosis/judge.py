@@ -7,7 +7,7 @@ from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import NOTHING, Past
-from disttrace_viewer.findings.rules import lacking
+from disttrace_viewer.findings.rules import lacking, left_over
 from disttrace_viewer.findings.rules.divergence import traced_back
 from disttrace_viewer.findings.rules.getting_on import eased
 from disttrace_viewer.findings.rules.table import RULES
@@ -24,7 +24,8 @@ def judge(evidence: Evidence, past: Past = NOTHING) -> tuple[Case, tuple[Finding
     for rule in (*RULES, *past.rules):
         for finding in rule(case):
             _take(case, finding)
-    case.findings = [overcome(case, traced_back(case, finding)) for finding in case.findings]
+    found = (left_over.traced_to(case, one) for one in case.findings)
+    case.findings = [overcome(case, traced_back(case, one)) for one in found]
     findings, case.incomplete = doubt.judged(case, consequences.fold(case))
     case.incomplete += lacking.sentences(case, findings)
     return case, findings

@@ -3,14 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING
+from disttrace_viewer.diagnosis.report import healthy, job_of
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
+from disttrace_viewer.wording.quantities import number
 
 SEVERITIES = (ERROR, WARNING, NOTE)
 """In the order in which they are told."""
 _LISTED = ("journals", "incomplete", "not_captured", "problems")
 _COUNTED = ("dropped", "whole", "records")
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A job that lived while the one did that is shown, and the first that is wrong with it."""
+
+    id: str
+    processes: int
+    healthy: bool
+    first: Finding | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """An element of ``others`` in ``stats --json`` and ``top --json``."""
+        first = self.first
+        return {
+            "id": self.id,
+            "processes": self.processes,
+            "healthy": self.healthy,
+            "kind": None if first is None else first.kind,
+            "severity": None if first is None else first.severity,
+            "certainty": None if first is None else first.certainty,
+            "summary": None if first is None else first.summary,
+        }
+
+    @property
+    def sentence(self) -> str:
+        """Its name and the first finding, for whoever looks at another one."""
+        who = f"Job {self.id} lived meanwhile ({number(self.processes, 'process', 'processes')})"
+        if self.first is None:
+            return f"{who}, with nothing wrong."
+        return f"{who}: {self.first.severity} {self.first.kind}: {self.first.summary}"
+
+
+def other(case: Case, findings: Sequence[Finding]) -> Other:
+    """A job beside the one that is shown, by the verdict on it."""
+    first = next((one for one in findings if one.severity != NOTE), None)
+    count = len(case.evidence.trace.processes)
+    return Other(job_of(case).id, count, healthy(findings), first)
 
 
 def combined(reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -62,6 +62,7 @@ class Endings(Failures):
         """How each process ended."""
         found = process_ends.ends(self.trace.processes, self.communication, self.cut_ns, self.seen)
         found = process_ends.since_interrupt(found, self.interrupted_ns)
+        found = process_ends.since_told(found, self.ended_from)
         processes = self.trace.processes
         found = process_ends.without_a_word(
             processes, found, self.seen, self.trace.groups, self.failed, self._parted

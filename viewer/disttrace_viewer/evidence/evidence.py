@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
+from disttrace.journal.format import COMPOSED
 from disttrace_viewer.analysis.operation import Op, frame, innermost, inside
 from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
 from disttrace_viewer.analysis.thread_stacks import latest_samples
@@ -51,13 +52,40 @@ class Evidence(Blocking):
             return None
         return Location(process, where.file, where.line, where.function, None)
 
+    def stood_after(
+        self, process: int, since_ns: int, until_ns: int
+    ) -> tuple[Location, int] | None:
+        """Where the main thread of a process was first seen to stand, with the time, in a span at
+        whose beginning it was in no operation and in which it began none until then.
+        """
+        samples = self.trace.processes[process].samples
+        first = next((s for s in samples if since_ns < s.t_ns <= until_ns), None)
+        where = None if first is None else innermost(first.stack)
+        if first is None or where is None:
+            return None
+        at = first.t_ns
+        for op in self.sample.of_process.get(process, ()):
+            inside = op.begin_ns <= at and (op.end_ns or at) > since_ns
+            if op.thread == 0 and inside and op.call.kind != COMPOSED:
+                return None
+        return Location(process, where.file, where.line, where.function, None), at
+
     @cached_property
     def samples(self) -> Mapping[int, StackSample]:
         """Where the main thread of each process stands, if that was noted since it did anything."""
         at_work: dict[int, set[int]] = {}
         for op in self.sample.of_kind("collective", "message"):
             at_work.setdefault(op.process, set()).add(op.thread)
-        return latest_samples(self.trace, self.sample.active, at_work)
+        found = {**latest_samples(self.trace, self.sample.active, at_work)}
+        for process, at_ns in self.ended_from.items():
+            if process in found and found[process].t_ns >= at_ns:  # where its end was handled
+                before = [s for s in self.trace.processes[process].samples if s.t_ns < at_ns]
+                did_ns = self.sample.active.get((process, 0), 0)
+                if before and before[-1].t_ns >= did_ns:
+                    found[process] = before[-1]
+                else:
+                    del found[process]
+        return found
 
     def location(self, op: Op) -> Location | None:
         """The call site of an operation."""

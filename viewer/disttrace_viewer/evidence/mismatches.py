@@ -65,7 +65,11 @@ def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Differen
         stream = (exchange.group, exchange.backend)
         if stream in done:
             continue
-        members = exchange.members()
+        members = {
+            rank: op
+            for rank, op in exchange.members().items()
+            if op.begin_ns < evidence.ended_from.get(op.process, math.inf)
+        }
         size = evidence.trace.groups[exchange.group].size or len(members)
         found = judge(members, size)
         if found is None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from disttrace.journal.format import RPC_WAITS
-from disttrace_viewer.analysis import process_ends
+from disttrace_viewer.analysis import last_calls, process_ends
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import Course, Sample, Stream, stand_in
@@ -50,7 +50,8 @@ class Recorded:
 
         What ended badly after the job was interrupted from outside counts as in flight then, and so
         does what its own process left because a handler of signals raised in it. What C++ code
-        waited for when its process failed by that counts as ended.
+        waited for when its process failed by that counts as ended. What processes began while
+        they were being ended is left out.
         """
         found = self.given
         processes, at_ns = self.trace.processes, self.interrupted_ns
@@ -61,7 +62,14 @@ class Recorded:
         )
         if at_ns is not None:
             ops = tuple(process_ends.undone(op, at_ns) for op in ops)
-        return found if all(map(operator.is_, ops, found.ops)) else replace(found, ops=ops)
+        if not all(map(operator.is_, ops, found.ops)):
+            found = replace(found, ops=ops)
+        return last_calls.without(found, self.ended_from)
+
+    @cached_property
+    def ended_from(self) -> Mapping[int, float]:
+        """From when on what a process begins is due to its end; of those that somebody ended."""
+        return last_calls.ended_from(self.given, self.trace.processes, self.interrupted_ns)
 
     @cached_property
     def interrupted_ns(self) -> int | None:

@@ -150,14 +150,33 @@ def _in_time(found: Sequence[Wait]) -> Iterator[Wait]:
         yield replace(wait, targets=(), late_ns=by_ns) if is_late else wait
 
 
+SOON_NS = 100_000_000
+"""Who begins so much after a time limit by the same clock was not there while it ran."""
+
+
 def given_up_ns(ops: Iterable[Op]) -> int | None:
     """When an exchange was given up: its first operation that ended because of others did.
 
-    Who begins more than ``LATE_NS`` after that cannot have been waited for any more. Within it
-    nothing is said: two survivors of a third may fail one after the other.
+    Who begins long after that cannot have been waited for any more.
     """
-    ended = [op.end_ns for op in ops if op.end_ns is not None and because_of_others(op)]
-    return min(ended, default=None)
+    first = _given_up(ops)
+    return None if first is None else first.end_ns
+
+
+def _given_up(ops: Iterable[Op]) -> Op | None:
+    ended = (op for op in ops if op.end_ns is not None and because_of_others(op))
+    return min(ended, key=lambda op: op.end_ns or 0, default=None)
+
+
+def _late_ns(evidence: Evidence, over: Op, op: Op) -> int:
+    """By how much an operation began after another one of its exchange had been given up; 0 where
+    that is too little to say anything: two survivors of a third may fail one after the other, and
+    clocks may be apart. A time limit on one clock is exact.
+    """
+    by_ns = op.begin_ns - (over.end_ns or op.begin_ns)
+    clocks = {evidence.trace.processes[one.process].clock for one in (over, op)}
+    exact = len(clocks) == 1 and not is_closed(over.error)
+    return by_ns if by_ns > (SOON_NS if exact else LATE_NS) else 0
 
 
 def _side_threads(evidence: Evidence) -> frozenset[tuple[int, int]]:
@@ -246,7 +265,7 @@ def _collectives(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
         assert group is not None
         key = (group, op.call.backend, op.seq)
         if key not in sides:  # once for all who wait in it
-            arrivals = _arrivals(inside.get(key, {}))  # type: ignore[arg-type]
+            arrivals = _arrivals(evidence, inside.get(key, {}))  # type: ignore[arg-type]
             size = evidence.trace.groups[group].size or 0
             missing = [r for r in range(size) if r not in arrivals.in_time]
             sides[key] = Side(
@@ -314,12 +333,12 @@ def _inside(
     return found
 
 
-def _arrivals(inside: Mapping[int, Op]) -> Arrivals:
-    over_ns = given_up_ns(inside.values())
+def _arrivals(evidence: Evidence, inside: Mapping[int, Op]) -> Arrivals:
+    first = _given_up(inside.values())
     late = {
-        rank: op.begin_ns - over_ns
+        rank: by_ns
         for rank, op in inside.items()
-        if over_ns is not None and op.begin_ns - over_ns > LATE_NS and op.number != STAND_IN
+        if first is not None and op.number != STAND_IN and (by_ns := _late_ns(evidence, first, op))
     }
     return Arrivals(
         {rank: op.process for rank, op in inside.items() if rank not in late},
@@ -403,13 +422,13 @@ def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
             continue
         other = partner.process
         # One end had given up before the other was posted: they have not met.
-        theirs = partner.begin_ns - op.end_ns if op.error and op.end_ns else 0
-        mine = op.begin_ns - (partner.end_ns or 0) if partner.error is not None else 0
-        if theirs > LATE_NS:
+        theirs = _late_ns(evidence, op, partner) if op.error else 0
+        mine = _late_ns(evidence, partner, op) if partner.error is not None else 0
+        if theirs:
             yield Wait(
                 op, MESSAGE, key, (other,), arrived=(op.process,), lateness=((other, theirs),)
             )
-        elif mine > LATE_NS:
+        elif mine:
             yield Wait(op, MESSAGE, key, arrived=(other,), late_ns=mine)
         elif partner.id in held:
             yield Wait(op, MESSAGE, key, (other,), arrived=(op.process,))
@@ -489,8 +508,8 @@ def _set_late(setters: Setters, op: Op, keys: Sequence[Key]) -> tuple[tuple[int,
     if op.error is None or op.end_ns is None or is_closed(op.error):
         return ()
     first = [one for key in keys if (one := setters.set_by(key)) is not None]
-    late = {one.process: one.begin_ns - op.end_ns for one in first}
-    return tuple((process, ns) for process, ns in sorted(late.items()) if ns > LATE_NS)
+    late = {one.process: _late_ns(setters.evidence, op, one) for one in first}
+    return tuple((process, ns) for process, ns in sorted(late.items()) if ns)
 
 
 def _still_server(evidence: Evidence, op: Op) -> int | None:

@@ -494,6 +494,11 @@ class Call:
         return self.signature.name
 
     @property
+    def handler(self) -> bool:
+        """Whether a handler of signals made it."""
+        return self.signature.args.get("handler") is True
+
+    @property
     def origin(self) -> str | None:
         return self.signature.origin
 

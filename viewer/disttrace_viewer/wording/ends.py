@@ -7,6 +7,7 @@ import re
 from disttrace.journal.format import ABORTED, EXEC, STOPPED
 from disttrace_viewer.analysis.liveness import DISK, signal_name
 from disttrace_viewer.analysis.process_ends import SILENT, UNINSTALLED, UNKNOWN, End
+from disttrace_viewer.trace.model import Failure
 from disttrace_viewer.wording.quantities import roughly
 
 HELD = {
@@ -46,9 +47,7 @@ def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
     if end.silent_ns is not None and not surely and end.failure is None and end.code is None:
         return "fell silent"  # the same sentence whenever it is read
     if end.failure is not None:
-        text = end.failure.text
-        cause = f" (after {cut(end.failure.causes[-1])})" if end.failure.causes else ""
-        return f"failed with {end.failure.type}" + (f": {cut(text)}" if text else "") + cause
+        return f"failed with {raised(end.failure)}{came_about(end.failure, ' (', ')')}"
     if end.told_to_end and end.failure is None:
         by = f" ({signal_name(end.code)})" if end.code is not None and end.code < 0 else ""
         return f"{'were' if many else 'was'} {LAUNCHER}{by}"
@@ -65,6 +64,16 @@ def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
     if end.how == SILENT:
         return f"ended without an exit record ({UNSEEN})"
     return f"{'have' if many else 'has'} ended"
+
+
+def raised(failure: Failure) -> str:
+    """``ValueError: bad batch``."""
+    return failure.type + (f": {cut(failure.text)}" if failure.text else "")
+
+
+def came_about(failure: Failure, before: str, after: str = "") -> str:
+    """``after KeyError: 'lr'`` between two signs; empty without a cause."""
+    return f"{before}after {cut(failure.causes[-1])}{after}" if failure.causes else ""
 
 
 def pattern(end: End) -> str:

@@ -13,12 +13,10 @@ from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
 from disttrace_viewer.trace.model import Process
-from disttrace_viewer.wording.findings import process_failed
 
 MOST_FINDINGS = 3
 MOST_POSITIONS = 4
 LONGEST_LINE = 400
-PROCESS_FAILED = "process_failed"
 
 
 def lines(case: Case, found: list[Finding], directory: str, *, word: str = "stalled") -> list[str]:
@@ -47,24 +45,6 @@ def objects(case: Case, found: Sequence[Finding]) -> list[dict[str, Any]]:
     values = [as_values(case, one) for one in found[:MOST_FINDINGS]]
     keys = ("certainty", "summary", "culprit_ranks")
     return [{**{key: one[key] for key in keys}, "finding": one} for one in values]
-
-
-def last_sentence(case: Case, finding: Finding) -> str:
-    """A finding in one line, below the tracebacks of the job: of an exception who raised it where,
-    for how it came about stands in these.
-    """
-    if finding.kind != PROCESS_FAILED or not finding.culprits:
-        return finding.summary
-    evidence, first = case.evidence, finding.culprits[0]
-    end = evidence.ends[first]
-    if end.failure is None or end.interrupted or end.lingers:
-        return finding.summary
-    others = any(
-        p.role != AGENT and p.index not in finding.culprits for p in evidence.trace.processes
-    )
-    return process_failed.in_short(
-        evidence.trace, finding.culprits, end.failure, evidence.whereabouts(first), others=others
-    )
 
 
 def _marked(finding: Finding) -> str:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import look
-from disttrace_viewer.companion.alerting.words import last_sentence
 from disttrace_viewer.companion.reading.journals import of_job
 from disttrace_viewer.companion.told import beside, is_alone
 from disttrace_viewer.diagnosis.report import finding as as_values
@@ -142,7 +141,7 @@ def _values(
     return {
         "kind": FAILED,
         "certainty": first.certainty,
-        "summary": last_sentence(found.case, first),
+        "summary": first.summary,
         "culprit_ranks": values["culprit_ranks"],
         "finding": values,
     }

@@ -47,10 +47,25 @@ def held(case: Case, wait: Wait) -> dict[int, Held]:
 def told(case: Case, wait: Wait) -> dict[int, Held]:
     """``held``, and where those were who had been held up by nobody else."""
     found = held(case, wait)
-    for process, _ in wait.lateness:
-        if process not in found and (at := where(case, wait, process)) is not None:
+    for process, by_ns in wait.lateness:
+        if process in found:
+            continue
+        if (at := where(case, wait, process)) is not None:
             found[process] = Held(None, (), None, at)
+        elif (seen := _afterwards(case, wait, process, by_ns)) is not None:
+            found[process] = seen
     return found
+
+
+def _afterwards(case: Case, wait: Wait, process: int, by_ns: int) -> Held | None:
+    """Where a process was first seen when the others had given up, before it came: they did so
+    before anybody had looked.
+    """
+    over_ns = given_up_ns([wait.op])
+    if over_ns is None:
+        return None
+    found = case.evidence.stood_after(process, over_ns, over_ns + by_ns)
+    return None if found is None else Held(None, (), None, found[0], found[1] - over_ns)
 
 
 def where(case: Case, wait: Wait, process: int) -> Location | None:

@@ -22,7 +22,7 @@ from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.wording.findings import process_failed as words
 
@@ -163,6 +163,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
             evidence.whereabouts(first),
             last,
             surely=sure,
+            first=_is_first(case, first, alike),
         ),
         certainty=CERTAIN if sure else LIKELY,
         hint=words.hint(end),
@@ -175,6 +176,14 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
             members=_launchers(case, alike) | case.witnesses.broke_after(alike),
         ),
     )
+
+
+def _is_first(case: Case, process: int, alike: list[int]) -> bool:
+    """Whether others ran too, and none of them is known to have failed before."""
+    processes = case.evidence.trace.processes
+    if any(found.kind == "process_failed" and found.severity == ERROR for found in case.findings):
+        return False
+    return any(p.role != AGENT and p.index not in alike for p in processes)
 
 
 def _surely_over(case: Case, process: int, alike: Set[int]) -> bool:

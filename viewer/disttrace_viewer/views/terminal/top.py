@@ -13,6 +13,7 @@ from disttrace_viewer.analysis.process_ends import RUNNING, UNKNOWN
 from disttrace_viewer.analysis.timing.wait_states import WaitStates
 from disttrace_viewer.diagnosis.positions import Place, places
 from disttrace_viewer.diagnosis.report import by_rank
+from disttrace_viewer.diagnosis.several import Other
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.trace.model import Process, Trace
@@ -96,6 +97,8 @@ class Snapshot:
     ops_per_s: float | None
     """Of all processes together."""
     problems: int
+    others: tuple[Other, ...] = ()
+    """Jobs that lived meanwhile."""
 
     def to_dict(self) -> dict[str, Any]:
         """The object of ``top --json`` (docs/json.md)."""
@@ -116,6 +119,7 @@ class Snapshot:
             },
             "positions": [_plain(row) for row in self.rows],
             "problems": self.problems,
+            "others": [one.to_dict() for one in self.others],
         }
 
 
@@ -162,7 +166,9 @@ def activity_of(exchanges: Exchanges) -> Activity:
     return Activity(rates, shares(late), shares(waited), known=True)
 
 
-def snapshot_of(case: Case, findings: Sequence[Finding], activity: Activity) -> Snapshot:
+def snapshot_of(
+    case: Case, findings: Sequence[Finding], activity: Activity, others: Sequence[Other] = ()
+) -> Snapshot:
     """The snapshot at the instant at which the case stops: now, while a process lives here."""
     evidence, trace = case.evidence, case.evidence.trace
     states = {end.state for end in evidence.ends}
@@ -179,6 +185,7 @@ def snapshot_of(case: Case, findings: Sequence[Finding], activity: Activity) -> 
         rows=tuple(rows),
         ops_per_s=sum(activity.ops_per_s.values()) if evidence.runs else None,
         problems=len(trace.problems),
+        others=tuple(others),
     )
 
 

@@ -25,6 +25,8 @@ class Held:
     """The operation that the program called, where ``op`` is a part of it."""
     at: Location | None = None
     """Where it stood, without ``op``."""
+    after_ns: int | None = None
+    """It was seen there only so long after the others had given up."""
 
 
 def words(trace: Trace, held: Mapping[int, Held]) -> str:
@@ -34,6 +36,9 @@ def words(trace: Trace, held: Mapping[int, Held]) -> str:
         if one.op is None:
             if one.at is not None:
                 seen = f"was last seen at {sentences.is_at(one.at)} until then"
+                if one.after_ns is not None:
+                    later = sentences.span(one.after_ns)
+                    seen = f"was at {sentences.is_at(one.at)} {later} after that"
                 parts.append(f"; {trace.processes[process].label} {seen}")
             continue
         by = sentences.processes(trace, sorted({op.process for op in one.by}))

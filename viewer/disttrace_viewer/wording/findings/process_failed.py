@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from disttrace.journal.format import ABORTED
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import SILENT, End
-from disttrace_viewer.trace.model import Failure, Location, Trace
+from disttrace_viewer.trace.model import Location, Trace
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import cut, ended
+from disttrace_viewer.wording.ends import came_about, ended, raised
 
 NATIVE = (
     "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or a crash in native"
@@ -24,29 +25,27 @@ def summary(
     last: Op | None,
     *,
     surely: bool = True,
+    first: bool = False,
 ) -> str:
-    """``end``, ``where`` and ``last`` operation: of the first of them."""
+    """``end``, ``where`` and ``last`` operation: of the first of them. ``first``: others ran too,
+    and none of them had failed by then. ``Rank 1 failed first: ValueError: no data (fail.py:5)``.
+    """
     many = len(who) > 1
+    on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
+    if end.failure is not None and not end.interrupted and end.exit_word != ABORTED:
+        at = "" if where is None else sentences.place(where)
+        at += came_about(end.failure, ", " * bool(at))
+        return (
+            f"{sentences.subject(trace, who)} failed{' first' * first}: {raised(end.failure)}"
+            f"{f' ({at})' * bool(at)}{on}."
+        )
     how = ended(end, many=many, surely=surely)
     at = before = ""
     if where is not None and (end.failure is not None or end.asked_at):
         at = f" at {sentences.is_at(where)}"
     if last is not None and end.failure is None:
         before = f", after {sentences.operation(trace, last)}"
-    on = f"; {'they live' if many else 'it lives'} on, for another thread still runs" * end.lingers
     return f"{sentences.subject(trace, who)} {how}{at}{before}{on}."
-
-
-def in_short(
-    trace: Trace, who: Sequence[int], failure: Failure, where: Location | None, *, others: bool
-) -> str:
-    """``rank 1 failed first: ValueError: bad batch (fail.py:5)``; ``others`` ran as well."""
-    text = f": {cut(failure.text)}" if failure.text else ""
-    first = " first" if others else ""
-    return (
-        f"{sentences.processes(trace, who)} failed{first}: {failure.type}{text}"
-        f"{sentences.aside(where)}"
-    )
 
 
 def hint(end: End) -> str:
