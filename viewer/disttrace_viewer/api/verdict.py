@@ -90,6 +90,12 @@ def _read(
     parts = parts_of(merged, apart)
     found = job.judged(where, choose=chooser(wanted), stall_ns=limit, engine=by, local=merged)
     del merged
+    seen = found.case.evidence.trace.processes
+    if seen and all("stalls" in process.lacks for process in seen):
+        raise ViewerError(
+            f"these are profiles, of {seen[0].label} and others: they hold only what ended, so"
+            " nothing can be said of a hang. `disttrace stats` and `view` read them."
+        )
     if tables and (found.healthy or job.fits_a_table(where)):
         found = _looking_back(found, where, wanted, limit)
     found = replayed(found, where)

@@ -1,0 +1,331 @@
+"""Traces of ``torch.profiler`` (Kineto) as journals: one JSON file of each rank.
+
+NCCL's operations are events ``record_param_comms`` with group, number and size, and kernels with
+the same. gloo's are calls without a group, and what its threads did: of these only jobs with one
+group are read, and they have numbers only where all ranks made the same calls. A profile is a
+window of what ended: of a hang it tells nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from disttrace_viewer.load import files
+from disttrace_viewer.load.foreign.reader import Translated
+from disttrace_viewer.load.foreign.records import Records, identity
+from disttrace_viewer.load.problems import Problems, plural
+
+NAME = "profile"
+MOST_BYTES = 512 << 20
+LACKS = ("messages", "older", "position", "reduce_op", "root", "stack", "stalls", "store")
+_PARAMETERS = "record_param_comms"
+_NCCL = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "_allgather_base": "all_gather_into_tensor",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "all_to_all": "all_to_all_single",
+    "all_to_allv": "all_to_all_single",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "barrier": "barrier",
+}
+_GLOO = {
+    "allreduce_": ("all_reduce", "all_reduce"),
+    "allgather_": ("all_gather", "all_gather"),
+    "_allgather_base_": ("all_gather_into_tensor", "all_gather"),
+    "reduce_scatter_": ("reduce_scatter", "reduce_scatter"),
+    "broadcast_": ("broadcast", "broadcast"),
+    "reduce_": ("reduce", "reduce"),
+    "barrier": ("barrier", "barrier"),
+    "gather_": ("gather", "gather"),
+    "scatter_": ("scatter", "scatter"),
+    "alltoall_base_": ("all_to_all_single", "all_to_all"),
+}
+"""By the operator: our name, and what a thread of gloo calls it."""
+_DTYPES = {
+    "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16",
+    "Int": "int32", "Long": "int64", "Byte": "uint8", "Char": "int8", "Bool": "bool",
+    "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
+    "int": "int32", "long int": "int64", "unsigned char": "uint8", "bool": "bool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective. Times are unix nanoseconds; ``end_ns``: None where nobody saw it end."""
+
+    group: str
+    op: str
+    seq: int | None
+    begin_ns: int
+    returned_ns: int
+    end_ns: int | None
+    took_ns: int | None
+    elements: int | None
+    dtype: str | None
+
+
+@dataclass(slots=True)
+class Profile:
+    """What one file tells."""
+
+    path: str
+    rank: int
+    world: int
+    host: str
+    groups: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Description and members by name."""
+    calls: list[Call] = field(default_factory=list)
+    on_device: bool = False
+
+
+class Kineto:
+    """Reads profiles."""
+
+    name = NAME
+
+    def recognises(self, path: str, head: bytes) -> bool:
+        """By the keys that Kineto writes first."""
+        return head.lstrip().startswith(b"{") and b'"schemaVersion"' in head
+
+    def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
+        """One process per file that tells of which rank it is."""
+        found: dict[int, Profile] = {}
+        for path in paths:
+            if (one := _profile(path, problems)) is None:
+                continue
+            if one.rank in found:
+                problems.add(path, "older", f"is another profile of rank {one.rank}; left out.")
+                continue
+            found[one.rank] = one
+        counted = [one for _, one in sorted(found.items())]
+        alike = len({tuple((c.op, c.elements) for c in one.calls) for one in counted}) == 1
+        for one in counted:
+            yield _journal(one, counted, numbered=one.on_device or alike)
+
+
+def _profile(path: str, problems: Problems) -> Profile | None:
+    try:
+        data, beyond = files.read(path, MOST_BYTES)
+        value = {} if beyond else orjson.loads(data)
+        info, events = value.get("distributedInfo"), value.get("traceEvents")
+    except (OSError, ValueError, AttributeError) as error:
+        problems.add(path, "unreadable", f"is no whole profile ({error}); left out.")
+        return None
+    if beyond:
+        problems.add(path, "too large", "is too large for a profile; profile fewer steps.")
+        return None
+    if not isinstance(info, dict) or type(info.get("rank")) is not int or info["rank"] < 0:
+        problems.add(path, "nameless", "is a profile that does not tell of which rank it is.")
+        return None
+    events = [e for e in events if isinstance(e, dict)] if isinstance(events, list) else []
+    world = info.get("world_size")
+    host = value.get("host_name")
+    one = Profile(
+        path, info["rank"], world if type(world) is int else 0, host if type(host) is str else ""
+    )
+    one.groups.update(_groups(info.get("pg_config")))
+    base = value.get("baseTimeNanoseconds")
+    base_ns = base if type(base) is int and base >= 0 else 0
+    try:
+        one.calls = sorted(_of_nccl(one, events, base_ns), key=lambda call: call.begin_ns)
+        one.on_device = bool(one.calls)
+        if not one.calls:
+            one.calls = _of_gloo(one, events, base_ns, problems)
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
+        problems.add(path, "unreadable", f"has events of no known form ({error!r}); left out.")
+        return None
+    if one.calls:
+        return one
+    if not any(problem.path == path for problem in problems.found()):
+        problems.add(path, "silent", "is a profile without collectives; left out.")
+    return None
+
+
+def _groups(listed: object) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, dict) and type(one.get("pg_name")) is str:
+            desc, ranks = one.get("pg_desc"), one.get("ranks")
+            members = ranks if isinstance(ranks, list) else []
+            yield (
+                one["pg_name"],
+                (
+                    desc if type(desc) is str else "",
+                    tuple(rank for rank in members if type(rank) is int),
+                ),
+            )
+
+
+def _of_nccl(one: Profile, events: Iterable[Mapping[str, Any]], base_ns: int) -> Iterator[Call]:
+    kernels: dict[tuple[str, object], tuple[int, int]] = {}
+    begun: list[Mapping[str, Any]] = []
+    for event in events:
+        args = event.get("args")
+        if not isinstance(args, dict) or args.get("Collective name") not in _NCCL:
+            continue
+        if event.get("cat") == "kernel" and args.get("Seq") is not None:
+            at_ns = _at(event, base_ns)
+            kernels[str(args.get("Process Group Name")), args["Seq"]] = (at_ns, _ns(event["dur"]))
+        elif event.get("name") == _PARAMETERS:
+            begun.append(event)
+    for event in begun:
+        args = event["args"]
+        name, seq = str(args.get("Process Group Name")), args.get("Seq")
+        if name not in one.groups:
+            ranks = re.fullmatch(r"\[([\d, ]*)\]", str(args.get("Process Group Ranks")))
+            members = tuple(map(int, ranks[1].split(","))) if ranks and ranks[1] else ()
+            one.groups[name] = (str(args.get("Process Group Description") or ""), members)
+        at_ns, kernel = _at(event, base_ns), kernels.get((name, seq))
+        yield Call(
+            group=name,
+            op=_NCCL[args["Collective name"]],
+            seq=seq if type(seq) is int and seq > 0 else None,
+            begin_ns=at_ns,
+            returned_ns=at_ns + _ns(event["dur"]),
+            end_ns=None if kernel is None else sum(kernel),
+            took_ns=None if kernel is None else kernel[1],
+            elements=_count(args.get("In msg nelems")),
+            dtype=_DTYPES.get(str(args.get("dtype"))),
+        )
+
+
+def _of_gloo(
+    one: Profile, events: Iterable[Mapping[str, Any]], base_ns: int, problems: Problems
+) -> list[Call]:
+    """The k-th call of a kind is the k-th that a thread of gloo did, where there is one group."""
+    calls: list[tuple[Mapping[str, Any], str, str]] = []
+    done: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for event in events:
+        kind, _, name = str(event.get("name")).partition("::")
+        if kind == "c10d" and name in _GLOO and event.get("cat") == "cpu_op":
+            calls.append((event, *_GLOO[name]))
+        elif kind.startswith("gloo:") and event.get("cat") == "user_annotation":
+            done[kind.removeprefix("gloo:")].append(event)
+    if not calls:
+        return []
+    used = [name for name, (_, ranks) in one.groups.items() if not ranks or one.rank in ranks]
+    if len(used) > 1:
+        text = (
+            f"is a profile of gloo in {plural(len(used), 'group')}: its calls name none; left out."
+        )
+        problems.add(one.path, "unnamed groups", text)
+        return []
+    calls.sort(key=lambda call: call[0]["ts"])
+    for of_kind in done.values():
+        of_kind.sort(key=lambda event: event["ts"])
+    counted = {kind: sum(call[2] == kind for call in calls) for kind in done}
+    whole = {kind for kind, number in counted.items() if number == len(done[kind])}
+    rest = {kind: iter(done[kind]) for kind in whole}
+    name = used[0] if used else "0"
+    one.groups.setdefault(name, ("default_pg", tuple(range(one.world))))
+    found = []
+    for seq, (event, op, kind) in enumerate(calls, 1):
+        end = next(rest[kind], None) if kind in rest else None
+        at_ns, sizes = _at(event, base_ns), _sizes(event if end is None else end)
+        found.append(
+            Call(
+                group=name,
+                op=op,
+                seq=seq,
+                begin_ns=at_ns,
+                returned_ns=at_ns + _ns(event["dur"]),
+                end_ns=None if end is None else _at(end, base_ns) + _ns(end["dur"]),
+                took_ns=None,
+                elements=sizes[0],
+                dtype=sizes[1],
+            )
+        )
+    return found
+
+
+def _sizes(event: Mapping[str, Any]) -> tuple[int | None, str | None]:
+    args = event.get("args") or {}
+    dims, types = args.get("Input Dims") or [], args.get("Input type") or []
+    if not dims or not isinstance(dims[0], list):
+        return None, None
+    shape = dims[0][0] if dims[0] and isinstance(dims[0][0], list) else dims[0]
+    total = 1
+    for one in shape:
+        total *= int(one)
+    return total, _DTYPES.get(str(types[0])) if types else None
+
+
+def _journal(one: Profile, every: Sequence[Profile], *, numbered: bool) -> Translated:
+    base_ns = min((c.begin_ns for p in every for c in p.calls[:1]), default=0) - 1_000_000_000
+    last_ns = max((c.end_ns or c.returned_ns for c in one.calls), default=base_ns)
+    records = Records(
+        identity(NAME, one.path, one.rank),
+        job=one.path.rpartition("/")[2].partition(".")[0] if len(every) == 1 else NAME,
+        clock=identity(NAME, one.host),
+        base_ns=max(base_ns, 0),
+        source={"kind": NAME, "lacks": sorted(LACKS), "cut_ns": max(last_ns, 0)},
+    )
+    world = max([one.world, *(p.rank + 1 for p in every)])
+    records.define("identity", t=0, rank=one.rank, world_size=world, role="worker")
+    backend = ("nccl", "cuda") if one.on_device else ("gloo", "cpu")
+    numbers: dict[str, int] = {}
+    for number, (name, (desc, ranks)) in enumerate(sorted(one.groups.items()), 1):
+        if ranks and one.rank not in ranks:
+            continue
+        numbers[name] = number
+        records.define(
+            "group",
+            n=number,
+            name=name,
+            desc=desc or None,
+            backends={backend[1]: backend[0]},
+            ranks=list(ranks) or None,
+            rank=ranks.index(one.rank) if ranks else None,
+            default=True if desc == "default_pg" else None,
+        )
+    for call in one.calls:
+        made = records.call(
+            op=call.op,
+            kind="collective",
+            group=numbers.get(call.group),
+            backend=backend[0],
+            device=backend[1],
+            shapes=None if call.elements is None else [[call.elements]],
+            dtypes=None if call.dtype is None else [call.dtype],
+            bytes=_bytes(call),
+        )
+        begun = records.begin(made, call.begin_ns, q=call.seq if numbered else None)
+        if one.on_device:
+            records.after("i", begun, call.returned_ns - call.begin_ns)
+        if call.end_ns is None:
+            records.after("l", begun, call.returned_ns - call.begin_ns)
+        elif one.on_device:
+            records.after("c", begun, call.end_ns - call.begin_ns, g=0, z=call.took_ns)
+        else:
+            records.after("e", begun, call.end_ns - call.begin_ns)
+    records.lived(last_ns)
+    return Translated(f"{one.path}[rank {one.rank}]", *records.files(), one.rank)
+
+
+def _bytes(call: Call) -> int | None:
+    if call.elements is None or call.dtype is None:
+        return None
+    bits = re.search(r"\d+$", call.dtype)
+    return call.elements * (int(bits[0]) // 8 if bits else 1)
+
+
+def _at(event: Mapping[str, Any], base_ns: int) -> int:
+    return base_ns + _ns(event["ts"])
+
+
+def _ns(microseconds: float) -> int:
+    return max(0, round(microseconds * 1000))
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 1 << 60 else None
