@@ -185,7 +185,6 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
         run=definitions.run,
         argv=tuple(record.get("argv") or ()),
         cwd=record.get("cwd"),
-        python=record.get("python"),
         start_ns=start_ns,
         last_ns=max(start_ns, to_unix(clocks[clock], t0 + definitions.last_t)),
         heartbeat_ns=None,

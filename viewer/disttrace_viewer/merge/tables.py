@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 KINDS = ("collective", "message", "store", "constructor", "composed")
-NO_PLACES: Mapping[int, str] = {}
 _TEXTS = ("backend", "device", "reduce_op", "name", "origin")
 _AS_THEY_ARE = ("async", "shapes", "dtypes", "bytes", "root", "peer", "tag")
 

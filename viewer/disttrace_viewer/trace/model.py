@@ -205,7 +205,6 @@ class Process:
     run: str | None
     argv: tuple[str, ...]
     cwd: str | None
-    python: str | None
     start_ns: int
     last_ns: int
     """Newest sign of life: of any record that bears a time, heartbeats included."""

@@ -95,9 +95,9 @@ class Records:
         given = {key: value for key, value in fields.items() if value is not None}
         self._line({key: number, "d": max(0, d), **given})
 
-    def stands(self, at_ns: int, stack: int | None, thread: int = 0) -> None:
-        """Where a thread stands."""
-        self._line({"at": self.t(at_ns), "h": thread, "k": stack or 0})
+    def stands(self, at_ns: int, stack: int | None) -> None:
+        """Where its main thread stands."""
+        self._line({"at": self.t(at_ns), "h": 0, "k": stack or 0})
 
     def lived(self, at_ns: int) -> None:
         """A sign of life."""

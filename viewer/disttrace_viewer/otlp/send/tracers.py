@@ -49,11 +49,9 @@ class Tracers:
         processor: SpanProcessor,
         *,
         like: TracerProvider | None = None,
-        version: str | None = None,
     ) -> None:
         """``like``: a provider of the program whose resource, sampler and limits hold."""
         self._like = like
-        self._version = version
         self._ids = _Given()
         self._processors = SynchronousMultiSpanProcessor()
         self._processors.add_span_processor(processor)
@@ -109,7 +107,7 @@ class Tracers:
         if found is None:
             provider = self._provider(journal)
             self._sampler = self._sampler or provider.sampler
-            found = self._tracers[key] = provider.get_tracer(SCOPE, self._version)
+            found = self._tracers[key] = provider.get_tracer(SCOPE)
         return found
 
     def _provider(self, journal: JournalReader) -> TracerProvider:

@@ -17,9 +17,6 @@ from disttrace_viewer.wording.ends import ended, state
 from disttrace_viewer.wording.names import Names, place
 from disttrace_viewer.wording.operations import Describer, brief
 
-SAME_NS = 1_000_000_000
-"""Processes that fall silent within this time are told in one line."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ending:
