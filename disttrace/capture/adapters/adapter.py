@@ -26,7 +26,7 @@ _HOSTS = ("cpu", "meta")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LibraryCall:
     """A method, or a function of the module: what it is called, and with whom it communicates.
 
     ``group`` is the attribute of the object, or else the argument, that holds its process group or
@@ -46,7 +46,7 @@ class Adapter:
 
     library: str
     modules: tuple[str, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[LibraryCall, ...]
 
     def install(self, capture: Capture) -> None:
         """Patch what is there when one of the modules has been imported."""
@@ -74,7 +74,7 @@ _within = threading.local()
 """``calls``: of the thread that are recorded now: what a library's call calls in turn is part."""
 
 
-def _wrapper(capture: Capture, library: str, row: Row, original: Function) -> Function:
+def _wrapper(capture: Capture, library: str, row: LibraryCall, original: Function) -> Function:
     signature = inspect.signature(original)
     guard = capture.guard
 
@@ -103,7 +103,7 @@ def _wrapper(capture: Capture, library: str, row: Row, original: Function) -> Fu
 def _begin(
     capture: Capture,
     library: str,
-    row: Row,
+    row: LibraryCall,
     signature: inspect.Signature,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disttrace.capture.adapters.adapter import Adapter, Row
+from disttrace.capture.adapters.adapter import Adapter, LibraryCall
 
 _METHODS = (
     "dispatch",
@@ -16,5 +16,5 @@ _METHODS = (
 ADAPTER = Adapter(
     library="deep_ep",
     modules=("deep_ep", "deep_ep.buffer"),
-    rows=tuple(Row(name, name, "Buffer") for name in _METHODS),
+    rows=tuple(LibraryCall(name, name, "Buffer") for name in _METHODS),
 )

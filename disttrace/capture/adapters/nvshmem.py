@@ -5,7 +5,7 @@ A team is no process group: what its members call is recorded, and not compared.
 
 from __future__ import annotations
 
-from disttrace.capture.adapters.adapter import Adapter, Row
+from disttrace.capture.adapters.adapter import Adapter, LibraryCall
 
 _FUNCTIONS = (
     "barrier",
@@ -24,5 +24,5 @@ _FUNCTIONS = (
 ADAPTER = Adapter(
     library="nvshmem",
     modules=("nvshmem.core",),
-    rows=tuple(Row(name, name, group="process_group") for name in _FUNCTIONS),
+    rows=tuple(LibraryCall(name, name, group="process_group") for name in _FUNCTIONS),
 )

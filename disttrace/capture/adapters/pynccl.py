@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disttrace.capture.adapters.adapter import Adapter, Row
+from disttrace.capture.adapters.adapter import Adapter, LibraryCall
 
 _CLASS = "PyNcclCommunicator"
 _COLLECTIVES = (
@@ -22,8 +22,8 @@ ADAPTER = Adapter(
         "sglang.srt.distributed.device_communicators.pynccl",
     ),
     rows=(
-        *(Row(name, name, _CLASS) for name in _COLLECTIVES),
-        Row("send", "send", _CLASS, peer="dst"),
-        Row("recv", "recv", _CLASS, peer="src"),
+        *(LibraryCall(name, name, _CLASS) for name in _COLLECTIVES),
+        LibraryCall("send", "send", _CLASS, peer="dst"),
+        LibraryCall("recv", "recv", _CLASS, peer="src"),
     ),
 )

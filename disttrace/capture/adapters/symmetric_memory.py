@@ -5,7 +5,7 @@ Operators called as ``torch.ops.symm_mem`` pass no function of Python, and are n
 
 from __future__ import annotations
 
-from disttrace.capture.adapters.adapter import Adapter, Row
+from disttrace.capture.adapters.adapter import Adapter, LibraryCall
 
 _FUNCTIONS = (
     "_fused_all_gather_matmul",
@@ -20,7 +20,7 @@ ADAPTER = Adapter(
     library="symmetric_memory",
     modules=("torch.distributed._symmetric_memory",),
     rows=(
-        *(Row(name, name.lstrip("_"), group="group_name") for name in _FUNCTIONS),
-        Row("rendezvous", "rendezvous"),
+        *(LibraryCall(name, name.lstrip("_"), group="group_name") for name in _FUNCTIONS),
+        LibraryCall("rendezvous", "rendezvous"),
     ),
 )

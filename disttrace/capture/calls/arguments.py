@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from disttrace import errors
-from disttrace.capture.calls.operations import Row
+from disttrace.capture.calls.operations import Method
 
 _T = TypeVar("_T")
 
@@ -52,7 +52,7 @@ class Signature:
     args: dict[str, Any] | None = None
 
 
-def read(row: Row, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signature:
+def read(row: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Signature:
     """All fields of one call. Works for every overload of every supported torch."""
     named = _named(row, args, kwargs)
     options = named.get("options")
@@ -117,7 +117,7 @@ def reduce_op_name(op: Any) -> str | None:
     return text.partition(".")[2].partition(":")[0].strip("<> ") or text
 
 
-def _named(row: Row, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _named(row: Method, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by meaning; options, operation and time-out are told apart by their types."""
     named: dict[str, Any] = {}
     for position, value in enumerate(args):

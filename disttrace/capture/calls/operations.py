@@ -22,7 +22,7 @@ NOTHING = ("options", "wait_all")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Method:
     """One method: the operation's public name, its kind, and the layout of its arguments.
 
     ``lists``: it takes lists of any number of tensors, or lists of those.
@@ -48,33 +48,39 @@ class Row:
 _OPERATORS = {"barrier": "barrier", "send": "send", "recv_anysource": "recv_any_source_"}
 
 
-ROWS: tuple[Row, ...] = (
-    Row("allreduce", "all_reduce", DATA),
-    Row("allreduce_sparse", "all_reduce", DATA),
-    Row("allreduce_coalesced", "all_reduce_coalesced", DATA, lists=True),
-    Row("broadcast", "broadcast", ROOTED),
-    Row("reduce", "reduce", ROOTED),
-    Row("allgather", "all_gather", OUT_IN, lists=True),
-    Row("allgather_coalesced", "all_gather_coalesced", OUT_IN, lists=True),
-    Row("_allgather_base", "all_gather_into_tensor", OUT_IN),
-    Row("all_gather_single", "all_gather_into_tensor", OUT_IN),
-    Row("allgather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", OUT_IN, lists=True),
-    Row("all_gather_single_coalesced", "all_gather_into_tensor_coalesced", OUT_IN, lists=True),
-    Row("gather", "gather", OUT_IN_ROOT),
-    Row("gather_single", "gather_into_tensor", OUT_IN_ROOT),
-    Row("gather_into_tensor", "gather_into_tensor", OUT_IN_ROOT),
-    Row("scatter", "scatter", OUT_IN_ROOT),
-    Row("reduce_scatter", "reduce_scatter", OUT_IN, lists=True),
-    Row("_reduce_scatter_base", "reduce_scatter_tensor", OUT_IN),
-    Row("reduce_scatter_single", "reduce_scatter_tensor", OUT_IN),
-    Row("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN, lists=True),
-    Row("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN, lists=True),
-    Row("alltoall", "all_to_all", OUT_IN, lists=True),
-    Row("alltoall_base", "all_to_all_single", SPLIT),
-    Row("all_to_all_single", "all_to_all_single", SPLIT),
-    Row("barrier", "barrier", NOTHING),
-    Row("monitored_barrier", "monitored_barrier", NOTHING),
-    Row("send", "send", PEER, MESSAGE),
-    Row("recv", "recv", PEER, MESSAGE),
-    Row("recv_anysource", "recv", ANY_PEER, MESSAGE),
+ROWS: tuple[Method, ...] = (
+    Method("allreduce", "all_reduce", DATA),
+    Method("allreduce_sparse", "all_reduce", DATA),
+    Method("allreduce_coalesced", "all_reduce_coalesced", DATA, lists=True),
+    Method("broadcast", "broadcast", ROOTED),
+    Method("reduce", "reduce", ROOTED),
+    Method("allgather", "all_gather", OUT_IN, lists=True),
+    Method("allgather_coalesced", "all_gather_coalesced", OUT_IN, lists=True),
+    Method("_allgather_base", "all_gather_into_tensor", OUT_IN),
+    Method("all_gather_single", "all_gather_into_tensor", OUT_IN),
+    Method(
+        "allgather_into_tensor_coalesced", "all_gather_into_tensor_coalesced", OUT_IN, lists=True
+    ),
+    Method("all_gather_single_coalesced", "all_gather_into_tensor_coalesced", OUT_IN, lists=True),
+    Method("gather", "gather", OUT_IN_ROOT),
+    Method("gather_single", "gather_into_tensor", OUT_IN_ROOT),
+    Method("gather_into_tensor", "gather_into_tensor", OUT_IN_ROOT),
+    Method("scatter", "scatter", OUT_IN_ROOT),
+    Method("reduce_scatter", "reduce_scatter", OUT_IN, lists=True),
+    Method("_reduce_scatter_base", "reduce_scatter_tensor", OUT_IN),
+    Method("reduce_scatter_single", "reduce_scatter_tensor", OUT_IN),
+    Method(
+        "reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN, lists=True
+    ),
+    Method(
+        "reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", OUT_IN, lists=True
+    ),
+    Method("alltoall", "all_to_all", OUT_IN, lists=True),
+    Method("alltoall_base", "all_to_all_single", SPLIT),
+    Method("all_to_all_single", "all_to_all_single", SPLIT),
+    Method("barrier", "barrier", NOTHING),
+    Method("monitored_barrier", "monitored_barrier", NOTHING),
+    Method("send", "send", PEER, MESSAGE),
+    Method("recv", "recv", PEER, MESSAGE),
+    Method("recv_anysource", "recv", ANY_PEER, MESSAGE),
 )

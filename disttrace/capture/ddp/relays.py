@@ -18,7 +18,7 @@ import torch._C._distributed_c10d as c10d
 import torch.distributed as dist
 
 from disttrace.capture.calls import arguments
-from disttrace.capture.calls.operations import ROWS, Row
+from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.ddp.awaited import Awaited
 from disttrace.capture.hot_path import call_key, native, plain
 from disttrace.capture.native.cxx_callers import guarded
@@ -128,7 +128,7 @@ class Relays:
 class RelayPart(Part):
     """One method of relays: its wrapper, and what that leaves to ordinary functions."""
 
-    def __init__(self, capture: Capture, row: Row, awaited: Awaited) -> None:
+    def __init__(self, capture: Capture, row: Method, awaited: Awaited) -> None:
         super().__init__(capture, PART)
         self._row = row
         self._awaited = awaited

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from disttrace.capture.devices import matching
 from disttrace.capture.devices.aborts import Aborts
 from disttrace.capture.devices.flight_recorder import Answer, Record
-from disttrace.capture.devices.matching import Entries, Running, State
+from disttrace.capture.devices.matching import Completion, Entries, Running
 from disttrace.capture.devices.recorders import Channel, is_on
 from disttrace.recording.operation import Operation
 from disttrace.recording.recorder import Recorder
@@ -108,9 +108,9 @@ class Answers:
             else:
                 each.misses += 1
         said = matching.state(each, answer.records)
-        if said is State.RUNNING:
+        if said is Completion.RUNNING:
             each.seen, each.gone = answer.asked, 0
-        elif said is State.COMPLETED:
+        elif said is Completion.COMPLETED:
             self._completed(channel, each, answer)
         elif each.confirmed and all(key in answer.records for key in each.entries):
             self._open.lose(each)  # the recorder itself does not know

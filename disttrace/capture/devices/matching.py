@@ -23,7 +23,7 @@ _Placed = tuple[int, int, Record]  # when it was made, its place in the answer, 
 _Lane = tuple[list[int], list[tuple[int, Record]]]  # when each was made; its place, and itself
 
 
-class State(Enum):
+class Completion(Enum):
     """What entries say of an operation."""
 
     COMPLETED = "completed"
@@ -145,13 +145,14 @@ def _created(placed: _Placed) -> int:
     return placed[0]
 
 
-def state(running: Running, by_key: Mapping[Key, Record]) -> State:
+def state(running: Running, by_key: Mapping[Key, Record]) -> Completion:
     """What an answer that holds all entries says of an operation whose entries are known."""
     found = [by_key.get(key) for key in running.entries]
     if not found or None in found:
-        return State.UNKNOWN
+        return Completion.UNKNOWN
     if all(each is not None and each.state == COMPLETED for each in found):
-        return State.COMPLETED
+        return Completion.COMPLETED
     if running.recorder not in QUERIED and all(each is not None and each.retired for each in found):
-        return State.UNKNOWN  # retired when it was issued: this backend never says when it is over
-    return State.RUNNING
+        # Retired when it was issued: this backend never says when it is over.
+        return Completion.UNKNOWN
+    return Completion.RUNNING

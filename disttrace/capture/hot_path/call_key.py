@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch._C._distributed_c10d as c10d
 
-from disttrace.capture.calls.operations import DATA, NOTHING, OUT_IN, PEER, ROOTED, Row
+from disttrace.capture.calls.operations import DATA, NOTHING, OUT_IN, PEER, ROOTED, Method
 
 # What ``arguments.read`` reads of torch's options objects (``asyncOp`` from torch 2.6 on).
 _OPTION_FIELDS = ("reduceOp", "rootRank", "asyncOp", "device")
@@ -85,7 +85,7 @@ _USUAL: Mapping[tuple[tuple[str, ...], bool], ReadKey] = {
 }
 
 
-def key_of(row: Row) -> ReadKey:
+def key_of(row: Method) -> ReadKey:
     """What makes the key of calls of ``row`` in their usual form; it raises one of ``MISFIT``
     where a call has another."""
     return any_key if row.lists else _USUAL.get((row.layout, "reduce" in row.op), any_key)

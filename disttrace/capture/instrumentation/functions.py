@@ -29,7 +29,7 @@ _RENDEZVOUS = "torch.distributed.rendezvous"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ComposedFunction:
     """One function: where it stands, and the operation's name where it is another."""
 
     module: str
@@ -38,24 +38,24 @@ class Row:
     joins: bool = False  # makes groups: what torch registers about them is asked for afterwards
 
 
-ROWS: tuple[Row, ...] = (
-    Row(_C10D, "init_process_group", joins=True),
-    Row(_C10D, "new_group", joins=True),
-    Row(_C10D, "new_subgroups", joins=True),
-    Row(_C10D, "new_subgroups_by_enumeration", joins=True),
-    Row(_C10D, "split_group", joins=True),
-    Row(_C10D, "shrink_group", joins=True),
-    Row(_C10D, "destroy_process_group"),
-    Row(_C10D, "all_gather_object"),
-    Row(_C10D, "gather_object"),
-    Row(_C10D, "broadcast_object_list"),
-    Row(_C10D, "scatter_object_list"),
-    Row(_C10D, "send_object_list"),
-    Row(_C10D, "recv_object_list"),
-    Row(_C10D, "batch_isend_irecv"),
-    Row(_RENDEZVOUS, "_env_rendezvous_handler", "rendezvous"),
-    Row(_RENDEZVOUS, "_tcp_rendezvous_handler", "rendezvous"),
-    Row(_RENDEZVOUS, "_file_rendezvous_handler", "rendezvous"),
+ROWS: tuple[ComposedFunction, ...] = (
+    ComposedFunction(_C10D, "init_process_group", joins=True),
+    ComposedFunction(_C10D, "new_group", joins=True),
+    ComposedFunction(_C10D, "new_subgroups", joins=True),
+    ComposedFunction(_C10D, "new_subgroups_by_enumeration", joins=True),
+    ComposedFunction(_C10D, "split_group", joins=True),
+    ComposedFunction(_C10D, "shrink_group", joins=True),
+    ComposedFunction(_C10D, "destroy_process_group"),
+    ComposedFunction(_C10D, "all_gather_object"),
+    ComposedFunction(_C10D, "gather_object"),
+    ComposedFunction(_C10D, "broadcast_object_list"),
+    ComposedFunction(_C10D, "scatter_object_list"),
+    ComposedFunction(_C10D, "send_object_list"),
+    ComposedFunction(_C10D, "recv_object_list"),
+    ComposedFunction(_C10D, "batch_isend_irecv"),
+    ComposedFunction(_RENDEZVOUS, "_env_rendezvous_handler", "rendezvous"),
+    ComposedFunction(_RENDEZVOUS, "_tcp_rendezvous_handler", "rendezvous"),
+    ComposedFunction(_RENDEZVOUS, "_file_rendezvous_handler", "rendezvous"),
 )
 
 # Arguments that say nothing, or too much, about the operation.
@@ -71,7 +71,9 @@ def install(capture: Capture) -> None:
             capture.engine.function(PART, function, functools.partial(_wrapper, capture, row))
 
 
-def _wrapper(capture: Capture, row: Row, original: types.FunctionType) -> Callable[..., Any]:
+def _wrapper(
+    capture: Capture, row: ComposedFunction, original: types.FunctionType
+) -> Callable[..., Any]:
     signature = inspect.signature(original)
 
     def enter(first: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch._C._distributed_c10d as c10d
 
 from disttrace.capture.calls import arguments
-from disttrace.capture.calls.operations import ROWS, Row
+from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path import call_key, native, plain
 from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
@@ -43,7 +43,7 @@ def install(capture: Capture) -> None:
 class GroupPart(Part):
     """One method: its wrapper, and what that leaves to ordinary functions."""
 
-    def __init__(self, capture: Capture, row: Row, *, options_tell: bool) -> None:
+    def __init__(self, capture: Capture, row: Method, *, options_tell: bool) -> None:
         super().__init__(capture, PART)
         self._row = row
         self._read_key = call_key.key_of(row) if options_tell else call_key.any_key
@@ -91,7 +91,7 @@ class _CalledBack(Part):
         super().failed(thread, operation, error)
 
 
-def _called_back(capture: Capture, row: Row, make: Function, original: Function) -> Function:
+def _called_back(capture: Capture, row: Method, make: Function, original: Function) -> Function:
     """The wrapper of a Python backend's method: ``make(original)``, unless C++ calls it for an
     operation that the group's pre-hook has put on record."""
     recorded, issuing = make(original), capture.issuing

@@ -15,7 +15,7 @@ from typing import Any
 import torch.distributed.distributed_c10d as c10d
 
 from disttrace import errors
-from disttrace.capture.calls.operations import ROWS, Row
+from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
 
@@ -60,7 +60,11 @@ def _known(error: BaseException, logger_file: str) -> bool:
 
 
 def _record(
-    capture: Capture, row: Row, given: dict[str, Any], error: BaseException, frame: types.FrameType
+    capture: Capture,
+    row: Method,
+    given: dict[str, Any],
+    error: BaseException,
+    frame: types.FrameType,
 ) -> None:
     inside = capture.recorder.threads.state.inside
     entry = None if inside else capture.groups.passed(given.get("group"))

@@ -25,7 +25,7 @@ _RPC = "torch.distributed.rpc"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RpcFunction:
     """A function of ``torch.distributed.rpc``, or of one of its modules, and its operation."""
 
     module: str | None
@@ -33,14 +33,14 @@ class Row:
     op: str
 
 
-ROWS: tuple[Row, ...] = (
-    Row(None, "init_rpc", "init_rpc"),
-    Row("api", "rpc_sync", "rpc_sync"),
-    Row("api", "rpc_async", "rpc_async"),
-    Row("api", "remote", "remote"),
-    Row("api", "shutdown", "rpc.shutdown"),
-    Row("api", "_all_gather", "rpc.all_gather"),
-    Row("internal", "_run_function", RPC_RUN),
+ROWS: tuple[RpcFunction, ...] = (
+    RpcFunction(None, "init_rpc", "init_rpc"),
+    RpcFunction("api", "rpc_sync", "rpc_sync"),
+    RpcFunction("api", "rpc_async", "rpc_async"),
+    RpcFunction("api", "remote", "remote"),
+    RpcFunction("api", "shutdown", "rpc.shutdown"),
+    RpcFunction("api", "_all_gather", "rpc.all_gather"),
+    RpcFunction("internal", "_run_function", RPC_RUN),
 )
 
 
@@ -64,7 +64,7 @@ def install(capture: Capture) -> None:
 
 
 def _wrapper(
-    capture: Capture, futures: _Futures, row: Row, original: types.FunctionType
+    capture: Capture, futures: _Futures, row: RpcFunction, original: types.FunctionType
 ) -> Callable[..., Any]:
     signature = inspect.signature(original)
 

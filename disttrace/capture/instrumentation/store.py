@@ -23,7 +23,7 @@ PART = "store operations"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StoreMethod:
     """One method of Store; ``values`` is the position of what it stores, 0 if it stores nothing."""
 
     method: str
@@ -32,23 +32,23 @@ class Row:
     returns_value: bool = False
 
 
-ROWS: tuple[Row, ...] = (
-    Row("set", values=1),
-    Row("get", returns_value=True),
-    Row("add"),
-    Row("check"),
-    Row("compare_set", values=2, returns_value=True),
-    Row("wait"),
-    Row("delete_key"),
-    Row("num_keys", has_key=False),
-    Row("append", values=1),
-    Row("multi_get", returns_value=True),
-    Row("multi_set", values=1),
-    Row("barrier"),
-    Row("list_keys", has_key=False),
-    Row("queue_push", values=1),
-    Row("queue_pop", returns_value=True),
-    Row("queue_len"),
+ROWS: tuple[StoreMethod, ...] = (
+    StoreMethod("set", values=1),
+    StoreMethod("get", returns_value=True),
+    StoreMethod("add"),
+    StoreMethod("check"),
+    StoreMethod("compare_set", values=2, returns_value=True),
+    StoreMethod("wait"),
+    StoreMethod("delete_key"),
+    StoreMethod("num_keys", has_key=False),
+    StoreMethod("append", values=1),
+    StoreMethod("multi_get", returns_value=True),
+    StoreMethod("multi_set", values=1),
+    StoreMethod("barrier"),
+    StoreMethod("list_keys", has_key=False),
+    StoreMethod("queue_push", values=1),
+    StoreMethod("queue_pop", returns_value=True),
+    StoreMethod("queue_len"),
 )
 
 
@@ -73,7 +73,7 @@ def install(capture: Capture) -> None:
 class StorePart(Part):
     """One method: its wrapper, and what that leaves to ordinary functions."""
 
-    def __init__(self, capture: Capture, row: Row) -> None:
+    def __init__(self, capture: Capture, row: StoreMethod) -> None:
         super().__init__(capture, PART)
         self._row = row
         self._told = functools.partial(key_and_size, capture.keys, row)
@@ -111,14 +111,14 @@ class StorePart(Part):
 
 
 def begin(
-    capture: Capture, frame: Any, row: Row, store: StoreEntry, origin: str, told: bytes
+    capture: Capture, frame: Any, row: StoreMethod, store: StoreEntry, origin: str, told: bytes
 ) -> Operation:
     """Begin an operation of ``store``; ``told`` is of ``key_and_size``."""
     keys = {"kind": STORE, "store": store.n, "origin": origin, "async": False}
     return capture.begin_alone(frame, f"store.{row.method}", (store.n, origin), keys, told)
 
 
-def key_and_size(keys: KeyTexts, row: Row, args: Args, kwargs: Kwargs) -> bytes:
+def key_and_size(keys: KeyTexts, row: StoreMethod, args: Args, kwargs: Kwargs) -> bytes:
     """Keys of the begin record: which key, and how many bytes go there."""
     extra = b""
     if row.has_key:

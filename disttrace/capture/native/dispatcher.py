@@ -17,7 +17,7 @@ import torch._C._distributed_c10d as c10d
 
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
-from disttrace.capture.calls.operations import ROWS, Row
+from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.native import cxx_callers, functional, hooks
 from disttrace.capture.native.kernels import (
@@ -91,7 +91,7 @@ class _Reader:
     A barrier's tensor only carries the device.
     """
 
-    def __init__(self, capture: Capture, operations: NativeOperations, row: Row) -> None:
+    def __init__(self, capture: Capture, operations: NativeOperations, row: Method) -> None:
         self.operations = operations
         self.row = row
         self._capture = capture

@@ -18,7 +18,7 @@ import torch.distributed.distributed_c10d as c10d
 
 from disttrace.capture.calls import arguments
 from disttrace.capture.calls.arguments import Signature
-from disttrace.capture.calls.operations import ROWS, Row
+from disttrace.capture.calls.operations import ROWS, Method
 from disttrace.capture.hot_path.call_key import freeze
 from disttrace.capture.native.operations import NativeOperations
 from disttrace.capture.objects.groups import GroupEntry
@@ -155,12 +155,12 @@ class Hooks:
 
 
 @functools.cache
-def _row_of(kind: Any) -> Row | None:
+def _row_of(kind: Any) -> Method | None:
     """The row of a kind of operation that hooks tell: to ask it for its name is slow."""
     return _ROWS.get(kind.name)
 
 
-def _signature(row: Row, told: Any, sent: list[Any], received: list[Any]) -> Signature:
+def _signature(row: Method, told: Any, sent: list[Any], received: list[Any]) -> Signature:
     named = {"inputs": sent, "outputs": received, "asynchronous": told.async_op}
     if told.root != _NOBODY:
         named["peer" if row.kind == MESSAGE else "root"] = told.root

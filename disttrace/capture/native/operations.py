@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from disttrace.capture.calls.arguments import Signature
-from disttrace.capture.calls.operations import Row
+from disttrace.capture.calls.operations import Method
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.call_definition import define
 from disttrace.capture.wrapping.context import Capture
@@ -31,7 +31,7 @@ class NativeOperations:
         thread: ThreadState,
         frame: types.FrameType,
         key: tuple[Hashable, ...],
-        row: Row,
+        row: Method,
         entry: GroupEntry,
         read: Callable[[], tuple[Any, Signature]],
     ) -> Operation:

@@ -16,7 +16,7 @@ import torch._C._distributed_c10d as c10d
 
 from disttrace.capture.instrumentation import store
 from disttrace.capture.instrumentation.constructors import BACKENDS
-from disttrace.capture.instrumentation.store import ROWS, Row, key_and_size
+from disttrace.capture.instrumentation.store import ROWS, StoreMethod, key_and_size
 from disttrace.capture.objects.registry import Registry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Kwargs, Part, after, wrap
@@ -131,7 +131,9 @@ def _passed_on(original: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-def _recorded(capture: Capture, row: Row, original: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded(
+    capture: Capture, row: StoreMethod, original: Callable[..., Any]
+) -> Callable[..., Any]:
     def begin(thread: ThreadState, proxy: Any, args: Args, kwargs: Kwargs, frame: Any) -> Operation:
         told = key_and_size(capture.keys, row, args, kwargs)
         return store.begin(capture, frame, row, proxy._entry, "c++", told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from disttrace.capture.calls.arguments import Signature
-from disttrace.capture.calls.operations import Row
+from disttrace.capture.calls.operations import Method
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ON_DEVICE
@@ -19,7 +19,7 @@ ANYWHERE = "*"  # a backend used directly serves whatever device it is given
 
 def define(
     capture: Capture,
-    row: Row,
+    row: Method,
     group: Any,
     entry: GroupEntry,
     signature: Signature,
@@ -55,7 +55,7 @@ def define(
 
 
 def _counter(
-    row: Row, entry: GroupEntry, signature: Signature, backend: str | None, new: bool
+    row: Method, entry: GroupEntry, signature: Signature, backend: str | None, new: bool
 ) -> Counter | None:
     if row.kind != MESSAGE:
         return entry.collective_counter(backend)

@@ -44,7 +44,7 @@ def describe(key: str, groups: Sequence[GroupLike] = ()) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _Form:
     """A key under a group's prefix, by the backend that uses it."""
 
     pattern: re.Pattern[str]
@@ -55,20 +55,20 @@ class _Row:
 # Below a group's prefix stands the device with the slash that torch adds, unless it was hand-made.
 _DEVICE = r"(?:(?P<device>[a-z]+)//)?"
 
-_IN_GROUP: tuple[_Row, ...] = (
-    _Row(
+_IN_GROUP: tuple[_Form, ...] = (
+    _Form(
         re.compile(_DEVICE + r"\d+/(?P<rank>\d+)"),
         "gloo",
         lambda m, g: f"{_rank(m['rank'], g)}'s gloo address in {_group(g)}",
     ),
-    _Row(
+    _Form(
         re.compile(_DEVICE + r"(?P<n>\d+)"),
         "nccl",
         lambda m, g: (
             f"NCCL unique id of {_group(g)}" + (f", communicator {m['n']}" if int(m["n"]) else "")
         ),
     ),
-    _Row(
+    _Form(
         re.compile(_DEVICE + r"(?P<low>\d+):(?P<high>\d+)"),
         "nccl",
         lambda m, g: (

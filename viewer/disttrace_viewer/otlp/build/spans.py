@@ -10,7 +10,7 @@ from disttrace_viewer.load import ids
 from disttrace_viewer.load.ids import Context
 from disttrace_viewer.otlp.build import attributes
 from disttrace_viewer.otlp.build.attributes import Attributes
-from disttrace_viewer.otlp.follow.journal import JournalReader, Operation, State
+from disttrace_viewer.otlp.follow.journal import JournalReader, Operation, Outcome
 
 _REMEMBERED = 65536
 """Sends in traces of the program's own; older ones found their receives long ago."""
@@ -130,7 +130,7 @@ class Builder:
         kind = attributes.OPERATION_KIND.get(str(op.call.get("kind")), _internal)
         end = op.begin + op.end if op.end is not None else max(journal.last, op.begin)
         failed = op.error
-        if op.state is State.IN_FLIGHT:
+        if op.state is Outcome.IN_FLIGHT:
             failed = "it never ended"
         return Span(
             process=journal,

@@ -20,7 +20,7 @@ expected.
 """
 
 
-class State(Enum):
+class Outcome(Enum):
     """What is known of an operation's outcome."""
 
     IN_FLIGHT = "in_flight"
@@ -53,11 +53,11 @@ class Operation:
     pending_sent: bool = False
 
     @property
-    def state(self) -> State:
+    def state(self) -> Outcome:
         """How it stands."""
         if self.error is not None:
-            return State.ERROR
-        return State.IN_FLIGHT if self.end is None else State.OK
+            return Outcome.ERROR
+        return Outcome.IN_FLIGHT if self.end is None else Outcome.OK
 
 
 class JournalReader:
