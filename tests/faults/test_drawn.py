@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from faults.drawn.__main__ import drawn
+from faults.drawn.catalogue import MUTATIONS
 from faults.drawn.executor import Run, Said, Zygote, run
-from faults.drawn.mutations import MUTATIONS, Faulty, Truth
 from faults.drawn.program import BARE, IMPORTS, Program, source
+from faults.drawn.truth import Faulty, Truth
 
 SEED = 20
 NUMBERS = range(300)
@@ -26,6 +27,12 @@ def test_every_program_compiles_and_every_fault_is_drawn() -> None:
         assert all(line in text for name, line in IMPORTS.items() if name in text)
         names.add(one.truth.name.split(" of ")[0])
     assert len(names) >= len(MUTATIONS) - 2  # fields of one name are one fault here
+
+
+def test_each_cause_of_a_wrong_verdict_has_a_fault_that_would_show_it_again() -> None:
+    """D: who, where and when; U, L, S: starts, load and silence, as they were found."""
+    causes = {cause for _, listed, _ in MUTATIONS for cause in listed.split()}
+    assert causes == {f"D{n}" for n in range(1, 14)} | {"U2", "U5", "L1", "S1", "S2"}
 
 
 def test_a_run_is_drawn_from_seed_and_number_alone() -> None:

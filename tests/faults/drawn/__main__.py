@@ -11,25 +11,35 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import random
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
+from faults.drawn.catalogue import faulty
 from faults.drawn.executor import Run, Zygote, run
-from faults.drawn.layers import healthy
-from faults.drawn.mutations import Faulty, faulty
+from faults.drawn.frameworks import PACKAGES
 from faults.drawn.program import source
 from faults.drawn.shrink import shrink
+from faults.drawn.truth import Faulty
+from frameworks.libraries import environment
 
 
-def drawn(seed: int, number: int, *, frameworks: bool = False) -> Faulty:
-    """The program and fault of one run; ``frameworks``: one of its layers is a framework's."""
+def drawn(seed: int, number: int, *, frameworks: bool = False, harmless: bool = False) -> Faulty:
+    """The program and fault of one run; ``frameworks``: one of its layers is a framework's;
+    ``harmless``: nothing is wrong with it.
+    """
     draw = random.Random(f"{seed}/{number}")
-    return faulty(draw, healthy(draw, frameworks=frameworks))
+    return faulty(draw, frameworks=frameworks, harmless=harmless)
 
 
 def main() -> int:
@@ -42,11 +52,18 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true")
     parser.add_argument("--keep", type=Path, help="a folder for all files of the wrong runs")
     parser.add_argument("--show", action="store_true", help="print programs and do not run them")
+    parser.add_argument("--healthy", action="store_true", help="only what has no fault")
+    parser.add_argument("--load", type=int, default=0, help="busy processes beside the runs")
     parser.add_argument(
-        "--frameworks", action="store_true", help="with accelerate, Lightning or transformers"
+        "--frameworks", action="store_true", help=f"with {', '.join(PACKAGES)}, from packages"
     )
     options = parser.parse_args()
-    of = functools.partial(drawn, options.seed, frameworks=options.frameworks)
+    if options.frameworks and not all(find_spec(package) for package in PACKAGES):
+        python = str(environment(*PACKAGES) / "python")
+        os.execv(python, [python, "-m", "faults.drawn", *sys.argv[1:]])
+    of = functools.partial(
+        drawn, options.seed, frameworks=options.frameworks, harmless=options.healthy
+    )
     numbers = options.only if options.only else range(options.number)
     if options.show:
         for number in numbers:
@@ -64,7 +81,7 @@ def main() -> int:
             return found
 
     results: dict[int, Run] = {}
-    with ThreadPoolExecutor(options.jobs) as pool:
+    with loaded(options.load), ThreadPoolExecutor(options.jobs) as pool:
         runs = pool.map(lambda n: execute(of(n), f"{options.seed}-{n}"), numbers)
         for number, result in zip(numbers, runs, strict=True):
             results[number] = result
@@ -76,6 +93,18 @@ def main() -> int:
         _explain(number, shrink(result.faulty, lambda one: bool(execute(one).wrong)), execute)
     zygote.close()
     return _summary(options.seed, results, time.monotonic() - began)
+
+
+@contextmanager
+def loaded(number: int) -> Iterator[None]:
+    """So many processes that only compute, until it is over."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for one in busy:
+            one.kill()
+            one.wait()
 
 
 def _explain(number: int, smallest: Faulty, execute: object) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,16 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.drawn.mutations import FAILED, SLOWNESS, Faulty, Truth
 from faults.drawn.program import BARE, SPAWN, STANDALONE, Program, source
+from faults.drawn.truth import FAILED, SLOWNESS, Faulty, Truth
 from faults.harness import diagnose, family
 from support.processes import ROOT, free_port
 
+NAME = "program.py"
 LIVE_S = 8.0
 """A program that hangs is diagnosed so long after its processes are there; 3 s count as stalled."""
 AGAIN_S = 4.0
 LONGEST_S = 40.0
 STARTED_S = 120.0
+_ALARM = re.compile(r"^disttrace: (?:stalled|diverged|failed).*", re.MULTILINE)
+_WAITED = re.compile(r"waiting \D*?for (\d+\.\d) s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +39,8 @@ class Said:
     when: str
     findings: tuple[dict[str, Any], ...]
     code: int
+    age_s: float = math.inf
+    """How old the run was then: nobody has waited for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,13 @@ class Run:
     @property
     def wrong(self) -> list[str]:
         """Everything that was said wrongly."""
-        return [f"{one.when}: {text}" for one in self.said for text in problems(self, one)]
+        found = [f"{one.when}: {text}" for one in self.said for text in problems(self, one)]
+        return found + [f"on stderr: {line}" for line in self.alarms]
+
+    @property
+    def alarms(self) -> list[str]:
+        """What the job itself says of a fault, where there is none."""
+        return [] if self.faulty.truth.kinds else _ALARM.findall(self.output)
 
     @property
     def blamed(self) -> bool:
@@ -103,6 +116,26 @@ def problems(run: Run, said: Said) -> list[str]:
         return [*found, f"none of {sorted(truth.kinds)}; said was {kinds or 'nothing'}"]
     if truth.named and not any(set(f["culprit_ranks"]) == truth.guilty for f in right):
         found.append(f"rank {sorted(truth.guilty)} is not named")
+    return found + _misplaced(run.faulty, said, right)
+
+
+def _misplaced(faulty: Faulty, said: Said, right: Sequence[dict[str, Any]]) -> list[str]:
+    """What is wrong with the places, times and advice of findings of the right kind."""
+    truth = faulty.truth
+    lines = source(faulty.program).splitlines()
+    text = " ".join(f"{f['summary']} {f['hint'] or ''}" for f in right)
+    shown = {at["line"] for f in right for at in f["locations"] if f"/{NAME}" in str(at["file"])}
+    shown |= {int(number) for number in re.findall(rf"\b{NAME}:(\d+)", text)}
+    meant = {i for i, line in enumerate(lines, 1) if line.strip() == truth.line}
+    found = []
+    if truth.line is not None and not meant & shown:
+        found.append(f"shown are lines {sorted(shown)}, and not {sorted(meant)}: {truth.line}")
+    elif not shown and not truth.lineless:
+        found.append("no line of the program is shown")
+    found += [f"the advice speaks of {word!r}" for word in truth.unsaid if word in text]
+    waited = max(map(float, _WAITED.findall(text)), default=0.0)
+    if waited > said.age_s:
+        found.append(f"a wait of {waited} s in a run of {said.age_s:.1f} s")
     return found
 
 
@@ -150,13 +183,13 @@ class Zygote:
 def run(faulty: Faulty, folder: Path, zygote: Zygote) -> Run:
     """One program in an empty folder of its own; leaves no process."""
     program = faulty.program
-    script = folder / "program.py"
+    script = folder / NAME
     script.write_text(source(program))
     journals = folder / "journals"
     said: list[Said] = []
+    began = time.monotonic()
     with _started(program, script, journals, folder, zygote) as pids:
         expected = program.world - len(program.absent)
-        began = time.monotonic()
         while len(list(journals.glob("*.defs.jsonl"))) < expected and _alive(pids):
             time.sleep(0.2)  # a busy machine imports torch for long
         there = time.monotonic()
@@ -164,7 +197,7 @@ def run(faulty: Faulty, folder: Path, zygote: Zygote) -> Run:
         while _alive(pids):
             waited = time.monotonic() - there
             if waited > pause or time.monotonic() - began > STARTED_S:
-                one = _diagnosed(faulty, journals, "live")
+                one = _diagnosed(faulty, journals, "live", began)
                 if one.findings or waited > LONGEST_S:
                     said.append(one)
                     break
@@ -172,7 +205,7 @@ def run(faulty: Faulty, folder: Path, zygote: Zygote) -> Run:
             time.sleep(0.2)
         over = not _alive(pids)
     _lose(program, journals)
-    said.append(_diagnosed(faulty, journals, "ended" if over else "post mortem"))
+    said.append(_diagnosed(faulty, journals, "ended" if over else "post mortem", began))
     output = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("output*")))
     return Run(faulty, tuple(said), output)
 
@@ -251,7 +284,8 @@ def _launcher(
     else:
         way = "--standalone" if program.launch == STANDALONE else f"--master-port={port}"
         size = f"--nproc-per-node={program.world}"
-        command = [sys.executable, "-m", "torch.distributed.run", way, size, str(script)]
+        again = f"--max-restarts={program.restarts}"
+        command = [sys.executable, "-m", "torch.distributed.run", way, size, again, str(script)]
     with (folder / "output").open("wb") as output:
         return subprocess.Popen(
             command, env=environment, stdout=output, stderr=output, start_new_session=True
@@ -279,13 +313,17 @@ def _lose(program: Program, journals: Path) -> None:
                 path.unlink()
 
 
-def _diagnosed(faulty: Faulty, journals: Path, when: str) -> Said:
+def _diagnosed(faulty: Faulty, journals: Path, when: str, began: float) -> Said:
     """What is said now; that a busy machine makes one rank slow is nobody's fault."""
     report, code, text = diagnose(journals)
+    age_s = time.monotonic() - began
     if report is None:
-        known = [] if code == 2 and faulty.truth.incomplete else [{"kind": text[-300:]}]
-        blank = {"culprit_ranks": [], "certainty": "likely", "severity": "error", "summary": text}
-        return Said(when, tuple({**blank, **one} for one in known), code)
+        if code == 2 and faulty.truth.incomplete:
+            return Said(when, (), code, age_s)
+        none: dict[str, Any] = {"culprit_ranks": [], "locations": [], "hint": None}
+        nothing = {**none, "kind": text[-300:], "certainty": "likely", "summary": text}
+        return Said(when, (nothing,), code, age_s)
     serious = [f for f in report["findings"] if f["severity"] in ("error", "warning")]
-    kept = tuple(f for f in serious if f["kind"] not in SLOWNESS)
-    return Said(when, kept, 0 if serious and not kept else code)
+    ignored = SLOWNESS - faulty.truth.kinds
+    kept = tuple(f for f in serious if f["kind"] not in ignored)
+    return Said(when, kept, 0 if serious and not kept else code, age_s)

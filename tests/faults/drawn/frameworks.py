@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from collections.abc import Callable
 
-from faults.drawn.layer import Layer
+from faults.drawn.layer import Layer, everybody
 from faults.drawn.program import COLLECTIVE, Act
-
-
-def _everybody(world: int) -> dict[int, tuple[int, ...]]:
-    return {rank: tuple(range(world)) for rank in range(world)}
 
 
 def accelerate(draw: random.Random, world: int) -> Layer:
@@ -29,7 +24,7 @@ def accelerate(draw: random.Random, world: int) -> Layer:
             "prepared = accelerator.prepare(torch.nn.Linear(4, 4))",
         ),
         tuple(
-            Act(kind=COLLECTIVE, template=line, members=_everybody(world))
+            Act(kind=COLLECTIVE, template=line, members=everybody(world))
             for line in draw.sample(acts, 2)
         ),
     )
@@ -56,7 +51,7 @@ def fabric(draw: random.Random, world: int) -> Layer:
             "wrapped = fabric.setup(torch.nn.Linear(4, 4))",
         ),
         tuple(
-            Act(kind=COLLECTIVE, template=line, members=_everybody(world))
+            Act(kind=COLLECTIVE, template=line, members=everybody(world))
             for line in draw.sample(acts, 2)
         ),
     )
@@ -78,20 +73,9 @@ def trainer(draw: random.Random, world: int) -> Layer:
             ),
             "def train(): Trainer(model=Tiny(), args=told, train_dataset=rows).train()",
         ),
-        (Act(kind=COLLECTIVE, template="train()", members=_everybody(world)),),
+        (Act(kind=COLLECTIVE, template="train()", members=everybody(world)),),
     )
 
 
-_LAYERS: tuple[tuple[str, Callable[[random.Random, int], Layer]], ...] = (
-    ("accelerate", accelerate),
-    ("lightning", fabric),
-    ("transformers", trainer),
-)
-
-
-def installed() -> list[Callable[[random.Random, int], Layer]]:
-    """The layers whose library is there. Raises RuntimeError where none is."""
-    found = [layer for name, layer in _LAYERS if importlib.util.find_spec(name) is not None]
-    if not found:
-        raise RuntimeError("none of accelerate, lightning and transformers is installed")
-    return found
+PACKAGES = ("accelerate", "lightning", "transformers")
+FRAMEWORKS: tuple[Callable[[random.Random, int], Layer], ...] = (accelerate, fabric, trainer)

@@ -14,3 +14,8 @@ class Layer:
     setup: tuple[str, ...]
     acts: tuple[Act, ...]
     ending: tuple[str, ...] = ()
+
+
+def everybody(world: int) -> dict[int, tuple[int, ...]]:
+    """All ranks run a line, and all take part in what it does."""
+    return {rank: tuple(range(world)) for rank in range(world)}

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 COLLECTIVE, SEND, RECV, SET, GET, COMPUTE = "collective", "send", "recv", "set", "get", "compute"
 EXCHANGE, COUNT, LOCK, UNLOCK = "exchange", "count", "lock", "unlock"
+CREATE, CALL = "create", "call"
 BARE, SPAWN, TORCHRUN, STANDALONE = "bare", "mp.spawn", "torchrun", "torchrun --standalone"
 
 ENDING = ("dist.barrier()", "dist.destroy_process_group()")
@@ -19,6 +20,7 @@ IMPORTS = {
     "functional.": "import torch.distributed._functional_collectives as functional",
     "ThreadPoolExecutor(": "from concurrent.futures import ThreadPoolExecutor",
     "fully_shard(": "from torch.distributed.fsdp import fully_shard",
+    "rpc.": "import torch.distributed.rpc as rpc",
     "init_device_mesh(": "from torch.distributed.device_mesh import init_device_mesh",
 }
 """What is imported only where it is used: name in a program's lines to its line."""
@@ -53,6 +55,8 @@ class Change:
     act: int
     rank: int
     step: int
+    every: int | None = None
+    """In every so many steps instead."""
     before: tuple[str, ...] = ()
     instead: tuple[str, ...] | None = None
     after: tuple[str, ...] = ()
@@ -71,6 +75,10 @@ class Program:
     timeout_s: float | None = None
     late: Mapping[int, float] = field(default_factory=dict)
     """Seconds by which a rank comes late to ``init_process_group``."""
+    imports_s: Mapping[int, float] = field(default_factory=dict)
+    """Seconds that a rank's imports take."""
+    restarts: int = 0
+    """How often torchrun tries again."""
     change: Change | None = None
     environ: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
     """Variables of one process that differ from what its place says (bare processes)."""
@@ -95,7 +103,11 @@ def source(program: Program) -> str:
     body += program.ending
     used = "\n".join(body)
     lines = [
-        "import os, re, signal, sys, threading, time",
+        "import os, re, signal, subprocess, sys, threading, time",
+        *(
+            f"if os.environ.get('RANK') == '{rank}': time.sleep({seconds})"
+            for rank, seconds in program.imports_s.items()
+        ),
         "from datetime import timedelta",
         "import torch",
         "import torch.distributed as dist",
@@ -114,7 +126,10 @@ def _act(program: Program, index: int, act: Act) -> list[str]:
     change = program.change
     lines = [act.code()]
     if change is not None and change.act == index:
-        here = f"rank == {change.rank} and step == {change.step}"
+        now = f"step == {change.step}"
+        if change.every is not None:
+            now = f"step % {change.every} == {change.step % change.every}"
+        here = f"rank == {change.rank} and {now}"
         if change.instead is not None:
             lines = [
                 f"if {here}:",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from faults.drawn.mutations import Faulty
 from faults.drawn.program import BARE, Program
+from faults.drawn.truth import Faulty
 
 
 def shrink(faulty: Faulty, still_wrong: Callable[[Faulty], bool], *, tries: int = 12) -> Faulty:
@@ -39,12 +40,5 @@ def _smaller(program: Program) -> Iterator[Program]:
         body = (*program.body[:index], *program.body[index + 1 :])
         moved = change
         if change is not None and index < change.act:
-            moved = type(change)(
-                act=change.act - 1,
-                rank=change.rank,
-                step=change.step,
-                before=change.before,
-                instead=change.instead,
-                after=change.after,
-            )
+            moved = replace(change, act=change.act - 1)
         yield program.but(body=body, change=moved)

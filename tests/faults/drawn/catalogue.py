@@ -1,0 +1,138 @@
+"""All faults that are drawn, how often, and which cause of a wrong verdict each shows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from faults.drawn.healthy import healthy
+from faults.drawn.mutations import (
+    deletes_the_key,
+    does,
+    field,
+    forks,
+    keeps_the_lock,
+    lost_journal,
+    not_answered,
+    other_name,
+    repeat,
+    skip,
+    swallow,
+    swap,
+    time_out,
+    wrong_group,
+    wrong_peer,
+    wrong_root,
+)
+from faults.drawn.program import COLLECTIVE, RECV, SEND, SET, STANDALONE, TORCHRUN
+from faults.drawn.scenes import equal_line, idle_by_design, pauses
+from faults.drawn.starts import (
+    late_start,
+    never_started,
+    other_port,
+    other_world,
+    same_rank,
+    slow_imports,
+    tried_again,
+    unharmed,
+)
+from faults.drawn.truth import FAILED, FOREVER, MISMATCHES, MISSED, STILL, Faulty, Mutation
+
+_LARGER: Callable[[str], str] = lambda size: str(int(size) + 3)  # noqa: E731
+_OTHER_DTYPE: Callable[[str], str] = lambda t: "float64" if t == "float32" else "float32"  # noqa: E731
+_SLEEP = f"time.sleep({FOREVER})"
+_EVALUATION = (
+    "import torch, torch.distributed as d; d.init_process_group('gloo');"
+    " d.all_reduce(torch.ones(1)); d.destroy_process_group()"
+)
+_NEVER_SET = "dist.distributed_c10d._get_default_store().wait(['no'], timedelta(seconds=1))"
+_LOCK = "lock.acquire()"
+
+MUTATIONS: tuple[tuple[int, str, Mutation], ...] = (
+    (8, "", unharmed),
+    (2, "", late_start),
+    (1, "U5", slow_imports),
+    (1, "D3", tried_again),
+    (2, "D11", idle_by_design),
+    (2, "D10", pauses),
+    (2, "D9", equal_line),
+    (5, "S1 S2 D4 D8", skip),
+    (2, "", swallow),
+    (3, "", repeat),
+    (2, "", swap),
+    (2, "", field("size", _LARGER, frozenset({"shape_mismatch"}), COLLECTIVE)),
+    (2, "", field("size", _LARGER, frozenset({"size_mismatch"}), SEND)),
+    (1, "", field("dtype", _OTHER_DTYPE, MISMATCHES, COLLECTIVE)),
+    (2, "", field("reduce", lambda _: "PRODUCT", frozenset({"reduce_op_mismatch"}), COLLECTIVE)),
+    (1, "", field("tag", lambda tag: str(int(tag) + 1), MISSED, SEND, RECV)),
+    (1, "", field("name", lambda _: "chekpoint", frozenset({"store_key_missing"}), SET)),
+    (2, "", wrong_root),
+    (2, "", wrong_peer),
+    (2, "", wrong_group),
+    (4, "S1 S2 D4 D8 U2", does("sleeps", _SLEEP, kinds=MISSED, named=True, line=_SLEEP,
+                               unsaid=("uneven", "fewer batches"))),
+    (2, "", does("stopped", "os.kill(os.getpid(), signal.SIGSTOP)", kinds=STILL, named=True)),
+    (2, "", does("holds the GIL", "re.match('(a+)+$', 'a' * 60 + 'b')", kinds=MISSED, named=True)),
+    (2, "U2", does("waits for a lock", "lock = threading.Lock()", _LOCK, _LOCK, kinds=MISSED,
+                   named=True, line=_LOCK, unsaid=("uneven", "fewer batches"))),
+    (1, "L1", does("computes for ever", "while True: pass", kinds=MISSED, named=True,
+                   line="while True: pass")),
+    (1, "L1", does("computes long", "until = time.monotonic() + 6",
+                   "while time.monotonic() < until: pass", kinds=frozenset(), named=False)),
+    (1, "D1", does("forks a helper and sleeps", "time.sleep(3)",
+                   f"if os.fork() == 0: {_SLEEP}; os._exit(0)", _SLEEP, kinds=MISSED, named=True,
+                   line=_SLEEP)),
+    (1, "D2", does("starts a job and sleeps", "subprocess.run([sys.executable, '-m',"
+                   " 'torch.distributed.run', '--standalone', '--nproc-per-node=1', '--no-python',"
+                   f' sys.executable, "-c", "{_EVALUATION}"])', _SLEEP, kinds=MISSED, named=True)),
+    (2, "D8", does("raises", "raise KeyError('batch')", kinds=FAILED, named=True,
+                   line="raise KeyError('batch')")),
+    (1, "", does("sys.exit(3)", "sys.exit(3)", kinds=FAILED, named=True)),
+    (1, "", does("os._exit(4)", "os._exit(4)", kinds=FAILED, named=True)),
+    (2, "D6", does("SIGKILL", "os.kill(os.getpid(), signal.SIGKILL)", kinds=FAILED, named=True)),
+    (1, "D6", does("SIGABRT", "os.abort()", kinds=FAILED, named=True)),
+    (1, "", does("SIGTERM", "os.kill(os.getpid(), signal.SIGTERM)", kinds=FAILED, named=True)),
+    (2, "", does("leaves with 0", "sys.exit(0)", kinds=MISSED, named=False)),
+    (1, "", does("SIGUSR1", "os.kill(os.getpid(), signal.SIGUSR1)", kinds=FAILED, named=True)),
+    (1, "", does("SIGXCPU", "os.kill(os.getpid(), signal.SIGXCPU)", kinds=FAILED, named=True)),
+    (1, "D7", does("another program", "os.execv(sys.executable, [sys.executable, '-S', '-c',"
+                   f" 'import time; {_SLEEP}'])", kinds=MISSED | FAILED, named=True)),
+    (2, "D5", does("fails while it handles a time-out", "try:", f"    {_NEVER_SET}",
+                   "except Exception:", "    int('no number')", kinds=FAILED, named=True)),
+    (2, "D5", does("fails after a time-out", "try:", f"    {_NEVER_SET}",
+                   "except Exception: pass", "raise LookupError('batch')", kinds=FAILED,
+                   named=True, line="raise LookupError('batch')")),
+    (2, "", keeps_the_lock),
+    (1, "", deletes_the_key),
+    (2, "", forks),
+    (1, "D4", not_answered),
+    (2, "D12", other_name),
+    (2, "D13", time_out),
+    (2, "", lost_journal),
+    (1, "", never_started),
+    (1, "", same_rank),
+    (1, "", other_world),
+    (1, "", other_port),
+)  # fmt: skip
+"""(weight, causes of `what was said wrongly` that it would show again, mutation)"""
+
+
+def faulty(draw: random.Random, *, frameworks: bool = False, harmless: bool = False) -> Faulty:
+    """A fault of the catalogue, in a program that can have it; ``frameworks``: one of its layers is
+    a framework's; ``harmless``: nothing is wrong.
+    """
+    weights = [weight for weight, _, _ in MUTATIONS]
+    mutations = [mutation for _, _, mutation in MUTATIONS]
+    (mutation,) = draw.choices(mutations, weights)
+    while True:
+        found = mutation(draw, healthy(draw, frameworks=frameworks))
+        if found is not None and _runs(found) and not (harmless and found.truth.kinds):
+            return found
+        if found is not None:
+            (mutation,) = draw.choices(mutations, weights)
+
+
+def _runs(found: Faulty) -> bool:
+    """A launcher that ends everybody takes part in what happens: no fault is judged under it that
+    depends on what survivors do for long."""
+    return found.program.launch not in (TORCHRUN, STANDALONE) or not found.program.lost

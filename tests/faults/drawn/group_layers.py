@@ -1,0 +1,112 @@
+"""Groups beside the world's: parts of it, of other threads, made by hand, of another library."""
+
+from __future__ import annotations
+
+import random
+
+from faults.drawn.layer import Layer, everybody
+from faults.drawn.layers import collective
+from faults.drawn.program import CALL, COLLECTIVE, CREATE, Act
+
+
+def two_dimensions(draw: random.Random, world: int) -> Layer:
+    """Tensor and data parallel groups of a mesh of four."""
+    setup = (
+        "rows = [dist.new_group([0, 1]), dist.new_group([2, 3])]",
+        "columns = [dist.new_group([0, 2]), dist.new_group([1, 3])]",
+        "tensor_parallel, data_parallel = rows[rank // 2], columns[rank % 2]",
+    )
+    rows = {0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}
+    columns = {0: (0, 2), 2: (0, 2), 1: (1, 3), 3: (1, 3)}
+    first = [collective(draw, rows, "tensor_parallel") for _ in range(draw.randint(1, 2))]
+    return Layer(setup, (*first, collective(draw, columns, "data_parallel")))
+
+
+def some_of_them(draw: random.Random, world: int) -> Layer:
+    """A group without the first or the last rank, which goes on meanwhile."""
+    ranks = tuple(range(world - 1)) if draw.random() < 0.5 else tuple(range(1, world))
+    setup = (f"some = dist.new_group({list(ranks)})",)
+    return Layer(setup, (collective(draw, dict.fromkeys(ranks, ranks), "some"),))
+
+
+def other_thread(draw: random.Random, world: int) -> Layer:
+    """A second thread communicates over a group of its own; the main thread waits for it."""
+    size = draw.choice((4, 1024))
+    template = f"pool.submit(dist.all_reduce, torch.ones({size}), group=beside).result()"
+    return Layer(
+        ("beside = dist.new_group()", "pool = ThreadPoolExecutor(1)"),
+        (Act(kind=COLLECTIVE, template=template, members=everybody(world)),),
+    )
+
+
+def made_by_hand(draw: random.Random, world: int) -> Layer:
+    """A ProcessGroupGloo over the store, made without ``new_group``."""
+    return Layer(
+        (
+            "shared = dist.distributed_c10d._get_default_store()",
+            (
+                "by_hand = dist.ProcessGroupGloo(dist.PrefixStore('by_hand', shared), rank,"
+                f" {world}, timedelta(seconds=300))"
+            ),
+        ),
+        (
+            Act(
+                kind=COLLECTIVE,
+                template="by_hand.allreduce([torch.ones(8)]).wait()",
+                members=everybody(world),
+            ),
+        ),
+    )
+
+
+def groups_in_steps(draw: random.Random, world: int) -> Layer:
+    """A group is made in each step: by torch, by its members only, or by hand."""
+    ranks = list(range(world))
+    made = draw.choice(
+        (
+            "dist.new_group()",
+            f"dist.new_group({ranks}, use_local_synchronization=True)",
+            (
+                "dist.ProcessGroupGloo(dist.PrefixStore(f'hand{{step}}', shared), rank,"
+                f" {world}, timedelta(seconds=300))"
+            ),
+        )
+    )
+    return Layer(
+        ("shared = dist.distributed_c10d._get_default_store()", "made = []"),
+        (Act(kind=CREATE, template=f"made.append({made})", members=everybody(world)),),
+    )
+
+
+def retried_wait(draw: random.Random, world: int) -> Layer:
+    """A collective that is waited for a second at a time, as long as it takes."""
+    return Layer(
+        (
+            "def reduce_patiently():",
+            "    work = dist.all_reduce(torch.ones(4), async_op=True)",
+            "    while True:",
+            "        try: return work.wait(timedelta(seconds=1))",
+            "        except RuntimeError as error: print(str(error)[:50])",
+        ),
+        (Act(kind=COLLECTIVE, template="reduce_patiently()", members=everybody(world)),),
+    )
+
+
+def remote_calls(draw: random.Random, world: int) -> Layer:
+    """RPC beside the collectives: each rank has the next one compute something."""
+    return Layer(
+        (
+            "attempt = os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')",
+            "met = 'file://' + os.path.abspath(__file__) + '.rpc' + attempt",
+            "options = rpc.TensorPipeRpcBackendOptions(init_method=met)",
+            (
+                f"rpc.init_rpc(f'worker{{rank}}', rank=rank, world_size={world},"
+                " rpc_backend_options=options)"
+            ),
+            "def ask(function, *given):",
+            f"    whom = f'worker{{(rank + 1) % {world}}}'",
+            "    return rpc.rpc_sync(whom, function, given, timeout=0)",
+        ),
+        (Act(kind=CALL, template="ask(torch.add, torch.ones(2), 1)", members=everybody(world)),),
+        ("rpc.shutdown()",),
+    )

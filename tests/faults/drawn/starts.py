@@ -1,0 +1,99 @@
+"""How ranks come, or do not come, to the start of a program, and how often it is tried."""
+
+from __future__ import annotations
+
+import random
+
+from faults.drawn.mutations import pick
+from faults.drawn.program import BARE, COLLECTIVE, STANDALONE, TORCHRUN, Change, Program
+from faults.drawn.truth import Faulty, Truth
+
+
+def late_start(draw: random.Random, program: Program) -> Faulty | None:
+    """One rank comes some seconds late to the rendezvous: nothing is wrong."""
+    return Faulty(
+        program.but(late={draw.randrange(program.world): 2.5}),
+        Truth(name="late start", hangs=False),
+    )
+
+
+def slow_imports(draw: random.Random, program: Program) -> Faulty | None:
+    """One rank imports for long, as from a busy file server, while others wait for it."""
+    return Faulty(
+        program.but(imports_s={draw.randrange(program.world): 10.0}),
+        Truth(name="slow imports"),
+    )
+
+
+def tried_again(draw: random.Random, program: Program) -> Faulty | None:
+    """One rank fails in the first attempt only; the second one runs to its end."""
+    chosen = pick(draw, program, COLLECTIVE)
+    if chosen is None:
+        return None
+    index, _, rank, step = chosen
+    line = "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': raise KeyError('batch')"
+    return Faulty(
+        program.but(
+            launch=draw.choice((TORCHRUN, STANDALONE)),
+            restarts=1,
+            change=Change(act=index, rank=rank, step=step, before=(line,)),
+        ),
+        Truth(name="tried again", hangs=False),
+    )
+
+
+def never_started(draw: random.Random, program: Program) -> Faulty | None:
+    """One rank is not started at all."""
+    rank = draw.randrange(program.world)
+    return Faulty(
+        program.but(launch=BARE, absent=(rank,)),
+        Truth(
+            name="never started",
+            kinds=frozenset({"rendezvous_incomplete", "rendezvous_unreachable"}),
+            guilty=frozenset({rank}),
+        ),
+    )
+
+
+def same_rank(draw: random.Random, program: Program) -> Faulty | None:
+    """Two processes claim one rank."""
+    rank, other = draw.sample(range(program.world), 2)
+    return Faulty(
+        program.but(launch=BARE, environ={rank: {"RANK": str(other)}}),
+        Truth(
+            name="duplicate rank",
+            kinds=frozenset({"duplicate_rank"}),
+            guilty=frozenset({rank, other}),
+        ),
+    )
+
+
+def other_world(draw: random.Random, program: Program) -> Faulty | None:
+    """One process believes that the world is larger."""
+    rank = draw.randrange(program.world)
+    return Faulty(
+        program.but(launch=BARE, environ={rank: {"WORLD_SIZE": str(program.world + 1)}}),
+        Truth(
+            name="wrong world size",
+            kinds=frozenset({"group_mismatch"}),
+            guilty=frozenset({rank, program.world}),  # the rank that nobody is
+        ),
+    )
+
+
+def other_port(draw: random.Random, program: Program) -> Faulty | None:
+    """One process dials another port."""
+    rank = draw.randrange(program.world)
+    return Faulty(
+        program.but(launch=BARE, environ={rank: {"MASTER_PORT": "{free}"}}),
+        Truth(
+            name="wrong port",
+            kinds=frozenset({"rendezvous_unreachable", "rendezvous_incomplete"}),
+            guilty=frozenset({rank}),
+        ),
+    )
+
+
+def unharmed(draw: random.Random, program: Program) -> Faulty | None:
+    """Nothing is changed."""
+    return Faulty(program, Truth(name="healthy", hangs=False))

@@ -1,0 +1,120 @@
+"""What programs do in a store: keys, barriers, locks, and threads that stay there."""
+
+from __future__ import annotations
+
+import random
+
+from faults.drawn.layer import Layer, everybody
+from faults.drawn.program import COUNT, GET, LOCK, SET, UNLOCK, Act
+
+_PATIENTLY = (
+    "def patiently(key):",
+    "    while True:",
+    "        try: return store.wait([key], timedelta(seconds=1))",
+    "        except dist.DistStoreError: print('not yet', key)",
+)
+"""Whoever asks again after each time limit has waited since it asked first."""
+
+
+def store_protocol(draw: random.Random, world: int) -> Layer:
+    """One rank publishes a key in each step, and the others wait for it."""
+    writer = draw.randrange(world)
+    all_ranks = tuple(range(world))
+    others = {rank: all_ranks for rank in range(world) if rank != writer}
+    key = 'f"{name}/{{step}}"'
+    get = draw.choice((f"store.get({key})", f"patiently({key})"))
+    return Layer(
+        (
+            "store = dist.PrefixStore('app', dist.distributed_c10d._get_default_store())",
+            *_PATIENTLY,
+        ),
+        (
+            Act(
+                kind=SET,
+                template=f"store.set({key}, 'done')",
+                fields={"name": "checkpoint"},
+                members={writer: all_ranks},
+            ),
+            Act(
+                kind=GET,
+                template=get,
+                fields={"name": "checkpoint"},
+                members=others,
+            ),
+        ),
+    )
+
+
+def store_barrier(draw: random.Random, world: int) -> Layer:
+    """Everybody counts up in a key of each step, and waits until all have: as people write it."""
+    key = 'f"arrived/{step}"'
+    count = f"store.add({key}, 1)"
+    wait = draw.choice(
+        (
+            f"({count} == {world} and store.set({key} + '/go', '')) or store.wait([{key} + '/go'])",
+            f"({count}, [time.sleep(0.02) for _ in iter(lambda: store.add({key}, 0), {world})])",
+        )
+    )
+    return Layer(
+        ("store = dist.PrefixStore('app', dist.distributed_c10d._get_default_store())",),
+        (
+            Act(
+                kind=COUNT,
+                template=wait.replace("{", "{{").replace("}", "}}"),
+                members=everybody(world),
+            ),
+        ),
+    )
+
+
+def listener(draw: random.Random, world: int) -> Layer:
+    """A thread that waits all day for a control message, beside whatever else is done.
+
+    Over a connection of its own: a TCPStore serves one call at a time. It gets its message at the
+    end, for torch aborts where a thread is in its C++ when the interpreter ends.
+    """
+    return Layer(
+        (
+            "shared = dist.distributed_c10d._get_default_store()",
+            "control = dist.PrefixStore('control', shared.clone())",
+            "def listen():",
+            "    control.wait(['stop'], timedelta(hours=1))",
+            "listening = threading.Thread(target=listen, daemon=True)",
+            "listening.start()",
+        ),
+        (),
+        ("dist.PrefixStore('control', shared).set('stop', '')", "listening.join()"),
+    )
+
+
+def lock_in_store(draw: random.Random, world: int) -> Layer:
+    """Each rank takes a lock in the store in turn, and gives it back."""
+    mine = "f'{rank}'"
+    take = f"[time.sleep(0.02) for _ in iter(lambda: store.compare_set('lock', '', {mine})"
+    return Layer(
+        ("store = dist.PrefixStore('app', dist.distributed_c10d._get_default_store())",),
+        (
+            Act(
+                kind=LOCK,
+                template=(take + f", {mine}.encode())]").replace("{", "{{").replace("}", "}}"),
+                members=everybody(world),
+            ),
+            Act(kind=UNLOCK, template="store.delete_key('lock')", members=everybody(world)),
+        ),
+    )
+
+
+def polls_all_day(draw: random.Random, world: int) -> Layer:
+    """A thread that gives signs of life in a store, whatever the main one does."""
+    return Layer(
+        (
+            "alive = dist.PrefixStore('alive', dist.distributed_c10d._get_default_store().clone())",
+            "over = threading.Event()",
+            "def live():",
+            "    while not over.wait(0.2): alive.add(f'{rank}', 1)",
+            "living = threading.Thread(target=live, daemon=True)",
+            "living.start()",
+        ),
+        (),
+        ("over.set()", "living.join()"),
+    )

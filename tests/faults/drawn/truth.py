@@ -1,0 +1,65 @@
+"""What is true of a run: it follows from the change alone, never from what the rules say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from faults.drawn.program import Program
+
+MISMATCHES = frozenset(
+    {"op_mismatch", "shape_mismatch", "dtype_mismatch", "reduce_op_mismatch", "root_mismatch"}
+)
+ONE_END = frozenset({"unmatched_send", "unmatched_recv"})
+MISSED = frozenset({"missing_participant", "deadlock", "store_key_missing"}) | ONE_END
+STILL = MISSED | {"no_progress"}
+"""Who is stopped may serve the store, or have begun what the others are in."""
+OUT_OF_STEP = MISSED | MISMATCHES | {"size_mismatch", "divergence"}
+SLOWNESS = frozenset({"straggler", "late_sender"})
+FAILED = frozenset({"process_failed"})
+UNCREATED = frozenset({"rendezvous_incomplete", "group_mismatch"})
+"""Of who does not come to the making of a group."""
+FOREVER = 600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truth:
+    """What may be said about a run, and about whom."""
+
+    name: str
+    kinds: frozenset[str] = frozenset()
+    """One of these must be found; none: nothing may be."""
+    guilty: frozenset[int] = frozenset()
+    named: bool = False
+    """The guilty ones must be named; else they may be."""
+    hangs: bool = True
+    """It may stand still: then it is diagnosed while it does."""
+    harmless: bool = False
+    """It may also end well, and then nothing needs to be said."""
+    mute: bool = False
+    """The guilty give no sign of life: where nobody has a connection to them, they look afterwards
+    like processes that were killed then.
+    """
+    incomplete: bool = False
+    """A journal is missing: nothing certain is asked for, but no all-clear either."""
+    line: str | None = None
+    """The line of the program that has to be shown; a line of the program has to be at any rate,
+    where somebody came so far.
+    """
+    lineless: bool = False
+    """Nobody has come to a line that could be shown, or nobody could note it."""
+    unsaid: tuple[str, ...] = ()
+    """Words that would send a person elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Faulty:
+    """A program and what is true of it."""
+
+    program: Program
+    truth: Truth
+
+
+Mutation = Callable[[random.Random, Program], Faulty | None]
+"""A fault of a program that can have it."""
