@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,14 @@ def test_a_run_is_drawn_from_seed_and_number_alone() -> None:
     assert source(drawn(3, 7).program) != source(drawn(4, 7).program)
 
 
-FINDING = {"kind": "missing_participant", "culprit_ranks": [1], "certainty": "certain"}
+FINDING = {
+    "kind": "missing_participant",
+    "culprit_ranks": [1],
+    "certainty": "certain",
+    "summary": "Rank 0 has been waiting at program.py:5 for 4.0 s.",
+    "hint": "Look for uneven inputs.",
+    "locations": [{"rank": 0, "file": "/run/program.py", "line": 5}],
+}
 
 
 @pytest.mark.parametrize(
@@ -75,6 +83,29 @@ def test_judging(
     faulty = Faulty(Program(world=3, steps=1), truth)
     result = Run(faulty, (Said("ended", findings, code),), "")
     assert (bool(result.wrong), result.blamed) == (wrong, blamed)
+
+
+@pytest.mark.parametrize(
+    ("truth", "age_s", "problem"),
+    [
+        ({"line": 'dist.init_process_group("gloo")'}, 9.0, None),
+        ({"line": "dist.barrier()"}, 9.0, "shown are lines [5], and not [3]"),
+        ({}, 3.0, "a wait of 4.0 s in a run of 3.0 s"),
+        ({"unsaid": ("uneven",)}, 9.0, "the advice speaks of 'uneven'"),
+    ],
+)
+def test_places_times_and_advice_are_judged(
+    truth: dict[str, Any], age_s: float, problem: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line of the change, no wait longer than the run, and nothing that leads elsewhere."""
+    text = '\n\ndist.barrier()\n\ndist.init_process_group("gloo")\n'
+    monkeypatch.setattr("faults.drawn.executor.source", lambda _: text)
+    kinds = frozenset({"missing_participant"})
+    faulty = Faulty(
+        Program(world=2, steps=1), Truth(name="t", kinds=kinds, guilty=frozenset({1}), **truth)
+    )
+    found = Run(faulty, (Said("live", (FINDING,), 1, age_s),), "").wrong
+    assert [problem in one for one in found] == [True] if problem else not found
 
 
 def test_one_that_fails_is_run_and_told(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ AGAIN_S = 4.0
 LONGEST_S = 40.0
 STARTED_S = 120.0
 _ALARM = re.compile(r"^disttrace: (?:stalled|diverged|failed).*", re.MULTILINE)
-_WAITED = re.compile(r"waiting \D*?for (\d+\.\d) s")
+_WAITED = re.compile(r"waiting [^;]*?for (\d+\.\d) s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _misplaced(faulty: Faulty, said: Said, right: Sequence[dict[str, Any]]) -> l
     found = []
     if truth.line is not None and not meant & shown:
         found.append(f"shown are lines {sorted(shown)}, and not {sorted(meant)}: {truth.line}")
-    elif not shown and not truth.lineless:
+    elif not shown:
         found.append("no line of the program is shown")
     found += [f"the advice speaks of {word!r}" for word in truth.unsaid if word in text]
     waited = max(map(float, _WAITED.findall(text)), default=0.0)

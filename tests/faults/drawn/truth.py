@@ -44,11 +44,7 @@ class Truth:
     incomplete: bool = False
     """A journal is missing: nothing certain is asked for, but no all-clear either."""
     line: str | None = None
-    """The line of the program that has to be shown; a line of the program has to be at any rate,
-    where somebody came so far.
-    """
-    lineless: bool = False
-    """Nobody has come to a line that could be shown, or nobody could note it."""
+    """The line of the program that has to be shown; some line of it has to be at any rate."""
     unsaid: tuple[str, ...] = ()
     """Words that would send a person elsewhere."""
 
