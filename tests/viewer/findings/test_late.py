@@ -66,6 +66,21 @@ def test_a_rank_that_was_seen_only_when_the_others_had_gone_is_told_there(tmp_pa
     assert (found.locations[0].file, found.locations[0].line) == ("loader.py", 7)
 
 
+def test_where_it_was_is_known_although_its_stack_was_written_at_the_end(tmp_path: Path) -> None:
+    """A launcher's SIGTERM has that done: the newest note does not take the place of another."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            stand(journal, 2 * S, "loader.py", 7, "load")
+            number = journal.begin(journal.collective(group), 14 * S, q=3)
+            journal.end(number, 3 * S, x=journal.string(PEER_GONE))
+            with journal.definitions.open("a") as file:
+                file.write("Stack (most recent call first):\n")
+                file.write('  File "/src/train.py", line 99 in last\n')
+        else:
+            give_up(journal, group)
+    assert "rank 1 was last seen at loader.py:7 in load" in only(findings(tmp_path)).summary
+
+
 def test_what_was_noted_before_other_work_says_nothing(tmp_path: Path) -> None:
     """It has moved since, and nobody saw to where."""
     for journal, group in steps(tmp_path, 3):

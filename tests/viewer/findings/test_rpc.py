@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.journals import MS, Journal, workers
-from support.scenes import beat, findings, only, ranks
+from support.scenes import beat, findings, only, ranks, stand
 
 S = 1000 * MS
 
@@ -69,6 +69,36 @@ def test_a_worker_that_never_shuts_down_is_missing(tmp_path: Path) -> None:
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("rpc_unanswered", [1])
     assert ranks(tmp_path, found.waiting) == [0, 2]
+
+
+def test_who_has_not_come_since_it_waits_itself_is_not_named(tmp_path: Path) -> None:
+    """Rank 1 left a collective out and waits for the others at the end; they wait for rank 1."""
+    journals = job(tmp_path, 3)
+    for journal in journals:
+        group = journal.world()
+        if journal.rank == 1:
+            shut_down(journal, 300 * MS)
+        else:
+            journal.begin(journal.collective(group), 300 * MS, q=1)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("deadlock", "likely", ())
+    assert "is in rpc.all_gather inside rpc.shutdown (calls.py:30) and waits for" in found.summary
+    assert "Rank 1 went on to rpc.all_gather (calls.py:30) without all_reduce #1" in str(found.hint)
+
+
+def test_who_keeps_those_from_the_end_is_named(tmp_path: Path) -> None:
+    """Rank 0 waits at the end for rank 1, and that one for a message of rank 2."""
+    journals = job(tmp_path, 3)
+    groups = [journal.world() for journal in journals]
+    shut_down(journals[0], 300 * MS)
+    journals[1].begin(journals[1].message(groups[1], "recv", peer=2), 300 * MS, q=1)
+    stand(journals[2], 2 * S, "loader.py", 7, "load")
+    for journal in journals:
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rpc_unanswered", [2])
+    assert len(found.consequences) == 1
 
 
 def test_a_call_that_was_not_begun_is_told(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from disttrace.journal.format import COMPOSED, RPC_WAITS
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
+from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT, Agents
 from disttrace_viewer.evidence.rendezvous import LATE_NS, RendezvousIndex
@@ -109,7 +110,7 @@ def waits(
     for op in by_kind.pop("constructor", []):
         found.append(_at_still_server(evidence, _rendezvous(index, op), chosen[op]))
     remote = [op for op in by_kind.get(COMPOSED, ()) if op.call.op in RPC_WAITS]
-    found += [Wait(op, RPC, (RPC, *op.id), unknown=True, side=op.thread != 0) for op in remote]
+    found += [_remote(evidence, op) for op in remote]
     by_kind[COMPOSED] = [op for op in by_kind.get(COMPOSED, ()) if op not in remote]
     for rest in by_kind.values():
         found += [Wait(op, OTHER, ("other", *op.id)) for op in rest]
@@ -124,6 +125,13 @@ def waits(
         found.append(replace(wait, op=op, behind=holder))
     found = [*_in_time(found)]
     return tuple(sorted(found, key=lambda w: (w.process, w.op.number)))
+
+
+def _remote(evidence: Evidence, op: Op) -> Wait:
+    """A remote call; in a round of all workers those are waited for that have not come to it."""
+    late = rpc_rounds.missing(evidence, op) if op.call.op == rpc_rounds.TOGETHER else ()
+    targets = tuple(sorted(late))
+    return Wait(op, RPC, (RPC, *op.id), targets, unknown=True, side=op.thread != 0)
 
 
 def _in_time(found: Sequence[Wait]) -> Iterator[Wait]:

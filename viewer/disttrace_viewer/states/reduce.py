@@ -183,7 +183,8 @@ def _state(
         "beat": reading.signs.beat,
         "last_t": max(reading.signs.last_t, definitions.last_t, *reading.active.values()),
         "stands": [
-            *([0, *at] for at in [*reading.signs.samples][:-1]),
+            # The last one is what it stands at, or a dump took that place.
+            *([0, *at] for at in reading.signs.samples if at != reading.signs.stands.get(0)),
             *([thread, *at] for thread, at in reading.signs.stands.items()),
         ],
         **(

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace_viewer.analysis.graphs import cycles, ring
-from disttrace_viewer.evidence.wait_graph import COLLECTIVE, KEY, MESSAGE, Wait
+from disttrace_viewer.evidence.wait_graph import COLLECTIVE, KEY, MESSAGE, RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, outside, unmatched
@@ -91,7 +91,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     groups = {w.op.call.group for w in waits if w.kind != KEY}
     keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
-    unsure = bool(keys) or any(case.evidence.inferred(w.op) for w in waits)
+    unsure = any(w.kind in (KEY, RPC) or case.evidence.inferred(w.op) for w in waits)
     apart = _beside(case, waits)
     return Finding(
         kind="deadlock",
@@ -159,18 +159,20 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
         return words.SET_FIRST
     if all(w.kind == MESSAGE for w in waits):
         return words.ONE_SENDS
-    if groups > 1 and (behind := _behind(case, waits)) is not None:
+    if groups > 1 and (behind := _behind(waits)) is not None:
         return words.left_out(trace, *behind)
     return words.GROUPS if groups > 1 else words.CALLS
 
 
-def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
-    """A collective in which several wait for the only member that is not in it, and what that one
-    is in: it may use the groups in another order, or have left this one out.
+def _behind(waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
+    """A collective in which several wait for the only member that is not in it, or any number for
+    one that is at the end of its remote calls, and what that one is in: it may use the groups in
+    another order, or have left this one out.
     """
     for wait in waits:
-        if wait.kind == COLLECTIVE and len(wait.arrived) > 1 and not wait.absent:
-            theirs = [w for w in waits if (w.process,) == wait.targets and w.kind == COLLECTIVE]
+        if wait.kind == COLLECTIVE and not wait.absent:
+            kinds = (RPC, COLLECTIVE) if len(wait.arrived) > 1 else (RPC,)
+            theirs = [w for w in waits if (w.process,) == wait.targets and w.kind in kinds]
             if theirs:
                 return wait, theirs[0]
     return None

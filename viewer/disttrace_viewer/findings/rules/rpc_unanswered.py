@@ -10,15 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace.journal.format import RPC_RUN
 from disttrace_viewer.analysis.operation import Op, innermost
+from disttrace_viewer.evidence.rpc_rounds import TOGETHER, missing, round_of, workers
 from disttrace_viewer.evidence.wait_graph import RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.trace.model import Frame, Location
 from disttrace_viewer.wording.findings import rpc_unanswered as words
-
-TOGETHER = "rpc.all_gather"
-"""What workers exchange at the begin and the end, over calls to one of them."""
-_ROUNDS = ("init_rpc", "rpc.shutdown")
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -32,14 +29,21 @@ def find(case: Case) -> Iterator[Finding]:
     because = {key: _because_of(case, waits[0], owed) for key, waits in owed.items()}
     roots = [key for key, causes in because.items() if not causes] or list(owed)[:1]
     for key in sorted(roots, key=lambda key: owed[key][0].op.begin_ns):
+        if _all_wait(case, owed[key][0]):
+            continue
         follow = _following(key, because)
         yield _finding(case, owed[key], [w for other in follow for w in owed[other]])
+
+
+def _all_wait(case: Case, wait: Wait) -> bool:
+    """Whether those that have not come to a round wait for others: that explains them."""
+    return bool(wait.targets) and not any(case.outside(p) for p in wait.targets)
 
 
 def _because_of(case: Case, wait: Wait, owed: Mapping[object, Sequence[Wait]]) -> frozenset[object]:
     """The other answers that somebody waits for who owes this one."""
     if wait.op.call.op == TOGETHER:
-        late = {*_missing(case, wait)}
+        late = missing(case.evidence, wait.op)
         return frozenset(
             key
             for key, waits in owed.items()
@@ -69,35 +73,13 @@ def _within_another(case: Case, wait: Wait) -> bool:
 
 def _owes(case: Case, wait: Wait) -> object:
     if wait.op.call.op == TOGETHER:
-        round_of = _round(case, wait)
-        return None if round_of is None else round_of.call.op
+        around = round_of(case.evidence, wait.op)
+        return None if around is None else around.call.op
     return (_callee(case, wait), wait.op.call.args.get("to"))
 
 
-def _round(case: Case, wait: Wait) -> Op | None:
-    """The operation around it in which all workers come together."""
-    op = case.evidence.sample.get(wait.process, wait.op.parent)
-    while op is not None and op.call.op not in _ROUNDS:
-        op = case.evidence.sample.get(op.process, op.parent)
-    return op
-
-
-def _workers(case: Case, process: int) -> dict[object, int]:
-    """By name and by id the processes that this one may call."""
-    trace = case.evidence.trace
-    mine = trace.processes[process]
-    found: dict[object, int] = {}
-    for op in case.evidence.sample.of_kind("composed"):
-        other = trace.processes[op.process]
-        if op.call.op == "init_rpc" and (other.job, other.attempt) == (mine.job, mine.attempt):
-            for key in (op.call.args.get("name"), op.call.args.get("rank")):
-                if key is not None:
-                    found.setdefault(key, op.process)
-    return found
-
-
 def _callee(case: Case, wait: Wait) -> int | None:
-    return _workers(case, wait.process).get(wait.op.call.args.get("to"))
+    return workers(case.evidence, wait.process).get(wait.op.call.args.get("to"))
 
 
 def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Finding:
@@ -107,7 +89,9 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
     who = list(dict.fromkeys(w.process for w in waits))
     callee = None if together else _callee(case, wait)
     running = None if callee is None else _running(case, callee, wait)
-    missing = _missing(case, wait) if together else ([] if callee is None else [callee])
+    owing = [] if callee is None else [callee]
+    if together:
+        owing = case.by_rank(missing(evidence, wait.op))
     blocked = None if running is None else _blocked(case, running)
     where = None if running is None else _stands(case, running)
     found = words.Unanswered(
@@ -120,50 +104,37 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
         running=running,
         at=where,
         blocked=blocked,
-        around=_round(case, wait) if together else None,
-        missing=missing,
-        stands={p: at for p in missing if (at := evidence.whereabouts(p)) is not None},
+        around=round_of(evidence, wait.op) if together else None,
+        missing=owing,
+        stands={p: at for p in owing if (at := evidence.whereabouts(p)) is not None},
     )
     places = list(evidence.locations(w.op for w in waits))
     if running is not None and where is not None:
         at = Location(running.process, where.file, where.line, where.function, RPC_RUN)
         places.insert(0, at)
-    elif missing:
-        places[:0] = [at for p in missing if (at := evidence.whereabouts(p)) is not None]
+    elif owing:
+        places[:0] = [at for p in owing if (at := evidence.whereabouts(p)) is not None]
+    # Who waits for others itself has not come since they have not.
+    away = tuple(p for p in owing if not together or case.outside(p))
     waits_itself = blocked is not None or (callee is not None and callee in who)
     return Finding(
         kind="rpc_unanswered",
         certainty=LIKELY,
         summary=words.summary(trace, found),
         hint=words.hint(found),
-        culprits=() if waits_itself else tuple(missing),
+        culprits=() if waits_itself else away,
         waiting=tuple(who),
         op=wait.op.call.op,
         locations=tuple(dict.fromkeys(places)),
         at_ns=wait.op.begin_ns,
-        consequences=tuple(words.follows(trace, _round(case, w) or w.op, w) for w in follow),
+        consequences=tuple(
+            words.follows(trace, round_of(evidence, w.op) or w.op, w) for w in follow
+        ),
         scope=Scope(
             exchanges=frozenset(w.exchange for w in (*waits, *follow)),
-            roots=frozenset() if waits_itself else frozenset(missing),
+            roots=frozenset() if waits_itself else frozenset(away),
         ),
     )
-
-
-def _missing(case: Case, wait: Wait) -> list[int]:
-    """Workers that have not begun what the others are in."""
-    around = _round(case, wait)
-    if around is None:
-        return []
-    came = {op.process for op in case.evidence.sample.ops if op.call.op == around.call.op}
-    workers = {*_workers(case, wait.process).values()}
-    if around.call.op == "init_rpc":
-        mine = case.evidence.trace.processes[wait.process]
-        workers |= {
-            p.index
-            for p in case.evidence.trace.processes
-            if p.rank is not None and (p.job, p.attempt) == (mine.job, mine.attempt)
-        }
-    return case.by_rank(workers - came - {wait.process})
 
 
 def _running(case: Case, callee: int, wait: Wait) -> Op | None:
