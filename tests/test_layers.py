@@ -68,6 +68,7 @@ VIEWER_ROOMS = (
     "findings",
     "findings/rules",
     "diagnosis",
+    "states/form",
     "states",
     "replay",
     "history",

@@ -22,7 +22,7 @@ from disttrace_viewer.companion.channel.hub import Hub
 from disttrace_viewer.companion.channel.message import Message
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.slow.duty import HERE
-from disttrace_viewer.states.state import inflated
+from disttrace_viewer.states.form.state import inflated
 from lifecycle.test_in_step import STEP, Calls, pages
 from support import networks
 from support.processes import clean_environ

@@ -6,6 +6,7 @@ import functools
 
 import pytest
 
+from disttrace_viewer.companion.channel.tree import FAN
 from reliability import hosts_in_virtual_time as virtual
 
 SIZES = (8, 32, 128)
@@ -40,6 +41,22 @@ def test_the_next_one_tells_what_the_first_one_cannot(hosts: int) -> None:
     found = stall(hosts, "leader dies")
     assert [(voice.host, voice.known) for voice in found.voices] == [(1, hosts - 1)]
     assert found.voices[0].at_s < 15
+
+
+@pytest.mark.parametrize("hosts", SIZES)
+@pytest.mark.parametrize("case", ["normal", "leader dies", "a tenth silent", "a tenth stops"])
+def test_few_answers_are_read(case: str, hosts: int) -> None:
+    """However many hosts there are; whoever answers is in them, also where those stand still by way
+    of whom it was to.
+    """
+    found = stall(hosts, case)
+    gone = {"leader dies": 1, "normal": 0}.get(case, max(1, hosts // 10))
+    assert found.whole_s(hosts - gone)
+    assert (found.whole_s(hosts - gone) or 99) < 15
+    assert all(voice.answers <= FAN for voice in found.voices)
+    assert hosts < 100 or all(
+        voice.bytes < hosts * virtual.HOST_BYTES / 2 for voice in found.voices
+    )
 
 
 @pytest.mark.parametrize("hosts", SIZES)

@@ -56,7 +56,7 @@ def test_what_was_told_is_not_read(folder: Path) -> None:
     found = untold(str(folder), "job", own, [])
     assert {Path(one.base).name.split("-")[1] for one in found} == left
     for whole in (True, False):
-        told = unpacked([Answer("host1", True, packed(other, whole=whole))], own).states
+        told = unpacked([Answer("host1", True, packed(other, whole=whole))], own).marks
         found = untold(str(folder), "job", own, told)
         assert {Path(one.base).name.split("-")[1] for one in found} == {"host2"}
     for path in folder.glob("job-host2-4000005-*.defs.jsonl"):

@@ -13,7 +13,14 @@ import pytest
 
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.reading.journals import of_job
-from disttrace_viewer.companion.told import addresses, beside, in_public, packed, unpacked
+from disttrace_viewer.companion.told import (
+    Told,
+    addresses,
+    beside,
+    in_public,
+    packed,
+    unpacked,
+)
 from disttrace_viewer.companion.verdict import judgeable
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.merged import Merged, merge, trace_of
@@ -53,16 +60,16 @@ def test_who_answers_nobody_is_read_beside_us(tmp_path: Path) -> None:
         journal.run(call, t=MS, d=MS, q=1)
         os.utime(journal.definitions, ns=(UNIX_NS + S, UNIX_NS + S))
     ours = of_journals([str(p) for p in tmp_path.glob("job_0-*")])
-    (found,) = beside(str(tmp_path), "job_0", ours, [])
+    (found,) = beside(str(tmp_path), "job_0", ours, Told())
     assert found["process"]["pid"] == 701
-    assert beside(str(tmp_path), "job_0", ours, [found]) == []
+    assert beside(str(tmp_path), "job_0", ours, Told((found,))) == []
     theirs = next(tmp_path.glob("job_1-*.defs.jsonl"))
     theirs.rename(tmp_path / "elsewhere")
     theirs.symlink_to(tmp_path / "elsewhere")
-    assert beside(str(tmp_path), "job_0", ours, []) == []  # nobody's links are followed
+    assert beside(str(tmp_path), "job_0", ours, Told()) == []  # nobody's links are followed
     (tmp_path / "elsewhere").replace(theirs)
     os.utime(theirs, ns=(UNIX_NS - S, UNIX_NS - S))
-    assert beside(str(tmp_path), "job_0", ours, []) == []  # it was there before us: another job's
+    assert beside(str(tmp_path), "job_0", ours, Told()) == []  # it is older: another job's
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -10,19 +10,22 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from disttrace_viewer.companion.channel.places import Address
-from disttrace_viewer.companion.channel.rounds import Gathered
+from disttrace_viewer.companion.channel.rounds import Answer, Gathered
 from disttrace_viewer.companion.channel.station import ALONE, GUEST, HUB, IDLE, SEEKING, Station
 
 LIMIT_S = 10.0
 TICK_S = 0.1
 DELAY_S = 0.001
-STATE = bytes(2_000)
+HOST_BYTES, FOLDED_BYTES, EACH_BYTES = 5_000, 20_000, 200
+"""What a host of eight ranks tells; what several do, and each of them more (``folding.py``)."""
 JUDGE_S, JUDGE_EACH_S = 0.3, 0.0005
 """What a verdict takes, and for each host more."""
+_COUNT = struct.Struct("!I")
 PORTS = (22_000, 22_001, 22_002, 22_003)
 JOB = "a job"
 
@@ -35,6 +38,25 @@ class Voice:
     at_s: float
     term: int
     known: int
+    answers: int = 0
+    """Read for it, and their bytes."""
+    bytes: int = 0
+
+
+def told(hosts: int) -> bytes:
+    """An answer that is of so many hosts."""
+    size = HOST_BYTES if hosts == 1 else FOLDED_BYTES + EACH_BYTES * hosts
+    return _COUNT.pack(hosts) + bytes(size)
+
+
+def hosts_of(data: bytes) -> int:
+    """Of how many hosts an answer is."""
+    return int(_COUNT.unpack_from(data)[0]) if data else 0
+
+
+def together(answers: Sequence[Answer]) -> bytes:
+    """Several answers as one."""
+    return told(sum(hosts_of(answer.data) for answer in answers))
 
 
 @dataclass
@@ -137,7 +159,9 @@ class Host:
         self.lives = True
         self.answers = True
         self.wire = Wire(world, hosts, number)
-        self.station = Station(f"host {number}", self.wire, self._asked, bytes, secret=None)
+        self.station = Station(
+            f"host {number}", self.wire, self._asked, bytes, secret=None, together=together
+        )
         self.led: set[int] = set()
         self._world = world
         self._hosts = hosts
@@ -163,7 +187,7 @@ class Host:
 
     def _asked(self, number: int, wanted: tuple[str, ...], whole: bool) -> None:
         if self.answers:
-            answer = b"" if wanted else STATE
+            answer = b"" if wanted else told(1)
             self._world.after(0.05, lambda: self.station.answer(number, answer))
 
     def _verdict(self) -> None:
@@ -181,11 +205,12 @@ class Host:
             self._world.after(1.0, self._verdict)
             return
         self.led.add(gathered.term)
-        known = 1 + sum(bool(answer.data) for answer in gathered.answers)
+        known = 1 + sum(hosts_of(answer.data) for answer in gathered.answers)
+        read = len(gathered.answers), sum(len(answer.data) for answer in gathered.answers)
 
         def confirmed(leads: bool) -> None:
             if leads:
-                self._say(gathered.term, known)
+                self._say(gathered.term, known, read)
             self._world.after(1.0, self._verdict)
 
         def judged() -> None:
@@ -194,11 +219,11 @@ class Host:
 
         self._world.after(JUDGE_S + JUDGE_EACH_S * known, judged)
 
-    def _say(self, term: int, known: int) -> None:
+    def _say(self, term: int, known: int, read: tuple[int, int] = (0, 0)) -> None:
         """A picture that is told already is not told anew, nor one with less in it."""
         if self._told is None or known > self._told[1] or (term and self._told[0] == 0):
             self._told = (term, known)
-            self._voices.append(Voice(self.number, self._world.now_s, term, known))
+            self._voices.append(Voice(self.number, self._world.now_s, term, known, *read))
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +241,7 @@ class Outcome:
         return min((v.at_s for v in self.voices if v.known >= hosts), default=None)
 
 
-CASES = ("normal", "leader dies", "a tenth silent", "partition")
+CASES = ("normal", "leader dies", "a tenth silent", "a tenth stops", "partition")
 
 
 def stall(hosts: int, case: str, seed: int = 1, until_s: float = 40.0) -> Outcome:
@@ -231,6 +256,9 @@ def stall(hosts: int, case: str, seed: int = 1, until_s: float = 40.0) -> Outcom
     if case == "a tenth silent":
         for host in draw.sample(all_of[1:], max(1, hosts // 10)):
             host.answers = False
+    elif case == "a tenth stops":
+        for host in draw.sample(all_of[1:], max(1, hosts // 10)):
+            world.after(8.0, lambda host=host: setattr(host, "lives", False))  # type: ignore[misc]
     elif case == "leader dies":
         world.after(8.0, lambda: setattr(all_of[0], "lives", False))
     elif case == "partition":

@@ -13,11 +13,11 @@ from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import here
+from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.history import MOST_PACKED, Calls, History
 from disttrace_viewer.states.history import packed as packed_history
 from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.model import Job
 from support.journals import MS
 from support.scenes import beat, nobody_knows, steps
@@ -83,7 +83,7 @@ def test_another_host_is_asked_for_the_calls_of_one_of_those_who_made_the_same(
     found = job.judged(
         [str(tmp_path / "a")],
         choose=all_of,
-        others=unpacked([Answer("b", True, packed(there, nobody_knows))], merge([])).states,
+        others=unpacked([Answer("b", True, packed(there, nobody_knows))], merge([])).merged,
         fetch=fetch,
         look=nobody_knows,
     )

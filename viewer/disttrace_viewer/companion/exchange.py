@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from disttrace_viewer.companion.channel import places, secret
+from disttrace_viewer.companion.channel.branch import Together
 from disttrace_viewer.companion.channel.guest import CONFIRM_S, REPLY_S
 from disttrace_viewer.companion.channel.places import Address
 from disttrace_viewer.companion.channel.rounds import Answer, Gathered
@@ -50,16 +51,18 @@ class Exchange:
         public: Callable[[bytes], bytes],
         *,
         about: str = "",
+        together: Together | None = None,
     ) -> None:
         """``answer`` gives what is to be told of our processes, now; where some are named, all of
         those among them that are ours; and only what anybody may know, unless it is told True.
-        ``public`` takes out of such an answer what is more. What is talked ``about`` has a place
-        of its own to meet.
+        ``public`` takes out of such an answer what is more; ``together`` makes one of several.
+        What is talked ``about`` has a place of its own to meet.
         """
         self._about = about
         self._me = identity
         self._answer = answer
         self._public = public
+        self._together = together
         self._secret = secret.of_job()
         self._questions: queue.SimpleQueue[tuple[int, tuple[str, ...], bool]] = queue.SimpleQueue()
         self._ear, self._mouth = os.pipe()
@@ -245,7 +248,14 @@ class Exchange:
         here = places.to_listen_at(host, numeric)
         _take_descriptors()
         sockets = Sockets()
-        station = Station(self._me, sockets, self._hear, self._public, secret=self._secret)
+        station = Station(
+            self._me,
+            sockets,
+            self._hear,
+            self._public,
+            secret=self._secret,
+            together=self._together,
+        )
         self._sockets, self._station = sockets, station
         sockets.start(station)
         self._asked_at = time.monotonic()

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import orjson
 
@@ -19,25 +18,24 @@ from disttrace.journal.format import is_of_job, is_own
 from disttrace_viewer.analysis.liveness import Look, Seen, look
 from disttrace_viewer.companion.channel.places import Address, stores
 from disttrace_viewer.companion.channel.rounds import Answer
-from disttrace_viewer.companion.reading.journals import mark_of
+from disttrace_viewer.companion.reading.journals import mark_of, mark_of_like
+from disttrace_viewer.companion.telling import answers
+from disttrace_viewer.companion.telling.believed import believed
 from disttrace_viewer.companion.telling.public import known_files, public, revealed
-from disttrace_viewer.companion.telling.sound import sound
 from disttrace_viewer.companion.telling.words import known_words
 from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.load.discover import named
 from disttrace_viewer.states import folder
+from disttrace_viewer.states.form.alike import Like, Position, pending
+from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.merged import Merged, trace_of
-from disttrace_viewer.states.packed import rating
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State, StateError, inflated
 from disttrace_viewer.trace.model import Process, Trace
 
 MOST_STATE = 8 << 10
 """Bytes of a packed state; of a longer one half of the operations are told, and so on."""
 MOST_WHOLE = 64 << 10
 """Of one that was asked for by itself, with the order of its collectives."""
-MOST_PROCESSES = 1_024
-"""Of one host."""
 MOST_BESIDE = 256
 """So many of the newest journals in the folder are looked at for processes of the same job."""
 
@@ -50,11 +48,31 @@ class Told:
     seen: Mapping[str, Seen] | None = None
     senders: Mapping[str, str] | None = None
     """By process who told of it."""
+    likes: Mapping[str, tuple[Like, ...]] = field(default_factory=dict)
+    """By process who stands where it does."""
 
     def look(self, process: Process) -> Seen:
         """What is known of a process: by its own host, else by this one."""
         found = (self.seen or {}).get(process.id)
         return look(process) if found is None else found
+
+    @property
+    def merged(self) -> Merged:
+        """All of them."""
+        return Merged({state["id"]: state for state in self.states}, likes=self.likes)
+
+    @property
+    def ids(self) -> set[str]:
+        """Of all processes that were told of."""
+        return {state["id"] for state in self.states} | {
+            like.id for found in self.likes.values() for like in found
+        }
+
+    @property
+    def marks(self) -> set[tuple[str, ...]]:
+        """What names of their journals have of them all."""
+        likes = (like for found in self.likes.values() for like in found)
+        return {*map(mark_of, _bases(self.states)), *(mark_of_like(one) for one in likes)}
 
 
 def packed(
@@ -65,23 +83,20 @@ def packed(
     ``whole``: not only what anybody may know.
     """
     trace, _ = trace_of(merged)
-    seen = {p.id: (s.alive, s.code, s.state) for p in trace.processes for s in [see(p)]}
+    seen = {p.id: see(p) for p in trace.processes}
     states = [_bounded(state, most) for state in merged.states.values()]
-    return _packed(states if whole else [public(_as_told(s)) for s in states], seen)
+    told = states if whole else [public(_as_told(s)) for s in states]
+    return answers.packed(map(Position, told), seen, folds=most == MOST_STATE)
 
 
 def in_public(data: bytes) -> bytes:
     """What was packed, without what only those may know who have shown that they are of our job."""
     try:
-        told = orjson.loads(inflated(data))
-        return _packed([public(sound(state)) for state in told["states"]], told["seen"])
-    except _WRONG:
+        positions, seen = answers.unpacked(data)
+        told = [Position(public(one.state), one.likes) for one in positions]
+        return answers.packed(told, seen, folds=False)
+    except answers.WRONG:
         return b""
-
-
-def _packed(states: Sequence[State], seen: Mapping[str, Any]) -> bytes:
-    told = {"states": states, "seen": seen}
-    return zlib.compress(orjson.dumps(told, option=orjson.OPT_NON_STR_KEYS), 6)
 
 
 def _as_told(state: State) -> State:
@@ -89,62 +104,39 @@ def _as_told(state: State) -> State:
     return found
 
 
-def unpacked(answers: Iterable[Answer], local: Merged) -> Told:
+def unpacked(told: Iterable[Answer], local: Merged) -> Told:
     """All answers in one. What is none of ours is left out, with the one who told it; so is what
     two tell of one process, unless one of them alone has shown that it is of our job.
     """
     words = known_words(local.states.values())
     files = known_files(local.states.values())
-    told: dict[str, list[tuple[Answer, State, Seen | None]]] = {}
-    for answer in answers:
-        try:
-            states, seen = _one(answer)
-        except _WRONG:
-            continue  # of another version, or no answer at all: its ranks are not known then
-        for state in states:
-            if state["id"] not in local.states:
-                row = (answer, revealed(state, words, files), seen.get(state["id"]))
-                told.setdefault(state["id"], []).append(row)
-    believed = [one for rows in told.values() for one in _believed(rows)]
-    return Told(
-        tuple(state for _, state, _ in believed),
-        {state["id"]: seen for _, state, seen in believed if seen is not None},
-        {state["id"]: answer.sender for answer, state, _ in believed},
-    )
+    rows = believed(told)
+    kernels = {one: row.seen for one, row in rows.items() if row.seen is not None}
+    states: list[State] = []
+    seen: dict[str, Seen] = {}
+    senders: dict[str, str] = {}
+    likes: dict[str, tuple[Like, ...]] = {}
+    for position in answers.alike((row.position for row in rows.values()), kernels):
+        one = position.state["id"]
+        kernel = {one: kernels[one]} if one in kernels else {}
+        known = local.states.get(one)
+        if known is None:
+            states.append(revealed(position.state, words, files))
+            senders[one] = position.sender
+            seen |= kernel
+        if known is None or pending(known) == pending(position.state):
+            also = tuple(like for like in position.likes if like.id not in local.states)
+            likes |= {one: also} if also else {}
+            senders |= {like.id: like.sender for like in also}
+            seen |= {like.id: kernel[one] for like in also if kernel}
+    return Told(tuple(states), seen, senders, likes)
 
 
-def _one(answer: Answer) -> tuple[list[State], dict[str, Seen]]:
-    """The states of an answer, and what is said of their processes. Raises one of ``_WRONG``."""
-    if not answer.data:
-        return [], {}
-    told = orjson.loads(inflated(answer.data))
-    if len(told["states"]) > MOST_PROCESSES:
-        raise StateError("is of more processes than a host has")
-    states = [sound(state) for state in told["states"]]
-    seen = {}
-    for state in states:
-        if (word := told["seen"].get(state["id"])) is not None:
-            alive, code, letter = word
-            fits = (type(alive) in (bool, type(None)), type(code) in (int, type(None)))
-            if not all(fits) or not (letter is None or (type(letter) is str and len(letter) < 64)):
-                raise StateError("says nothing of a process that a kernel says")
-            seen[state["id"]] = Seen(alive, code, letter)
-    return states, seen
-
-
-_WRONG = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
-"""StateError and what reading JSON of anybody's may raise."""
-
-
-_Row = tuple[Answer, State, Seen | None]
-
-
-def _believed(rows: Sequence[_Row]) -> Sequence[_Row]:
-    """Of what is told of one process; of a host whose companion was replaced the newest counts."""
-    known = [row for row in rows if row[0].known]
-    if known:
-        return [max(known, key=lambda row: rating(row[1]))]
-    return rows if len(rows) == 1 else ()
+def together(told: Sequence[Answer]) -> bytes:
+    """What several told as one answer, those that are alike in one."""
+    rows = believed(told)
+    seen = {one: row.seen for one, row in rows.items() if row.seen is not None}
+    return answers.packed((row.position for row in rows.values()), seen)
 
 
 def _bounded(state: State, most: int) -> State:
@@ -207,7 +199,7 @@ def order(trace: Trace) -> int:
     return 2 * lowest + (0 if agents else 1)
 
 
-def beside(directory: str, job: str, local: Merged, told: Iterable[State]) -> list[State]:
+def beside(directory: str, job: str, local: Merged, told: Told) -> list[State]:
     """Of those who use a store of ours and have told nothing: the states, by journals that lie in
     the same folder under another job's name than ``job``.
 
@@ -219,10 +211,9 @@ def beside(directory: str, job: str, local: Merged, told: Iterable[State]) -> li
     ours = set(addresses(local, trace.processes))
     if not ours:
         return []
-    told = [*told]
-    known = {*local.states, *(state["id"] for state in told)}
+    known = {*local.states, *told.ids}
     began = min((p.start_ns for p in trace.processes), default=0)
-    marks = {mark_of(state["base"]) for state in (*local.states.values(), *told)}
+    marks = {*map(mark_of, _bases(local.states.values())), *told.marks}
     found = named(entry.path for entry in os.scandir(directory) if not is_of_job(entry.name, job))
     newest = sorted(
         (_modified_ns(one.definitions), one.base, one) for one in found if one.definitions
@@ -235,6 +226,10 @@ def beside(directory: str, job: str, local: Merged, told: Iterable[State]) -> li
         for process in trace_of(others)[0].processes
         if process.id not in known and ours & set(addresses(others, [process]))
     ]
+
+
+def _bases(states: Iterable[State]) -> Iterable[str]:
+    return (state["base"] for state in states)
 
 
 def _modified_ns(path: str) -> int:

@@ -47,6 +47,7 @@ from disttrace_viewer.companion.told import (
     is_alone,
     order,
     packed,
+    together,
     unknown_ranks,
     unpacked,
 )
@@ -57,10 +58,10 @@ from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import here
+from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.job import in_full, judged
 from disttrace_viewer.states.merged import Merged, merge, newest_try, trace_of
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.model import Process
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
@@ -115,7 +116,8 @@ class Judge:
         self._machine = Asking()
         self._stalled: set[tuple[str, int]] = set()
         self._leave_at: float | None = None
-        self.exchange = Exchange(uuid.uuid4().hex[:12], self._answer, in_public)
+        me = uuid.uuid4().hex[:12]
+        self.exchange = Exchange(me, self._answer, in_public, together=together)
 
     def ready(self) -> None:
         """Something may be about to stall: be there when others ask."""
@@ -231,7 +233,7 @@ class Judge:
 
     def _found_by(self, told: Told, local: Merged, *, joined: bool) -> dict[str, Any]:
         if not self._all_here:
-            silent = beside(self._directory, self._in_names, local, told.states)
+            silent = beside(self._directory, self._in_names, local, told)
             told = replace(told, states=(*told.states, *silent))
             found = merge([local, Merged({state["id"]: state for state in silent})])
             sightings.note(trace_of(found)[0].processes, but=local.states)
@@ -239,7 +241,7 @@ class Judge:
         judgement = self._settled(told)
         files: list[Files] = []
         if self._lacks(judgement, joined=joined):
-            files = untold(self._directory, self._in_names, local, told.states)
+            files = untold(self._directory, self._in_names, local, told.marks)
         if not files:
             self._folder.release()
             return self._found(judgement, told, joined=joined)
@@ -273,7 +275,7 @@ class Judge:
             ],
             stall_ns=round(self._stall_s * 1e9),
             local=merge([self._beyond, self._local()]),
-            others=told.states,
+            others=told.merged,
             fetch=lambda wanted: self._fetched(wanted, told),
             look=told.look,
         )
@@ -323,7 +325,7 @@ class Judge:
             said.insert(len(said) - 1, f"nothing is known of {whom}: {why}")
         if said:
             said[-1:-1] = self._load.lines(case, errors)
-        elsewhere = {state["id"] for state in told.states} | self._beyond.states.keys()
+        elsewhere = told.ids | self._beyond.states.keys()
         elsewhere -= self._ours
         ops = live.waits_of(case, errors)
         self._stalled = ops or self._stalled

@@ -17,10 +17,11 @@ from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.merge.choice import nothing
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.engines import Engine, here
+from disttrace_viewer.states.form.alike import pending
+from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.history import courses_differ
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict, verdict
 from disttrace_viewer.trace.errors import ViewerError
 from disttrace_viewer.trace.model import Job
@@ -33,6 +34,7 @@ MOST_COMPARED = 64
 """Processes whose collectives are compared one by one."""
 MOST_READ_BYTES = 1 << 26
 """Of journals that are read as a whole to tell since when a group is out of step."""
+NOBODY = Merged({})
 Choose = Callable[[Sequence[Job]], Sequence[str]]
 Fetch = Callable[[Sequence[str]], Sequence[State]]
 
@@ -84,7 +86,7 @@ def judged(
     engine: Engine = here,
     progress: folder.Progress | None = None,
     local: Merged | None = None,
-    others: Sequence[State] = (),
+    others: Merged = NOBODY,
     fetch: Fetch | None = None,
     look: Look = look,
 ) -> Verdict:
@@ -96,11 +98,11 @@ def judged(
     says which processes live. Raises ViewerError where there is neither.
     """
     stored = _stored(paths)
-    if local is None and not others:
+    if local is None and not others.states:
         merged = read(paths, engine=engine, progress=progress)
     else:
         merged = local or folder.of_journals(paths, window=WINDOW, engine=engine, progress=progress)
-        merged = merge([merged, *others]) if others else merged
+        merged = merge([merged, others]) if others.states else merged
     if not merged.states:
         raise _nothing(paths)
     if choose is not None:
@@ -111,11 +113,12 @@ def judged(
     suspects = () if stored else suspects_of(found, merged)
     if suspects:
         del found  # of a large job it holds most of the memory, and another one is to come
-        elsewhere = {state["id"] for state in others}
+        elsewhere = others.states.keys() | others.whom_like.keys()
         here = [one for one in suspects if one not in elsewhere]
         merged = in_full(merged, here, paths, engine) if here else merged
         there = [one for one in suspects if one in elsewhere][:MOST_COMPARED]
-        merged = merge([merged, *fetch(there)]) if there and fetch is not None else merged
+        if there and fetch is not None:
+            merged = merge([merged, *(one for one in fetch(there) if stays(one, merged))])
         found = verdict(merged, only=only, stall_ns=stall_ns, look=look, problems=told)
     return found
 
@@ -141,10 +144,16 @@ def suspects_of(found: Verdict, merged: Merged) -> tuple[str, ...]:
     compared.update(dict.fromkeys(_out_of_step(found, merged)))
     compared.update(dict.fromkeys(evidence.went_on))
     again = [
-        i for i in [*compared][:MOST_COMPARED] if "history" not in merged.states[processes[i].id]
+        i for i in [*compared][:MOST_COMPARED] if "history" not in merged.state_of(processes[i].id)
     ]
     again += [i for i in wanted if i in evidence.partial]
     return tuple(dict.fromkeys(processes[i].id for i in again[:MOST_SUSPECTS]))
+
+
+def stays(state: State, merged: Merged) -> bool:
+    """Whether a state that came later may take the place of the one that others are like."""
+    one = state["id"]
+    return one not in merged.likes or pending(state) == pending(merged.states[one])
 
 
 def _differing(evidence: Evidence, group: int, members: Sequence[int]) -> Iterable[int]:
@@ -168,7 +177,7 @@ def _out_of_step(found: Verdict, merged: Merged) -> Iterable[int]:
     for (process, stream), course in evidence.sample.courses.items():
         streams.setdefault(stream, {}).setdefault(course, process)
     chosen = [p for of in streams.values() if courses_differ(of) for p in of.values()]
-    size = sum(merged.states[evidence.trace.processes[p].id]["size"] for p in chosen)
+    size = sum(merged.state_of(evidence.trace.processes[p].id)["size"] for p in chosen)
     return chosen if size <= MOST_READ_BYTES and len(chosen) <= MOST_COMPARED else []
 
 

@@ -25,13 +25,16 @@ from disttrace_viewer.merge.jobs import as_called, tries
 from disttrace_viewer.merge.processes import stack_of
 from disttrace_viewer.merge.surveying import base_stores
 from disttrace_viewer.merge.tables import KINDS, store_of
-from disttrace_viewer.states import packed
+from disttrace_viewer.states import likes, packed
+from disttrace_viewer.states.form.alike import Like
+from disttrace_viewer.states.form.state import ROW, Recent, State
 from disttrace_viewer.states.history import History, courses_differ
 from disttrace_viewer.states.packed import Packed, batches_of, rating
-from disttrace_viewer.states.state import ROW, Recent, State
 from disttrace_viewer.states.survey import StateSurvey, journal_of, survey
 from disttrace_viewer.trace.model import (
     Call,
+    Group,
+    Job,
     Key,
     Problem,
     Process,
@@ -44,6 +47,7 @@ from disttrace_viewer.trace.model import (
 from disttrace_viewer.trace.operation import Op
 
 T = TypeVar("T")
+Jobs = tuple[Job, ...]
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Merged:
     """Sentences about journals that were asked for and are in no state."""
     called: Mapping[str, str] = field(default_factory=dict)
     """The ids of jobs by process, where these states are a part of more."""
+    likes: Mapping[str, Sequence[Like]] = field(default_factory=dict)
+    """By process who stands where it does and was not told as a whole."""
 
     @cached_property
     def survey(self) -> StateSurvey:
@@ -73,7 +79,18 @@ class Merged:
     def partial(self) -> frozenset[str]:
         """Ids of the processes of whose journals only a part was read."""
         found = self.survey
-        return frozenset(found.processes[i].id for i in found.partial)
+        like = (one.id for of in self.likes.values() for one in of if one.partial)
+        return frozenset((*(found.processes[i].id for i in found.partial), *like))
+
+    @cached_property
+    def whom_like(self) -> Mapping[str, str]:
+        """Of each that was not told as a whole where it stands: whom it is like."""
+        return {like.id: one for one, of in self.likes.items() for like in of}
+
+    def state_of(self, process: str) -> State:
+        """The state of a process, or of the one that it is like."""
+        found = self.states.get(process)
+        return self.states[self.whom_like[process]] if found is None else found
 
 
 def merge(states: Iterable[State | Merged]) -> Merged:
@@ -82,8 +99,10 @@ def merge(states: Iterable[State | Merged]) -> Merged:
     most: Packed | None = None
     unread: dict[str, None] = {}
     called: dict[str, str] = {}
+    alike: dict[str, Sequence[Like]] = {}
     for item in states:
         if isinstance(item, Merged):
+            alike.update(item.likes)
             unread.update(dict.fromkeys(item.unread))
             called.update(item.called)
             if most is None and isinstance(item.states, Packed):
@@ -96,11 +115,11 @@ def merge(states: Iterable[State | Merged]) -> Merged:
                 found[state["id"]] = state
     names = tuple(sorted(unread))
     if most is None:
-        return Merged({key: found[key] for key in sorted(found)}, names, called)
+        return Merged({key: found[key] for key in sorted(found)}, names, called, alike)
     if found:
         most = most.copy()
         most.put(found.values())
-    return Merged(most, names, called)
+    return Merged(most, names, called, alike)
 
 
 def trace_of(
@@ -124,16 +143,17 @@ def trace_of(
         problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
     building = _Building(found, merged.states, alike)
     building.read()
+    groups, jobs = building.liken(merged.likes)
     here = {job.id for job in found.jobs}
     trace = Trace(
         processes=tuple(building.processes),
         tables=None,
-        groups=grouping.named(found.groups, building.processes, building.ids),
+        groups=grouping.named(groups, building.processes, building.ids),
         stores=tuple(building.stores),
         places=found.places,
         jobs=tuple(
             replace(job, last_ns=max(building.processes[i].last_ns for i in job.processes))
-            for job in found.jobs
+            for job in jobs
         ),
         other_jobs=tuple(replace(j, processes=()) for j in whole.jobs if j.id not in here),
         clocks=found.clocks,
@@ -245,6 +265,25 @@ class _Building:
                 index = known.index.get(state["id"])
                 if index is not None:
                     self._process(index, state if self.alike else opened(state))
+
+    def liken(self, more: Mapping[str, Sequence[Like]]) -> tuple[tuple[Group, ...], Jobs]:
+        """Add who is like others; the groups and jobs with them."""
+        known = self.survey
+        if not more:
+            return known.groups, known.jobs
+        told = likes.Known(
+            self.processes,
+            self.calls,
+            self.ops,
+            self.counts,
+            self.longest,
+            self.active,
+            self.courses,
+            known.groups,
+            known.jobs,
+            known.group_index,
+        )
+        return likes.add(told, self.states, more)
 
     def sample(self) -> Sample:
         """The sample that the states hold; of courses those of streams in which somebody waits or

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from disttrace_viewer.states.state import Batches, State, inflated
+from disttrace_viewer.states.form.state import Batches, State, inflated
 
 KEPT = 1 << 13
 """Of so many states all stay unpacked."""

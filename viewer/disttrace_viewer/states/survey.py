@@ -20,8 +20,8 @@ from disttrace_viewer.merge import processes as processing
 from disttrace_viewer.merge.clock import to_unix
 from disttrace_viewer.merge.meetings import Met, aligned
 from disttrace_viewer.merge.surveying import Surveyed, Surveying
+from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.packed import batches_of
-from disttrace_viewer.states.state import State
 from disttrace_viewer.trace.model import Clock, Group, Problem, Process
 
 OF_PROCESSES = ("stack", "store", "group")

@@ -17,9 +17,9 @@ from disttrace_viewer.companion.alerting.words import lines, objects, voices
 from disttrace_viewer.findings.finding import NOTE
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.states import folder
+from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.job import MOST_COMPARED
 from disttrace_viewer.states.merged import Merged, merge
-from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict, verdict
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 

@@ -26,7 +26,7 @@ from disttrace.recording.shown import (
     Page,
     offset,
 )
-from disttrace_viewer.states.state import inflated
+from disttrace_viewer.states.form.state import inflated
 
 MOST_STREAMS = 64
 """Of one host."""

@@ -6,14 +6,17 @@ where, so that the others meet there should it go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from disttrace_viewer.companion.channel.branch import covered
 from disttrace_viewer.companion.channel.coordinator import Coordinator
 from disttrace_viewer.companion.channel.message import Garbled, Message
 from disttrace_viewer.companion.channel.places import Address
 from disttrace_viewer.companion.channel.rounds import (
+    ANSWER_S,
     MOST_ANSWER,
     Answer,
     Done,
@@ -21,6 +24,7 @@ from disttrace_viewer.companion.channel.rounds import (
     Rounds,
     joined,
 )
+from disttrace_viewer.companion.channel.tree import Tree
 
 BEAT_S = 1.5
 ASKED_S = 1.5 * BEAT_S
@@ -29,6 +33,10 @@ ASKED_S = 1.5 * BEAT_S
 CHOOSE_S = 0.5
 """So long after the first one joined deputies are chosen."""
 MOST_WANTED = 64
+OF_ANSWER, AGAIN_S = 0.75, 0.7
+"""After that part of a round's time those are asked themselves who answer by way of one that has
+not answered; so long it lasts from then on.
+"""
 MOST_LEFT = 4_096
 """So many hosts may leave something behind."""
 
@@ -52,6 +60,8 @@ class _Guest:
     order: int
     known: bool
     peer: str
+    number: int
+    deputy: bool = False
     asked_to_stand: bool = False
     address: Address | None = None
 
@@ -70,15 +80,23 @@ class Hub:
         term: int,
         place: int,
         now: float,
+        folds: bool = False,
     ) -> None:
+        """``folds``: answers of several may come as one."""
         self._me = me
         self._say = say
         self._asked = asked
         self._public = public
         self._guests: dict[int, _Guest] = {}
         self._stream_of: dict[str, int] = {}
+        self._stream_at: dict[int, int] = {}
+        """Streams by the numbers of members."""
+        self._numbers = itertools.count(1)
+        self._tree = Tree() if folds else None
         self._due = self._choose_at = now
         self._beat_at = now
+        self._again_at = 0.0
+        self._question = Message("ask")
         self._deputies: tuple[Deputy, ...] = ()
         self.coordinator = Coordinator(term, place, now)
         self.rounds = Rounds()
@@ -105,7 +123,8 @@ class Hub:
             raise Garbled("it has not joined")
         self.coordinator.heard(guest.name, now)
         if message.kind == "answer":
-            answer = Answer(guest.name, known, message.body)
+            sure = known and not message.flag("doubt")
+            answer = Answer(guest.name, sure, message.body, self._covers(guest, message))
             self.rounds.answered(message.number("round"), answer)
             self.rounds.turn(now)
         elif message.kind == "gather":
@@ -119,6 +138,9 @@ class Hub:
         elif message.kind == "stands" and guest.asked_to_stand:
             guest.address = (peer, message.number("port"))
             self._tell_deputies()
+            self._tell_below(guest)
+        elif message.kind == "apart" and self._tree is not None:
+            self._tree.free(guest.number)
         elif message.kind == "leave":
             self._guests.pop(stream)
             self._forget(guest)
@@ -138,6 +160,8 @@ class Hub:
     def turn(self, now: float) -> None:
         """Beat, see that there are deputies, and that a round ends."""
         self.coordinator.heard(self._me, now)
+        if self._again_at and now >= self._again_at:
+            self._ask_again(now)
         self.rounds.turn(now)
         if now >= self._due:
             self._due = now + BEAT_S
@@ -145,6 +169,7 @@ class Hub:
                 self._say(stream, Message("beat", {"term": self.coordinator.term}))
             if now >= self._choose_at:
                 self._choose()
+                self._arrange()
 
     def due(self) -> float:
         """When ``turn`` has something to do at the latest."""
@@ -189,10 +214,11 @@ class Hub:
         if self._me not in others:  # all hear it: it is a sign of life as well
             self._beat_at = now + ASKED_S
         fields: dict[str, Any] = {"round": self.rounds.number, "wanted": list(wanted)}
-        question = Message("ask", fields)
+        self._question = Message("ask", fields)
         for name in others:
             if name in self._stream_of:
-                self._say(self._stream_of[name], question)
+                self._say(self._stream_of[name], self._question)
+        self._again_at = 0.0 if self._tree is None or wanted else now + OF_ANSWER * ANSWER_S
         if self._me in others:
             self._asked(self.rounds.number, tuple(wanted), True)
         self.rounds.turn(now)
@@ -210,14 +236,18 @@ class Hub:
             return False
         if former is not None:
             self._guests.pop(self._stream_of[name])
-        self._guests[stream] = _Guest(name, order, known, peer)
+            self._lift(former)
+        guest = self._guests[stream] = _Guest(name, order, known, peer, next(self._numbers))
         self._stream_of[name] = stream
+        self._stream_at[guest.number] = stream
+        if self._tree is not None:
+            self._tree.add(guest.number)
         if len(self._guests) == 1:
             self._choose_at = now + CHOOSE_S
         self.coordinator.join(name, order, now, term=term)
         mute, rests = message.flag("mute"), message.flag("rests")
         self.coordinator.change(name, mute=mute, rests=rests)
-        welcome = {"term": self.coordinator.term, "most": MOST_ANSWER}
+        welcome = {"term": self.coordinator.term, "most": MOST_ANSWER, "number": guest.number}
         self._say(stream, Message("welcome", welcome))
         self._say(stream, self._deputies_message())
         return True
@@ -225,6 +255,7 @@ class Hub:
     def _forget(self, guest: _Guest) -> None:
         self._stream_of.pop(guest.name, None)
         self.rounds.forget(guest.name)
+        self._lift(guest)
         if guest.address is not None:
             self._tell_deputies()
 
@@ -234,18 +265,24 @@ class Hub:
         """
         ordered = sorted(self._guests.items(), key=lambda item: (item[1].order, item[1].name))
         count = len(ordered)
-        standing = sum(guest.asked_to_stand for _, guest in ordered)
+        standing = sum(guest.deputy for _, guest in ordered)
         for place in dict.fromkeys((0, count // 2, count - 1, 1)):
             if standing < MOST_DEPUTIES and 0 <= place < count:
                 stream, guest = ordered[place]
-                if not guest.asked_to_stand:
-                    guest.asked_to_stand = True
+                if not guest.deputy:
+                    guest.deputy = True
                     standing += 1
-                    self._say(stream, Message("stand"))
+                    self._stand(stream, guest)
+        self._tell_deputies()
+
+    def _stand(self, stream: int, guest: _Guest) -> None:
+        if not guest.asked_to_stand:
+            guest.asked_to_stand = True
+            self._say(stream, Message("stand"))
 
     def _tell_deputies(self) -> None:
         ordered = sorted(self._guests.values(), key=lambda guest: (guest.order, guest.name))
-        found = tuple(Deputy(g.name, g.address) for g in ordered if g.address is not None)
+        found = tuple(Deputy(g.name, g.address) for g in ordered if g.deputy and g.address)
         if found != self._deputies:
             self._deputies = found
             message = self._deputies_message()
@@ -255,6 +292,65 @@ class Hub:
     def _deputies_message(self) -> Message:
         rows = [[one.name, *one.address] for one in self._deputies]
         return Message("deputies", {"who": rows})
+
+    # -- who answers by way of whom --------------------------------------------------------------
+
+    def _arrange(self) -> None:
+        tree = self._tree
+        moved = [] if tree is None else tree.arranged()
+        for number in dict.fromkeys(tree.above(one) for one in moved) if tree else ():
+            if number is not None:
+                stream = self._stream_at[number]
+                self._stand(stream, self._guests[stream])
+                self._say(stream, Message("gather", {"levels": tree.level(number)}))  # type: ignore[union-attr]
+        for number in moved:
+            self._place(number)
+
+    def _place(self, number: int) -> None:
+        """Tell a member whom to answer, as soon as that one listens."""
+        above = None if self._tree is None else self._tree.above(number)
+        if above is not None:
+            address = self._guests[self._stream_at[above]].address
+            if address is not None:
+                self._say(self._stream_at[number], Message("under", {"at": [*address]}))
+
+    def _tell_below(self, guest: _Guest) -> None:
+        for number in [] if self._tree is None else self._tree.children(guest.number):
+            self._place(number)
+
+    def _ask_again(self, now: float) -> None:
+        """Ask those themselves who answer by way of somebody that does not answer."""
+        self._again_at = 0.0
+        if self._tree is None or not self.rounds.asks:
+            return
+        freed: list[int] = []
+        for name in self.rounds.missing():
+            guest = self._guests.get(self._stream_of.get(name, -1))
+            freed += [] if guest is None else self._tree.fail(guest.number)
+        if freed:
+            self.rounds.extend(now + AGAIN_S)
+            self._directly(freed)
+            for number in freed:
+                self._say(self._stream_at[number], self._question)
+
+    def _lift(self, guest: _Guest) -> None:
+        """It is gone from here."""
+        self._stream_at.pop(guest.number, None)
+        if self._tree is not None:
+            self._directly(self._tree.remove(guest.number))
+
+    def _directly(self, numbers: Iterable[int]) -> None:
+        streams = [self._stream_at[number] for number in numbers]
+        self.rounds.expect(self._guests[stream].name for stream in streams)
+        for stream in streams:
+            self._say(stream, Message("under", {"at": []}))
+
+    def _covers(self, guest: _Guest, message: Message) -> frozenset[str]:
+        """Whose answer it is besides the sender's, of those that answer by way of it."""
+        if self._tree is None or not (numbers := covered(message)):
+            return frozenset()
+        below = numbers & {*self._tree.below(guest.number)}
+        return frozenset(self._guests[self._stream_at[number]].name for number in below)
 
 
 MOST_DEPUTIES = 4

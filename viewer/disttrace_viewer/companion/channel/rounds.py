@@ -25,6 +25,8 @@ class Answer:
     sender: str
     known: bool
     data: bytes
+    covers: frozenset[str] = frozenset()
+    """Whose answer it is besides the sender's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,22 @@ class Rounds:
         return self._done is not None
 
     def call(
-        self, wanted: Sequence[str], whom: Iterable[str], term: int, now: float, done: Done
+        self,
+        wanted: Sequence[str],
+        whom: Iterable[str],
+        term: int,
+        now: float,
+        done: Done,
+        *,
+        number: int | None = None,
+        within_s: float = ANSWER_S,
     ) -> None:
-        """Begin one; one that was not over is."""
+        """Begin one (``number``: as somebody else has numbered it); one that was not over is."""
         self.close()
-        self.number += 1
+        self.number = self.number + 1 if number is None else number
         self.wanted = tuple(wanted)
         self._done, self._term = done, term
-        self._until = now + (WHOLE_S if wanted else ANSWER_S)
+        self._until = now + (WHOLE_S if wanted else within_s)
         self._found = {}
         self._held = sum(len(one.data) for _, one in self._newest.values())
         self._expected = set(whom)
@@ -94,9 +104,25 @@ class Rounds:
             self._newest[answer.sender] = (number, answer)
             if number == self.number:
                 self._found[answer.sender] = answer
-        self._silent.discard(answer.sender)
+        told = {answer.sender, *answer.covers}
+        self._silent -= told
         if answer.sender in self._found:
-            self._awaited.discard(answer.sender)
+            self._awaited -= told
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Wait for these again: that they were not heard was somebody else's fault."""
+        again = {*names}
+        self._silent -= again
+        self._awaited |= again & self.missing()
+
+    def extend(self, until: float) -> None:
+        """Wait longer."""
+        self._until = max(self._until, until)
+
+    def missing(self) -> set[str]:
+        """Of whom no answer to this round has come, nor one that is theirs too."""
+        covers = (answer.covers for answer in self._found.values())
+        return (self._expected - self._found.keys()).difference(*covers)
 
     def left(self, answer: Answer, most: int) -> None:
         """What a host whose processes failed leaves behind."""
@@ -118,12 +144,13 @@ class Rounds:
             return
         if self._awaited and now < self._until:
             return
-        missing = self._expected - self._found.keys()
+        missing = self.missing()
         if not self.wanted:
             for one in missing:
                 number, answer = self._newest.get(one, (-1, None))
                 if answer is not None and number >= self.number - LATE_ROUNDS:
                     self._found[one] = answer
+            missing = self.missing()
             self._silent |= missing  # nobody waits for them again till they say something
         self._over()
 
@@ -135,7 +162,8 @@ class Rounds:
 
     def _over(self) -> None:
         assert self._done is not None
-        told = [*self._found.values()]
+        twice = frozenset[str]().union(*(one.covers for one in self._found.values()))
+        told = [one for name, one in self._found.items() if name not in twice]
         if not self.wanted:
             told += self._left.values()
         answers, total = [], 0

@@ -10,7 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from disttrace_viewer.companion.channel.branch import (
+    Above,
+    Branch,
+    Numbers,
+    Together,
+    address_of,
+    ranges,
+)
 from disttrace_viewer.companion.channel.conversation import Conversation
 from disttrace_viewer.companion.channel.guest import Confirmed, Guest
 from disttrace_viewer.companion.channel.hub import Asked, Deputy, Hub
@@ -28,6 +37,7 @@ TAKEN_S, TAKEN_TIMES = 0.2, 2
 LATER_S = 1.0
 HEAL_S = 5.0
 """So often a deputy that took over looks whether those before it are back."""
+_OF_TREE = ("stand", "gather", "under")
 MOST_STREAMS = 20_000
 MOST_GREETING = 16
 """From one address at a time: streams that have not greeted yet."""
@@ -57,10 +67,15 @@ class Station:
         public: Callable[[bytes], bytes],
         *,
         secret: bytes | None,
+        together: Together | None = None,
     ) -> None:
+        """``together`` makes one answer of several; without it each tells its own."""
         self._me = me
         self._transport = transport
         self._asked = asked
+        self._together = together
+        self._branch: Branch | None = None
+        self._above = Above()
         self._public = public
         self._secret = secret
         self._job = ""
@@ -144,8 +159,20 @@ class Station:
         if self.hub is not None:
             self.hub.rounds.answered(number, Answer(self._me, True, data))
             self.hub.rounds.turn(self._now)
-        elif self.guest is not None:
-            self._say(self._hub_stream, Message("answer", {"round": number}, data))
+        elif self._branch is not None and self._above.is_for_all(number) and self._branch.gathers:
+            self._branch.answer(number, data, self._now)
+        else:
+            self._tell(number, data, Numbers(), doubt=False)
+
+    def _tell(self, number: int, data: bytes, numbers: Numbers, doubt: bool) -> None:
+        """Send an answer upwards: to whom the hub has put above us, else to the hub."""
+        fields: dict[str, Any] = {"round": number}
+        if numbers:
+            fields["for"] = ranges(numbers)
+        if doubt:
+            fields["doubt"] = True
+        above = self._above.stream_for(number)
+        self._say(self._hub_stream if above is None else above, Message("answer", fields, data))
 
     def leave(self, *, at_once: bool) -> None:
         """We need nobody any more. A hub stays while it has members, unless ``at_once``."""
@@ -227,6 +254,8 @@ class Station:
         elif self.state == ALONE and now >= self._again_at:
             self._seek(again=self._met)
         elif self.guest is not None:
+            if self._branch is not None:
+                self._branch.turn(now)
             if not self.guest.turn(now):
                 self._drop(self._hub_stream)
         elif self.hub is not None:
@@ -244,18 +273,22 @@ class Station:
         now = self._now
         if one.called:
             if self.hub is None:
-                self._say(stream, Message("busy"))
+                self._heard_below(stream, one, message)
             elif not self.hub.heard(stream, message, now, known=one.known, peer=one.peer):
                 self._drop(stream)
         elif stream == self._hub_stream and self.guest is not None:
-            if message.kind == "stand":
-                self._stand(stream)
+            if message.kind in _OF_TREE:
+                self._ordered(stream, message)
                 return
             self.guest.heard(message, now, known=one.known)
             if stream in self._streams and self.guest is not None:
                 one.talk.most_body = self.guest.most_body
                 self._term = max(self._term, self.guest.term)
                 self._deputies = self.guest.deputies or self._deputies
+        elif stream == self._above.stream:
+            if message.kind != "welcome":
+                self._drop(stream)
+            self._above.ready = message.kind == "welcome"
         elif message.kind == "busy":
             self._drop(stream)
             if self.state == SEEKING and self._busy < MOST_BUSY:
@@ -275,6 +308,11 @@ class Station:
             self._streams[stream].talk.most_body = 0
             self._say(stream, Message("left", {"id": self._me}, self._left))
             return
+        if stream == self._above.stream:
+            self._above.known = self._streams[stream].talk.proved or self._transport.is_ours(stream)
+            child = {"id": self._me, "number": self._above.number}
+            self._say(stream, Message("child", child))
+            return
         fields = {"id": self._me, "order": self._order, "term": self._term}
         if self.hub is not None:
             fields["probe"] = True
@@ -289,16 +327,49 @@ class Station:
         self._calls.discard(stream)
         self._close_calls()
         self._hub_stream = stream
-        self.guest = Guest(lambda m: self._say(self._hub_stream, m), self._asked, self._now)
+        self.guest = Guest(lambda m: self._say(self._hub_stream, m), self._question, self._now)
+        self._above = Above(message.number("number"))
+        if self._together is not None:
+            self._branch = Branch(self._me, self._together, self._tell)
         one.talk.most_body = self.guest.most_body
         self.state = GUEST
         self._met = True
         self._busy = 0
 
-    def _stand(self, stream: int) -> None:
-        at = self._transport.listen((self._transport.own(stream), 0))
-        if at is not None:
-            self._say(stream, Message("stands", {"port": at[1]}))
+    # -- the tree ------------------------------------------------------------------------------
+
+    def _ordered(self, stream: int, message: Message) -> None:
+        """The hub says that we are to listen, to gather, or whom to answer."""
+        if message.kind == "stand":
+            at = self._transport.listen((self._transport.own(stream), 0))
+            if at is not None:
+                self._say(stream, Message("stands", {"port": at[1]}))
+        elif message.kind == "gather" and self._branch is not None:
+            self._branch.fold(message)
+        elif message.kind == "under":
+            self._leave_above()
+            if (address := address_of(message)) is not None:
+                self._above.stream = self._transport.connect(address)
+                talk = Conversation(self._job, self._secret, listens=False, now=self._now)
+                self._streams[self._above.stream] = _Stream(talk, address[0], called=False)
+
+    def _heard_below(self, stream: int, one: _Stream, message: Message) -> None:
+        answer: Message | None = Message("busy")
+        if self._branch is not None and message.kind in ("child", "answer"):
+            answer = self._branch.heard(stream, message, self._now, known=one.known)
+        if answer is not None:
+            self._say(stream, answer)
+
+    def _question(self, number: int, wanted: tuple[str, ...], whole: bool) -> None:
+        self._above.asked(number, for_all=not wanted, whole=whole)
+        if self._branch is not None and self._branch.gathers and not wanted:
+            self._branch.asked(number, self._now)
+        self._asked(number, wanted, whole)
+
+    def _leave_above(self) -> None:
+        stream = self._above.left()
+        if self._taken_out(stream):
+            self._transport.close(stream)
 
     def _say(self, stream: int, message: Message) -> None:
         one = self._streams.get(stream)
@@ -378,6 +449,7 @@ class Station:
             term=self._term,
             place=1 + len(self._before_us()) if self._stood else 0,
             now=now,
+            folds=self._together is not None,
         )
         self.hub.coordinator.change(self._me, mute=self._mute, rests=self._rests)
         if self._left is not None:
@@ -405,15 +477,25 @@ class Station:
     def _lost(self, stream: int) -> None:
         if self.hub is not None:
             self.hub.lost(stream)
+        if self._branch is not None:
+            self._branch.lost(stream)
+        if stream == self._above.stream:
+            self._above.left()
+            self._say(self._hub_stream, Message("apart"))
         if stream in self._calls:
             self._calls.discard(stream)
             if self.state == SEEKING and not self._calls and not self._again_at:
                 self._phase_until = self._now  # all have refused: no need to wait
         elif stream == self._hub_stream and self.guest is not None:
-            guest, self.guest = self.guest, None
-            self._hub_stream = -1
-            guest.close()
+            self._end_guest()
             self._seek(again=True)
+
+    def _end_guest(self) -> None:
+        guest, self.guest, self._branch = self.guest, None, None
+        self._hub_stream = -1
+        self._leave_above()
+        if guest is not None:
+            guest.close()
 
     def _close_calls(self) -> None:
         for stream in [*self._calls]:
@@ -431,9 +513,7 @@ class Station:
                 self._transport.close(stream)
 
     def _close_all(self) -> None:
-        guest, self.guest = self.guest, None
-        if guest is not None:
-            guest.close()
+        self._end_guest()
         self._end_hub()
         self._close_calls()
         for stream in [*self._streams]:

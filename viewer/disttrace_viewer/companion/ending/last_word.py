@@ -16,16 +16,16 @@ from typing import Any
 
 from disttrace_viewer.analysis.liveness import look
 from disttrace_viewer.companion.reading.journals import of_job
-from disttrace_viewer.companion.told import beside, is_alone
+from disttrace_viewer.companion.told import Told, beside, is_alone
 from disttrace_viewer.diagnosis.report import finding as as_values
 from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.said import keep_once, path_of, said
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
+from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.job import judged
 from disttrace_viewer.states.merged import Merged, merge, newest_try, trace_of
 from disttrace_viewer.states.reduce import WINDOW
-from disttrace_viewer.states.state import State
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import quantities
@@ -74,7 +74,7 @@ def word(order: Order) -> dict[str, Any] | None:
         choose=lambda jobs: [job.id for job in closure(jobs, _jobs(jobs, trace, order.process))],
         stall_ns=round(order.stall_s * 1e9),
         local=local,
-        others=others,
+        others=Merged({state["id"]: state for state in others}),
     )
     names = {str(state["process"].get("job", order.job)) for state in whole.states.values()}
     return _kept(order, trace, found, sorted(names))
@@ -85,7 +85,7 @@ def _read(order: Order) -> tuple[Merged, Sequence[State]]:
     files = of_job(order.directory, order.in_names)
     local = newest_try(folder.of_journals(files, window=WINDOW), order.job)
     trace, _ = trace_of(local)
-    return local, beside(order.directory, order.in_names, local, ()) if is_alone(trace) else ()
+    return local, beside(order.directory, order.in_names, local, Told()) if is_alone(trace) else ()
 
 
 def _jobs(jobs: Sequence[Any], trace: Trace, process: str) -> list[str]:

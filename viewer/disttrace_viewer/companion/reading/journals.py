@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import orjson
 
@@ -24,8 +24,8 @@ from disttrace.journal.format import (
 from disttrace.journal.proc import ROOT, stat
 from disttrace.journal.proc import mark as mark_of_process
 from disttrace_viewer.load.discover import Files, named
+from disttrace_viewer.states.form.alike import Like
 from disttrace_viewer.states.merged import Merged, trace_of
-from disttrace_viewer.states.state import State
 
 RECENT_S = 60.0
 """So long before the try that runs a file may have been written last and still be of it."""
@@ -131,10 +131,10 @@ def of_job(directory: str, job: str) -> list[Files]:
     return named(os.path.join(directory, name) for name in names)
 
 
-def untold(directory: str, job: str, own: Merged, told: Iterable[State]) -> list[Files]:
-    """The job's journals that are neither ours nor of those who told of theirs, but for such as
+def untold(directory: str, job: str, own: Merged, told: Collection[tuple[str, ...]]) -> list[Files]:
+    """The job's journals that are neither ours nor ``told`` (``mark_of``), but for such as
     were written last before our own processes began. What others put there is not read."""
-    known = {mark_of(state["base"]) for state in (*own.states.values(), *told)}
+    known = {*told, *(mark_of(state["base"]) for state in own.states.values())}
     trace, _ = trace_of(own)
     starts = [p.start_ns / 1e9 for p in trace.processes if p.role != _AGENT]
     since = min(starts, default=time.time()) - RECENT_S
@@ -150,6 +150,11 @@ def untold(directory: str, job: str, own: Merged, told: Iterable[State]) -> list
 def mark_of(base: str) -> tuple[str, ...]:
     """Host, pid and id of a journal's process, as its name has them whatever the job is called."""
     return tuple(_parts(base)[-3:])
+
+
+def mark_of_like(like: Like) -> tuple[str, ...]:
+    """The same of a process that is only known to be like another one."""
+    return (like.host, str(like.pid), like.id[:12])
 
 
 def written_s(files: Files) -> float:

@@ -13,8 +13,9 @@ from typing import Any
 
 import orjson
 
-from disttrace_viewer.companion.telling.words import hidden, with_words
-from disttrace_viewer.states.state import State
+from disttrace_viewer.companion.telling.words import with_words
+from disttrace_viewer.states.form.hidden import hidden
+from disttrace_viewer.states.form.state import State
 
 _PROCESS = ("process", "job", "job_source", "run", "host", "boot_id", "role")
 _ENV = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_PORT")

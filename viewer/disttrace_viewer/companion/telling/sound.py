@@ -13,7 +13,7 @@ import orjson
 
 from disttrace_viewer.load.definitions import LISTED
 from disttrace_viewer.load.schema import Checker, Wrong
-from disttrace_viewer.states.state import ROW, State, StateError, checked
+from disttrace_viewer.states.form.state import ROW, State, StateError, checked
 
 _KEY = ROW.index("key")
 _MOST_ROWS = 4_096
@@ -97,7 +97,9 @@ class _Sound:
             found = self._record(kind, {**_table(value), "n": number})
             del found["n"]
             if kind == "group" and found.get("ranks") is not None:
-                found["ranks"] = list(found["ranks"])
+                found["ranks"] = [
+                    _range(one) for one in value["ranks"]
+                ]  # a hundred thousand may be
             return found
 
         rows = _rows([*_table(tables.get(kind, {})).items()])
@@ -177,6 +179,12 @@ class _Sound:
             return value
         found: str = self._checker.value(kind, value)
         return found
+
+
+def _range(value: Any) -> Any:
+    if type(value) is not dict:
+        return value
+    return {"from": value["from"], "to": value["to"], "step": value.get("step", 1)}
 
 
 def _table(value: Any) -> dict[str, Any]:

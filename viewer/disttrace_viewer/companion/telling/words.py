@@ -6,26 +6,17 @@ reads the word in place of the hash, so keys and groups still meet; nobody learn
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import orjson
 
-from disttrace_viewer.states.state import State
+from disttrace_viewer.states.form.hidden import hidden
+from disttrace_viewer.states.form.state import State
 
 Word = Callable[[str], str]
-_MARK = "~"
 _KEY = 7
 """Place of the key in a row of an operation."""
-
-
-def hidden(word: str) -> str:
-    """What stands for a word; numbers, which tell nothing, stand for themselves."""
-    if word.isdecimal() or word.startswith(_MARK) or not word:
-        return word
-    digest = hashlib.sha256(b"disttrace word\0" + word.encode("utf-8", "replace")).hexdigest()
-    return _MARK + digest[:16]
 
 
 def known_words(states: Iterable[State]) -> dict[str, str]:

@@ -1,0 +1,187 @@
+"""Ranks that stand alike are told as one, and the verdict is that on all of them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from benchmarks.viewer.jobs import Shape, make
+from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.companion.channel.rounds import Answer
+from disttrace_viewer.companion.told import Told, packed, together, unpacked
+from disttrace_viewer.diagnosis.report import report
+from disttrace_viewer.states.folder import of_journals
+from disttrace_viewer.states.form.alike import FEWEST, likeness
+from disttrace_viewer.states.form.state import State
+from disttrace_viewer.states.merged import Merged, merge
+from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.verdict import Verdict, verdict
+
+ALIVE = Seen(alive=True, code=None, state="S")
+Hosts = dict[str, Merged]
+
+
+def hosts_of(folder: Path, **changes: Any) -> Hosts:
+    """The states of a job of 64 ranks on 8 hosts, by host: tensor, pipeline and data parallel."""
+    make(folder, replace(Shape(2, 4, 8, 3, fault="tp", hosts_apart=False), **changes))
+    found: dict[str, dict[str, State]] = {}
+    for one, state in of_journals([str(folder)], window=WINDOW).states.items():
+        found.setdefault(state["process"]["host"], {})[one] = state
+    return {host: Merged(states) for host, states in sorted(found.items())}
+
+
+def alive(_process: object) -> Seen:
+    return ALIVE
+
+
+def answers(hosts: Hosts, *, known: bool = True, whole: bool = True) -> list[Answer]:
+    """What all hosts but the first tell."""
+    told = [*hosts.items()][1:]
+    return [Answer(host, known, packed(of, alive, whole=whole)) for host, of in told]
+
+
+def as_one(told: list[Answer], size: int) -> list[Answer]:
+    """So many of them each as one."""
+    return [
+        Answer(f"by {told[at].sender}", True, together(told[at : at + size]))
+        for at in range(0, len(told), size)
+    ]
+
+
+def judged(hosts: Hosts, told: Told) -> Verdict:
+    local = next(iter(hosts.values()))
+    look = lambda process: ALIVE if process.id in local.states else told.look(process)  # noqa: E731
+    return verdict(merge([local, told.merged]), look=look)
+
+
+def said(found: Verdict) -> dict[str, Any]:
+    """The whole report, in an order that is no matter of who was told as a whole."""
+    case, findings = found.case, found.findings
+    told = report(case, findings)
+    ranks = {p.id: f"rank {p.rank}" for p in case.evidence.trace.processes}
+    text = orjson.dumps(told["findings"]).decode()
+    for one, rank in ranks.items():
+        text = text.replace(one, rank)
+    findings = orjson.loads(text)
+    for finding in findings:
+        for name in ("culprits", "waiting", "culprit_ranks", "waiting_ranks", "consequences"):
+            finding[name].sort()
+        finding["locations"].sort(key=str)
+    processes = {(p["rank"], p["host"], p["state"], p["pid"]) for p in told["processes"]}
+    return {"findings": findings, "processes": processes}
+
+
+@pytest.mark.parametrize(
+    ("fault", "whole"),
+    [
+        ("tp", True),
+        ("msg", False),
+        *(pytest.param(fault, True, marks=pytest.mark.long) for fault in ("msg", "mp", "world")),
+        *(pytest.param(fault, False, marks=pytest.mark.long) for fault in ("tp", "dp_scatter")),
+    ],
+)
+def test_the_verdict_is_that_on_all_states(tmp_path: Path, fault: str, *, whole: bool) -> None:
+    """Whatever the others wait in, by way of none, one or several in between."""
+    hosts = hosts_of(tmp_path, fault=fault)
+    local = next(iter(hosts.values()))
+    every = said(verdict(merge([*hosts.values()]), look=alive))
+    told = answers(hosts, whole=whole)
+    for ways in (told, as_one(told, 4), as_one(as_one(told, 2), 2)):
+        found = unpacked(ways, local)
+        assert len(found.states) < 40 < len(found.ids) == 56
+        got = said(judged(hosts, found))
+        if whole:
+            assert got == every
+        else:
+            assert [f["summary"] for f in got["findings"]] == [
+                f["summary"] for f in every["findings"]
+            ]
+        assert {*(found.senders or {}).values()} == {*hosts} - {next(iter(hosts))}
+
+
+def stopped(state: State) -> None:
+    state["listed"] = {"failure": [{"t": 1, "type": "ValueError", "text": "x"}]}
+
+
+def elsewhere(state: State) -> None:
+    state["courses"] = [[group, backend, n, 7, 7] for group, backend, n, _, _ in state["courses"]]
+
+
+def done(state: State) -> None:
+    state["ops"] = [[*row[:3], 5, *row[4:]] for row in state["ops"]]
+
+
+def agent(state: State) -> None:
+    state["identity"] = {**state["identity"], "role": "agent"}
+
+
+def of_few(state: State) -> None:
+    state["identity"] = {**state["identity"], "world_size": FEWEST - 1}
+
+
+def later(state: State) -> None:
+    state["ops"][-1][6] = (state["ops"][-1][6] or 0) + 1
+
+
+@pytest.mark.parametrize("change", [stopped, elsewhere, done, agent, of_few, later])
+def test_who_differs_is_told_as_a_whole(tmp_path: Path, change: Callable[[State], None]) -> None:
+    """In what it did, what its calls were before, or what it is."""
+    hosts = hosts_of(tmp_path)
+    states = [s for of in hosts.values() for s in of.states.values()]
+    keys = [likeness(state) for state in states]
+    state = next(s for s, key in zip(states, keys, strict=True) if key and keys.count(key) > 2)
+    key = likeness(state)
+    changed: State = orjson.loads(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS))
+    assert likeness(changed) == key  # as it travels
+    change(changed)
+    assert likeness(changed) != key
+
+
+def test_who_does_not_live_is_told_as_a_whole(tmp_path: Path) -> None:
+    """Or is stopped: whatever its journal says."""
+    hosts = hosts_of(tmp_path, per_host=32)
+    of = hosts[max(hosts)]
+
+    def seen(kernel: Seen) -> int:
+        data = packed(of, lambda _process: kernel)
+        return len(orjson.loads(zlib.decompress(data))["states"])
+
+    assert seen(ALIVE) < 20
+    assert seen(Seen(alive=False, code=None, state=None)) == 32
+    assert seen(Seen(alive=True, code=None, state="T")) == 32
+
+
+def test_nobody_is_told_away(tmp_path: Path) -> None:
+    """A stranger that says that somebody else's rank stands somewhere costs its own word only
+    where whoever has the rank has shown that it is of the job.
+    """
+    hosts = hosts_of(tmp_path)
+    local = next(iter(hosts.values()))
+    told = as_one(answers(hosts), 8)
+    liar = Answer("liar", False, told[0].data)
+    found = unpacked([*told, liar], local)
+    assert len(found.ids) == 56
+    assert "liar" not in {*(found.senders or {}).values()}
+    assert unpacked([replace(one, known=False) for one in told] + [liar], local).ids == set()
+
+
+@pytest.mark.parametrize(
+    "row",
+    [[], ["x"] * 7, ["a" * 32, "h", -1, 3, 3, None, []], ["a" * 32, "h", 1, 3, 3, None, [10**6]]],
+)
+def test_what_is_no_row_costs_the_answer(tmp_path: Path, row: list[Any]) -> None:
+    """And no other one."""
+    hosts = hosts_of(tmp_path)
+    first, *others = answers(hosts)
+    value = orjson.loads(zlib.decompress(as_one([first, *others], 8)[0].data))
+    one = next(iter(value["alike"]))
+    value["alike"][one].append(row)
+    wrong = replace(first, data=zlib.compress(orjson.dumps(value)))
+    assert unpacked([wrong], next(iter(hosts.values()))).ids == set()
+    assert len(unpacked([wrong, others[0]], next(iter(hosts.values()))).ids) == 8

@@ -1,0 +1,241 @@
+"""Processes that stand where another one stands: told by its state, and by who they are.
+
+Of ranks that wait in one collective each differs from the others in who it is, in when it came, and
+in which groups its numbers mean. One of them is told as a whole then, and of the others only that:
+a thousand are some kilobytes. Whoever does, or lacks, anything else is told as a whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from disttrace.journal.format import COLLECTIVE, COMPOSED, MESSAGE
+from disttrace_viewer.states.form.hidden import hidden
+from disttrace_viewer.states.form.state import ROW, State
+
+FEWEST = 64
+"""Of jobs with fewer ranks all are told as a whole."""
+_NUMBER, _CALL, _T, _END, _THREAD, _PARENT, _SEQ = range(7)
+_ERROR = ROW.index("error")
+_SHAPE = ("issued", "wait", "complete", "end")
+_ODD = tuple(ROW.index(name) for name in ("error", "refused", "lost", "asked"))
+_HARMLESS = frozenset(("clock", "rendezvous"))
+"""Kinds of records by which nobody is unlike others."""
+_OF_PROCESS = ("job", "run", "attempt", "settings", "python")
+_OF_IDENTITY = ("run", "attempt", "world_size")
+_OWN_OF_GROUP = ("t", "rank", "ranks", "name", "store")
+_OWN_OF_CALL = ("stack", "store", "group")
+_WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """Who stands where another one does."""
+
+    id: str
+    host: str
+    """As in the name of its journal."""
+    pid: int
+    rank: int
+    local_rank: int | None
+    parent: str | None
+    groups: tuple[str, ...]
+    """What names its groups (``names_of_groups``), in the order of the other one's."""
+    partial: bool
+    """Only a part of its journal was read."""
+    sender: str = ""
+    """Whose companion told of it; empty: whose word this is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A state, and who else stands there."""
+
+    state: State
+    likes: tuple[Like, ...] = ()
+    sender: str = ""
+
+    def told_by(self, sender: str) -> Position:
+        """The same, where somebody told of it who has not said whose word that is."""
+        likes = tuple(one if one.sender else replace(one, sender=sender) for one in self.likes)
+        return Position(self.state, likes, self.sender or sender)
+
+
+def folded(positions: Iterable[Position], calm: Callable[[State], bool]) -> list[Position]:
+    """The same, those that are alike in one; ``calm``: a process lives and nothing is wrong with
+    it. As a whole that one is told which has waited the longest.
+    """
+    apart: list[Position] = []
+    alike: dict[bytes, list[Position]] = {}
+    for one in positions:
+        key = likeness(one.state) if calm(one.state) else None
+        if key is None:
+            apart.append(one)
+        else:
+            alike.setdefault(key, []).append(one)
+    for found in alike.values():
+        if len(found) == 1:
+            apart += found
+            continue
+        found.sort(key=lambda one: (began_ns(one.state), one.state["id"]))
+        likes = [*found[0].likes]
+        for other in found[1:]:
+            likes += [like(other.state, other.sender), *other.likes]
+        apart.append(Position(found[0].state, tuple(likes), found[0].sender))
+    return apart
+
+
+def like(state: State, sender: str = "") -> Like:
+    """Who it is, of a state that has a likeness."""
+    process, identity, named = state["process"], state["identity"], state["named"]
+    return Like(
+        id=state["id"],
+        host=named.get("host") or process.get("host") or "",
+        pid=process.get("pid") or 0,
+        rank=identity["rank"],
+        local_rank=identity.get("local_rank"),
+        parent=process.get("parent"),
+        groups=tuple(name or "" for name in names_of_groups(state).values()),
+        partial=state["read"] < state["size"],
+        sender=sender,
+    )
+
+
+def likeness(state: State) -> bytes | None:
+    """What two processes that stand alike have in common; None: it is to be told as a whole."""
+    if not _is_plain(state) or (state["identity"].get("world_size") or 0) < FEWEST:
+        return None
+    numbered = state["numbered"]
+    calls = {int(n): call for n, call in numbered["call"].items()}
+    stacks = {int(n): frames for n, frames in numbered["stack"].items()}
+    groups = names_of_groups(state)
+    defined = _in_order(numbered["group"])
+    order = {number: place for place, number in enumerate(groups)}
+    rows, met = [], []
+    for row in state["ops"]:
+        call = calls.get(row[_CALL], {})
+        waits = is_pending(row)
+        if any(_of(row, place) for place in _ODD) or (waits and call.get("kind") not in _WAITED):
+            return None
+        if call.get("kind") in _KEPT or waits:
+            own = defined.get(call.get("group", -1), {}).get("rank")
+            rows.append(_row(row, _moved(call, own), stacks, order, own, waits=waits))
+        if waits and call.get("kind") != COMPOSED:
+            met.append(groups.get(call.get("group", -1)))
+    if not met or None in met:
+        return None
+    stood = [stacks.get(stack) for thread, _, stack in state["stands"] if thread == 0][-1:]
+    told = [
+        _only(state["process"], _OF_PROCESS),
+        _only(state["identity"], _OF_IDENTITY),
+        state["versions"],
+        [state["state"], state["format"], state["made"], state["read"] < state["size"]],
+        [_without(group, _OWN_OF_GROUP) for group in defined.values()],
+        rows,
+        met,
+        sorted([order.get(n, -1), str(backend), *rest] for n, backend, *rest in state["courses"]),
+        stood,
+    ]
+    return hashlib.sha256(orjson.dumps(told, option=_OPTIONS)).digest()[:16]
+
+
+def names_of_groups(state: State) -> dict[int, str | None]:
+    """By its number what names each group in all of its members; None where that is not known."""
+    numbered = state["numbered"]
+    stores = {int(n): store for n, store in numbered["store"].items()}
+    return {
+        number: _name(group, stores.get(group.get("store", -1)))
+        for number, group in _in_order(numbered["group"]).items()
+    }
+
+
+def is_pending(row: Sequence[Any]) -> bool:
+    """Whether a row of a state is of an operation that is not over."""
+    return _of(row, _END) is None and _of(row, _ERROR) is None and not _of(row, _ODD[2])
+
+
+def pending(state: State) -> tuple[int, ...]:
+    """The numbers of its operations that are not over."""
+    return tuple(row[_NUMBER] for row in state["ops"] if is_pending(row))
+
+
+def began_ns(state: State) -> int:
+    """When its oldest operation that is not over began, by the clock of its host."""
+    first = min((row[_T] for row in state["ops"] if is_pending(row)), default=0)
+    return int((state["process"].get("unix_ns") or 0) + first)
+
+
+_WAITED = (COLLECTIVE, MESSAGE, COMPOSED)
+_KEPT = (COLLECTIVE, MESSAGE)
+_OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
+
+
+def _is_plain(state: State) -> bool:
+    identity, process = state["identity"], state["process"]
+    return (
+        (identity.get("role") or process.get("role")) == _WORKER
+        and type(identity.get("rank")) is int
+        and bool(process.get("pid"))
+        and not (state["unsettled"] or state["problems"] or state.get("source"))
+        and not {kind for kind, found in state["listed"].items() if found} - _HARMLESS
+    )
+
+
+def _row(
+    row: Sequence[Any],
+    call: dict[str, Any],
+    stacks: dict[int, Any],
+    order: dict[int, int],
+    own: int | None,
+    *,
+    waits: bool,
+) -> list[Any]:
+    shape = [_of(row, ROW.index(name)) is None for name in _SHAPE] if waits else []
+    return [
+        _without(call, _OWN_OF_CALL),
+        stacks.get(call.get("stack", -1)),
+        order.get(call.get("group", -1)),
+        _of(row, _THREAD),
+        _of(row, _SEQ),
+        _beside(_of(row, ROW.index("source")), own),
+        shape,
+    ]
+
+
+def _moved(call: dict[str, Any], own: int | None) -> dict[str, Any]:
+    """The call with its peer as a distance: neighbours of a pipeline are alike."""
+    return {**call, "peer": _beside(call["peer"], own)} if "peer" in call else call
+
+
+def _beside(peer: int | None, own: int | None) -> int | None:
+    return peer if peer is None or own is None else peer - own
+
+
+def _of(row: Sequence[Any], place: int) -> Any:
+    return row[place] if place < len(row) else None
+
+
+def _in_order(table: dict[Any, Any]) -> dict[int, Any]:
+    return {int(n): table[n] for n in sorted(table, key=int)}
+
+
+def _name(group: dict[str, Any], store: dict[str, Any] | None) -> str | None:
+    prefix = None if store is None else store.get("prefix", [])
+    ranks = group.get("ranks")
+    if prefix is None or None in prefix or not ranks or group.get("rank") is None:
+        return None
+    told = [[hidden(word) for word in prefix], ranks, group.get("size"), group.get("nth")]
+    return hashlib.sha256(orjson.dumps(told, option=_OPTIONS)).hexdigest()[:16]
+
+
+def _only(record: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: record[name] for name in names if name in record}
+
+
+def _without(record: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    return {name: value for name, value in record.items() if name not in names}
