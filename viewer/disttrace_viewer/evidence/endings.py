@@ -85,6 +85,20 @@ class Endings(Failures):
         """Those that destroyed their groups, and did nothing since."""
         return {p for p, op in self.last.items() if op.call.op == DRAINING}
 
+    @cached_property
+    def followed(self) -> frozenset[int]:
+        """Processes that were gone when another one of their job began under their rank, by the
+        same clock: of an earlier run, or started again by hand.
+        """
+        found, began = set(), dict[object, int]()
+        for one in sorted(self.trace.processes, key=lambda p: -p.start_ns):
+            if one.rank is None or one.role == "agent":
+                continue
+            key = (one.job, one.attempt, one.clock, one.rank)
+            if one.last_ns < began.setdefault(key, one.start_ns):
+                found.add(one.index)
+        return frozenset(found)
+
     @property
     def runs(self) -> bool:
         """Whether anybody is known to live now."""

@@ -31,7 +31,8 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _rivals(case: Case, found: Sequence[Join]) -> list[Join]:
     """The newest join of each process; those that lived together with another one."""
-    newest = {join.op.process: join for join in found}
+    gone = case.evidence.followed
+    newest = {join.op.process: join for join in found if join.op.process not in gone}
     return [
         join
         for process, join in newest.items()

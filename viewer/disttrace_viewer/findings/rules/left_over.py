@@ -46,11 +46,15 @@ def _left_over(case: Case) -> Iterator[Op]:
     began: dict[tuple[str, str], int] = {}
     for store in trace.stores:
         one = trace.processes[store.process]
+        if one.index in case.evidence.followed:
+            continue
         key = store.place, one.job  # two runs are in one place where clocks do not part them
         began[key] = min(began.get(key, one.start_ns), one.start_ns)
     for op in case.rendezvous.constructors:
         written = op.call.args.get("written")
         if op.call.op != "FileStore" or op.call.store is None or not isinstance(written, int):
+            continue
+        if op.process in case.evidence.followed:
             continue
         if written < began[trace.stores[op.call.store].place, trace.processes[op.process].job]:
             yield op

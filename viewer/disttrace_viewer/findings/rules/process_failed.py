@@ -109,6 +109,7 @@ def _gone(case: Case) -> list[int]:
         and (not end.told_to_end or (broken <= {i} and _singled_out(case, i)))
         and evidence.trace.processes[i].role != "agent"
         and i not in case.ends
+        and i not in evidence.followed
     }
     return [
         i for i in sorted(silent) if _died(case, i, silent) and not case.witnesses.awaited_before(i)
