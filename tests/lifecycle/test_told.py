@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.reading.journals import of_job
 from disttrace_viewer.companion.told import (
@@ -21,10 +22,10 @@ from disttrace_viewer.companion.told import (
     packed,
     unpacked,
 )
-from disttrace_viewer.companion.verdict import judgeable
+from disttrace_viewer.companion.verdict import current, judgeable
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.merged import Merged, merge, trace_of
-from support.journals import MS, UNIX_NS, Journal
+from support.journals import MS, T0, UNIX_NS, Journal
 from support.scenes import S, steps
 
 
@@ -85,6 +86,35 @@ def test_clocks_of_several_hosts_are_set_right_by_what_is_told(
     clocks = trace_of(merge([ours, *told]))[0].clocks
     assert clocks == trace_of(merge([ours, theirs]))[0].clocks
     assert len(clocks) == 2
+
+
+def test_who_was_killed_before_we_began_is_not_judged_with_us(tmp_path: Path) -> None:
+    """All were killed and started again at once at the same address, and a companion of the first
+    run still answers.
+    """
+    found = {}
+    for run, rank in ((0, 1), (1, 0), (1, 1)):
+        folder = tmp_path / f"{run}{rank}"
+        journal = Journal(
+            folder, rank=rank, world_size=2, pid=700 + 10 * run + rank, job=f"job_{run}{rank}",
+            t0=T0 + run * 10 * S,
+        )  # fmt: skip
+        call = journal.collective(journal.world())
+        journal.run(call, t=MS, d=MS, q=1)
+        for path in folder.iterdir():
+            os.utime(path, ns=(UNIX_NS + (9 + 10 * run) * S,) * 2)
+        found[run, rank] = of_journals([str(folder)])
+    ours = found[1, 0]
+    answers = [
+        answer(packed(found[run, 1], lambda _, run=run: Seen(run == 1)), str(run))  # type: ignore[misc]
+        for run in (0, 1)
+    ]
+    told = unpacked(answers, ours)
+    assert len(told.states) == 2
+    jobs = merge([ours, told.merged]).survey.jobs
+    chosen = current(jobs, "job_10", told)
+    names = {name for job in jobs if job.id in chosen for name in job.names}
+    assert names == {"job_10", "job_11"}
 
 
 SECRETS = ("hunter2", "/home/me", "tenant", "the shard is gone", "loader-thread")

@@ -209,3 +209,21 @@ def test_a_rerun_right_after_all_were_killed(tmp_path: Path, kind: str, known_go
     expected = [[("host", 0, 0), ("host", 1, 0)], [("host", 0, 10), ("host", 1, 10)]]
     apart = known_gone or kind == "tcp"
     assert seen(tmp_path) == (expected if apart else [sorted([*expected[0], *expected[1]])])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_who_was_killed_is_no_client_of_the_next_run(tmp_path: Path, first: int) -> None:
+    """Also where its own server is not known: its rank begins again after its last sign, whichever
+    rank is the ``first`` to do so.
+    """
+    for run, number in ((0, 1), (1, 0), (1, 1)):
+        later = 20 * MS if run and number != first else 0
+        journal = Journal(
+            tmp_path, pid=100 * (run + 1) + number, rank=number, world_size=2,
+            job=f"job_{run}{number}", job_source="pid", t0=T0 + run * 10 * S + later,
+        )  # fmt: skip
+        journal.group(journal.tcp_store(29500, server=number == 0), t=10 * MS)
+        for written_to in tmp_path.glob(f"job_{run}{number}-*"):
+            written = UNIX_NS + (9 + 10 * run) * S
+            os.utime(written_to, ns=(written, written))
+    assert seen(tmp_path) == [[("host", 1, 0)], [("host", 0, 10), ("host", 1, 10)]]

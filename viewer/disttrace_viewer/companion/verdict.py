@@ -63,7 +63,7 @@ from disttrace_viewer.states.job import in_full, judged
 from disttrace_viewer.states.merged import Merged, merge, newest_try, trace_of
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.verdict import Verdict
-from disttrace_viewer.trace.model import Process
+from disttrace_viewer.trace.model import Job, Process
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
 from disttrace_viewer.wording import quantities, sentences
 
@@ -269,10 +269,7 @@ class Judge:
     def _judged(self, told: Told) -> Verdict:
         return judged(
             [*self._own.files(), *self._beyond_files],
-            # Those who answered share a store with us, so they are of our job whatever its name.
-            choose=lambda jobs: [
-                one.id for one in (jobs if told.states else closure(jobs, [self._job]))
-            ],
+            choose=lambda jobs: current(jobs, self._job, told),
             stall_ns=round(self._stall_s * 1e9),
             local=merge([self._beyond, self._local()]),
             others=told.merged,
@@ -421,6 +418,22 @@ _LISTENS = {
     "ops": [],
 }
 """Somebody else leads."""
+
+
+def current(jobs: Sequence[Job], ours: str, told: Told) -> list[str]:
+    """The jobs (ids) to judge. Those who answered share a store with us, so they are of our job
+    whatever its name; but whoever had ended before it began was killed, and it was started again.
+    """
+    if not told.states:
+        return [job.id for job in closure(jobs, [ours])]
+    seen = told.seen or {}
+    began_ns = min((job.start_ns for job in jobs if ours in (job.id, *job.names)), default=0)
+    living = {
+        state["process"].get("job")
+        for state in told.states
+        if (one := seen.get(state["id"])) is None or one.alive is not False
+    }
+    return [job.id for job in jobs if job.last_ns >= began_ns or not living.isdisjoint(job.names)]
 
 
 def judgeable(answer: Answer) -> bool:

@@ -37,8 +37,13 @@ class Launch:
     boots: set[str | None] = field(default_factory=set)
     world: int = 0
 
-    def takes(self, other: Launch) -> bool:
-        """Whether one that began later, on the same boot, is of this launch."""
+    def takes(self, other: Launch, begun: Mapping[int, int]) -> bool:
+        """Whether one that began later, on the same boot, is of this launch. ``begun``: when each
+        rank began there for the last time.
+        """
+        last_ns = max(self.ranks.values(), default=other.start_ns)
+        if last_ns < other.start_ns and any(begun[r] > last_ns for r in self.ranks):
+            return False  # all ranks had given their last sign, and one of them begins again
         if any(self.ranks.get(rank, other.start_ns) < other.start_ns for rank in other.ranks):
             return False
         return other.start_ns <= self.until_ns
@@ -79,9 +84,13 @@ def launches(
         if known is not unit:
             known.join(unit)
     boots: dict[str | None, list[Launch]] = {}
-    for (_, boot), unit in sorted(units.items(), key=lambda item: item[1].start_ns):
+    begun: dict[str | None, dict[int, int]] = {}
+    ordered = sorted(units.items(), key=lambda item: item[1].start_ns)
+    for (_, boot), unit in ordered:
+        begun.setdefault(boot, {}).update(dict.fromkeys(unit.ranks, unit.start_ns))
+    for (_, boot), unit in ordered:
         found = boots.setdefault(boot, [])
-        if found and found[-1].takes(unit):
+        if found and found[-1].takes(unit, begun[boot]):
             found[-1].join(unit)
         else:
             found.append(unit)

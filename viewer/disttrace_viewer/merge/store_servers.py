@@ -114,11 +114,17 @@ def places_of(
     """
     bases = [s for s in stores if s.base in (None, s.index)]
     servers = _servers(bases, processes, lives)
+    begun: dict[tuple[str | None, int | None], int] = {}
+    for life in lives:
+        key = (life.boot, life.rank)
+        begun[key] = max(life.start_ns, begun.get(key, life.start_ns))
     keys: dict[int, Hashable] = {}
     pending: dict[Hashable, list[Store]] = {}
     for store in bases:
         process = processes[store.process]
-        server = _server(store, servers, processes, lives)
+        life = lives[store.process]
+        again_ns = None if None in (life.boot, life.rank) else begun[life.boot, life.rank]
+        server = _server(store, servers, processes, lives, again_ns)
         if server is not None:
             keys[store.index] = ("tcp", processes[server.process].id, server.port)
         elif _kind(store) == "hash" or (_kind(store) == "unknown" and not store.name):
@@ -249,8 +255,13 @@ def _server(
     servers: Mapping[int, Sequence[Store]],
     processes: Sequence[Process],
     lives: Sequence[Life],
+    again_ns: int | None,
 ) -> Store | None:
-    """The listening store a TCP store talks to, itself included; None if it is not traced."""
+    """The listening store a TCP store talks to, itself included; None if it is not traced.
+
+    ``again_ns``: when its rank began for the last time. Of one that gave its last sign before that
+    it is no server that began later, either: all were killed, and started again at once.
+    """
     if client.server and client in servers.get(client.port or 0, ()):
         return client
     if _kind(client) != "tcp":
@@ -262,9 +273,17 @@ def _server(
         (likeness, life.surely_meets(lives[server.process]), server.index, server)
         for server in (servers.get(port, ()) if port is not None else ())
         if lives[server.process].meets(life)
+        and not _gave_way(life, again_ns, lives[server.process])
         and (likeness := _likeness(client, server, processes)) > 0
     ]
     return max(rated)[3] if rated else None
+
+
+def _gave_way(client: Life, again_ns: int | None, server: Life) -> bool:
+    """Whether both its rank and the server began after a client's last sign, by one clock."""
+    if again_ns is None or client.boot != server.boot:
+        return False
+    return client.sign_ns < min(again_ns, server.start_ns)
 
 
 def _likeness(client: Store, server: Store, processes: Sequence[Process]) -> int:
