@@ -21,10 +21,10 @@ def sentence(what_if: WhatIf, answer: Outcome, trace: Trace) -> str:
     without = f"Without {left_out(what_if, answer, trace)} the run would have taken"
     if not answer.saved_ns:
         return f"{without} as long."
-    return (
-        f"{without} {duration(answer.wall_ns)} instead of"
-        f" {duration(what_if.wall_ns)} (-{answer.saved_share:.0%})."
-    )
+    less, whole = duration(answer.wall_ns), duration(what_if.wall_ns)
+    if less == whole:
+        return f"{without} {duration(answer.saved_ns)} less than {whole}."
+    return f"{without} {less} instead of {whole} (-{answer.saved_share:.0%})."
 
 
 def left_out(what_if: WhatIf, answer: Outcome, trace: Trace) -> str:

@@ -48,4 +48,5 @@ def paint_critical_path(stretches: pl.DataFrame, trace: Trace, out: TextConsole)
     rest = stretches.slice(STRETCHES)
     if rest.height:
         share = int(rest["time_ns"].sum()) / whole
-        out.line((f"  and {number(rest.height, 'more stretch')}, {share:.0%} (--json)", DIM))
+        count = number(rest.height, "more stretch", "more stretches")
+        out.line((f"  and {count}, {share:.0%} (--json)", DIM))

@@ -1,0 +1,62 @@
+"""How far reading is: a bar on a terminal, a line now and then."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from disttrace_viewer.commands import common
+from support.journals import training
+
+READ = """
+import sys
+from disttrace.cli import main
+from disttrace_viewer.commands import common
+common.PATIENCE_S = float(sys.argv[1])
+main(["stats", sys.argv[2]])
+"""
+
+
+def told_on_terminal(folder: Path, patience_s: float) -> str:
+    """What goes to standard error where that is a terminal."""
+    lead, follow = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", READ, str(patience_s), str(folder)],
+        stdout=subprocess.DEVNULL,
+        stderr=follow,
+        env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": ""},
+    )
+    os.close(follow)
+    found = b""
+    try:
+        while chunk := os.read(lead, 65536):
+            found += chunk
+    except OSError:
+        pass  # the terminal is closed with its last writer
+    finally:
+        os.close(lead)
+    assert process.wait(60) == 0
+    return found.decode()
+
+
+def test_a_bar_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:
+    """It knows the whole from its beginning; what is read at once shows none."""
+    training(tmp_path, steps=50)
+    assert "reading journals" not in told_on_terminal(tmp_path, 60)
+    told = told_on_terminal(tmp_path, -1)
+    assert "reading journals" in told
+    assert "/?" not in told
+
+
+def test_a_line_now_and_then_elsewhere(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(common, "EVERY_S", 0.0)
+    with common.journals_progress() as report:
+        report(3, 1200)
+    assert capsys.readouterr().err == "disttrace: 3 of 1,200 journals\n"
