@@ -234,7 +234,7 @@ def test_no_rank_is_blamed_for_being_absent_beside_an_orphan(tmp_path: Path) -> 
     """Processes are jobs of their own until they meet: the orphan may be the missing rank."""
     for journal in workers(tmp_path, 3)[1:]:
         join(journal, 100 * MS, 3)
-        beat(journal, 20)
+        beat(journal, 70)
     for path in tmp_path.glob("*-4000-*"):
         path.unlink()
     (before,) = verdict(tmp_path)[1]

@@ -166,16 +166,23 @@ def test_a_start_that_takes_long_is_a_note(tmp_path: Path, *, has_journal: bool)
     assert late.kind == "rendezvous_incomplete"
 
 
-def test_nobody_listens_where_nobody_claims_rank_0(tmp_path: Path) -> None:
-    """Both clients dial in vain."""
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_nobody_listens_where_rank_0_has_not_come(tmp_path: Path, *, has_journal: bool) -> None:
+    """Both clients dial in vain; as long as rank 0 may still import, that is a start."""
     journals = workers(tmp_path, 3)
     for journal in journals[1:]:
         join(journal, 100 * MS, 3)
+    stand(journals[0], 3 * S, "/src/train.py", 1, "<module>")
+    for journal in journals:
         beat(journal, 20)
-    for path in tmp_path.glob("*-4000-*"):
+    for path in [] if has_journal else list(tmp_path.glob("*-4000-*")):
         path.unlink()
-    found = only(findings(tmp_path))
-    assert (found.kind, found.absent_ranks) == ("rendezvous_unreachable", (0,))
+    start = only(findings(tmp_path))
+    assert (start.kind, start.severity) == ("rendezvous_unreachable", "note")
+    assert (start.culprits, start.absent_ranks, start.certainty) == ((), (), "likely")
+    found = only(findings(tmp_path, stall_s=3))
+    named = ranks(tmp_path, found.culprits) or [*found.absent_ranks]
+    assert (found.kind, found.severity, named) == ("rendezvous_unreachable", "error", [0])
     assert ranks(tmp_path, found.waiting) == [1, 2]
 
 

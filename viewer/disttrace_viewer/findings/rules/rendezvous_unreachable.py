@@ -8,8 +8,9 @@ from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules.parts import address
+from disttrace_viewer.findings.rules.starting import may_come
 from disttrace_viewer.trace.model import Store
 from disttrace_viewer.wording.findings import rendezvous_unreachable as words
 
@@ -66,9 +67,16 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
         and trace.processes[o.process].job == job
     ]
     culprits, absent, text, sure = _blame(case, clients, listeners)
+    dialling = [o for o, _ in clients]
+    waits = [w for w in case.open() if w.op in dialling]
+    start = text in (words.NOT_COME, words.NOBODY) and may_come(case, waits, culprits)
+    roots = frozenset(who) | frozenset(culprits)
+    if start:
+        culprits, absent, sure = [], [], False
     waited_ns = max(evidence.age_ns(o) for o, _ in clients)
     return Finding(
         kind="rendezvous_unreachable",
+        severity=NOTE if start else ERROR,
         summary=words.summary(trace, who, op, store, waited_ns, text),
         certainty=CERTAIN if sure else LIKELY,
         hint=words.HINT,
@@ -76,11 +84,11 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
         absent_ranks=tuple(absent),
         waiting=tuple(p for p in who if p not in culprits),
         op=op.call.op,
-        locations=evidence.locations(o for o, _ in clients),
+        locations=evidence.locations(dialling),
         at_ns=op.begin_ns,
         scope=Scope(
-            exchanges=frozenset(w.exchange for w in case.open() if w.op in [o for o, _ in clients]),
-            roots=frozenset(who) | frozenset(culprits),
+            exchanges=frozenset(w.exchange for w in waits),
+            roots=roots,
             members=frozenset(who),
         ),
     )

@@ -35,7 +35,8 @@ def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
 def is_start(finding: Finding) -> bool:
     """Whether a finding says no more than that a start takes long."""
     return is_creation(finding) or (
-        finding.severity == NOTE and finding.kind == "rendezvous_incomplete"
+        finding.severity == NOTE
+        and finding.kind in ("rendezvous_incomplete", "rendezvous_unreachable")
     )
 
 
