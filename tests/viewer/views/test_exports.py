@@ -173,9 +173,20 @@ def test_the_queries_for_duckdb_answer(tables: Path) -> None:
     """Slowest rank per group, waiting per line, bandwidth by size."""
     duckdb = pytest.importorskip("duckdb")
     queries = [text for text in blocks("sql") if "trace.parquet" in text]
-    slowest, lines, bandwidth, late = (duckdb.sql(text).fetchall() for text in queries)
+    slowest, lines, bandwidth, late, _ = (duckdb.sql(text).fetchall() for text in queries)
     check(slowest, lines, bandwidth)
     assert late == [("missing_participant", [3])]
+
+
+def test_duckdb_gives_the_numbers_of_stats(tables: Path) -> None:
+    """By operation, group and line; also of what is in flight."""
+    duckdb = pytest.importorskip("duckdb")
+    query = blocks("sql")[-1]
+    found = duckdb.sql(query)
+    rows = [dict(zip(found.columns, row, strict=True)) for row in found.fetchall()]
+    expected = disttrace.stats(tables / "in").to_dict()["operations"]
+    assert rows
+    assert rows == [{name: row[name] for name in found.columns} for row in expected]
 
 
 def test_the_queries_for_polars_answer(tables: Path) -> None:
