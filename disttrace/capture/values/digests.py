@@ -28,22 +28,17 @@ from disttrace.patching import dynamo
 PART = "digests of values"
 EXPECTED = "expect_equal"
 
-_RESULTS = {
-    "all_reduce": "tensor",
-    "broadcast": "tensor",
-    "all_gather": "tensor_list",
-    "all_gather_into_tensor": "output_tensor",
-}
-"""The argument of torch's function in which its result stands, equal in all members."""
+_FUNCTIONS = ("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor")
+"""Torch's functions whose result stands in their first argument, equal in all members."""
 
 
 def install(capture: Capture) -> None:
     """Give the functions their wrapper, where digests are asked for."""
     capture.digests = digests = Digests(capture)
-    for name, result in _RESULTS.items():
+    for name in _FUNCTIONS:
         function = getattr(c10d, name, None)
         if capture.digest_every and function is not None:
-            make = functools.partial(_wrapper, digests, name, result)
+            make = functools.partial(_wrapper, digests, name)
             capture.engine.function(PART, function, make)
 
 
@@ -59,7 +54,7 @@ class Digests:
         op: str,
         name: str,
         entry: GroupEntry,
-        tensors: Iterable[torch.Tensor],
+        tensors: torch.Tensor | Iterable[torch.Tensor],
         frame: types.FrameType | None,
     ) -> None:
         """Note the digest, if it is the turn of this one. ``entry``: whose members have it."""
@@ -68,7 +63,8 @@ class Digests:
         capture, every = self._capture, self._capture.digest_every
         if not every or number % every or entry.n < 0 or capture.recorder.full:
             return
-        dynamo.call_unseen(self._note, op, name, entry, number, tensors, frame)
+        given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+        dynamo.call_unseen(self._note, op, name, entry, number, given, frame)
 
     def _note(
         self,
@@ -95,8 +91,7 @@ def expect_equal(
     """See ``disttrace.expect_equal``."""
     entry = capture.groups.passed(group)
     if entry is not None and capture.digests is not None:
-        given = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        capture.digests.take(EXPECTED, name, entry, given, frame)
+        capture.digests.take(EXPECTED, name, entry, tensors, frame)
 
 
 def digest(tensors: Iterable[torch.Tensor]) -> int | None:
@@ -112,19 +107,19 @@ def digest(tensors: Iterable[torch.Tensor]) -> int | None:
     return found
 
 
-def _wrapper(
-    digests: Digests, op: str, result: str, original: types.FunctionType
-) -> Callable[..., Any]:
-    capture, signature = digests._capture, inspect.signature(original)
+def _wrapper(digests: Digests, op: str, original: types.FunctionType) -> Callable[..., Any]:
+    """What every call pays is the count: of most of them no digest is taken."""
+    capture, places = digests._capture, [*inspect.signature(original).parameters]
+    group_at, async_at = places.index("group") - 1, places.index("async_op") - 1
 
     def left(_: None, returned: Any, first: Any, /, *args: Any, **kwargs: Any) -> None:
         if returned is not None or capture.recorder.threads.state.inside:
             return  # the result is yet to come
-        given = signature.bind(first, *args, **kwargs).arguments
-        entry = capture.groups.passed(given.get("group"))
-        if entry is not None and not given.get("async_op") and not torch.compiler.is_compiling():
-            tensors = given[result]
-            tensors = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            digests.take(op, "", entry, tensors, sys._getframe(1))
+        if kwargs.get("async_op") or (len(args) > async_at and args[async_at]):
+            return
+        group = args[group_at] if len(args) > group_at else kwargs.get("group")
+        group = c10d._world.default_pg if group is None else group
+        if isinstance(group, c10d.ProcessGroup) and not torch.compiler.is_compiling():
+            digests.take(op, "", capture.groups.of(group), first, sys._getframe(1))
 
     return compose(capture, PART, original, lambda *_: None, left)
