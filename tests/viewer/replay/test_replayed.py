@@ -12,7 +12,7 @@ from disttrace_viewer.api.replayed import replayed
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS, Journal, training, workers
 from support.processes import clean_environ, run_program
-from support.scenes import S
+from support.scenes import S, beat, join, mesh, stand, steps
 
 
 def missing(folder: Path, world: int = 4) -> None:
@@ -66,6 +66,84 @@ def test_a_healthy_job_is_not_shrunk(tmp_path: Path) -> None:
     with pytest.raises(ViewerError, match="nothing to shrink to"):
         replayed(tmp_path, shrink=True)
     assert replayed(tmp_path).calls == 6
+
+
+def _makes(journal: Journal, t: int, ranks: list[int], *, over: bool) -> None:
+    call = journal.call("new_group", kind="composed", origin="python", args={"ranks": ranks})
+    made, rank = journal.begin(call, t), journal.rank or 0
+    if over:
+        journal.end(made, MS)
+    elif rank in ranks:
+        mesh(journal, t + 1, made, len(ranks), ranks.index(rank), "0/", "1/", "cpu/")
+
+
+def test_groups_that_differ_are_made_where_they_were_made(tmp_path: Path) -> None:
+    """Rank 1 makes another one than the others; what all made alike is made first of all."""
+    for journal, _ in steps(tmp_path, 3):
+        _makes(journal, 200 * MS, [0, 1, 2], over=True)
+        _makes(journal, 210 * MS, [1, 2] if journal.rank == 1 else [0, 1], over=False)
+        beat(journal, 20)
+    found = replayed(tmp_path, shrink=True)
+    assert (found.kind, found.calls) == ("group_mismatch", 3)
+    body = found.text.partition("def rank0():")[2]
+    assert [body.count(f"    dist.new_group({one})") for one in ([0, 1], [1, 2])] == [2, 1]
+    assert "dist.new_group([0, 1, 2])" not in body, "nobody uses it"
+    compile(found.text, "repro.py", "exec")
+
+
+def test_groups_that_are_alike_are_made_first(tmp_path: Path) -> None:
+    for journal, _ in steps(tmp_path, 2):
+        _makes(journal, 200 * MS, [0, 1], over=True)
+    text = replayed(tmp_path).text
+    assert "new_group" not in text, "its definition is what tells the group, and there is none"
+    assert text.count('dist.init_process_group("gloo")\n') == 1
+
+
+@pytest.mark.parametrize("has_journal", [True, False])
+def test_who_never_joins_does_not_join_here(tmp_path: Path, *, has_journal: bool) -> None:
+    for journal in workers(tmp_path, 3):
+        if journal.rank == 2:
+            stand(journal, 3 * S, "/src/train.py", 1, "<module>")
+        else:
+            join(journal, 100 * MS, 3)
+        beat(journal, 90)
+    for path in [] if has_journal else list(tmp_path.glob("*-4002-*")):
+        path.unlink()
+    text = replayed(tmp_path).text
+    ranks = (
+        text.partition("def rank0():")[2].replace("def rank1", "def rank2").split("def rank2():")
+    )
+    assert ['init_process_group("gloo")' in one for one in ranks] == [True, True, False]
+    assert '[rank0, rank1, rank2][int(os.environ["RANK"])]()' in text
+    assert "import os\n" in text
+    compile(text, "repro.py", "exec")
+
+
+def test_who_claims_anothers_rank_does_so_here(tmp_path: Path) -> None:
+    """And who says that there are more of them."""
+    for journal in (*workers(tmp_path / "a", 3)[:2], Journal(tmp_path, 4007, rank=0, world_size=3)):
+        join(journal, 100 * MS, 3)
+        beat(journal, 90)
+    text = replayed(tmp_path).text
+    assert text.count('    dist.init_process_group("gloo")\n') == 2
+    assert '    dist.init_process_group("gloo", rank=0, world_size=3)' in text
+
+
+def test_a_key_that_nobody_sets_is_waited_for(tmp_path: Path) -> None:
+    """What was set and read stays in the whole program only."""
+    for journal, _ in steps(tmp_path, 2):
+        store = journal.prefix_store(journal.tcp_store(29500, server=journal.rank == 0), "app")
+        get = journal.call("store.get", kind="store", store=store, origin="python")
+        put = journal.call("store.set", kind="store", store=store, origin="python")
+        journal.run(put, t=200 * MS, d=MS, k=f"shard {journal.rank}")
+        if journal.rank == 0:
+            journal.begin(get, 210 * MS, k="ready")
+        beat(journal, 20)
+    whole, found = replayed(tmp_path), replayed(tmp_path, shrink=True)
+    assert [whole.text.count(f"store.{op}(") for op in ("set", "get")] == [2, 1]
+    assert (found.kind, found.calls) == ("store_key_missing", 1)
+    assert "    store.get('app/ready')" in found.text
+    assert "store = dist.PrefixStore(" in found.text
 
 
 @pytest.mark.long

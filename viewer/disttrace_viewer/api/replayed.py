@@ -52,7 +52,7 @@ def replayed(
     scripts = scripts_of(where, {process.id for process in evidence.trace.processes})
     made = job_of(scripts, evidence, report.found)
     if not made.ranks or not made.groups:
-        raise ViewerError("no rank of this job had a process group: there is nothing to replay.")
+        raise ViewerError("no rank of this job came to a process group: nothing can be replayed.")
     errors = [one for one in report.found if one.severity == ERROR]
     if shrink and not errors:
         raise ViewerError("no fault was found in this job: there is nothing to shrink to.")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import disttrace.journal.format as fmt
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.load.definitions import Definitions
-from disttrace_viewer.replay.sequences import ISSUE, WAIT, Action, Key, Script
+from disttrace_viewer.replay.sequences import ISSUE, JOINS, MAKES, WAIT, Action, Key, Made, Script
+from disttrace_viewer.trace.model import Process
 
 STAYS, ENDS, FAILS, KILLED = "stays", "ends", "fails", "killed"
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call of one rank. Ranks are global; ``group`` is an index into ``Job.groups``."""
+    """One call of one rank. Ranks are global; ``group`` is an index into ``Job.groups``: of
+    ``new_group`` the group that it made, or 0 where it made none that is used.
+    """
 
     op: str
     group: int
@@ -36,6 +41,8 @@ class Call:
     begin_ns: int
     over: bool
     """It ended well in the recording."""
+    ranks: Sequence[int] | None = None
+    """Of ``new_group`` the members it asked for."""
 
 
 @dataclass(slots=True)
@@ -46,6 +53,12 @@ class Rank:
     end: str = ENDS
     word: str = ""
     """Where it stays, or with what it fails."""
+    joins: str | None = None
+    """What it gives to ``init_process_group`` where not all join in the same way; None: it never
+    calls that.
+    """
+    port: int = 0
+    """How far its port is from that of the others."""
 
 
 @dataclass(slots=True)
@@ -54,27 +67,35 @@ class Job:
 
     ranks: dict[int, Rank]
     groups: list[tuple[int, ...]]
+    joined: bool = True
+    """All ranks have joined, each in its place."""
 
     @property
     def count(self) -> int:
-        """Calls of all ranks."""
+        """Calls of all ranks; that all join is none of them."""
+        joining = sum(rank.joins is not None for rank in self.ranks.values())
         issued = (
             what for r in self.ranks.values() for steps in r.threads.values() for what, _ in steps
         )
-        return sum(what == ISSUE for what in issued)
+        return sum(what == ISSUE for what in issued) + (0 if self.joined else joining)
 
 
 def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Finding]) -> Job:
     """The calls of the ranks of a job."""
-    failed = {i for one in findings if one.kind == "process_failed" for i in one.culprits}
+    failed = {i for one in findings if one.kind in _FAILURES for i in one.culprits}
     processes = {process.id: process for process in evidence.trace.processes}
     groups: dict[str, int] = {}
     members: list[tuple[int, ...]] = []
     found: dict[int, Rank] = {}
     pending = {(op.process, op.number) for op in evidence.pending}
-    for script in sorted(scripts, key=lambda one: not _has_default(one.journal.definitions)):
+    workers = [one for one in scripts if processes[one.journal.id].rank is not None]
+    world = _world(processes[one.journal.id] for one in workers)
+    joined = all(one.over for script in workers for one in script.made.values() if one.op == JOINS)
+    alike = joined and _made_alike(workers)
+    for script in sorted(workers, key=lambda one: not _has_default(one.journal.definitions)):
         process = processes[script.journal.id]
-        if process.rank is None or process.rank in found:
+        place = next((n for n in (process.rank, *range(world)) if n not in found), None)
+        if place is None or process.rank is None or (joined and place != process.rank):
             continue
         definitions = script.journal.definitions
         for number, group in sorted(definitions.numbered["group"].items()):
@@ -82,9 +103,53 @@ def job_of(scripts: Sequence[Script], evidence: Evidence, findings: Sequence[Fin
             if gid is not None and ranks and gid not in groups:
                 groups[gid] = len(members)
                 members.append(tuple(ranks))
-        rank = found[process.rank] = Rank(_steps(script, groups, members, process.index, pending))
+        threads = _steps(script, groups, members, process.index, pending, alike=alike)
+        rank = found[place] = Rank(threads)
         _end(rank, evidence, process.index, failed)
-    return Job(found, members)
+        rank.joins = _joining(script, process, place, world)
+    if joined or not found:
+        return Job(found, members)
+    members = members or [tuple(range(world))]
+    ports = Counter(port for one in workers if (port := _port(processes[one.journal.id])))
+    for script in workers:
+        place = processes[script.journal.id].rank or 0
+        port = _port(processes[script.journal.id])
+        if port and place in found:
+            found[place].port = port != ports.most_common(1)[0][0]
+    absent = {n: Rank(end=STAYS, word="a line that nobody knows") for n in range(world)}
+    return Job({**absent, **found}, members, joined=False)
+
+
+_FAILURES = ("process_failed", "not_in_group")
+
+
+def _world(processes: Iterable[Process]) -> int:
+    """How many ranks most say that there are."""
+    sizes = Counter(one.world_size for one in processes if one.world_size)
+    return max(sizes, key=lambda size: (sizes[size], size), default=0)
+
+
+def _port(process: Process) -> str | None:
+    return process.env.get("MASTER_PORT")
+
+
+def _made_alike(scripts: Sequence[Script]) -> bool:
+    """Whether all made the same groups in the same order, so that a program may do so before
+    anything else.
+    """
+    made = [[one for one in script.made.values() if one.op == MAKES] for script in scripts]
+    if any(not one.over for of in made for one in of):
+        return False
+    return len({repr([one.args.get("ranks") for one in of]) for of in made}) <= 1
+
+
+def _joining(script: Script, process: Process, place: int, world: int) -> str | None:
+    if not any(one.op == JOINS for one in script.made.values()) and not script.groups:
+        return None
+    claims = ""
+    if process.rank != place or (process.world_size or world) != world:
+        claims = f", rank={process.rank}, world_size={process.world_size or world}"
+    return claims
 
 
 def _has_default(definitions: Definitions) -> bool:
@@ -97,25 +162,74 @@ def _steps(
     members: Sequence[tuple[int, ...]],
     process: int,
     pending: set[tuple[int, int]],
+    *,
+    alike: bool,
 ) -> dict[int, list[tuple[str, Call]]]:
     definitions = script.journal.definitions
     calls: dict[int, Call] = {}
-    threads: dict[int, list[tuple[str, Call]]] = {}
+    found: dict[int, list[tuple[int, str, Call]]] = {}
     for thread, steps in script.threads.items():
         for step in steps:
             action = step.action
             gid = definitions.group_id(action.call.get("group", -1))
-            if action.refused or gid is None or gid not in groups:
+            stored = action.key is not None and action.key[0] == "store"
+            if action.refused or action.inside or not (stored or gid in groups):
                 continue
             if id(action) not in calls:
                 over = (process, action.number) not in pending and not action.broken
-                calls[id(action)] = _call(action, groups[gid], members, definitions, over)
-            threads.setdefault(thread, []).append((step.what, calls[id(action)]))
+                group = 0 if stored else groups[gid or ""]
+                calls[id(action)] = _call(action, group, members, definitions, over)
+            whats = (ISSUE, WAIT) if stored else (step.what,)
+            rows = [(step.place, what, calls[id(action)]) for what in whats]
+            found.setdefault(thread, []).extend(rows)
+    for made, call in () if alike else _making(script, groups, members):
+        rows = found.setdefault(made.thread, [])
+        rows += [(made.place, ISSUE, call), (made.place, WAIT, call)]
+    threads = {
+        thread: [(what, call) for _, what, call in sorted(rows, key=lambda row: row[0])]
+        for thread, rows in found.items()
+    }
     for issued in threads.values():
         # Whatever C++ waits for (DDP's reducer) is waited for without a word.
         waited = {id(call) for what, call in issued if what == WAIT}
         issued += [(WAIT, call) for _, call in issued if not call.over and id(call) not in waited]
     return threads
+
+
+def _making(
+    script: Script, groups: Mapping[str, int], members: Sequence[tuple[int, ...]]
+) -> Iterable[tuple[Made, Call]]:
+    """The groups that a process made, or was about to make."""
+    known = [groups[gid] for gid in script.groups if gid in groups]
+    times: Counter[tuple[int, ...]] = Counter()
+    for made in script.made.values():
+        if made.op != MAKES:
+            continue
+        given = made.args.get("ranks")
+        ranks = tuple(given) if isinstance(given, (list, tuple)) else members[0] if members else ()
+        same = [group for group in known if group and members[group] == tuple(sorted(ranks))]
+        place, times[ranks] = times[ranks], times[ranks] + 1
+        yield (
+            made,
+            Call(
+                op=MAKES,
+                group=same[place] if place < len(same) else 0,
+                key=("made", ranks, place),
+                message=False,
+                asynchronous=False,
+                shapes=(),
+                dtypes=(),
+                reduce_op=None,
+                root=None,
+                peer=None,
+                tag=0,
+                batch=None,
+                where="",
+                begin_ns=made.at_ns,
+                over=made.over,
+                ranks=ranks,
+            ),
+        )
 
 
 def _call(
@@ -126,7 +240,7 @@ def _call(
     over: bool,
 ) -> Call:
     call: Mapping[str, Any] = action.call
-    ranks = members[group]
+    ranks = members[group] if members else ()
 
     def everywhere(rank: int | None) -> int | None:
         return ranks[rank] if rank is not None and 0 <= rank < len(ranks) else None
@@ -137,7 +251,7 @@ def _call(
         group=group,
         key=action.key,
         message=call.get("kind") == "message",
-        asynchronous=call.get("async") is not False,
+        asynchronous=call.get("kind") != fmt.STORE and call.get("async") is not False,
         shapes=call.get("shapes") or (),
         dtypes=call.get("dtypes") or (),
         reduce_op=call.get("reduce_op"),

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from disttrace_viewer.replay.calls import ENDS, FAILS, KILLED, STAYS, Call, Job, Rank
-from disttrace_viewer.replay.sequences import ISSUE
+from disttrace_viewer.replay.sequences import ISSUE, MAKES
 
 _HEAD = '''"""{title}
 
@@ -24,6 +24,16 @@ def tensor(*shape, dtype=torch.float32):
     return torch.ones(shape, dtype=dtype)
 
 '''
+_STORE = 'store = dist.PrefixStore("replay", dist.distributed_c10d._get_default_store())'
+STORED = {
+    "store.set": 'store.set({key}, "1")',
+    "store.add": "store.add({key}, 1)",
+    "store.compare_set": 'store.compare_set({key}, "", "1")',
+    "store.append": 'store.append({key}, "1")',
+    "store.multi_set": 'store.set({key}, "1")',
+    "store.get": "store.get({key})",
+    "store.wait": "store.wait([{key}])",
+}
 _MODULES = ("os", "signal", "threading", "time")
 _GAP_NS = 1_000_000
 
@@ -33,6 +43,10 @@ def text(job: Job, *, title: str, name: str = "repro.py", speed: float | None = 
     lines = []
     for number, rank in sorted(job.ranks.items()):
         lines += ["", *_rank(job, number, rank, speed), ""]
+    lines += ["", *_begin(job)]
+    which = "dist.get_rank()" if job.joined else 'int(os.environ["RANK"])'
+    functions = ", ".join(f"rank{n}" for n in sorted(job.ranks))
+    lines += [f"[{functions}][{which}]()", "dist.destroy_process_group()", ""]
     used = [one for one in _MODULES if any(f"{one}." in line for line in lines)]
     head = _HEAD.format(
         title="\n".join(textwrap.wrap(title.replace("\\", "/").replace('"', "'"), 95)),
@@ -41,14 +55,26 @@ def text(job: Job, *, title: str, name: str = "repro.py", speed: float | None = 
         imports="\n".join(f"import {one}" for one in used),
     )
     lines.insert(0, head.replace('"""\n\n\n\n', '"""\n\n'))
-    lines += ["", 'dist.init_process_group("gloo")', "groups = [None]"]
-    lines += [f"groups.append(dist.new_group({_members(g)}))" for g in job.groups[1:]]
-    lines += [
-        "".join(("[", ", ".join(f"rank{n}" for n in sorted(job.ranks)), "][dist.get_rank()]()")),
-        "dist.destroy_process_group()",
-        "",
-    ]
     return "\n".join(lines)
+
+
+def _begin(job: Job) -> Iterator[str]:
+    """What all do before anything else."""
+    if job.joined:
+        yield 'dist.init_process_group("gloo")'
+    if any(call.op in STORED for call in _calls(job)):
+        yield _STORE
+    yield "groups = [None]"
+    made = {call.group for call in _calls(job) if call.op == MAKES}
+    for number, group in enumerate(job.groups[1:], 1):
+        is_made = number in made or not job.joined
+        yield f"groups.append({None if is_made else f'dist.new_group({_members(group)})'})"
+
+
+def _calls(job: Job) -> Iterator[Call]:
+    for rank in job.ranks.values():
+        for steps in rank.threads.values():
+            yield from (call for _, call in steps)
 
 
 def _members(group: Sequence[int]) -> str:
@@ -57,6 +83,11 @@ def _members(group: Sequence[int]) -> str:
 
 def _rank(job: Job, number: int, rank: Rank, speed: float | None) -> Iterator[str]:
     yield f"def rank{number}():"
+    if rank.port:
+        yield '    port = int(os.environ["MASTER_PORT"]) + 1  # another one than the others have'
+        yield '    os.environ["MASTER_PORT"] = str(port)'
+    if not job.joined and rank.joins is not None:
+        yield f'    dist.init_process_group("gloo"{rank.joins})'
     threads = sorted(rank.threads.items())
     for thread, steps in threads[1:]:
         yield f"    def thread{thread}():"
@@ -103,6 +134,11 @@ def _steps(
 
 
 def _issue(job: Job, number: int, call: Call) -> str:
+    if call.op == MAKES:
+        made = f"dist.new_group({_members(call.ranks or ())})"
+        return f"groups[{call.group}] = {made}" if call.group else made
+    if call.op in STORED:
+        return STORED[call.op].format(key=repr((call.key or ("",))[-1]))
     members = job.groups[call.group]
     size = len(members)
     group = f", group=groups[{call.group}]" if call.group else ""

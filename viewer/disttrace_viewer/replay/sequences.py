@@ -16,6 +16,7 @@ from disttrace_viewer.load.schema import Record, json_object
 Key = tuple[Any, ...]
 """What both ends, or all members, of an exchange call it."""
 ISSUE, WAIT = "issue", "wait"
+JOINS, MAKES = "init_process_group", "new_group"
 _AWAITED = ("store.get", "store.wait")
 _SET = ("store.set", "store.add", "store.compare_set", "store.append", "store.multi_set")
 
@@ -47,6 +48,21 @@ class Action:
     """Torch would not make the call: it takes no part in anything."""
     broken: bool = False
     """It ended in an error, for which nobody can wait again."""
+    inside: bool = False
+    """It is a part of another operation, which would make it again."""
+
+
+@dataclass(slots=True)
+class Made:
+    """A process joins its job, or makes a group: those who take part are not known by number."""
+
+    op: str
+    thread: int
+    place: int
+    args: Mapping[str, Any]
+    at_ns: int
+    over: bool = False
+    """It ended well."""
 
 
 @dataclass(slots=True)
@@ -66,6 +82,8 @@ class Script:
     journal: Journal
     threads: dict[int, list[Step]] = field(default_factory=dict)
     actions: dict[int, Action] = field(default_factory=dict)
+    made: dict[int, Made] = field(default_factory=dict)
+    """By number of the operation."""
     groups: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By id: its rank in the group, and the group's size."""
     last_ns: int = 0
@@ -122,9 +140,13 @@ class _Reader:
         kind = call.get("kind")
         if kind in (fmt.COLLECTIVE, fmt.MESSAGE) and gid is not None:
             action = self._action(number, thread, place, call, gid, record)
+            action.inside = self._ops.get(record.get("p", -1)) in (JOINS, MAKES)
             self._step(ISSUE, action, place)
             if call.get("async") is False:
                 self._step(WAIT, action, place)
+        elif kind == fmt.COMPOSED and op in (JOINS, MAKES):
+            at_ns = self._zero_ns + record["t"]
+            self.found.made[number] = Made(op, thread, place, call.get("args") or {}, at_ns)
         elif kind == fmt.STORE and "k" in record and (op in _SET or op in _AWAITED):
             keys = self.definitions.full_key(call.get("store"), record["k"])
             where = self._where(call.get("store"))
@@ -134,6 +156,7 @@ class _Reader:
                     self.found.index, number, thread, call, place, ("store", where, key),
                     1, -1 if op in _AWAITED else 0, None, self._zero_ns + record["t"], None,
                 )  # fmt: skip
+                stored.inside = "p" in record
                 self._step(WAIT if op in _AWAITED else ISSUE, stored, place)
                 self._stored.setdefault(number, []).append(stored)
 
@@ -165,6 +188,8 @@ class _Reader:
 
     def _end(self, place: int, record: Record) -> None:
         number = record["e"]
+        if (made := self.found.made.get(number)) is not None:
+            made.over = "x" not in record
         action = self.found.actions.get(number)
         waited = self._waits.pop(number, None)
         for one in self._stored.pop(number, ()) if action is None else (action,):

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from disttrace_viewer.replay.calls import STAYS, Call, Job, Rank
-from disttrace_viewer.replay.sequences import ISSUE, WAIT
+from disttrace_viewer.replay.sequences import ISSUE, MAKES, WAIT
 
 _ALIKE = 2
 
@@ -27,7 +27,9 @@ def shrunk(
     found = _without_what_is_over(job, told)
     stands = _standing(found)
     for rank in sorted(found.ranks, reverse=True):
-        if rank in blamed or len(found.ranks) <= _ALIKE or _is_needed(found, rank):
+        if not job.joined or rank in blamed or len(found.ranks) <= _ALIKE:
+            continue
+        if _is_needed(found, rank):
             continue
         smaller = without(found, rank)
         if _standing(smaller) == stands - {rank}:
@@ -47,10 +49,12 @@ def _without_what_is_over(job: Job, told: Collection[tuple[str | None, int | Non
     sides = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
 
     def stays(call: Call) -> bool:
-        whole = 2 if call.message else len(job.groups[call.group])
+        if _is_stored(call):
+            return call.key in open_
+        whole = _whole(job, call)
         if call.key is None or call.key in open_ or sides[call.key] < whole:
             return True
-        return not call.message and (call.key[1], call.key[3]) in told
+        return call.key[0] == "collective" and (call.key[1], call.key[3]) in told
 
     return Job(
         {
@@ -65,7 +69,17 @@ def _without_what_is_over(job: Job, told: Collection[tuple[str | None, int | Non
             for number, rank in job.ranks.items()
         },
         job.groups,
+        job.joined,
     )
+
+
+def _is_stored(call: Call) -> bool:
+    return call.key is not None and call.key[0] == "store"
+
+
+def _whole(job: Job, call: Call) -> int:
+    """How many have to call it."""
+    return 2 if call.message else len(job.groups[0 if call.op == MAKES else call.group])
 
 
 def _standing(job: Job) -> set[int]:
@@ -73,16 +87,20 @@ def _standing(job: Job) -> set[int]:
     begun = Counter(call.key for _, what, call in _calls(job) if what == ISSUE)
     found = set()
     for number, what, call in _calls(job):
-        whole = 2 if call.message else len(job.groups[call.group])
-        if what == WAIT and (not call.over or begun[call.key] < whole):
+        alone = not _is_stored(call) and begun[call.key] < _whole(job, call)
+        if what == WAIT and (not call.over or alone):
             found.add(number)
     return found
 
 
 def _is_needed(job: Job, rank: int) -> bool:
-    """Whether it is one end of a message, a root, or one of the last two that do what it does."""
+    """Whether it is one end of a message, a root, a member of a group that is made, or one of the
+    last two that do what it does.
+    """
     for number, _, call in _calls(job):
         if (call.message and rank in (number, call.peer)) or call.root == rank:
+            return True
+        if rank in (call.ranks or ()):
             return True
     return sum(_does(one) == _does(job.ranks[rank]) for one in job.ranks.values()) <= _ALIKE
 
@@ -99,7 +117,7 @@ def _does(rank: Rank) -> object:
 def without(job: Job, rank: int) -> Job:
     """The job with one rank less, also in all groups."""
     groups = [tuple(one for one in members if one != rank) for members in job.groups]
-    return Job({n: r for n, r in job.ranks.items() if n != rank}, groups)
+    return Job({n: r for n, r in job.ranks.items() if n != rank}, groups, job.joined)
 
 
 def _without_idle_groups(job: Job) -> Job:
@@ -107,7 +125,7 @@ def _without_idle_groups(job: Job) -> Job:
     places = {group: place for place, group in enumerate(used)}
     for call in {id(call): call for _, _, call in _calls(job)}.values():
         call.group = places[call.group]
-    return Job(job.ranks, [job.groups[group] for group in used])
+    return Job(job.ranks, [job.groups[group] for group in used], job.joined)
 
 
 def _numbered_anew(job: Job) -> Job:
@@ -115,5 +133,7 @@ def _numbered_anew(job: Job) -> Job:
     for call in {id(call): call for _, _, call in _calls(job)}.values():
         call.root = None if call.root is None else ranks.get(call.root)
         call.peer = None if call.peer is None else ranks.get(call.peer)
+        if call.ranks is not None:
+            call.ranks = [ranks[one] for one in call.ranks if one in ranks]
     groups = [tuple(ranks[one] for one in members if one in ranks) for members in job.groups]
-    return Job({ranks[number]: rank for number, rank in job.ranks.items()}, groups)
+    return Job({ranks[number]: rank for number, rank in job.ranks.items()}, groups, job.joined)
