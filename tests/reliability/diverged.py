@@ -2,6 +2,9 @@
 
 python tests/reliability/diverged.py --runs 18 --seed 1      mutations, in turn
 python tests/reliability/diverged.py --healthy --seconds 30  programs that are told of nothing
+    --operations 1000000     again and again, until so many are begun
+    --kinds accelerated      others than those that torch alone can run
+    --world 2                ranks
 
 Of each mutation stderr has to say ``diverged`` within two seconds after the second rank came to the
 step in which it is, once, and to blame nobody else.
@@ -15,13 +18,14 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 
-from reliability.diverged_programs import HEALTHY, MUTATIONS  # noqa: E402
+from reliability.diverged_programs import FRAMEWORKS, HEALTHY, MUTATIONS  # noqa: E402
 from support.processes import clean_environ, free_port  # noqa: E402
 
 PROGRAMS = Path(__file__).with_name("diverged_programs.py")
@@ -38,10 +42,12 @@ class Ran:
     operations: int
     aborted: bool
     """gloo itself ended the program, at the first tensor that does not fit."""
+    code: int
+    stderr: str
 
 
-def run(world: int, *arguments: str) -> Ran:
-    """One program, to its end or for two minutes."""
+def run(world: int, *arguments: str, seconds: float = 0.0) -> Ran:
+    """One program, to its end or for two minutes beyond ``seconds``."""
     with tempfile.TemporaryDirectory(prefix="disttrace-diverged-") as folder:
         environ = clean_environ(
             DISTTRACE="1",
@@ -53,7 +59,12 @@ def run(world: int, *arguments: str) -> Ran:
         command = [sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={world}"]
         command += [f"--master-port={free_port()}", str(PROGRAMS), *arguments]
         ended = subprocess.run(
-            command, env=environ, capture_output=True, text=True, timeout=120, check=False
+            command,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=120 + seconds,
+            check=False,
         )
         lines = [
             json.loads(line)
@@ -67,7 +78,8 @@ def run(world: int, *arguments: str) -> Ran:
             float(line.split()[1]) for line in ended.stderr.splitlines() if "MUTATED " in line
         ]
         said = [one for one in lines if one["kind"] == "diverged"]
-        return Ran(said, sorted(stamps), begun, "EnforceNotMet" in ended.stderr)
+        stderr = ended.stderr
+        return Ran(said, sorted(stamps), begun, "EnforceNotMet" in stderr, ended.returncode, stderr)
 
 
 def mutations(runs: int, seed: int) -> bool:
@@ -97,14 +109,19 @@ def mutations(runs: int, seed: int) -> bool:
     return right == lived
 
 
-def healthy(seconds: float) -> bool:
-    """Whether none of them is told of anything."""
+def healthy(kinds: Sequence[str], world: int, seconds: float, most: int) -> bool:
+    """Whether none of them is told of anything, all once, and again until ``most`` operations."""
     operations = told = 0
-    for name in HEALTHY:
-        ran = run(3, name, f"{seconds:g}")
-        operations += ran.operations
-        told += len(ran.said)
-        print(f"{name}: {ran.operations:,} operations, {[one['summary'] for one in ran.said]}")
+    while True:
+        for name in kinds:
+            ran = run(world, name, f"{seconds:g}", seconds=seconds)
+            operations += ran.operations
+            told += len(ran.said)
+            said = [one["summary"] for one in ran.said]
+            ended = "" if ran.code == 0 else f", exit code {ran.code}: {ran.stderr[-400:]}"
+            print(f"{name}: {ran.operations:,} operations, {said}{ended}", flush=True)
+        if operations >= most:
+            break
     print(f"{told} divergences told in {operations:,} operations of healthy programs.")
     return not told
 
@@ -116,8 +133,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--healthy", action="store_true")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each healthy program")
+    parser.add_argument("--operations", type=int, default=0)
+    parser.add_argument("--kinds", nargs="+", default=[*HEALTHY], choices=[*HEALTHY, *FRAMEWORKS])
+    parser.add_argument("--world", type=int, default=3)
     options = parser.parse_args()
-    fine = healthy(options.seconds) if options.healthy else mutations(options.runs, options.seed)
+    programs = (options.kinds, options.world, options.seconds, options.operations)
+    fine = healthy(*programs) if options.healthy else mutations(options.runs, options.seed)
     return 0 if fine else 1
 
 

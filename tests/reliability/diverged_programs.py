@@ -6,6 +6,7 @@ there. The others are healthy, though their ranks do not do the same things.
 
 from __future__ import annotations
 
+import importlib
 import random
 import sys
 import time
@@ -152,6 +153,83 @@ def roles(until: float) -> None:
             loss()
 
 
+def sharded(until: float) -> None:
+    """FSDP2 with a clipped norm, and a rank that writes down the loss by a line of its own."""
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(3)))
+    for layer in (*model, model):
+        fully_shard(layer, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    while running(until):
+        loss = model(torch.randn(4, 32)).square().mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if dist.get_rank() == 0:
+            dist.reduce(loss.detach(), 0)
+        else:
+            dist.reduce(loss.detach(), 0)
+
+
+def parallel(until: float) -> None:
+    """Tensor parallel layers of torch."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    model = torch.nn.Sequential(torch.nn.Linear(24, 24), torch.nn.ReLU(), torch.nn.Linear(24, 24))
+    plan = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+    parallelize_module(model, mesh, plan)
+    torch.manual_seed(1)
+    while running(until):
+        model(torch.randn(4, 24)).sum().backward()
+
+
+def schedule(until: float) -> None:
+    """1F1B of torch, as many microbatches as twice the stages."""
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    stage = PipelineStage(torch.nn.Linear(8, 8), rank, world, torch.device("cpu"))
+    steps = Schedule1F1B(stage, 2 * world, loss_fn=torch.nn.functional.mse_loss)
+    while running(until):
+        if rank == 0:
+            steps.step(torch.ones(4 * world, 8))
+        else:
+            steps.step(target=torch.zeros(4 * world, 8), losses=[])
+        total = torch.ones(1)
+        dist.all_reduce(total)
+
+
+def accelerated(until: float) -> None:
+    """What accelerate makes of DDP, and gathers for metrics."""
+    Accelerator = importlib.import_module("accelerate").Accelerator  # noqa: N806 - a class
+
+    accelerator = Accelerator(cpu=True)
+    model = torch.nn.Linear(16, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    step = 0
+    while running(until):
+        step += 1
+        loss = model(torch.randn(4, 16)).square().mean()
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % 10 == 0:
+            accelerator.gather_for_metrics(loss.detach())
+        if step % 50 == 0:
+            with accelerator.main_process_first():
+                accelerator.wait_for_everyone()
+
+
 def running(until: float) -> bool:
     """Whether there is another step, which all ranks know at the same time."""
     goes_on = torch.tensor([time.monotonic() < until])
@@ -159,7 +237,18 @@ def running(until: float) -> bool:
     return bool(goes_on)
 
 
-HEALTHY = {"ddp": ddp, "tensors": tensors, "stages": stages, "experts": experts, "roles": roles}
+HEALTHY = {
+    "ddp": ddp,
+    "sharded": sharded,
+    "tensors": tensors,
+    "parallel": parallel,
+    "stages": stages,
+    "schedule": schedule,
+    "experts": experts,
+    "roles": roles,
+}
+FRAMEWORKS = {"accelerated": accelerated}
+"""What needs a package that the project does not."""
 MUTATIONS = ("skip", "double", "swap", "shape", "dtype", "op", "root", "reduce")
 
 
@@ -167,8 +256,9 @@ def main(kind: str, seconds: str, *numbers: str) -> None:
     """Run one."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    if kind in HEALTHY:
-        HEALTHY[kind](time.monotonic() + float(seconds))
+    known = {**HEALTHY, **FRAMEWORKS}
+    if kind in known:
+        known[kind](time.monotonic() + float(seconds))
     else:
         try:
             mutated(kind, float(seconds), *map(int, numbers))

@@ -6,7 +6,9 @@ Each round draws a kind of program, a rank and a delay, runs it traced with the 
 and compares the seconds that its steps took without it with those predicted from the trace of the
 delayed run (its steps less what `stats --what-if rank=N` saves), and whether the line is the first
 of those that are named. A loaded machine shows here: the run without is made twice, and how far
-these two are apart is printed beside.
+these two are apart is printed beside (`noise`). What the machine alone makes of the rank is left
+out of the prediction too, and is in the run without: so much is printed as `own`, by the same
+question to that run's trace, and an error is what is left beyond it.
 """
 
 from __future__ import annotations
@@ -62,7 +64,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     draw = random.Random(args.seed)
-    print("kind      rank   ms   delayed   predicted   without   error   noise   line")
+    print("kind      rank   ms   delayed   predicted   without   error     own   noise   line")
     wrong = 0
     for number in range(args.rounds):
         kind, rank = KINDS[number % len(KINDS)], draw.randrange(RANKS)
@@ -70,17 +72,20 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             delayed = run(kind, rank, milliseconds, Path(folder, "delayed"))
             plain = [run(kind, -1, 0, Path(folder, f"plain{n}")) for n in (0, 1)]
+            undelayed = [disttrace.stats(Path(folder, f"plain{n}")) for n in (0, 1)]
+            saved = [one.without(f"rank={rank}")["saved_ns"] / 1e9 for one in undelayed]
             stats = disttrace.stats(Path(folder, "delayed"))
             predicted = delayed - stats.without(f"rank={rank}")["saved_ns"] / 1e9
             lines = [one["line"] for one in stats.what_if["without"].to_list() if one["line"]]
         without = sum(plain) / 2
-        error = predicted / without - 1
+        own = sum(saved) / 2 / without
+        error = predicted / without - 1 + own
         named = bool(lines) and lines[0].endswith(held_line(kind))
         wrong += abs(error) > 0.05 or not named
         noise = abs(plain[0] - plain[1]) / without
         print(
             f"{kind:9} {rank:4} {milliseconds:4} {delayed:9.3f} {predicted:11.3f} {without:9.3f}"
-            f" {error:+7.1%} {noise:7.1%}   {'yes' if named else lines}",
+            f" {error:+7.1%} {own:7.1%} {noise:7.1%}   {'yes' if named else lines}",
             flush=True,
         )
     print(f"{args.rounds - wrong} of {args.rounds} within 5 % and with the line named first")
