@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=("text", "json", "github", "junit"),
+        choices=("text", "json", "github", "junit", "sarif"),
         default="text",
         help="form of the report, as for `diagnose`",
     )

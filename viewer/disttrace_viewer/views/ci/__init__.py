@@ -1,1 +1,1 @@
-"""Reports in the forms that CI systems read: annotations of GitHub, and JUnit's XML."""
+"""Reports in the forms that CI systems read: annotations of GitHub, JUnit's XML, SARIF."""

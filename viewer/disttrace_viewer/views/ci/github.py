@@ -6,11 +6,11 @@ from the program cannot give a command of its own, for its line ends are escaped
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING
+from disttrace_viewer.views.ci.place import place
 
 _COMMANDS = {ERROR: "error", WARNING: "warning", NOTE: "notice"}
 
@@ -21,7 +21,7 @@ def annotations_of(report: Mapping[str, Any], root: str) -> Iterator[str]:
     ``root`` is the checkout: files below it are named from there, so that GitHub finds them.
     """
     for finding in report["findings"]:
-        at = _place(finding, root)
+        at = place(finding, root)
         sure = "" if finding["certainty"] == "certain" else " (likely)"
         fields = {**at, "title": f"disttrace: {finding['kind']}{sure}"}
         said = ",".join(f"{name}={_property(value)}" for name, value in fields.items())
@@ -30,16 +30,6 @@ def annotations_of(report: Mapping[str, Any], root: str) -> Iterator[str]:
     if report["healthy"]:
         count = len(report["processes"])
         yield f"::notice title=disttrace::nothing is wrong with these {count} processes"
-
-
-def _place(finding: Mapping[str, Any], root: str) -> dict[str, str]:
-    """File and line of a culprit, else of somebody else who is concerned."""
-    places = [one for one in finding["locations"] if one["file"] and one["line"]]
-    mine = [one for one in places if one["process"] in finding["culprits"]]
-    for one in (*mine, *places):
-        path = os.path.relpath(one["file"], root) if os.path.isabs(one["file"]) else one["file"]
-        return {"file": one["file"] if path.startswith("..") else path, "line": str(one["line"])}
-    return {}
 
 
 def _data(text: str) -> str:
