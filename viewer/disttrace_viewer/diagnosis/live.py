@@ -200,7 +200,7 @@ def stalled(case: Case, findings: Iterable[Finding], limit_s: float) -> list[Fin
     Whoever was quiet for so long may have been so before it began to wait. Where nobody waits, and
     all that a finding is about is over, nothing stands still: a launcher sees to those that failed,
     and may have started them anew. What holds up the living comes before why an earlier attempt
-    failed.
+    failed, and while those of a later attempt only start nothing is said of that at all.
     """
     ages, alive = ages_s(case), workers(case)
     if max(ages, default=limit_s) < limit_s:
@@ -211,8 +211,19 @@ def stalled(case: Case, findings: Iterable[Finding], limit_s: float) -> list[Fin
         if f.severity == ERROR
         and not _habitual(case, f)
         and (ages or not alive.isdisjoint((*f.culprits, *f.waiting)))
+        and not _of_earlier_attempt(case, f, alive)
     ]
     return sorted(found, key=lambda f: alive.isdisjoint((*f.culprits, *f.waiting)))
+
+
+def _of_earlier_attempt(case: Case, finding: Finding, alive: set[int]) -> bool:
+    """Whether all that it is about is over, and those who live are of a later attempt."""
+    processes = case.evidence.trace.processes
+    concerned = {*finding.culprits, *finding.waiting}
+    if not concerned or not alive or not alive.isdisjoint(concerned):
+        return False
+    last = max(-1 if (n := processes[i].attempt) is None else n for i in concerned)
+    return all((processes[i].attempt or 0) > last >= 0 for i in alive)
 
 
 def _habitual(case: Case, finding: Finding) -> bool:
