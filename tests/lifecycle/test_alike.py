@@ -18,7 +18,7 @@ from disttrace_viewer.companion.told import Told, packed, together, unpacked
 from disttrace_viewer.diagnosis.report import report
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.form.alike import FEWEST, likeness
-from disttrace_viewer.states.form.state import State
+from disttrace_viewer.states.form.state import State, checked, encoded
 from disttrace_viewer.states.merged import Merged, merge
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.verdict import Verdict, verdict
@@ -32,7 +32,7 @@ def hosts_of(folder: Path, **changes: Any) -> Hosts:
     make(folder, replace(Shape(2, 4, 8, 3, fault="tp", hosts_apart=False), **changes))
     found: dict[str, dict[str, State]] = {}
     for one, state in of_journals([str(folder)], window=WINDOW).states.items():
-        found.setdefault(state["process"]["host"], {})[one] = state
+        found.setdefault(state.process["host"], {})[one] = state
     return {host: Merged(states) for host, states in sorted(found.items())}
 
 
@@ -106,27 +106,27 @@ def test_the_verdict_is_that_on_all_states(tmp_path: Path, fault: str, *, whole:
 
 
 def stopped(state: State) -> None:
-    state["listed"] = {"failure": [{"t": 1, "type": "ValueError", "text": "x"}]}
+    state.listed = {"failure": [{"t": 1, "type": "ValueError", "text": "x"}]}
 
 
 def elsewhere(state: State) -> None:
-    state["courses"] = [[group, backend, n, 7, 7] for group, backend, n, _, _ in state["courses"]]
+    state.courses = [[group, backend, n, 7, 7] for group, backend, n, _, _ in state.courses]
 
 
 def done(state: State) -> None:
-    state["ops"] = [[*row[:3], 5, *row[4:]] for row in state["ops"]]
+    state.ops = [[*row[:3], 5, *row[4:]] for row in state.ops]
 
 
 def agent(state: State) -> None:
-    state["identity"] = {**state["identity"], "role": "agent"}
+    state.identity = {**state.identity, "role": "agent"}
 
 
 def of_few(state: State) -> None:
-    state["identity"] = {**state["identity"], "world_size": FEWEST - 1}
+    state.identity = {**state.identity, "world_size": FEWEST - 1}
 
 
 def later(state: State) -> None:
-    state["ops"][-1][6] = (state["ops"][-1][6] or 0) + 1
+    state.ops[-1][6] = (state.ops[-1][6] or 0) + 1
 
 
 @pytest.mark.parametrize("change", [stopped, elsewhere, done, agent, of_few, later])
@@ -137,7 +137,7 @@ def test_who_differs_is_told_as_a_whole(tmp_path: Path, change: Callable[[State]
     keys = [likeness(state) for state in states]
     state = next(s for s, key in zip(states, keys, strict=True) if key and keys.count(key) > 2)
     key = likeness(state)
-    changed: State = orjson.loads(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS))
+    changed = checked(orjson.loads(encoded(state)))
     assert likeness(changed) == key  # as it travels
     change(changed)
     assert likeness(changed) != key

@@ -35,9 +35,9 @@ def of_host(folder: Path, host: int) -> Merged:
 
 def test_a_host_reads_its_own(folder: Path) -> None:
     """Of the try that runs, and neither other jobs nor other hosts."""
-    pids = {state["process"]["pid"] for state in of_host(folder, 0).states.values()}
+    pids = {state.process["pid"] for state in of_host(folder, 0).states.values()}
     assert pids == {os.getpid(), 4_000_001}
-    pids = {state["process"]["pid"] for state in of_host(folder, 2).states.values()}
+    pids = {state.process["pid"] for state in of_host(folder, 2).states.values()}
     assert pids == {4_000_004, 4_000_005}
 
 
@@ -45,7 +45,7 @@ def test_of_a_try_without_anybody_left_the_newest_is_read(folder: Path) -> None:
     """All have failed, and their launcher is about to begin anew."""
     for path in folder.glob(f"job-host0-{os.getpid()}-*"):
         path.unlink()
-    pids = {state["process"]["pid"] for state in of_host(folder, 0).states.values()}
+    pids = {state.process["pid"] for state in of_host(folder, 0).states.values()}
     assert pids == {4_000_001}
 
 

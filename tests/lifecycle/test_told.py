@@ -62,7 +62,7 @@ def test_who_answers_nobody_is_read_beside_us(tmp_path: Path) -> None:
         os.utime(journal.definitions, ns=(UNIX_NS + S, UNIX_NS + S))
     ours = of_journals([str(p) for p in tmp_path.glob("job_0-*")])
     (found,) = beside(str(tmp_path), "job_0", ours, Told())
-    assert found["process"]["pid"] == 701
+    assert found.process["pid"] == 701
     assert beside(str(tmp_path), "job_0", ours, Told((found,))) == []
     theirs = next(tmp_path.glob("job_1-*.defs.jsonl"))
     theirs.rename(tmp_path / "elsewhere")
@@ -168,8 +168,8 @@ def test_strangers_are_told_numbers_and_places(tmp_path: Path) -> None:
         assert b"train.py" in text
         assert b"ValueError" in text
         (state,) = unpacked([answer(data, known=False)], NOBODY).states
-        assert state["process"]["pid"] == 701
-        assert [row[6] for row in state["ops"]][:1] == [1]
+        assert state.process["pid"] == 701
+        assert [row[6] for row in state.ops][:1] == [1]
 
 
 def test_who_knows_the_words_reads_them(tmp_path: Path) -> None:
@@ -178,8 +178,8 @@ def test_who_knows_the_words_reads_them(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     ours, theirs = host(tmp_path / "a", 0), host(tmp_path / "b", 1)
     (state,) = unpacked([answer(packed(theirs, whole=False))], ours).states
-    assert [row[7] for row in state["ops"] if len(row) > 7 and row[7]] == ["tenant/7/ready"]
-    assert [f[0] for frames in state["numbered"]["stack"].values() for f in frames] == [
+    assert [row[7] for row in state.ops if len(row) > 7 and row[7]] == ["tenant/7/ready"]
+    assert [f[0] for frames in state.numbered["stack"].values() for f in frames] == [
         "/home/me/project/train.py"
     ]
 
@@ -261,5 +261,5 @@ def test_what_is_believed_can_be_judged(tmp_path: Path) -> None:
         )
         if told.states:
             assert judgeable(answer(zlib.compress(text)))
-            trace_of(Merged({one["id"]: one for one in told.states}))
+            trace_of(Merged({one.id: one for one in told.states}))
     assert 50 < refused < 390

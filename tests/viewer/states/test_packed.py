@@ -65,9 +65,9 @@ def test_of_two_states_that_which_read_more_counts(tmp_path: Path) -> None:
     tails, whole = reduced(tmp_path, window=200), reduced(tmp_path)
     assert dict(packed(tails, whole)) == dict(packed(whole, tails)) == dict(packed(whole))
     some = merge([Merged(packed(tails)), *whole[:2]])
-    assert dict(some.states) == {s["id"]: s for s in (*whole[:2], *tails[2:])}
+    assert dict(some.states) == {s.id: s for s in (*whole[:2], *tails[2:])}
     assert dict(merge([some, *tails]).states) == dict(some.states)
-    assert some.partial == {s["id"] for s in tails[2:]}
+    assert some.partial == {s.id for s in tails[2:]}
     again = verdict(merge([some, *whole[2:]]), look=nobody_knows)
     assert again.findings == verdict(merge(whole), look=nobody_knows).findings
 

@@ -15,7 +15,7 @@ import pytest
 
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
-from disttrace_viewer.states import StateError, merge, pack, reduce, unpack, verdict
+from disttrace_viewer.states import State, StateError, merge, pack, reduce, unpack, verdict
 from disttrace_viewer.states.folder import SUFFIX, read
 from disttrace_viewer.states.form.state import MOST_BYTES
 from disttrace_viewer.states.merged import trace_of
@@ -26,7 +26,7 @@ from support.scenes import S, beat, nobody_knows, steps
 from support.states import hang
 
 
-def states(folder: Path, window: int | None = None) -> list[dict[str, object]]:
+def states(folder: Path, window: int | None = None) -> list[State]:
     """The states of all journals in a folder."""
     found = discover([str(folder)], Problems())
     return [s for files in found if (s := reduce(files, window=window)) is not None]
@@ -123,8 +123,9 @@ def test_a_state_is_about_a_kilobyte(tmp_path: Path) -> None:
     [
         (b"", "is no state"),
         (b"{}", "is no state"),
-        (pack({"id": "x", "state": 99}), "version 99"),
-        (pack({"state": 1}), "is no state"),
+        (zlib.compress(b'{"id":"x","state":99}'), "version 99"),
+        (zlib.compress(b'{"state":1}'), "is no state"),
+        (zlib.compress(b'{"id":"x","state":3}'), "lacks base, named"),
         (zlib.compress(b" " * (MOST_BYTES + 1)), "more than 64 MB"),
     ],
 )
@@ -151,7 +152,7 @@ def test_unreadable_lines_are_named(tmp_path: Path) -> None:
     merged = merge(states(tmp_path))
     found = verdict(merged, look=nobody_knows)
     assert (found.findings, len(found.case.incomplete)) == ((), 4)
-    assert all("not readable" in str(s["problems"]) for s in merged.states.values())
+    assert all("not readable" in str(s.problems) for s in merged.states.values())
 
 
 def test_states_pretend_no_tables(tmp_path: Path) -> None:

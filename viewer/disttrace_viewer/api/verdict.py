@@ -106,7 +106,7 @@ def _read(
     files = [] if moved else evidence(where, Problems())
     others = []
     for number, part in enumerate(parts):
-        bases = {state["base"] for state in part.states.values()}
+        bases = {state.base for state in part.states.values()}
         own = where if moved else [one for one in files if one.base in bases]
         one = job.judged(own, stall_ns=limit, engine=by, local=part)
         if tables and number < MOST_LOOKED_BACK and job.fits_a_table(own):
@@ -130,7 +130,7 @@ def others(
     files = evidence(folders(path), Problems()) if parts else []
     found = []
     for part in parts:
-        bases = {state["base"] for state in part.states.values()}
+        bases = {state.base for state in part.states.values()}
         own = [one for one in files if one.base in bases]
         one = job.judged(own, stall_ns=stall_ns(stall_s), local=part)
         found.append(other(one.case, one.findings))

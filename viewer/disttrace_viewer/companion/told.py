@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import orjson
 
@@ -27,7 +27,7 @@ from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.load.discover import named
 from disttrace_viewer.states import folder
 from disttrace_viewer.states.form.alike import Like, Position, pending
-from disttrace_viewer.states.form.state import State
+from disttrace_viewer.states.form.state import State, checked, encoded
 from disttrace_viewer.states.merged import Merged, trace_of
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.trace.model import Process, Trace
@@ -59,12 +59,12 @@ class Told:
     @property
     def merged(self) -> Merged:
         """All of them."""
-        return Merged({state["id"]: state for state in self.states}, likes=self.likes)
+        return Merged({state.id: state for state in self.states}, likes=self.likes)
 
     @property
     def ids(self) -> set[str]:
         """Of all processes that were told of."""
-        return {state["id"] for state in self.states} | {
+        return {state.id for state in self.states} | {
             like.id for found in self.likes.values() for like in found
         }
 
@@ -100,8 +100,7 @@ def in_public(data: bytes) -> bytes:
 
 
 def _as_told(state: State) -> State:
-    found: State = orjson.loads(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS))
-    return found
+    return checked(orjson.loads(encoded(state)))
 
 
 def unpacked(told: Iterable[Answer], local: Merged) -> Told:
@@ -117,7 +116,7 @@ def unpacked(told: Iterable[Answer], local: Merged) -> Told:
     senders: dict[str, str] = {}
     likes: dict[str, tuple[Like, ...]] = {}
     for position in answers.alike((row.position for row in rows.values()), kernels):
-        one = position.state["id"]
+        one = position.state.id
         kernel = {one: kernels[one]} if one in kernels else {}
         known = local.states.get(one)
         if known is None:
@@ -140,25 +139,25 @@ def together(told: Sequence[Answer]) -> bytes:
 
 
 def _bounded(state: State, most: int) -> State:
-    if "history" in state and len(_bytes(state)) > most:
-        state = {**state, "history": []}
-    while len(_bytes(state)) > most and len(state["ops"]) > 1:
-        ops = state["ops"]
+    if state.history and len(_bytes(state)) > most:
+        state = replace(state, history=[])
+    while len(_bytes(state)) > most and len(state.ops) > 1:
+        ops = state.ops
         kept = ops[-(len(ops) // 2) :]
         calls = {row[1] for row in kept}
-        numbered = state["numbered"]
+        numbered = state.numbered
         table = {n: c for n, c in numbered["call"].items() if int(n) in calls}
-        state = {
-            **state,
-            "ops": kept,
-            "numbered": {**numbered, "call": table},
-            "read": min(state["read"], state["size"] - 1),  # not in full: nothing is certain by it
-        }
+        state = replace(
+            state,
+            ops=kept,
+            numbered={**numbered, "call": table},
+            read=min(state.read, state.size - 1),  # not in full: nothing is certain by it
+        )
     return state
 
 
 def _bytes(state: State) -> bytes:
-    return zlib.compress(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS), 1)
+    return zlib.compress(encoded(state), 1)
 
 
 def unknown_ranks(trace: Trace) -> tuple[int, ...]:
@@ -187,7 +186,7 @@ def is_alone(trace: Trace) -> bool:
 
 def addresses(merged: Merged, processes: Sequence[Process]) -> list[Address]:
     """TCPStores of ``processes``: see ``stores``."""
-    tables = {p.id: merged.states[p.id]["numbered"] for p in processes if p.id in merged.states}
+    tables = {p.id: merged.states[p.id].numbered for p in processes if p.id in merged.states}
     return stores((tables.get(p.id, {}), p.env, p.role == "agent") for p in processes)
 
 
@@ -229,7 +228,7 @@ def beside(directory: str, job: str, local: Merged, told: Told) -> list[State]:
 
 
 def _bases(states: Iterable[State]) -> Iterable[str]:
-    return (state["base"] for state in states)
+    return (state.base for state in states)
 
 
 def _modified_ns(path: str) -> int:

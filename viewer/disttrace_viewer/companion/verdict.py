@@ -148,7 +148,7 @@ class Judge:
         local = self._local()
         told = unpacked(answers, local)
         found = divergence.judged(local, self._own.files(), told.states, told.look)
-        elsewhere = {state["id"] for state in told.states}
+        elsewhere = {state.id for state in told.states}
         return divergence.told(found, known, self._job, self._directory, elsewhere)
 
     def calls(self) -> bytes:
@@ -235,7 +235,7 @@ class Judge:
         if not self._all_here:
             silent = beside(self._directory, self._in_names, local, told)
             told = replace(told, states=(*told.states, *silent))
-            found = merge([local, Merged({state["id"]: state for state in silent})])
+            found = merge([local, Merged({state.id: state for state in silent})])
             sightings.note(trace_of(found)[0].processes, but=local.states)
         self._beyond, self._beyond_files = Merged({}), []
         judgement = self._settled(told)
@@ -283,7 +283,7 @@ class Judge:
         found = unpacked(answers, self._local())
         senders = told.senders or {}
         whose = found.senders or {}
-        return [s for s in found.states if senders.get(s["id"]) == whose.get(s["id"])]
+        return [s for s in found.states if senders.get(s.id) == whose.get(s.id)]
 
     def _answer(self, wanted: Sequence[str], whole: bool) -> bytes:
         """What another host is told: of all processes where they stand, or all of some."""
@@ -383,7 +383,7 @@ class Judge:
             local = self._local()
         before_ns = time.time_ns() - round(max(SHORTEST_S, OF_LIMIT * self._stall_s) * 1e9)
         silent = [
-            Silent(who(process), local.states[process.id]["base"], process.last_ns)
+            Silent(who(process), local.states[process.id].base, process.last_ns)
             for process in processes
             if process.pid and process.last_ns < before_ns and look(process).alive
         ]
@@ -429,9 +429,9 @@ def current(jobs: Sequence[Job], ours: str, told: Told) -> list[str]:
     seen = told.seen or {}
     began_ns = min((job.start_ns for job in jobs if ours in (job.id, *job.names)), default=0)
     living = {
-        state["process"].get("job")
+        state.process.get("job")
         for state in told.states
-        if (one := seen.get(state["id"])) is None or one.alive is not False
+        if (one := seen.get(state.id)) is None or one.alive is not False
     }
     return [job.id for job in jobs if job.last_ns >= began_ns or not living.isdisjoint(job.names)]
 
@@ -439,7 +439,7 @@ def current(jobs: Sequence[Job], ours: str, told: Told) -> list[str]:
 def judgeable(answer: Answer) -> bool:
     """Whether a trace can be made of what one other host told."""
     try:
-        trace_of(Merged({state["id"]: state for state in unpacked([answer], Merged({})).states}))
+        trace_of(Merged({state.id: state for state in unpacked([answer], Merged({})).states}))
     except Exception:
         return False
     return True
@@ -447,7 +447,7 @@ def judgeable(answer: Answer) -> bool:
 
 def _may_be_of(state: State, here: Here) -> bool:
     """Whether a process may have run under this kernel, in this namespace of pids."""
-    record = state["process"]
+    record = state.process
     return record.get("boot_id") in (None, here.boot_id) and record.get("pid_ns") in (
         None,
         here.pid_ns,

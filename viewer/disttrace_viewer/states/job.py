@@ -144,7 +144,7 @@ def suspects_of(found: Verdict, merged: Merged) -> tuple[str, ...]:
     compared.update(dict.fromkeys(_out_of_step(found, merged)))
     compared.update(dict.fromkeys(evidence.went_on))
     again = [
-        i for i in [*compared][:MOST_COMPARED] if "history" not in merged.state_of(processes[i].id)
+        i for i in [*compared][:MOST_COMPARED] if merged.state_of(processes[i].id).history is None
     ]
     again += [i for i in wanted if i in evidence.partial]
     return tuple(dict.fromkeys(processes[i].id for i in again[:MOST_SUSPECTS]))
@@ -152,7 +152,7 @@ def suspects_of(found: Verdict, merged: Merged) -> tuple[str, ...]:
 
 def stays(state: State, merged: Merged) -> bool:
     """Whether a state that came later may take the place of the one that others are like."""
-    one = state["id"]
+    one = state.id
     return one not in merged.likes or pending(state) == pending(merged.states[one])
 
 
@@ -177,7 +177,7 @@ def _out_of_step(found: Verdict, merged: Merged) -> Iterable[int]:
     for (process, stream), course in evidence.sample.courses.items():
         streams.setdefault(stream, {}).setdefault(course, process)
     chosen = [p for of in streams.values() if courses_differ(of) for p in of.values()]
-    size = sum(merged.state_of(evidence.trace.processes[p].id)["size"] for p in chosen)
+    size = sum(merged.state_of(evidence.trace.processes[p].id).size for p in chosen)
     return chosen if size <= MOST_READ_BYTES and len(chosen) <= MOST_COMPARED else []
 
 
@@ -187,7 +187,7 @@ def in_full(
     """The states with those of some processes reduced from all that their journals hold, and with
     the order of their collectives.
     """
-    bases = {merged.states[identity]["base"] for identity in suspects}
+    bases = {merged.states[identity].base for identity in suspects}
     files: list[Files] = [f for f in evidence(paths, Problems()) if f.base in bases]
     parts = folder.reduced_files(files, window=None, history=True, engine=engine, batch=1)
     return merge([merged, Merged(folder.merged(parts).states)])

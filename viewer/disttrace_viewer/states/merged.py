@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import starmap
 from typing import Any, TypeVar
 
 import orjson
@@ -27,12 +28,13 @@ from disttrace_viewer.merge.surveying import base_stores
 from disttrace_viewer.merge.tables import KINDS, store_of
 from disttrace_viewer.states import likes, packed
 from disttrace_viewer.states.form.alike import Like
-from disttrace_viewer.states.form.state import ROW, Recent, State
+from disttrace_viewer.states.form.state import ROW, ByIdentity, State
 from disttrace_viewer.states.history import History, courses_differ
-from disttrace_viewer.states.packed import Packed, batches_of, rating
+from disttrace_viewer.states.packed import Packed, batches_of
 from disttrace_viewer.states.survey import StateSurvey, journal_of, survey
 from disttrace_viewer.trace.model import (
     Call,
+    Frame,
     Group,
     Job,
     Key,
@@ -110,9 +112,9 @@ def merge(states: Iterable[State | Merged]) -> Merged:
                 continue
         each = item.states.values() if isinstance(item, Merged) else (item,)
         for state in each:
-            other = found.get(state["id"])
-            if other is None or rating(state) > rating(other):
-                found[state["id"]] = state
+            other = found.get(state.id)
+            if other is None or state.rating > other.rating:
+                found[state.id] = state
     names = tuple(sorted(unread))
     if most is None:
         return Merged({key: found[key] for key in sorted(found)}, names, called, alike)
@@ -188,8 +190,8 @@ def parts_of(merged: Merged, parts: Sequence[Collection[str]]) -> list[Merged]:
     found: list[dict[str, State]] = [{} for _ in parts]
     for batch in batches_of(merged.states):
         for state in batch:
-            if state["id"] in called:
-                found[of_job[called[state["id"]]]][state["id"]] = state
+            if state.id in called:
+                found[of_job[called[state.id]]][state.id] = state
     return [Merged(states, merged.unread, called) for states in found]
 
 
@@ -200,16 +202,16 @@ def jobs_of(merged: Merged) -> tuple[Any, ...]:
 
 def opened(state: State) -> State:
     """A state with the creations that are over among its operations."""
-    if state["built"] == NOTHING:
+    if state.built == NOTHING:
         return state
-    built = orjson.loads(state["built"])
-    numbered = dict(state["numbered"])
+    built = orjson.loads(state.built)
+    numbered = dict(state.numbered)
     for kind in ("call", "store"):
         more = {int(n): value for n, value in built[kind].items()}
         known = {int(n): value for n, value in numbered[kind].items()}
         numbered[kind] = dict(sorted({**more, **known}.items()))
-    ops = sorted((*state["ops"], *built["ops"]), key=lambda row: row[0])
-    return {**state, "numbered": numbered, "ops": ops, "built": NOTHING}
+    ops = sorted((*state.ops, *built["ops"]), key=lambda row: row[0])
+    return replace(state, numbered=numbered, ops=ops, built=NOTHING)
 
 
 NOTHING = '{"ops":[],"call":{},"store":{}}'
@@ -242,11 +244,18 @@ class _Building:
     """Stores of the process that is read, by its own numbers."""
     _asked: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     """By process whose word is taken for a group: its own number of it, and the group."""
-    _alike: Recent[int, _Alike] = field(default_factory=Recent)
-    """By the identity of a record, which states of a batch share."""
-    _stacks_alike: Recent[int, tuple[list[Any], Stack]] = field(default_factory=Recent)
-    """By the identity of frames these, kept since it stands for them, and their stack."""
+    _alike: ByIdentity[_Alike] = field(init=False)
+    """By record, which states of a batch share."""
+    _stacks_alike: ByIdentity[Stack] = field(init=False)
+    """By frames."""
     _prefixes: dict[tuple[str | None, ...], tuple[str | None, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        def stack(frames: list[Any]) -> Stack:
+            found = tuple(starmap(Frame, frames))
+            return self.stacks.setdefault(found, found)
+
+        self._alike, self._stacks_alike = ByIdentity(_Alike.of), ByIdentity(stack)
 
     def read(self) -> None:
         """Go through all states."""
@@ -262,7 +271,7 @@ class _Building:
             self._alike.turn()
             self._stacks_alike.turn()
             for state in batch:
-                index = known.index.get(state["id"])
+                index = known.index.get(state.id)
                 if index is not None:
                     self._process(index, state if self.alike else opened(state))
 
@@ -314,7 +323,7 @@ class _Building:
     def _process(self, index: int, state: State) -> None:
         process, journal = self.processes[index], journal_of(state)
         clock = self.survey.clocks[process.clock]
-        self.counts[index] = state["count"]
+        self.counts[index] = state.count
         bases = base_stores(journal.definitions.numbered["store"])
         first = self.survey.first_base[index]
         self._mine = {number: first + at for number, at in bases.items()}
@@ -325,13 +334,13 @@ class _Building:
         def unix(t: int) -> int:
             return to_unix(clock, process.t0 + t) if clock.drift else zero + t
 
-        beat = state["beat"]
-        last_ns = max(process.last_ns, unix(state["last_t"]))
+        beat = state.beat
+        last_ns = max(process.last_ns, unix(state.last_t))
         heartbeat_ns = None if beat is None else unix(beat)
-        files = (state["base"], *_paths(state))
+        files = (state.base, *_paths(state))
         stood = [
             (thread, StackSample(unix(t), stack_of(journal, number)))
-            for thread, t, number in state["stands"]
+            for thread, t, number in state.stands
         ]
         self.processes[index] = replace(
             process,
@@ -346,32 +355,31 @@ class _Building:
         for number, record in journal.definitions.numbered["call"].items():
             calls[number] = self._call(index, journal, record)
         unknown: int | None = None
-        for row in state["ops"]:
+        for row in state.ops:
             known = calls.get(row[1])
             if known is None:
                 unknown = self._call(index, journal, {}) if unknown is None else unknown
                 known = unknown
             self._op(index, journal, row, known, unix(row[2]))
-        for call, ns in state["longest"]:
+        for call, ns in state.longest:
             if call in calls:
                 self.longest[index, calls[call]] = ns
-        for thread, t in state["active"]:
+        for thread, t in state.active:
             self.active[index, thread] = unix(t)
-        for number, backend, *course in state["courses"]:
+        for number, backend, newest, up_to, before in state.courses:
             group = self.survey.group_index.get((index, number))
             if group is not None:
-                newest, up_to, before = course
                 courses = self.courses.setdefault((group, backend), {})
                 courses[index] = _one((newest, up_to, before))
-        for number, backend, text, *first in state.get("history", ()):
+        for number, backend, text, *begun in state.history or ():
             group = self.survey.group_index.get((index, number))
             if group is not None and text is not None:
                 of = {n: self.calls[call] for n, call in calls.items()}
                 with suppress(ValueError):  # of whoever sent it; it is not compared then
-                    self.history[index, (group, backend)] = History(text, of, *first[:1])
-                    if first:
+                    self.history[index, (group, backend)] = History(text, of, *begun[:1])
+                    if begun:
                         self.exact.add((index, (group, backend)))
-        for store, key, pushed, popped in state["queues"]:
+        for store, key, pushed, popped in state.queues:
             own = self._store(index, journal, store)
             if own is not None:
                 self.queues[index, own, key] = (pushed, popped)
@@ -416,9 +424,7 @@ class _Building:
         return self.keys.setdefault(key, len(self.keys))
 
     def _call(self, process: int, journal: Journal, record: dict[str, Any]) -> int:
-        alike = self._alike.get(id(record))
-        if alike is None:
-            alike = self._alike.put(id(record), _Alike.of(record))
+        alike = self._alike.of(record)
         group = self.survey.group_index.get((process, alike.group))
         index = len(self.calls)
         numbered = journal.definitions.numbered["group"]
@@ -444,15 +450,7 @@ class _Building:
 
     def _stack(self, journal: Journal, number: int | None) -> Stack:
         record = journal.definitions.get("stack", number)
-        if record is None:
-            return ()
-        frames = record["frames"]
-        alike = self._stacks_alike.get(id(frames))
-        if alike is None:
-            stack = stack_of(journal, number)
-            stack = self.stacks.setdefault(stack, stack)
-            alike = self._stacks_alike.put(id(frames), (frames, stack))
-        return alike[1]
+        return () if record is None else self._stacks_alike.of(record["frames"])
 
 
 def _passed(call: Call) -> bool:
@@ -464,8 +462,6 @@ def _passed(call: Call) -> bool:
 class _Alike:
     """What calls of one record share; numbers are the process's own."""
 
-    record: dict[str, Any]
-    """Kept, since its identity stands for it."""
     group: int
     store: int
     stack: int | None
@@ -478,7 +474,6 @@ class _Alike:
         shapes, dtypes = record.get("shapes"), record.get("dtypes")
         kind = record.get("kind")
         return cls(
-            record=record,
             group=record.get("group", -1),
             store=record.get("store", -1),
             stack=record.get("stack"),
@@ -520,4 +515,4 @@ _NONE: list[Any] = [None] * len(ROW)
 
 
 def _paths(state: State) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(path for path, _, _ in state["problems"]))
+    return tuple(dict.fromkeys(path for path, _, _ in state.problems))

@@ -45,20 +45,20 @@ class Packed(Mapping[str, State]):
         number = len(self._batches)
         self._batches.append(data)
         for place, state in enumerate(self._batch(number)):
-            identity = sys.intern(state["id"])
+            identity = sys.intern(state.id)
             known = self._where.get(identity)
-            if known is None or rating(state) > rating(self[identity]):
+            if known is None or state.rating > self[identity].rating:
                 self._beside.pop(identity, None)
                 self._where[identity] = number << _SHIFT | place
 
     def put(self, states: Iterable[State]) -> None:
         """States that came by themselves."""
-        ordered = sorted(states, key=lambda s: (self._where.get(s["id"], -1), s["id"]))
+        ordered = sorted(states, key=lambda s: (self._where.get(s.id, -1), s.id))
         for state in ordered:
-            known = self._where.get(state["id"])
-            if known is None or rating(state) > rating(self[state["id"]]):
-                self._where.setdefault(state["id"], -1)
-                self._beside[state["id"]] = state
+            known = self._where.get(state.id)
+            if known is None or state.rating > self[state.id].rating:
+                self._where.setdefault(state.id, -1)
+                self._beside[state.id] = state
 
     def copy(self) -> Packed:
         """Another one with the same states."""
@@ -74,8 +74,8 @@ class Packed(Mapping[str, State]):
             found = [
                 state
                 for place, state in enumerate(self._batch(number))
-                if self._where[state["id"]] == number << _SHIFT | place
-                and state["id"] not in self._beside
+                if self._where[state.id] == number << _SHIFT | place
+                and state.id not in self._beside
             ]
             if found:
                 yield found
@@ -98,8 +98,3 @@ def batches_of(states: Mapping[str, State]) -> Iterator[Sequence[State]]:
         yield from states.batches()
     elif states:
         yield [*states.values()]
-
-
-def rating(state: State) -> tuple[int, int, int, bool, str]:
-    """Of two states of one process that with the higher one counts."""
-    return (state["read"], state["size"], state["last_t"], "history" in state, state["base"])

@@ -24,7 +24,7 @@ from disttrace_viewer.load.journals import Journal, name_gaps, open_journal
 from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.meetings import Meeting
-from disttrace_viewer.states.form.state import ROW, VERSION, ByIdentity, State
+from disttrace_viewer.states.form.state import ROW, ByIdentity, State
 from disttrace_viewer.states.history import MOST_SITES, Calls, packed
 from disttrace_viewer.states.kept import MOST_KEYS, chosen
 from disttrace_viewer.states.reading import Reading
@@ -146,57 +146,54 @@ def _state(
             if n not in numbered["store"]
         },
     }
-    return {
-        "state": VERSION,
-        "format": definitions.process.get("format"),
-        "id": journal.id,
-        "base": journal.files.base,
-        "named": journal.from_name,
-        "modified_ns": journal.modified_ns,
-        "head_t": journal.head_t,
-        "segment": max(journal.files.segments, default=0),
-        "read": read,
-        "size": size,
-        "process": _of_process(definitions.process),
-        "identity": definitions.identity,
-        "versions": {k: v for k, v in definitions.versions.items() if k in _VERSIONS},
-        **({"source": definitions.source} if definitions.source else {}),
-        "listed": {
+    return State(
+        format=definitions.process.get("format"),
+        id=journal.id,
+        base=journal.files.base,
+        named=journal.from_name,
+        modified_ns=journal.modified_ns,
+        head_t=journal.head_t,
+        segment=max(journal.files.segments, default=0),
+        read=read,
+        size=size,
+        process=_of_process(definitions.process),
+        identity=definitions.identity,
+        versions={k: v for k, v in definitions.versions.items() if k in _VERSIONS},
+        source=definitions.source,
+        listed={
             kind: found[-MOST_DIGESTS:] if kind == "digest" else found
             for kind, found in definitions.listed.items()
             if found
         },
-        "numbered": numbered,
-        "ops": rows,
-        "built": orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
-        "unsettled": any(
+        numbered=numbered,
+        ops=rows,
+        built=orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
+        unsettled=any(
             "end" not in record or "x" in record or "f" in record
             for record in reading.built.values()
         ),
-        "made": _made(reading, calls),
-        "count": reading.count,
-        "longest": [[call, ns] for call, ns in reading.longest.items() if call in waiting],
-        "active": list(reading.active.items()),
-        "queues": [[store, key, *counts] for (store, key), counts in reading.queues.items()],
-        "courses": [[*key, *course[:3]] for key, course in reading.courses.items() if course[3]],
-        "met": _met(reading),
-        "beat": reading.signs.beat,
-        "last_t": max(reading.signs.last_t, definitions.last_t, *reading.active.values()),
-        "stands": [
+        made=_made(reading, calls),
+        count=reading.count,
+        longest=[[call, ns] for call, ns in reading.longest.items() if call in waiting],
+        active=[[*one] for one in reading.active.items()],
+        queues=[[store, key, *counts] for (store, key), counts in reading.queues.items()],
+        courses=[[*key, *course[:3]] for key, course in reading.courses.items() if course[3]],
+        met=_met(reading),
+        beat=reading.signs.beat,
+        last_t=max(reading.signs.last_t, definitions.last_t, *reading.active.values()),
+        stands=[
             # The last one is what it stands at, or a dump took that place.
             *([0, *at] for at in reading.signs.samples if at != reading.signs.stands.get(0)),
             *([thread, *at] for thread, at in reading.signs.stands.items()),
         ],
-        **(
-            {}
-            if reading.history is None
-            else {"history": [[*stream, packed(made), *first] for *stream, made, first in past]}
-        ),
-        "problems": [
+        history=None
+        if reading.history is None
+        else [[*stream, packed(made), *first] for *stream, made, first in past],
+        problems=[
             *([p.path, p.kind, p.sentence] for p in problems.found()),
             *([path, CUT_OFF, ""] for path in problems.cut_off),
         ],
-    }
+    )
 
 
 def _met(reading: Reading) -> list[list[Any]]:

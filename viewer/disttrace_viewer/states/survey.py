@@ -76,48 +76,48 @@ def survey(states: Mapping[str, State], only: Collection[str] | None = None) -> 
     told: list[tuple[str, list[Any]]] = []
     for batch in batches_of(states):
         for state in batch:
-            if only is not None and state["id"] not in only:
+            if only is not None and state.id not in only:
                 continue
             journal = journal_of(state, ())
-            start = state["process"].get("start_ns", state["modified_ns"])
+            start = state.process.get("start_ns", state.modified_ns)
             order.append((start, journal.id))
             clocks.add(journal)
-            if state["problems"]:
-                told.append((state["id"], state["problems"]))
+            if state.problems:
+                told.append((state.id, state.problems))
     order.sort()
     index = {identity: place for place, (_, identity) in enumerate(order)}
     del order
     building = _Surveying(index, clocks)
     for batch in batches_of(states):
         for state in batch:
-            if state["id"] in index:
+            if state.id in index:
                 building.take(state)
     return building.done(_problems(told))
 
 
 def journal_of(state: State, kinds: Collection[str] = NUMBERED) -> Journal:
     """A journal with as much of its definitions as the state has, of some kinds."""
-    definitions = _Known(state["base"])
-    definitions.process = state["process"]
-    definitions.identity = state["identity"]
-    definitions.versions = state["versions"]
-    definitions.source = state.get("source") or {}
-    definitions.last_t = state["last_t"]
-    definitions.listed = {**_NONE_LISTED, **state["listed"]} if state["listed"] else _NONE_LISTED
+    definitions = _Known(state.base)
+    definitions.process = state.process
+    definitions.identity = state.identity
+    definitions.versions = state.versions
+    definitions.source = state.source
+    definitions.last_t = state.last_t
+    definitions.listed = {**_NONE_LISTED, **state.listed} if state.listed else _NONE_LISTED
     numbered = definitions.numbered
     for kind in kinds:
         record = _RECORDS.get(kind)
         numbered[kind] = {
             int(n): value if record is None else record(value)
-            for n, value in state["numbered"].get(kind, {}).items()
+            for n, value in state.numbered.get(kind, {}).items()
         }
     return Journal(
-        id=sys.intern(state["id"]),
-        files=Files(state["base"], state["base"]),
+        id=sys.intern(state.id),
+        files=Files(state.base, state.base),
         definitions=definitions,
-        from_name=state["named"],
-        modified_ns=state["modified_ns"],
-        head_t=state["head_t"],
+        from_name=state.named,
+        modified_ns=state.modified_ns,
+        head_t=state.head_t,
     )
 
 
@@ -174,23 +174,23 @@ class _Surveying(Surveying):
 
     def take(self, state: State) -> None:
         """One state."""
-        place = self._index[state["id"]]
-        told = state["process"]
-        self._folders.setdefault(os.path.dirname(state["base"]), state["base"])
-        for record in (told, state["identity"]):
+        place = self._index[state.id]
+        told = state.process
+        self._folders.setdefault(os.path.dirname(state.base), state.base)
+        for record in (told, state.identity):
             for name in OF_MANY:
                 if type(word := record.get(name)) is str:
                     record[name] = sys.intern(word)
         told["argv"] = argv = tuple(told.get("argv") or ())
         told["argv"] = self._argv.setdefault(argv, argv)
-        state["versions"] = self._versions.setdefault(repr(state["versions"]), state["versions"])
+        state.versions = self._versions.setdefault(repr(state.versions), state.versions)
         self.journal(place, journal_of(state, OF_PROCESSES))
-        if met := state.get("met"):
+        if state.met:
             process = self._processes[place]
-            self._met.append((place, to_unix(self._clocks[process.clock], process.t0), met))
-        self._made[place] = state["made"]
-        self._unsettled |= state["unsettled"]
-        if state["read"] < state["size"]:
+            self._met.append((place, to_unix(self._clocks[process.clock], process.t0), state.met))
+        self._made[place] = state.made
+        self._unsettled |= state.unsettled
+        if state.partial:
             self._partial.add(place)
 
     def _process(self, place: int, journal: Journal) -> Process:

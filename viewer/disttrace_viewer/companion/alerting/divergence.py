@@ -41,7 +41,7 @@ MOST_BYTES, MOST_EACH = 16 << 20, 4 << 20
 
 def newest(local: Merged, files: Sequence[Files]) -> Merged:
     """The states of processes of this host with their newest calls."""
-    bases = {state["base"] for state in local.states.values()}
+    bases = {state.base for state in local.states.values()}
     ours = [one for one in files if one.base in bases][:MOST_COMPARED]
     window = min(MOST_EACH, MOST_BYTES // max(1, len(ours)))
     parts = folder.reduced_files(ours, window=window, history=True)

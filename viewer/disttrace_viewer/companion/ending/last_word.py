@@ -59,7 +59,7 @@ def word(order: Order) -> dict[str, Any] | None:
     until = time.monotonic() + (0.0 if order.failed else _TOGETHER_S)
     while True:
         local, others = _read(order)
-        whole = merge([local, Merged({state["id"]: state for state in others})])
+        whole = merge([local, Merged({state.id: state for state in others})])
         trace, _ = trace_of(whole)
         if not any(order.process in (p.id, p.parent) for p in trace.processes):
             return None
@@ -74,9 +74,9 @@ def word(order: Order) -> dict[str, Any] | None:
         choose=lambda jobs: [job.id for job in closure(jobs, _jobs(jobs, trace, order.process))],
         stall_ns=round(order.stall_s * 1e9),
         local=local,
-        others=Merged({state["id"]: state for state in others}),
+        others=Merged({state.id: state for state in others}),
     )
-    names = {str(state["process"].get("job", order.job)) for state in whole.states.values()}
+    names = {str(state.process.get("job", order.job)) for state in whole.states.values()}
     return _kept(order, trace, found, sorted(names))
 
 

@@ -134,7 +134,7 @@ def of_job(directory: str, job: str) -> list[Files]:
 def untold(directory: str, job: str, own: Merged, told: Collection[tuple[str, ...]]) -> list[Files]:
     """The job's journals that are neither ours nor ``told`` (``mark_of``), but for such as
     were written last before our own processes began. What others put there is not read."""
-    known = {*told, *(mark_of(state["base"]) for state in own.states.values())}
+    known = {*told, *(mark_of(state.base) for state in own.states.values())}
     trace, _ = trace_of(own)
     starts = [p.start_ns / 1e9 for p in trace.processes if p.role != _AGENT]
     since = min(starts, default=time.time()) - RECENT_S

@@ -35,15 +35,15 @@ def packed(positions: Iterable[Position], seen: Mapping[str, Seen], *, folds: bo
     places: dict[str, int] = {}
     by: dict[str, int] = {}
     likes = {
-        one.state["id"]: [_row(like, places, by) for like in one.likes] for one in told if one.likes
+        one.state.id: [_row(like, places, by) for like in one.likes] for one in told if one.likes
     }
-    senders = {one.state["id"]: by.setdefault(one.sender, len(by)) for one in told if one.sender}
+    senders = {one.state.id: by.setdefault(one.sender, len(by)) for one in told if one.sender}
     found = {
-        "states": [one.state for one in told],
+        "states": [one.state.values() for one in told],
         "seen": {
-            one.state["id"]: (kernel.alive, kernel.code, kernel.state)
+            one.state.id: (kernel.alive, kernel.code, kernel.state)
             for one in told
-            if (kernel := seen.get(one.state["id"])) is not None
+            if (kernel := seen.get(one.state.id)) is not None
         },
     }
     if likes:
@@ -57,7 +57,7 @@ def alike(positions: Iterable[Position], seen: Mapping[str, Seen]) -> list[Posit
     """The positions, those that are alike in one where their kernels say that they live."""
 
     def calm(state: State) -> bool:
-        kernel = seen.get(state["id"])
+        kernel = seen.get(state.id)
         return kernel is not None and kernel.alive is True and kernel.state not in _STOPPED
 
     return folded(positions, calm)
@@ -75,8 +75,8 @@ def unpacked(data: bytes) -> tuple[list[Position], dict[str, Seen]]:
     senders = [checker.value("name", name) for name in told.get("senders", [])]
     likes = _likes(told, states, senders, checker)
     by = {one: senders[_number(place)] for one, place in told.get("told", {}).items()}
-    seen = {s["id"]: _seen(word) for s in states if (word := told["seen"].get(s["id"])) is not None}
-    one = ((s, s["id"]) for s in states)
+    seen = {s.id: _seen(word) for s in states if (word := told["seen"].get(s.id)) is not None}
+    one = ((s, s.id) for s in states)
     return [Position(s, likes.get(i, ()), by.get(i, "")) for s, i in one], seen
 
 
@@ -94,7 +94,7 @@ def _likes(
     if sum(map(len, rows.values())) > MOST_LIKES:
         raise StateError("is of more processes than there are")
     names = [checker.value("name", name) for name in told.get("groups", [])]
-    partial = {state["id"]: state["read"] < state["size"] for state in states}
+    partial = {state.id: state.partial for state in states}
     return {
         one: tuple(_like(row, names, senders, checker, partial=partial[one]) for row in of)
         for one, of in rows.items()

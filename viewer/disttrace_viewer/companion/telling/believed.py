@@ -9,7 +9,6 @@ from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.telling import answers
 from disttrace_viewer.states.form.alike import Like, Position
-from disttrace_viewer.states.packed import rating
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ def believed(told: Iterable[Answer]) -> dict[str, Word]:
             continue  # of another version, or no answer at all: its ranks are not known then
         for position in positions:
             position = position.told_by(answer.sender)
-            one = position.state["id"]
+            one = position.state.id
             word = Word(answer, position, seen.get(one))
             rows.setdefault(one, []).append((word, None))
             for like in position.likes:
@@ -61,5 +60,5 @@ def _chosen(rows: Sequence[_Row]) -> _Row | None:
     """Of a host whose companion was replaced the newest counts."""
     known = [row for row in rows if row[0].answer.known]
     if known:
-        return max(known, key=lambda row: (row[1] is None, rating(row[0].position.state)))
+        return max(known, key=lambda row: (row[1] is None, row[0].position.state.rating))
     return rows[0] if len(rows) == 1 else None

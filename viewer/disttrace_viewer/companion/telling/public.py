@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os.path
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -39,53 +40,53 @@ _ARGS = ("ranks", "src", "dst", "group_src", "group_dst")
 def public(state: State) -> State:
     """That part of a state."""
     state = with_words(state, hidden)
-    numbered = state["numbered"]
-    built = orjson.loads(state["built"])
+    numbered = state.numbered
+    built = orjson.loads(state.built)
     built["call"] = {n: _call(call) for n, call in built["call"].items()}
-    host, pid = state["named"].get("host", ""), state["named"].get("pid", "")
-    return {
-        **state,
-        "base": f"{host}-{pid}-{state['id'][:12]}",
-        "process": _process(state["process"]),
-        "identity": {
+    host, pid = state.named.get("host", ""), state.named.get("pid", "")
+    return replace(
+        state,
+        base=f"{host}-{pid}-{state.id[:12]}",
+        process=_process(state.process),
+        identity={
             name: value
-            for name, value in state["identity"].items()
+            for name, value in state.identity.items()
             if isinstance(value, int) or name in ("role", "run")
         },
-        "versions": {},
-        "listed": {
+        versions={},
+        listed={
             kind: [_only(one, _LISTED[kind]) for one in found]
-            for kind, found in state["listed"].items()
+            for kind, found in state.listed.items()
             if kind in _LISTED
         },
-        "numbered": {
+        numbered={
             **numbered,
             "string": {n: _kind_of(text) for n, text in numbered.get("string", {}).items()},
             "stack": {n: _places(frames) for n, frames in numbered.get("stack", {}).items()},
             "thread": {n: {} for n in numbered.get("thread", {})},
             "call": {n: _call(call) for n, call in numbered.get("call", {}).items()},
         },
-        "built": orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
-        "problems": [],
-    }
+        built=orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
+        problems=[],
+    )
 
 
 def revealed(state: State, words: Mapping[str, str], files: Mapping[str, str]) -> State:
     """What another host told, with the words and files that are known here by their own names."""
     state = with_words(state, lambda word: words.get(word, word))
-    stacks = state["numbered"].get("stack", {})
+    stacks = state.numbered.get("stack", {})
     named = {
         n: [[files.get(file, file), line, name] for file, line, name in frames]
         for n, frames in stacks.items()
     }
-    return {**state, "numbered": {**state["numbered"], "stack": named}}
+    return replace(state, numbered={**state.numbered, "stack": named})
 
 
 def known_files(states: Iterable[State]) -> dict[str, str]:
     """Files in stacks by their names without folders, where there is one of that name."""
     found: dict[str, set[str]] = {}
     for state in states:
-        for frames in state["numbered"].get("stack", {}).values():
+        for frames in state.numbered.get("stack", {}).values():
             for file, _, _ in frames:
                 found.setdefault(os.path.basename(file), set()).add(file)
     return {name: next(iter(paths)) for name, paths in found.items() if len(paths) == 1}

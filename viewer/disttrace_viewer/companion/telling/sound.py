@@ -37,54 +37,53 @@ class _Sound:
         self._checker = checker
 
     def state(self, state: State) -> State:
-        process = self._checker.fields("process", _table(state["process"]))
+        process = self._checker.fields("process", _table(state.process))
         # What a newer version tells of a process's identity is compared and never used otherwise.
-        extra = {k: v for k, v in state["process"].items() if type(v) is int and k not in process}
-        if process.get("process", state["id"]) != state["id"]:
+        extra = {k: v for k, v in state.process.items() if type(v) is int and k not in process}
+        if process.get("process", state.id) != state.id:
             raise Wrong("a process with two ids")
-        numbered = _table(state["numbered"])
-        built = _table(orjson.loads(self._text("text_of_json", state["built"])))
-        found: State = {
-            **{name: self._number(state[name]) for name in _TIMES},
-            "state": state["state"],
-            "format": state.get("format") if type(state.get("format")) is int else None,
-            "id": self._text("id", state["id"]),
-            "base": self._text("text", state["base"]),
-            "named": {k: self._text("name", v) for k, v in _table(state["named"]).items()},
-            "process": {**extra, **process},
-            "identity": self._record("identity", state["identity"]),
-            "versions": self._record("versions", state["versions"]),
-            "listed": {
-                kind: [self._record(kind, one) for one in _rows(found)]
-                for kind, found in _table(state["listed"]).items()
-                if kind in LISTED
-            },
-            "numbered": {
-                "string": self._numbered(numbered, "string", lambda v: self._text("text", v)),
-                "stack": self._numbered(numbered, "stack", self._frames),
-                **{kind: self._records(numbered, kind) for kind in _NUMBERED},
-            },
-            "ops": [self._row(row) for row in _rows(state["ops"])],
-            "unsettled": state["unsettled"] is True,
-            "made": self._number(state["made"], -(1 << 63)),
-            "longest": [self._numbers(row, 2) for row in _rows(state["longest"])],
-            "active": [self._numbers(row, 2) for row in _rows(state["active"])],
-            "queues": [self._queue(row) for row in _rows(state["queues"])],
-            "courses": [self._course(row) for row in _rows(state["courses"])],
-            "met": [self._meeting(row) for row in _rows(state.get("met", []))],
-            "beat": None if state["beat"] is None else self._number(state["beat"]),
-            "stands": [self._numbers(row, 3) for row in _rows(state["stands"])],
-            "problems": [],
-        }
+        numbered = _table(state.numbered)
+        built = _table(orjson.loads(self._text("text_of_json", state.built)))
         rebuilt = {
             "ops": [self._row(row) for row in _rows(built["ops"])],
             "call": self._records(built, "call"),
             "store": self._records(built, "store"),
         }
-        found["built"] = orjson.dumps(rebuilt, option=orjson.OPT_NON_STR_KEYS).decode()
-        if "history" in state:
-            found["history"] = [self._history(row) for row in _rows(state["history"])]
-        return found
+        history = state.history
+        times: dict[str, Any] = {name: self._number(getattr(state, name)) for name in _TIMES}
+        return State(
+            **times,
+            format=state.format if type(state.format) is int else None,
+            id=self._text("id", state.id),
+            base=self._text("text", state.base),
+            named={k: self._text("name", v) for k, v in _table(state.named).items()},
+            process={**extra, **process},
+            identity=self._record("identity", state.identity),
+            versions=self._record("versions", state.versions),
+            listed={
+                kind: [self._record(kind, one) for one in _rows(found)]
+                for kind, found in _table(state.listed).items()
+                if kind in LISTED
+            },
+            numbered={
+                "string": self._numbered(numbered, "string", lambda v: self._text("text", v)),
+                "stack": self._numbered(numbered, "stack", self._frames),
+                **{kind: self._records(numbered, kind) for kind in _NUMBERED},
+            },
+            ops=[self._row(row) for row in _rows(state.ops)],
+            built=orjson.dumps(rebuilt, option=orjson.OPT_NON_STR_KEYS).decode(),
+            unsettled=state.unsettled is True,
+            made=self._number(state.made, -(1 << 63)),
+            longest=[self._numbers(row, 2) for row in _rows(state.longest)],
+            active=[self._numbers(row, 2) for row in _rows(state.active)],
+            queues=[self._queue(row) for row in _rows(state.queues)],
+            courses=[self._course(row) for row in _rows(state.courses)],
+            met=[self._meeting(row) for row in _rows(state.met)],
+            beat=None if state.beat is None else self._number(state.beat),
+            stands=[self._numbers(row, 3) for row in _rows(state.stands)],
+            history=None if history is None else [self._history(row) for row in _rows(history)],
+            problems=[],
+        )
 
     def _record(self, kind: str, value: Any) -> dict[str, Any]:
         found = self._checker.record(kind, _table(value))

@@ -7,6 +7,7 @@ reads the word in place of the hash, so keys and groups still meet; nobody learn
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -34,29 +35,29 @@ def known_words(states: Iterable[State]) -> dict[str, str]:
 
 def with_words(state: State, word: Word) -> State:
     """The state with ``word`` of each of its words in its place."""
-    process = {**state["process"], **_texts(state["process"], ("job", "run"), word)}
-    identity = {**state["identity"], **_texts(state["identity"], ("run",), word)}
-    built = orjson.loads(state["built"])
+    process = {**state.process, **_texts(state.process, ("job", "run"), word)}
+    identity = {**state.identity, **_texts(state.identity, ("run",), word)}
+    built = orjson.loads(state.built)
     built["ops"] = _rows(built["ops"], word)
     built["store"] = _stores(built["store"], word)
-    numbered = state["numbered"]
+    numbered = state.numbered
     groups = numbered.get("group", {})
-    return {
-        **state,
-        "named": {**state["named"], **_texts(state["named"], ("job",), word)},
-        "process": process,
-        "identity": identity,
-        "numbered": {
+    return replace(
+        state,
+        named={**state.named, **_texts(state.named, ("job",), word)},
+        process=process,
+        identity=identity,
+        numbered={
             **numbered,
             "store": _stores(numbered.get("store", {}), word),
             "group": {
                 n: {**group, **_texts(group, ("name", "desc"), word)} for n, group in groups.items()
             },
         },
-        "ops": _rows(state["ops"], word),
-        "built": orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
-        "queues": [[store, word(key), *counts] for store, key, *counts in state["queues"]],
-    }
+        ops=_rows(state.ops, word),
+        built=orjson.dumps(built, option=orjson.OPT_NON_STR_KEYS).decode(),
+        queues=[[store, word(key), *counts] for store, key, *counts in state.queues],
+    )
 
 
 def _texts(record: dict[str, Any], names: Iterable[str], word: Word) -> dict[str, str]:

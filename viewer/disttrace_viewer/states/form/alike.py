@@ -82,7 +82,7 @@ def folded(positions: Iterable[Position], calm: Callable[[State], bool]) -> list
         if len(found) == 1:
             apart += found
             continue
-        found.sort(key=lambda one: (began_ns(one.state), one.state["id"]))
+        found.sort(key=lambda one: (began_ns(one.state), one.state.id))
         likes = [*found[0].likes]
         for other in found[1:]:
             likes += [like(other.state, other.sender), *other.likes]
@@ -92,32 +92,32 @@ def folded(positions: Iterable[Position], calm: Callable[[State], bool]) -> list
 
 def like(state: State, sender: str = "") -> Like:
     """Who it is, of a state that has a likeness."""
-    process, identity, named = state["process"], state["identity"], state["named"]
+    process, identity, named = state.process, state.identity, state.named
     return Like(
-        id=state["id"],
+        id=state.id,
         host=named.get("host") or process.get("host") or "",
         pid=process.get("pid") or 0,
         rank=identity["rank"],
         local_rank=identity.get("local_rank"),
         parent=process.get("parent"),
         groups=tuple(name or "" for name in names_of_groups(state).values()),
-        partial=state["read"] < state["size"],
+        partial=state.partial,
         sender=sender,
     )
 
 
 def likeness(state: State) -> bytes | None:
     """What two processes that stand alike have in common; None: it is to be told as a whole."""
-    if not _is_plain(state) or (state["identity"].get("world_size") or 0) < FEWEST:
+    if not _is_plain(state) or (state.identity.get("world_size") or 0) < FEWEST:
         return None
-    numbered = state["numbered"]
+    numbered = state.numbered
     calls = {int(n): call for n, call in numbered["call"].items()}
     stacks = {int(n): frames for n, frames in numbered["stack"].items()}
     groups = names_of_groups(state)
     defined = _in_order(numbered["group"])
     order = {number: place for place, number in enumerate(groups)}
     rows, met = [], []
-    for row in state["ops"]:
+    for row in state.ops:
         call = calls.get(row[_CALL], {})
         waits = is_pending(row)
         if any(_of(row, place) for place in _ODD) or (waits and call.get("kind") not in _WAITED):
@@ -129,16 +129,16 @@ def likeness(state: State) -> bytes | None:
             met.append(groups.get(call.get("group", -1)))
     if not met or None in met:
         return None
-    stood = [stacks.get(stack) for thread, _, stack in state["stands"] if thread == 0][-1:]
+    stood = [stacks.get(stack) for thread, _, stack in state.stands if thread == 0][-1:]
     told = [
-        _only(state["process"], _OF_PROCESS),
-        _only(state["identity"], _OF_IDENTITY),
-        state["versions"],
-        [state["state"], state["format"], state["made"], state["read"] < state["size"]],
+        _only(state.process, _OF_PROCESS),
+        _only(state.identity, _OF_IDENTITY),
+        state.versions,
+        [state.state, state.format, state.made, state.partial],
         [_without(group, _OWN_OF_GROUP) for group in defined.values()],
         rows,
         met,
-        sorted([order.get(n, -1), str(backend), *rest] for n, backend, *rest in state["courses"]),
+        sorted([order.get(n, -1), str(backend), *rest] for n, backend, *rest in state.courses),
         stood,
     ]
     return hashlib.sha256(orjson.dumps(told, option=_OPTIONS)).digest()[:16]
@@ -146,7 +146,7 @@ def likeness(state: State) -> bytes | None:
 
 def names_of_groups(state: State) -> dict[int, str | None]:
     """By its number what names each group in all of its members; None where that is not known."""
-    numbered = state["numbered"]
+    numbered = state.numbered
     stores = {int(n): store for n, store in numbered["store"].items()}
     return {
         number: _name(group, stores.get(group.get("store", -1)))
@@ -161,13 +161,13 @@ def is_pending(row: Sequence[Any]) -> bool:
 
 def pending(state: State) -> tuple[int, ...]:
     """The numbers of its operations that are not over."""
-    return tuple(row[_NUMBER] for row in state["ops"] if is_pending(row))
+    return tuple(row[_NUMBER] for row in state.ops if is_pending(row))
 
 
 def began_ns(state: State) -> int:
     """When its oldest operation that is not over began, by the clock of its host."""
-    first = min((row[_T] for row in state["ops"] if is_pending(row)), default=0)
-    return int((state["process"].get("unix_ns") or 0) + first)
+    first = min((row[_T] for row in state.ops if is_pending(row)), default=0)
+    return int((state.process.get("unix_ns") or 0) + first)
 
 
 _WAITED = (COLLECTIVE, MESSAGE, COMPOSED)
@@ -176,13 +176,13 @@ _OPTIONS = orjson.OPT_NON_STR_KEYS | orjson.OPT_SORT_KEYS
 
 
 def _is_plain(state: State) -> bool:
-    identity, process = state["identity"], state["process"]
+    identity, process = state.identity, state.process
     return (
         (identity.get("role") or process.get("role")) == _WORKER
         and type(identity.get("rank")) is int
         and bool(process.get("pid"))
-        and not (state["unsettled"] or state["problems"] or state.get("source"))
-        and not {kind for kind, found in state["listed"].items() if found} - _HARMLESS
+        and not (state.unsettled or state.problems or state.source)
+        and not {kind for kind, found in state.listed.items() if found} - _HARMLESS
     )
 
 

@@ -1,27 +1,4 @@
-"""The state of a process: what its journal says of where it stands, as JSON of a schema of its own.
-
-A state is a dictionary, so that it can be sent, stored and merged without anything but orjson:
-
-* ``state``: version of this schema; ``format``: of the journal
-* ``id``, ``base`` (the journal's name and path), ``named`` (job, host, pid from it),
-  ``modified_ns``, ``head_t``; ``read`` and ``size``: bytes of its segments that were read and that
-  there are; ``segment``: the newest one
-* ``process``, ``identity``, ``versions``, ``listed``, ``numbered``: definitions, those only to
-  which something kept refers; ranks of groups as ranges, frames of stacks with their names
-* ``ops``: kept operations, each ``ROW`` without trailing nulls; times as in the journal
-* ``built``: JSON of creations of groups that ended well (``ops``, ``call``, ``store``): they count
-  only where somebody is not done with his (``unsettled``), or made other groups
-  (``made``, a hash of their ranks)
-* ``count``: operations begun; ``longest`` [call, ns], ``active`` [thread, t], ``queues``
-  [store, key, pushes, finished pops], ``courses`` [group, backend, newest number, hash of the call
-  sites of all collectives up to it, and up to the one before], ``met`` [side of a message, group,
-  backend or peer, tag, [number, begin, end] of the newest that bound clocks],
-  ``beat``, ``last_t``, ``stands``
-  [thread, t, stack], of the main thread several, of which the newest comes last
-* ``history``, only where it was asked for: [group, backend, packed calls of all collectives by
-  number] (``disttrace_viewer.states.history``); of calls with one call site the first one stands
-  for all; or [..., number of the first call] of the newest ones, where each stands for itself
-* ``problems``: [path, kind, sentence]
+"""The state of a process: what its journal says of where it stands, and its form as JSON.
 
 The states of many processes travel as a batch, in which equal definitions are written once:
 
@@ -35,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
 import orjson
@@ -42,7 +20,7 @@ import orjson
 VERSION = 3
 MOST_BYTES = 64 << 20
 """Of states that are sent or stored together, unpacked: a few hundred kilobytes, as a rule."""
-State = dict[str, Any]
+Record = dict[str, Any]
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -69,13 +47,109 @@ ROW = (
 """
 
 
+@dataclass(slots=True)
+class State:
+    """About two kilobytes; times as in the journal, rows as lists so that JSON has them."""
+
+    id: str
+    base: str
+    """The journal's name and path."""
+    named: dict[str, str]
+    """Job, host and pid from it."""
+    modified_ns: int
+    head_t: int | None
+    read: int
+    """Bytes of its segments that were read."""
+    size: int
+    """Bytes of its segments that there are."""
+    segment: int
+    """The newest one."""
+    process: Record
+    identity: Record
+    versions: Record
+    listed: dict[str, list[Record]]
+    numbered: dict[str, dict[Any, Any]]
+    """Only definitions to which something kept refers; ranks of groups as ranges, frames of stacks
+    with their names. Numbers are texts where JSON was read.
+    """
+    ops: list[list[Any]]
+    """Kept operations, each ``ROW`` without trailing nulls."""
+    built: str
+    """JSON of creations of groups that ended well (``ops``, ``call``, ``store``): they count only
+    where somebody is not done with his (``unsettled``), or made other groups (``made``).
+    """
+    unsettled: bool
+    made: int
+    """A hash of the ranks of the groups that it made."""
+    count: int
+    """Operations begun."""
+    longest: list[list[int]]
+    """Call, ns."""
+    active: list[list[int]]
+    """Thread, t."""
+    queues: list[list[Any]]
+    """Store, key, pushes, finished pops."""
+    courses: list[list[Any]]
+    """Group, backend, newest number, hash of the call sites of all collectives up to it, and up to
+    the one before.
+    """
+    beat: int | None
+    last_t: int
+    stands: list[list[int]]
+    """Thread, t, stack; of the main thread several, of which the newest comes last."""
+    problems: list[list[str]]
+    """Path, kind, sentence."""
+    met: list[list[Any]] = field(default_factory=list)
+    """Side of a message, group, backend or peer, tag, [number, begin, end] of the newest that bound
+    clocks.
+    """
+    history: list[list[Any]] | None = None
+    """Only where it was asked for: group, backend, packed calls of all collectives by number
+    (``disttrace_viewer.states.history``); of calls with one call site the first one stands for all.
+    With the number of the first call behind them those of the newest ones, where each stands for
+    itself.
+    """
+    source: Record = field(default_factory=dict)
+    """Which other tool's evidence this is."""
+    format: int | None = None
+    """Of the journal."""
+    state: int = VERSION
+    """Of this schema."""
+
+    @property
+    def rating(self) -> tuple[int, int, int, bool, str]:
+        """Of two states of one process that with the higher one counts."""
+        return (self.read, self.size, self.last_t, self.history is not None, self.base)
+
+    @property
+    def partial(self) -> bool:
+        """Whether only a part of the journal was read."""
+        return self.read < self.size
+
+    def values(self) -> Record:
+        """What JSON has of it."""
+        found = {name: getattr(self, name) for name in _NAMES}
+        if self.history is None:
+            del found["history"]
+        return found
+
+
+_NAMES = tuple(one.name for one in fields(State))
+_NEEDED = _NAMES[: _NAMES.index("met")]
+
+
 class StateError(ValueError):
     """Bytes that are no state of this version; the message completes a sentence."""
 
 
 def pack(state: State) -> bytes:
     """A state as bytes, about a kilobyte."""
-    return zlib.compress(orjson.dumps(state, option=orjson.OPT_NON_STR_KEYS), 6)
+    return zlib.compress(encoded(state), 6)
+
+
+def encoded(state: State) -> bytes:
+    """A state as JSON."""
+    return orjson.dumps(state.values(), option=orjson.OPT_NON_STR_KEYS)
 
 
 def unpack(data: bytes) -> State:
@@ -109,10 +183,10 @@ def pack_batch(states: Iterable[State]) -> bytes:
     places = ByIdentity(place_of)
     found = [
         {
-            **state,
+            **state.values(),
             "numbered": {
                 kind: {number: places.of(value) for number, value in table.items()}
-                for kind, table in state["numbered"].items()
+                for kind, table in state.numbered.items()
             },
         }
         for state in states
@@ -194,9 +268,9 @@ class Batches:
             shared = [self._one(text) for text in value["shared"]]
             found = [checked(state) for state in value["states"]]
             for state in found:
-                state["numbered"] = {
+                state.numbered = {
                     kind: {int(number): shared[place] for number, place in table.items()}
-                    for kind, table in state["numbered"].items()
+                    for kind, table in state.numbered.items()
                 }
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise StateError("is no batch of states") from error
@@ -208,11 +282,13 @@ class Batches:
 
 
 def checked(value: object) -> State:
-    """A state of a version that is known. Raises StateError."""
+    """The state that a value of JSON is, of a version that is known. Raises StateError."""
     if not isinstance(value, dict) or not isinstance(value.get("id"), str):
         raise StateError("is no state of a process")
     if value.get("state") != VERSION:
         raise StateError(
             f"is a state of version {value.get('state')}, this disttrace knows {VERSION}"
         )
-    return value
+    if lacking := [name for name in _NEEDED if name not in value]:
+        raise StateError(f"is no state of a process: it lacks {', '.join(lacking[:3])}")
+    return State(**{name: value[name] for name in _NAMES if name in value})
