@@ -149,7 +149,7 @@ def ways(folder: Path, look: Look) -> dict[str, list[tuple[object, ...]]]:
         "ends": by_states(folder, look),
         "whole": by_states(folder, look, local=merge(whole)),
         "hosts": by_states(folder, look, local=merge(halves)),
-        "told": by_states(folder, look, local=ours, others=theirs.states),
+        "told": by_states(folder, look, local=ours, others=theirs.merged),
     }
 
 
