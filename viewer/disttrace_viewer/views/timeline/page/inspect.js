@@ -165,7 +165,7 @@ function fillVisible() {
   element("h2", spanInWords(from, to), panel);
   if (F.mask) element("p", "Of what the search finds:", panel, "dim");
   const share = found.total ? Math.round((100 * found.waiting) / found.total) : 0;
-  element("p", count(found.calls, "operation") + ", " + time(found.total) + " in them over all ranks, " + share + " % of it waiting.", panel, "lead");
+  element("p", count(found.calls, "operation") + ", " + time(found.total) + " in them over all ranks, " + share + "\u00a0% of it waiting.", panel, "lead");
   const bar = element("div", undefined, panel, "bar");
   for (const part of [share, found.total ? 100 - share : 0]) element("i", "", bar).style.width = part + "%";
   grid(panel, { name: "where", title: "Where time goes", level: "h3", most: 8, sort: "total", rows: found.ops, columns: [
