@@ -67,6 +67,12 @@ def changed(
     return program.but(change=change)
 
 
+def out_of_step(program: Program) -> frozenset[str]:
+    """What it comes to where a rank calls something else than the others."""
+    creates = any(act.kind == CREATE for act in program.body)
+    return OUT_OF_STEP | UNCREATED if creates else OUT_OF_STEP
+
+
 def skip(draw: random.Random, program: Program) -> Faulty | None:
     """One rank leaves a communication out."""
     chosen = pick(draw, program, COLLECTIVE, EXCHANGE, SEND, RECV, SET, COUNT, CREATE)
@@ -75,11 +81,9 @@ def skip(draw: random.Random, program: Program) -> Faulty | None:
     index, act, rank, step = chosen
     # Whoever left out a key may wait for those who wait for it.
     in_store = act.kind in (SET, COUNT)
-    kinds = frozenset({"store_key_missing", "deadlock"}) if in_store else OUT_OF_STEP
+    kinds = frozenset({"store_key_missing", "deadlock"}) if in_store else out_of_step(program)
     if act.kind == COUNT:  # those who ask for the count are not seen to wait
         kinds = MISSED
-    if act.kind == CREATE:
-        kinds |= UNCREATED
     return Faulty(
         changed(program, index, rank, step, instead=()),
         Truth(
@@ -106,7 +110,7 @@ def swallow(draw: random.Random, program: Program) -> Faulty | None:
     )
     return Faulty(
         changed(program, index, rank, step, instead=lines),
-        Truth(name="swallow", kinds=OUT_OF_STEP, guilty=frozenset({rank})),
+        Truth(name="swallow", kinds=out_of_step(program), guilty=frozenset({rank})),
     )
 
 
@@ -118,7 +122,7 @@ def repeat(draw: random.Random, program: Program) -> Faulty | None:
     index, act, rank, step = chosen
     return Faulty(
         changed(program, index, rank, step, after=(act.code(),)),
-        Truth(name="repeat", kinds=OUT_OF_STEP, guilty=frozenset({rank})),
+        Truth(name="repeat", kinds=out_of_step(program), guilty=frozenset({rank})),
     )
 
 
@@ -147,7 +151,7 @@ def swap(draw: random.Random, program: Program) -> Faulty | None:
     turned = f"[{two.code()}, {one.code()}]"
     return Faulty(
         changed(program.but(body=body), index, rank, step, instead=(turned,)),
-        Truth(name="swap", kinds=OUT_OF_STEP, guilty=frozenset({rank}), harmless=True),
+        Truth(name="swap", kinds=out_of_step(program), guilty=frozenset({rank}), harmless=True),
     )
 
 
@@ -286,7 +290,7 @@ def wrong_group(draw: random.Random, program: Program) -> Faulty | None:
         changed(
             program, index, rank, draw.randrange(program.steps), instead=(act.code(group="world"),)
         ),
-        Truth(name="wrong group", kinds=OUT_OF_STEP, guilty=frozenset({rank})),
+        Truth(name="wrong group", kinds=out_of_step(program), guilty=frozenset({rank})),
     )
 
 

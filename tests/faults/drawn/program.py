@@ -96,6 +96,15 @@ def source(program: Program) -> str:
     """The program as Python, to be run by every rank."""
     limit = f", timeout=timedelta(seconds={program.timeout_s})" if program.timeout_s else ""
     body = [f"if rank == {rank}: time.sleep({seconds})" for rank, seconds in program.late.items()]
+    if program.restarts:  # torch leaves the addresses of the first attempt in the agent's store
+        body += [
+            "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']",
+            "port = int(os.environ['MASTER_PORT'])",
+            "served = dist.TCPStore(os.environ['MASTER_ADDR'], port, is_master=False)",
+            "own = {'store': dist.PrefixStore(attempt, served), 'rank': rank}",
+            f"own['world_size'] = {program.world}",
+        ]
+        limit += ", **own"
     body += [f'dist.init_process_group("gloo"{limit})', "world = dist.group.WORLD", *program.setup]
     body.append(f"for step in range({program.steps}):")
     for index, act in enumerate(program.body):

@@ -6,8 +6,9 @@ import random
 from dataclasses import replace
 
 from faults.drawn.layers import collective
+from faults.drawn.mutations import out_of_step
 from faults.drawn.program import COLLECTIVE, COMPUTE, ENDING, Act, Change, Program
-from faults.drawn.truth import FOREVER, MISSED, OUT_OF_STEP, SLOWNESS, Faulty, Truth
+from faults.drawn.truth import FOREVER, MISSED, SLOWNESS, Faulty, Truth
 
 _IDLE_STEPS = 260
 """At 50 ms each they last for longer than the first look comes late."""
@@ -97,7 +98,7 @@ def equal_line(draw: random.Random, program: Program) -> Faulty | None:
         replace(program, steps=steps, change=change),
         Truth(
             name="skips an equal line",
-            kinds=OUT_OF_STEP,
+            kinds=out_of_step(program),
             guilty=frozenset({rank}),
             line=lines[program.body[act].template],
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from faults.drawn.mutations import pick
-from faults.drawn.program import BARE, COLLECTIVE, STANDALONE, Change, Program
+from faults.drawn.program import BARE, COLLECTIVE, STANDALONE, TORCHRUN, Change, Program
 from faults.drawn.truth import Faulty, Truth
 
 
@@ -34,7 +34,7 @@ def tried_again(draw: random.Random, program: Program) -> Faulty | None:
     line = "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0': raise KeyError('batch')"
     return Faulty(
         program.but(
-            launch=STANDALONE,  # a static rendezvous keeps the addresses of the first attempt
+            launch=draw.choice((TORCHRUN, STANDALONE)),
             restarts=1,
             change=Change(act=index, rank=rank, step=step, before=(line,)),
         ),

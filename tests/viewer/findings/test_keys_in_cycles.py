@@ -19,11 +19,13 @@ def job(
     *,
     deleted: Sequence[str] = (),
     sleeping: Sequence[int] = (),
+    tries: int = 0,
     world_size: int = 2,
 ) -> list[Finding]:
     """Ranks set keys; then some await one, some stand elsewhere, and the others are in a barrier.
 
-    Rank 0 deletes the ``deleted`` ones, after they were set.
+    Rank 0 deletes the ``deleted`` ones, after they were set. With ``tries`` a key is awaited so
+    often for a second each.
     """
     for journal, group in steps(folder, world_size):
         rank = journal.rank or 0
@@ -31,7 +33,12 @@ def job(
             journal.run(store_call(journal, "set", 40), t=(150 + n) * MS + rank, d=MS // 2, k=key)
         for key in deleted if rank == 0 else ():
             journal.run(store_call(journal, "delete_key", 41), t=180 * MS, d=MS, k=key)
-        if rank in awaited:
+        if rank in awaited and tries:
+            call = store_call(journal, "get", 50)
+            text = journal.string("torch.distributed.DistStoreError: wait timeout after 1000ms")
+            for n in range(tries):
+                journal.run(call, 200 * MS + n * S, S - MS, k=awaited[rank], x=text)
+        elif rank in awaited:
             journal.begin(store_call(journal, "get", 50), 200 * MS, k=awaited[rank])
         elif rank in sleeping:
             stand(journal, 3 * S, "/src/train.py", 60, "prepare")
@@ -106,6 +113,15 @@ def test_a_key_that_was_set_under_another_name_is_missing(tmp_path: Path) -> Non
 def test_a_key_that_was_passed_over_is_missing(tmp_path: Path) -> None:
     """Rank 0 went on to the fourth one."""
     found = only(job(tmp_path, {0: ["step/1", "step/2", "step/4"]}, {1: "step/3"}))
+    assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
+
+
+@pytest.mark.parametrize("last", ["setp/3", "step/4"])
+def test_a_key_that_is_tried_again_and_was_passed_over_is_missing(
+    tmp_path: Path, last: str
+) -> None:
+    """Who asks for a second each time waits for nobody who has gone on without the key."""
+    found = only(job(tmp_path, {0: ["step/1", "step/2", last]}, {1: "step/3"}, tries=20))
     assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
 
 

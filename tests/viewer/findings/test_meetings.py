@@ -417,6 +417,19 @@ def test_who_goes_past_a_creation_is_to_blame(tmp_path: Path) -> None:
     assert "rank 1 went past it and is in all_reduce #3" in found.summary
 
 
+def test_one_against_one_either_may_have_left_a_call_out(tmp_path: Path) -> None:
+    """Rank 0 waits in a collective that rank 1 passed over on its way to the creation, or not."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            create(journal, 200 * MS, [0, 1])
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("group_mismatch", "likely", ())
+    assert "a call before it that those who make the group have left out" in str(found.hint)
+
+
 def test_who_alone_makes_a_group_is_to_blame(tmp_path: Path) -> None:
     """Rank 0 makes one more, under a condition on its rank; the others wait for it elsewhere."""
     for journal, group in steps(tmp_path, 3):

@@ -159,7 +159,7 @@ class Setters:
                 for process, numbers in series.items()
                 if wanted not in numbers and others <= {tuple(n) for n in numbers}
             )
-            if len(others) >= _SERIES
+            if len(series) > 1 and len(others) >= _SERIES  # of one setter ``_habit`` decides
             else frozenset()
         )
 

@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import ERROR, WARNING, Finding, Scope
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.trace.model import Group
 from disttrace_viewer.wording.findings import group_mismatch as words
@@ -193,16 +193,19 @@ def _finding(
     order = sorted(here, key=lambda p: (p not in odd, p))
     places = [here[p].op for p in order]
     made = [(here[p].op, here[p].ranks) for p in order]
-    summary = words.differ(trace, position, made)
+    summary, unsure = words.differ(trace, position, made), False
     if past:
         went = [w.op for p in past for w in case.of_process.get(p, ())]
         summary = words.went_past(trace, position, made, past, went)
+        # One against one, both in operations: either of them may have left a call out before.
+        unsure = bool(went) and not odd
         places = [*went, *places]
     return Finding(
         kind="group_mismatch",
         summary=summary,
         severity=severity,
-        hint=words.HINT,
+        certainty=LIKELY if unsure else CERTAIN,
+        hint=words.EITHER if unsure else words.HINT,
         culprits=tuple(odd),
         waiting=tuple(sorted({w.process for w in waits} - set(odd))),
         op="new_group",

@@ -13,6 +13,8 @@ HINT = (
     " ranks (or pass use_local_synchronization=True)."
 )
 
+EITHER = f"{HINT} Or look for a call before it that those who make the group have left out."
+
 ONE_NAME = (
     "Make the same groups in the same order in all members of this one, or pass"
     " use_local_synchronization=False."
