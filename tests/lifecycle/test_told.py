@@ -23,8 +23,9 @@ from disttrace_viewer.companion.told import (
     unpacked,
 )
 from disttrace_viewer.companion.verdict import current, judgeable
+from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
-from disttrace_viewer.states.merged import Merged, merge, trace_of
+from disttrace_viewer.states.merged import Merged, merge
 from support.journals import MS, T0, UNIX_NS, Journal
 from support.scenes import S, steps
 

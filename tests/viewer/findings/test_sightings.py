@@ -16,8 +16,8 @@ from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Look
 from disttrace_viewer.companion import sightings
 from disttrace_viewer.load.discover import named
+from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
-from disttrace_viewer.states.merged import trace_of
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal

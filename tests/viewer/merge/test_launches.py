@@ -10,7 +10,7 @@ import pytest
 
 from disttrace_viewer.merge.survey import Survey, survey
 from disttrace_viewer.states import folder
-from disttrace_viewer.states.merged import jobs_of, newest_try
+from disttrace_viewer.states.merged import newest_try
 from support.journals import MS, T0, UNIX_NS, Journal
 
 S = 1000 * MS
@@ -58,7 +58,7 @@ def seen(folder_: Path) -> list[list[tuple[str, int | None, int]]]:
     assert sorted(len(group.members) for group in found.groups) == sorted(
         len(job.processes) for job in found.jobs
     )
-    states = jobs_of(folder.of_journals([str(folder_)]))
+    states = folder.of_journals([str(folder_)]).survey.jobs
     assert sorted(len(job.processes) for job in states) == sorted(
         len(job.processes) for job in found.jobs
     )
@@ -175,7 +175,7 @@ def test_a_companion_judges_the_newest_try_only(tmp_path: Path) -> None:
         for number in range(2):
             rank(tmp_path, "a", number, start, start + 9, world=2)
     merged = folder.of_journals([str(tmp_path)])
-    (job,) = jobs_of(newest_try(merged, "nightly"))
+    (job,) = newest_try(merged, "nightly").survey.jobs
     assert (job.id, job.start_ns, len(job.processes)) == ("nightly", UNIX_NS + 9500 * MS, 2)
     assert newest_try(merged, "another") is merged
 

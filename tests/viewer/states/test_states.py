@@ -16,9 +16,9 @@ import pytest
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import State, StateError, merge, pack, reduce, unpack, verdict
+from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import SUFFIX, read
 from disttrace_viewer.states.form.state import MOST_BYTES
-from disttrace_viewer.states.merged import trace_of
 from disttrace_viewer.trace.errors import ViewerError
 from support.journals import MS
 from support.processes import python

@@ -26,9 +26,10 @@ from disttrace_viewer.companion.telling.words import known_words
 from disttrace_viewer.load.definitions import number_in
 from disttrace_viewer.load.discover import named
 from disttrace_viewer.states import folder
+from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.form.alike import Like, Position, pending
 from disttrace_viewer.states.form.state import State, checked, encoded
-from disttrace_viewer.states.merged import Merged, trace_of
+from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.trace.model import Process, Trace
 

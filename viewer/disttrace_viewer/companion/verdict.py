@@ -57,10 +57,11 @@ from disttrace_viewer.findings.finding import ERROR
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import closure
 from disttrace_viewer.states import folder
+from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.engines import here
 from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.job import in_full, judged
-from disttrace_viewer.states.merged import Merged, merge, newest_try, trace_of
+from disttrace_viewer.states.merged import Merged, merge, newest_try
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.model import Job, Process

@@ -14,7 +14,8 @@ from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.findings.past import Past
-from disttrace_viewer.states.merged import Merged, trace_of
+from disttrace_viewer.states.building import trace_of
+from disttrace_viewer.states.merged import Merged
 from disttrace_viewer.trace.model import Problem
 
 

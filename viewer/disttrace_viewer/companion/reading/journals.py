@@ -24,8 +24,9 @@ from disttrace.journal.format import (
 from disttrace.journal.proc import ROOT, stat
 from disttrace.journal.proc import mark as mark_of_process
 from disttrace_viewer.load.discover import Files, named
+from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.form.alike import Like
-from disttrace_viewer.states.merged import Merged, trace_of
+from disttrace_viewer.states.merged import Merged
 
 RECENT_S = 60.0
 """So long before the try that runs a file may have been written last and still be of it."""

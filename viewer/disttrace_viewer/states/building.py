@@ -1,0 +1,417 @@
+"""A trace without a table, made of merged states, and the sample that takes its place.
+
+What a state leaves out is filled in here by the order of its fields.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import starmap
+from typing import Any, TypeVar
+
+import orjson
+
+from disttrace.journal.format import COLLECTIVE, MESSAGE, ranks_of
+from disttrace_viewer.analysis.sample import Course, Sample, Stream
+from disttrace_viewer.load.journals import Journal
+from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.merge import groups as grouping
+from disttrace_viewer.merge.clock import to_unix
+from disttrace_viewer.merge.jobs import as_called
+from disttrace_viewer.merge.processes import stack_of
+from disttrace_viewer.merge.surveying import base_stores
+from disttrace_viewer.merge.tables import KINDS, store_of
+from disttrace_viewer.states import likes, packed
+from disttrace_viewer.states.form.alike import Like
+from disttrace_viewer.states.form.state import ROW, ByIdentity, State
+from disttrace_viewer.states.history import History, courses_differ
+from disttrace_viewer.states.merged import Merged
+from disttrace_viewer.states.packed import batches_of
+from disttrace_viewer.states.survey import StateSurvey, journal_of, survey
+from disttrace_viewer.trace.model import (
+    Call,
+    Frame,
+    Group,
+    Job,
+    Key,
+    Problem,
+    Process,
+    Signature,
+    Stack,
+    StackSample,
+    Store,
+    Trace,
+)
+from disttrace_viewer.trace.operation import Op
+
+T = TypeVar("T")
+Jobs = tuple[Job, ...]
+
+
+def trace_of(
+    merged: Merged, *, only: Collection[str] | None = None, more: Iterable[Problem] = ()
+) -> tuple[Trace, Sample]:
+    """The trace of merged states, without tables, and the sample that takes their place.
+
+    ``only``: ids of the processes to keep (default: all); ``more`` is wrong with files of no state.
+    """
+    whole = found = merged.survey
+    alike = whole.alike
+    if only is not None and any(p.id not in only for p in whole.processes):
+        found = survey(merged.states, only)
+        names = {p.id: p.job for p in whole.processes if p.id in only}
+        found.processes, found.jobs = as_called(names, found.processes, found.jobs)
+    problems = Problems()
+    problems.extend(found.problems)
+    for problem in more:
+        problems.take(problem)
+    for sentence in merged.unread:
+        problems.add(sentence, "unread", "was not read: whoever read it was lost, twice.")
+    building = _Building(found, merged.states, alike)
+    building.read()
+    groups, jobs = building.liken(merged.likes)
+    here = {job.id for job in found.jobs}
+    trace = Trace(
+        processes=tuple(building.processes),
+        tables=None,
+        groups=grouping.named(groups, building.processes, building.ids),
+        stores=tuple(building.stores),
+        places=found.places,
+        jobs=tuple(
+            replace(job, last_ns=max(building.processes[i].last_ns for i in job.processes))
+            for job in jobs
+        ),
+        other_jobs=tuple(replace(j, processes=()) for j in whole.jobs if j.id not in here),
+        clocks=found.clocks,
+        stacks=(),
+        errors=tuple(building.errors),
+        keys=tuple(building.keys),
+        problems=problems.found(),
+        paths=(),
+        read_ns=time.time_ns(),
+        _calls=building.calls,
+    )
+    merged.forget()
+    return trace, building.sample()
+
+
+def opened(state: State) -> State:
+    """A state with the creations that are over among its operations."""
+    if state.built == NOTHING:
+        return state
+    built = orjson.loads(state.built)
+    numbered = dict(state.numbered)
+    for kind in ("call", "store"):
+        more = {int(n): value for n, value in built[kind].items()}
+        known = {int(n): value for n, value in numbered[kind].items()}
+        numbered[kind] = dict(sorted({**more, **known}.items()))
+    ops = sorted((*state.ops, *built["ops"]), key=lambda row: row[0])
+    return replace(state, numbered=numbered, ops=ops, built=NOTHING)
+
+
+NOTHING = '{"ops":[],"call":{},"store":{}}'
+
+
+@dataclass
+class _Building:
+    survey: StateSurvey
+    states: Mapping[str, State]
+    alike: bool
+    processes: list[Process] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    """Of groups."""
+    stacks: dict[Stack, Stack] = field(default_factory=dict)
+    """One object for equal ones."""
+    errors: dict[str, int] = field(default_factory=dict)
+    keys: dict[Key, int] = field(default_factory=dict)
+    ops: dict[int, list[Op]] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    longest: dict[tuple[int, int], int] = field(default_factory=dict)
+    active: dict[tuple[int, int], int] = field(default_factory=dict)
+    refused: dict[tuple[int, int], int] = field(default_factory=dict)
+    courses: dict[Stream, dict[int, tuple[int, int, int]]] = field(default_factory=dict)
+    history: dict[tuple[int, Stream], Course] = field(default_factory=dict)
+    exact: set[tuple[int, Stream]] = field(default_factory=set)
+    queues: dict[tuple[int, int, str], tuple[int, int]] = field(default_factory=dict)
+    _mine: dict[int, int] = field(default_factory=dict)
+    """Stores of the process that is read, by its own numbers."""
+    _asked: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """By process whose word is taken for a group: its own number of it, and the group."""
+    _alike: ByIdentity[_Alike] = field(init=False)
+    """By record, which states of a batch share."""
+    _stacks_alike: ByIdentity[Stack] = field(init=False)
+    """By frames."""
+    _prefixes: dict[tuple[str | None, ...], tuple[str | None, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        def stack(frames: list[Any]) -> Stack:
+            found = tuple(starmap(Frame, frames))
+            return self.stacks.setdefault(found, found)
+
+        self._alike, self._stacks_alike = ByIdentity(_Alike.of), ByIdentity(stack)
+
+    def read(self) -> None:
+        """Go through all states."""
+        known = self.survey
+        self.processes = list(known.processes)
+        if len(self.states) > packed.KEPT:
+            known.processes = ()  # the survey is forgotten after this, and each is made anew
+        self.stores = list(known.bases)
+        self.ids = [""] * len(known.groups)
+        for group, (process, number) in enumerate(known.firsts):
+            self._asked.setdefault(process, []).append((number, group))
+        for batch in batches_of(self.states):
+            self._alike.turn()
+            self._stacks_alike.turn()
+            for state in batch:
+                index = known.index.get(state.id)
+                if index is not None:
+                    self._process(index, state if self.alike else opened(state))
+
+    def liken(self, more: Mapping[str, Sequence[Like]]) -> tuple[tuple[Group, ...], Jobs]:
+        """Add who is like others; the groups and jobs with them."""
+        known = self.survey
+        if not more:
+            return known.groups, known.jobs
+        told = likes.Known(
+            self.processes,
+            self.calls,
+            self.ops,
+            self.counts,
+            self.longest,
+            self.active,
+            self.courses,
+            known.groups,
+            known.jobs,
+            known.group_index,
+        )
+        return likes.add(told, self.states, more)
+
+    def sample(self) -> Sample:
+        """The sample that the states hold; of courses those of streams in which somebody waits or
+        failed, or that differ.
+        """
+        kept = tuple(op for i in range(len(self.processes)) for op in self.ops.pop(i, ()))
+        in_question = {
+            (op.call.group, op.call.backend) for op in kept if op.pending or op.error is not None
+        }
+        return Sample(
+            ops=kept,
+            counts=self.counts,
+            longest=self.longest,
+            active=self.active,
+            refused=self.refused,
+            courses={
+                (process, stream): course
+                for stream, courses in self.courses.items()
+                if stream in in_question or courses_differ(courses.values())
+                for process, course in courses.items()
+            },
+            history=self.history,
+            exact=self.exact,
+            queues=self.queues,
+            alike=self.alike,
+        )
+
+    def _process(self, index: int, state: State) -> None:
+        process, journal = self.processes[index], journal_of(state)
+        clock = self.survey.clocks[process.clock]
+        self.counts[index] = state.count
+        bases = base_stores(journal.definitions.numbered["store"])
+        first = self.survey.first_base[index]
+        self._mine = {number: first + at for number, at in bases.items()}
+        for mine, place in self._asked.get(index, ()):
+            self.ids[place] = journal.definitions.group_id(mine) or ""
+        zero = to_unix(clock, process.t0)
+
+        def unix(t: int) -> int:
+            return to_unix(clock, process.t0 + t) if clock.drift else zero + t
+
+        beat = state.beat
+        last_ns = max(process.last_ns, unix(state.last_t))
+        heartbeat_ns = None if beat is None else unix(beat)
+        files = (state.base, *_paths(state))
+        stood = [
+            (thread, StackSample(unix(t), stack_of(journal, number)))
+            for thread, t, number in state.stands
+        ]
+        self.processes[index] = replace(
+            process,
+            last_ns=last_ns,
+            heartbeat_ns=last_ns if heartbeat_ns == last_ns else heartbeat_ns,  # mostly one object
+            latest_samples=dict(stood) if stood else process.latest_samples,
+            samples=tuple(sample for thread, sample in stood if thread == 0),
+            damage=self.survey.problems.of(files),
+            losses=self.survey.problems.losses(files),
+        )
+        calls: dict[int, int] = {}
+        for number, record in journal.definitions.numbered["call"].items():
+            calls[number] = self._call(index, journal, record)
+        unknown: int | None = None
+        for row in state.ops:
+            known = calls.get(row[1])
+            if known is None:
+                unknown = self._call(index, journal, {}) if unknown is None else unknown
+                known = unknown
+            self._op(index, journal, row, known, unix(row[2]))
+        for call, ns in state.longest:
+            if call in calls:
+                self.longest[index, calls[call]] = ns
+        for thread, t in state.active:
+            self.active[index, thread] = unix(t)
+        for number, backend, newest, up_to, before in state.courses:
+            group = self.survey.group_index.get((index, number))
+            if group is not None:
+                courses = self.courses.setdefault((group, backend), {})
+                courses[index] = _one((newest, up_to, before))
+        for number, backend, text, *begun in state.history or ():
+            group = self.survey.group_index.get((index, number))
+            if group is not None and text is not None:
+                of = {n: self.calls[call] for n, call in calls.items()}
+                with suppress(ValueError):  # of whoever sent it; it is not compared then
+                    self.history[index, (group, backend)] = History(text, of, *begun[:1])
+                    if begun:
+                        self.exact.add((index, (group, backend)))
+        for store, key, pushed, popped in state.queues:
+            own = self._store(index, journal, store)
+            if own is not None:
+                self.queues[index, own, key] = (pushed, popped)
+
+    def _op(self, process: int, journal: Journal, row: list[Any], call: int, begin: int) -> None:
+        missing = len(ROW) - len(row)
+        number, _, _, end, thread, parent, seq, key, *rest = row + _NONE[:missing]
+        issued, wait, complete, source, error, refused, lost, asked = rest
+        of = self.calls[call]
+        if end is not None and error is None and not refused and _passed(of):
+            issued = wait = complete = None
+        text = None
+        if error is not None:
+            text = journal.definitions.string(error) or "?"
+            self.errors.setdefault(text, len(self.errors))
+        if refused and seq is not None:
+            self.refused[process, number], seq = seq, None
+        self.ops.setdefault(process, []).append(
+            Op(
+                process,
+                _one(number),
+                of,
+                thread or 0,
+                parent,
+                _one(seq),
+                None if key is None else self._key(key),
+                source,
+                text,
+                bool(refused),
+                bool(lost),
+                bool(asked),
+                begin,
+                None if issued is None else begin + issued,
+                None if wait is None else begin + wait,
+                None if complete is None else begin + complete,
+                None if end is None else begin + end,
+            )
+        )
+
+    def _key(self, value: str | list[str]) -> int:
+        key = Key(tuple(value), many=True) if isinstance(value, list) else Key((value,), many=False)
+        return self.keys.setdefault(key, len(self.keys))
+
+    def _call(self, process: int, journal: Journal, record: dict[str, Any]) -> int:
+        alike = self._alike.of(record)
+        group = self.survey.group_index.get((process, alike.group))
+        index = len(self.calls)
+        numbered = journal.definitions.numbered["group"]
+        copied = group is None or (process, group) in self.survey.copies
+        own_rank = None if copied else numbered[alike.group].get("rank")
+        store = self._store(process, journal, alike.store)
+        stack = self._stack(journal, alike.stack)
+        self.calls.append(Call(index, process, group, own_rank, store, stack, alike.signature))
+        return index
+
+    def _store(self, process: int, journal: Journal, number: int) -> int | None:
+        """The index of a store by its process's own number."""
+        found = self._mine.get(number)
+        record = journal.definitions.get("store", number)
+        if found is None and record is not None:
+            base = self._mine.get(record.get("base", number), -1)
+            found = self._mine[number] = len(self.stores)
+            place = self.stores[base].place if base >= 0 else ""
+            one = store_of(found, process, number, record, base, place)
+            prefix = self._prefixes.setdefault(one.prefix, one.prefix)
+            self.stores.append(replace(one, prefix=prefix))
+        return found
+
+    def _stack(self, journal: Journal, number: int | None) -> Stack:
+        record = journal.definitions.get("stack", number)
+        return () if record is None else self._stacks_alike.of(record["frames"])
+
+
+def _passed(call: Call) -> bool:
+    """Whether of its operations that are over no more counts than when."""
+    return call.kind in (COLLECTIVE, MESSAGE) and not call.asynchronous
+
+
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """What calls of one record share; numbers are the process's own."""
+
+    group: int
+    store: int
+    stack: int | None
+    signature: Signature
+
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> _Alike:
+        args = record.get("args") or _NO_ARGS
+        ranks = ranks_of(args.get("ranks"))
+        shapes, dtypes = record.get("shapes"), record.get("dtypes")
+        kind = record.get("kind")
+        return cls(
+            group=record.get("group", -1),
+            store=record.get("store", -1),
+            stack=record.get("stack"),
+            signature=Signature(
+                op=_one(record.get("op") or "?"),
+                kind=_one(kind) if kind in KINDS else "unknown",
+                backend=_one(record.get("backend") or None),
+                device=_one(record.get("device") or None),
+                asynchronous=record.get("async"),
+                shapes=None if shapes is None else _one(tuple(map(tuple, shapes))),
+                dtypes=None if dtypes is None else _one(tuple(dtypes)),
+                bytes=record.get("bytes"),
+                splits=record.get("splits"),
+                reduce_op=_one(record.get("reduce_op") or None),
+                root=record.get("root"),
+                peer=record.get("peer"),
+                tag=record.get("tag"),
+                name=_one(record.get("name") or None),
+                origin=_one(record.get("origin") or None),
+                args=args if ranks is None else {**args, "ranks": list(ranks)},
+            ),
+        )
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _known(value: T) -> T:
+    return value
+
+
+def _one(value: T) -> T:
+    """One object for equal words, and for equal tuples of late."""
+    with suppress(TypeError):  # of whoever sent it
+        value = _known(value)
+    return value
+
+
+_NO_ARGS: dict[str, Any] = {}
+_NONE: list[Any] = [None] * len(ROW)
+
+
+def _paths(state: State) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(path for path, _, _ in state.problems))
