@@ -142,14 +142,14 @@ def waiting(part: Part, original: Function, owner: type, name: str) -> Function:
     rename(any_wait, name, owner)
 
     def wait(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        thread = threads.state
-        operation = thread.waited[-1] if thread.waited else None
-        if operation is None or operation.work != id(self) or type(self) is not alone or args:
-            return any_wait(self, *args, **kwargs)
-        if kwargs or thread.inside or core.off:
-            return any_wait(self, *args, **kwargs)
-        thread.waited.remove(operation)  # the public call that issued it waits for it
-        try:
+        try:  # around all of it: an exception of the other wait passes this frame, too
+            thread = threads.state
+            operation = thread.waited[-1] if thread.waited else None
+            if operation is None or operation.work != id(self) or type(self) is not alone or args:
+                return any_wait(self, *args, **kwargs)
+            if kwargs or thread.inside or core.off:
+                return any_wait(self, *args, **kwargs)
+            thread.waited.remove(operation)  # the public call that issued it waits for it
             try:
                 result = original(self)
             except BaseException as error:

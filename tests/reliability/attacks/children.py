@@ -185,7 +185,7 @@ def pools_and_popen() -> None:
     import subprocess
 
     dist = group()
-    sleeper = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(9)"])
+    sleeper = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(99)"])
     for method in ("fork", "spawn", "forkserver"):
         context: Any = multiprocessing.get_context(method)
         with concurrent.futures.ProcessPoolExecutor(2, mp_context=context) as pool:
