@@ -9,8 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from disttrace import redact, switch
 from disttrace.surroundings import project
@@ -148,8 +147,7 @@ def _label(value: object) -> str:
     return value.strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting: the variable `DISTTRACE_<name>` and the keyword `<name in lower case>`.
 
     `parse` takes text or a Python value and raises TypeError, ValueError, OverflowError or OSError
@@ -321,8 +319,7 @@ SETTINGS: tuple[Setting, ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(NamedTuple):
     """The values that hold, and for each where it came from.
 
     `dir` is absolute, `slow_write`, `stall` and `pending` are seconds, `max_mb` is in units of

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from disttrace.capture.instrumentation.annotations import Annotated
 from disttrace.capture.instrumentation.declared import Declared
@@ -18,8 +17,7 @@ from disttrace.patching import dynamo
 _current: Capture | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(NamedTuple):
     """What tracing sees with this torch: (part, state) pairs, and what it does not see."""
 
     parts: list[tuple[str, str]]
@@ -35,7 +33,11 @@ def activate(capture: Capture) -> None:
     _current = capture
     for part in parts():
         capture.guard(part.PART, part.install, capture)
-    # torch.compile must not compile what runs inside a compiled region.
+    capture.when_imported("torch._dynamo", lambda _: _compile_none_of_ours())
+
+
+def _compile_none_of_ours() -> None:
+    """torch.compile must not compile what runs inside a compiled region."""
     ours = [m for name, m in sys.modules.items() if name.startswith("disttrace.") and m is not None]
     dynamo.skip_module(*ours)
 

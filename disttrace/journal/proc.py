@@ -14,8 +14,7 @@ import errno
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = "/proc"
 
@@ -24,8 +23,7 @@ _STATE, _PARENT, _USER, _KERNEL, _THREADS, _TICKS, _STATUS = 0, 1, 11, 12, 17, 1
 _DEAD = ("Z", "X")
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """What ``/proc/PID/stat`` says of a process, or ``/proc/PID/task/TID/stat`` of a thread."""
 
     state: str
@@ -46,8 +44,7 @@ class Stat:
         return self.state in _DEAD and self.threads < 2
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
+class Here(NamedTuple):
     """A kernel and namespaces of it: a process sees only what is in its own."""
 
     boot_id: str | None
@@ -55,8 +52,7 @@ class Here:
     time_ns: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Who:
+class Who(NamedTuple):
     """One process of all that ever were; what is None was not written down."""
 
     place: Here

@@ -25,6 +25,8 @@ _PathFinder = _frozen_importlib_external.PathFinder
 # Of names that mean modules of the program: the standard ones that we have loaded.
 _loaded: "dict[str, ModuleType]" = {}
 _inside: "set[int]" = set()  # threads
+# What was found to be the standard library's: the same module need not be looked at again.
+_standard: "dict[str, ModuleType]" = {}
 
 
 class StandardLibrary:
@@ -78,9 +80,19 @@ class StandardLibrary:
 
     def _is_theirs(self, name: str) -> bool:
         """Whether the program has imported its own module of a standard name."""
-        if name not in sys.stdlib_module_names or not _is_found_by_path(name):
+        if name not in sys.stdlib_module_names:
             return False
-        spec = getattr(sys.modules.get(name), "__spec__", None)
+        module = sys.modules.get(name)
+        if module is not None and _standard.get(name) is module:
+            return False
+        theirs = _is_found_by_path(name) and self._is_from_elsewhere(name, module)
+        if module is not None and not theirs:
+            _standard[name] = module
+        return theirs
+
+    def _is_from_elsewhere(self, name: str, module: "ModuleType | None") -> bool:
+        """Whether this is not the module that the standard folders have of that name."""
+        spec = getattr(module, "__spec__", None)
         origin = str(getattr(spec, "origin", None))
         for folder in self._folders:
             within = os.path.join(folder, name)
@@ -92,6 +104,8 @@ class StandardLibrary:
 
     def _take_out(self) -> "dict[str, ModuleType]":
         """Modules whose names mean others inside than outside, out of ``sys.modules``."""
+        if not self._hiding:
+            return {}
         names = [name for name in list(sys.modules) if name.partition(".")[0] in self._hiding]
         return {name: sys.modules.pop(name) for name in names}
 

@@ -12,6 +12,9 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+# What stands in a class beside its methods, most of it.
+_PLAIN = (str, bytes, int, float, tuple, dict, type(None), types.MemberDescriptorType)
+
 
 def _find() -> Callable[[types.CodeType], None] | None:
     """torch's way of saying "never look at this code object", without importing dynamo or torch.
@@ -83,16 +86,27 @@ def call_unseen(function: Callable[..., object], /, *args: Any) -> None:
 
 
 def _codes(value: object, module: str) -> list[types.CodeType]:
-    if getattr(value, "__module__", None) != module:
-        return []
-    members = list(vars(value).values()) if isinstance(value, type) else [value]
-    return [code for each in members for made in _functions(each) for code in _nested(made)]
+    if isinstance(value, types.FunctionType):  # nearly all: so the others cost a start nothing
+        made = _functions(value) if value.__module__ == module else []
+    elif getattr(value, "__module__", None) != module:
+        made = []
+    elif isinstance(value, type):
+        made = [code for each in list(vars(value).values()) for code in _functions(each)]
+    else:
+        made = _functions(value)
+    return [code for each in made for code in _nested(each)]
 
 
 def _functions(value: object) -> list[types.CodeType]:
     """The code of a function, or of those that a property, a cache or the like is made of."""
-    behind = (getattr(value, name, None) for name in ("__wrapped__", "__func__", "fget", "fset"))
-    return [f.__code__ for f in (value, *behind) if isinstance(f, types.FunctionType)]
+    if isinstance(value, types.FunctionType):
+        behind = [value, vars(value).get("__wrapped__")]
+    elif isinstance(value, _PLAIN):
+        return []
+    else:
+        names = ("__wrapped__", "__func__", "fget", "fset")
+        behind = [getattr(value, name, None) for name in names]
+    return [f.__code__ for f in behind if isinstance(f, types.FunctionType)]
 
 
 def _nested(code: types.CodeType) -> list[types.CodeType]:

@@ -83,7 +83,14 @@ _SHAPES: tuple[tuple[str, str], ...] = (
         r"eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?|eyJ[\w+/-]{24,}={0,2}",
     ),
 )
-_TOKENS = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(shape for _, shape in _SHAPES)})")
+
+
+@functools.cache
+def _tokens() -> re.Pattern[str]:
+    """Of any issuer; made when it is first needed, for that takes as long as a module's import."""
+    return re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(shape for _, shape in _SHAPES)})")
+
+
 _RUN = 13
 _RUN_OF = r"[A-Za-z0-9_\-]"
 _LONG_RUN = re.compile(rf"{_RUN_OF}{{{_RUN}}}")
@@ -227,7 +234,7 @@ class Masker:
             text = pattern.sub(MASK, text)
         if _LONG_RUN.search(text) is not None:
             text = _PRIVATE_KEY.sub(MASK, text)
-            text = _TOKENS.sub(MASK, text)
+            text = _tokens().sub(MASK, text)
         if "@" in text:
             text = _USERINFO.sub(_without_user, text)
             text = _USER_AT_HOST.sub(f"{MASK}@", text)

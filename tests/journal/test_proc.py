@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -61,7 +60,7 @@ def test_what_differs_is_another_process_or_unknown(
     """Ended only where this kernel says it of this namespace, and never of another one."""
     known = who(os.getpid())
     place = changed.pop("place", {})
-    other = replace(known, place=replace(known.place, **place), **changed)  # type: ignore[arg-type]
+    other = known._replace(place=known.place._replace(**place), **changed)  # type: ignore[arg-type]
     assert proc.find(other)[0] is alive
 
 
@@ -102,9 +101,9 @@ def test_a_signal_goes_to_the_very_process(child: subprocess.Popen[bytes]) -> No
     known = who(child.pid)
     assert known.ticks is not None
     for other in (
-        replace(known, ticks=known.ticks + 1),
-        replace(known, place=replace(known.place, pid_ns=1)),
-        replace(known, place=replace(known.place, boot_id="another boot")),
+        known._replace(ticks=known.ticks + 1),
+        known._replace(place=known.place._replace(pid_ns=1)),
+        known._replace(place=known.place._replace(boot_id="another boot")),
     ):
         assert not proc.send(other, signal.SIGKILL)
     assert proc.find(known)[0] is True

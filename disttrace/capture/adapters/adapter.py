@@ -11,9 +11,8 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from disttrace.capture.instrumentation.declared import Declared
 from disttrace.capture.wrapping.context import Capture
@@ -25,8 +24,7 @@ PART = "operations of other libraries"
 _HOSTS = ("cpu", "meta")
 
 
-@dataclass(frozen=True, slots=True)
-class LibraryCall:
+class LibraryCall(NamedTuple):
     """A method, or a function of the module: what it is called, and with whom it communicates.
 
     ``group`` is the attribute of the object, or else the argument, that holds its process group or
@@ -40,8 +38,7 @@ class LibraryCall:
     peer: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
+class Adapter(NamedTuple):
     """``modules`` are those in which the program may find what ``rows`` name."""
 
     library: str

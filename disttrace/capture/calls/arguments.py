@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -35,8 +34,7 @@ _SLOTS: Mapping[str, tuple[str, ...]] = {
 _KEYWORDS = {name: slot for slot, names in _SLOTS.items() for name in names}
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NamedTuple):
     """Everything a call record says of the arguments."""
 
     device: str | None = None

@@ -6,7 +6,7 @@ alias is recorded under the name in the table, whatever was typed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE
 
@@ -21,8 +21,7 @@ ANY_PEER = ("data", "tag")
 NOTHING = ("options", "wait_all")
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(NamedTuple):
     """One method: the operation's public name, its kind, and the layout of its arguments.
 
     ``lists``: it takes lists of any number of tensors, or lists of those.

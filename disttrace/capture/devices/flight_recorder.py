@@ -15,8 +15,7 @@ import struct
 import time
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from disttrace.capture.devices import gil_free
 from disttrace.journal.extension_modules import orjson
@@ -48,8 +47,7 @@ _FIRST, _SEPARATOR = b'"entries":[' + _OPENING, b"}," + _OPENING
 _STEP = 64  # entries between two moments at which other threads may go on
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One entry. Times are unix nanoseconds; ``thread`` is that of ``threading.get_ident``."""
 
     number: int
@@ -72,8 +70,7 @@ class Record:
         return self.number, self.created
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What a recorder told: entries in the order in which they were made.
 
     ``full``: not only those that are not complete. ``asked`` and ``answered`` are of
@@ -90,8 +87,7 @@ class Answer:
     read: int
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(NamedTuple):
     """``active``: only entries that are not complete. Older ones than both bounds do not matter:
     made before the unix time ``since``, with a smaller number than ``number``."""
 

@@ -11,8 +11,7 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed.distributed_c10d as c10d
 
@@ -28,8 +27,7 @@ _C10D = "torch.distributed.distributed_c10d"
 _RENDEZVOUS = "torch.distributed.rendezvous"
 
 
-@dataclass(frozen=True, slots=True)
-class ComposedFunction:
+class ComposedFunction(NamedTuple):
     """One function: where it stands, and the operation's name where it is another."""
 
     module: str

@@ -11,8 +11,7 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, compose
@@ -24,8 +23,7 @@ PART = "remote procedure calls"
 _RPC = "torch.distributed.rpc"
 
 
-@dataclass(frozen=True, slots=True)
-class RpcFunction:
+class RpcFunction(NamedTuple):
     """A function of ``torch.distributed.rpc``, or of one of its modules, and its operation."""
 
     module: str | None

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch._C._distributed_c10d import Store
 
@@ -22,8 +21,7 @@ from disttrace.recording.operation import KeyTexts, Operation, ThreadState, size
 PART = "store operations"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreMethod:
+class StoreMethod(NamedTuple):
     """One method of Store; ``values`` is the position of what it stores, 0 if it stores nothing."""
 
     method: str

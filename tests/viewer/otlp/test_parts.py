@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -267,7 +266,7 @@ def test_a_process_is_its_pid_and_its_start() -> None:
     """A later process with the same pid is another one."""
     stat = proc.stat("self")
     assert Entry(os.getpid(), proc.mark(stat), "base").alive()
-    assert not Entry(os.getpid(), proc.mark(replace(stat, ticks=stat.ticks + 1)), "base").alive()
+    assert not Entry(os.getpid(), proc.mark(stat._replace(ticks=stat.ticks + 1)), "base").alive()
     assert not Entry(os.getpid(), f"{stat.ticks}@an earlier boot", "base").alive()
 
 
