@@ -142,7 +142,7 @@ function drawLane(lane) {
 function drawLit(lane, begins) {
   const unit = (V.to - V.from) / (width - LABEL);
   for (let i = lower(begins, V.from); i < begins.length && begins[i] < V.to; i = lower(begins, begins[i] + 2 * unit, i + 1)) {
-    pen.fillRect(Math.max(x(begins[i]) - 1, LABEL), lane.top + 1, 2, 5);
+    pen.fillRect(Math.max(Math.round(x(begins[i])) - 1, LABEL), lane.top + 1, 2, 5);
   }
 }
 
