@@ -19,8 +19,8 @@ sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
 from reliability import hosts_in_virtual_time as virtual  # noqa: E402
 
 HEAD = (
-    "| hosts | case | leaders | voices | terms | whole verdict | messages per host |",
-    "|---|---|---|---|---|---|---|",
+    "| hosts | case | leaders | voices | terms | whole verdict | read | messages per host |",
+    "|---|---|---|---|---|---|---|---|",
 )
 
 
@@ -30,6 +30,8 @@ def row(hosts: int, case: str) -> str:
     most = max((voice.known for voice in found.voices), default=0)
     whole = found.whole_s(most)
     leaders = {one for who in found.leaders.values() for one in who}
+    answers = max((voice.answers for voice in found.voices), default=0)
+    size = max((voice.bytes for voice in found.voices), default=0)
     cells = [
         f"{hosts:,}",
         case,
@@ -37,6 +39,7 @@ def row(hosts: int, case: str) -> str:
         str(len({(voice.host, voice.term) for voice in found.voices})),
         str(len(found.leaders)),
         "never" if whole is None else f"{whole:.1f} s, {most:,} hosts",
+        f"{answers} answers, {size / 1e3:,.0f} kB",
         f"{found.messages / hosts:.0f}",
     ]
     return f"| {' | '.join(cells)} |"

@@ -63,6 +63,8 @@ def branch(told: list[tuple[int, bytes, list[list[int]], bool]]) -> Branch:
 
     def together(answers: object) -> bytes:
         assert isinstance(answers, tuple)
+        if any(one.data == b"poison" for one in answers):
+            raise ZeroDivisionError
         return b"+".join(sorted(one.data for one in answers if isinstance(one, Answer)))
 
     return Branch("me", together, tell)
@@ -93,6 +95,23 @@ def test_answers_are_told_as_one() -> None:
     one.answer(2, b"mine", 2.0)
     one.turn(3.0)
     assert told[1] == (2, b"a+b+c+mine", [[4, 6], [20, 22]], True)
+
+
+def test_what_nobody_foresaw_costs_this_way_only() -> None:
+    """Nothing is told then, and the hub asks each by itself."""
+    told: list[tuple[int, bytes, list[list[int]], bool]] = []
+    one = branch(told)
+    one.fold(Message("gather", {"levels": 1}))
+    one.heard(1, Message("child", {"id": "a", "number": 4}), 0.0, known=True)
+    one.asked(1, 0.0)
+    one.answer(1, b"mine", 0.1)
+    one.heard(1, Message("answer", {"round": 1}, b"poison"), 0.1, known=True)
+    one.turn(2.0)
+    assert told == []
+    one.asked(2, 3.0)
+    one.answer(2, b"mine", 3.0)
+    one.heard(1, Message("answer", {"round": 2}, b"a"), 3.1, known=True)
+    assert [row[:2] for row in told] == [(2, b"a+mine")]
 
 
 @pytest.mark.parametrize(

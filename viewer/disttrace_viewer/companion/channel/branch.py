@@ -115,10 +115,13 @@ class Branch:
     def _done(self, number: int) -> Callable[[Gathered | None], None]:
         def done(gathered: Gathered | None) -> None:
             answers = () if gathered is None else gathered.answers
-            data = self._together(answers) if answers else b""
-            while len(data) > MOST_ANSWER and len(answers) > 1:  # the rest tell the hub themselves
-                answers = answers[: len(answers) // 2]
-                data = self._together(answers)
+            try:
+                data = self._together(answers) if answers else b""
+                while len(data) > MOST_ANSWER and len(answers) > 1:  # the rest is asked by the hub
+                    answers = answers[: len(answers) // 2]
+                    data = self._together(answers)
+            except Exception:
+                return  # by what somebody below sent; the hub asks each by itself then
             if answers:
                 whose = (self._numbers.get(one.sender, Numbers()) for one in answers)
                 doubt = any(not one.known for one in answers)

@@ -129,7 +129,12 @@ def likeness(state: State) -> bytes | None:
             met.append(groups.get(call.get("group", -1)))
     if not met or None in met:
         return None
-    stood = [stacks.get(stack) for thread, _, stack in state.stands if thread == 0][-1:]
+    since = min(row[_T] for row in state.ops if is_pending(row))
+    stood = [
+        stacks.get(stack)
+        for thread, t, stack in state.stands
+        if thread == 0 and t >= since  # where it stood before it waited is over
+    ][-1:]
     told = [
         _only(state.process, _OF_PROCESS),
         _only(state.identity, _OF_IDENTITY),
