@@ -1,0 +1,221 @@
+"""Programs on gloo, dumped by torch's own Flight Recorder while they run or hang, and what is said.
+
+PYTHONPATH=viewer:tests python tests/reliability/real_dumps.py [--torch PYTHON] [--only NAME ...]
+
+Each is dumped as a pickle and as JSON, and judged with the files' own times and without them. Wrong
+is who is named and innocent, and any fault of a healthy program. PYTHON is that of another torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(REPOSITORY / "tests"), str(REPOSITORY / "viewer")]
+
+WORLD = 4
+STALL_S, DUMP_AFTER_S = 3.0, 6.0
+LONG_AGO_NS = 1_600_000_000_000_000_000
+
+RANK = """
+import os, sys, threading, time
+import torch, torch.distributed as dist
+import torch._C._distributed_c10d as c
+rank, world, port, out, program, after = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:7]
+expected, stacks = int(sys.argv[7]), sys.argv[8] == "stacks"
+def dump():
+    time.sleep(float(after))
+    made = {"pickle": c._dump_fr_trace(True, stacks), "json": c._dump_fr_trace_json()}
+    for form, data in made.items():
+        with open(f"{out}/{form}/trace_rank_{rank}", "wb") as file:
+            file.write(data)
+    # Whose peer goes away fails before it is dumped.
+    while len(os.listdir(f"{out}/json")) < expected:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os._exit(0)
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+one = torch.ones(4)
+for _ in range(3):
+    dist.all_reduce(one)
+threading.Thread(target=dump, daemon=True).start()
+def step(n=1):
+    for _ in range(n):
+        dist.all_reduce(one)
+def rest():
+    time.sleep(600)
+exec(open(program).read())
+rest()
+"""
+
+
+@dataclass(frozen=True)
+class Program:
+    """``guilty``: who may be named; ``says``: kinds of which one is expected where times are known,
+    none for a healthy program.
+    """
+
+    text: str
+    guilty: frozenset[int] = frozenset()
+    says: tuple[str, ...] = ()
+
+
+def _of(text: str, *guilty: int, says: str = "") -> Program:
+    return Program(text, frozenset(guilty), tuple(says.split()))
+
+
+MISSING = "missing_participant"
+PROGRAMS = {
+    "ended": _of("step(5)"),
+    "runs": _of("while True: step()"),
+    "runs in subgroups": _of(
+        "a = dist.new_group([0, 1]); b = dist.new_group([2, 3])\n"
+        "while True:\n"
+        "    dist.all_reduce(one, group=a if rank < 2 else b)\n"
+        "    if rank < 2: time.sleep(0.01)"
+    ),
+    "not waited for": _of(
+        "works = [dist.all_reduce(one.clone(), async_op=True) for _ in range(5)]"
+    ),
+    "objects": _of(
+        "found = [None] * world\nfor _ in range(3): dist.all_gather_object(found, rank)"
+    ),
+    "messages": _of(
+        "while True:\n"
+        "    dist.send(one, (rank + 1) % world) if rank % 2 == 0 else dist.recv(one, rank - 1)\n"
+        "    step()"
+    ),
+    "uneven in the end": _of("step(3 if rank else 3); rest()"),
+    "missing": _of("step(2)\nif rank == 2: rest()\nstep()", 2, says=MISSING),
+    "missing at a barrier": _of("if rank == 0: rest()\ndist.barrier()", 0, says=MISSING),
+    "computes": _of("if rank == 3:\n    while True: pass\nstep()", 3, says=MISSING),
+    "other operation": _of(
+        "dist.broadcast(one, 0) if rank == 1 else step()", 1, says="op_mismatch"
+    ),
+    "other type": _of(
+        "x = torch.ones(4, dtype=torch.int32) if rank == 0 else one\ndist.all_reduce(x)\nstep()",
+        0,
+        says="dtype_mismatch",
+    ),
+    "other root": _of(
+        "dist.broadcast(one, 1 if rank == 2 else 0)\nstep()", 2, says=f"no_progress {MISSING}"
+    ),
+    "missing in a subgroup": _of(
+        "a = dist.new_group([0, 1])\n"
+        "if rank < 2: dist.all_reduce(one, group=a)\n"
+        "if rank == 1: rest()\n"
+        "if rank == 0: dist.all_reduce(one, group=a)\n"
+        "step()",
+        1,
+        says=f"no_progress {MISSING}",
+    ),
+    "crossed groups": _of(
+        "a = dist.new_group([0, 1]); b = dist.new_group([0, 1])\n"
+        "for g in ((a, b) if rank == 0 else (b, a)) if rank < 2 else ():\n"
+        "    dist.all_reduce(one, group=g)",
+        says="deadlock no_progress",
+    ),
+    "receives for ever": _of(
+        "if rank == 1: dist.recv(one, 3)\nstep()", 1, says=f"{MISSING} unmatched_recv"
+    ),
+    "died": _of("if rank == 3: os._exit(0)\ntime.sleep(0.5)\nstep()", 3, says="any"),
+    "one more call": _of("if rank == 1: step()\nstep(3)\ndist.barrier()", 1, says="any"),
+    "one call less": _of("step(2 if rank == 2 else 3)\ndist.barrier()", 2, says="any"),
+    "a group that one does not make": _of("if rank != 2: dist.new_group([0, 1, 2, 3])", says="any"),
+}
+
+
+def dumped(name: str, python: str, folder: Path, *, stacks: bool) -> None:
+    """Run a program in its ranks, which dump themselves and end."""
+    from support.processes import clean_environ, free_port
+
+    for form in ("pickle", "json"):
+        (folder / form).mkdir()
+    (folder / "rank.py").write_text(RANK)
+    program, port = folder / "program.py", str(free_port())
+    program.write_text(PROGRAMS[name].text)
+    environ = clean_environ(OMP_NUM_THREADS="1", TORCH_FR_BUFFER_SIZE="2000", DISTTRACE="0")
+    ranks = [
+        subprocess.Popen(
+            [
+                python,
+                folder / "rank.py",
+                str(rank),
+                str(WORLD),
+                port,
+                folder,
+                program,
+                str(DUMP_AFTER_S),
+                str(WORLD - (name == "died")),
+                "stacks" if stacks else "none",
+            ],
+            env={k: v for k, v in environ.items() if k != "PYTHONPATH"},
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(WORLD)
+    ]
+    for one in ranks:
+        try:
+            one.wait(90)
+        except subprocess.TimeoutExpired:
+            one.kill()
+            one.wait()
+
+
+def wrongs(name: str, folder: Path, *, timed: bool) -> list[str]:
+    """What is wrong with what is said of these dumps."""
+    from disttrace_viewer.api.verdict import diagnose
+
+    program = PROGRAMS[name]
+    if not any(folder.iterdir()):
+        return ["left no dump at all"]
+    report = diagnose(folder, stall_s=STALL_S)
+    bad = [found for found in report.findings if found.severity != "note"]
+    named = {rank for found in bad for rank in found.culprit_ranks}
+    wrong = [f"blames {sorted(named - program.guilty)}"] if named - program.guilty else []
+    if not program.says and bad:
+        wrong.append(f"alarms: {bad[0].summary}")
+    if timed and program.says and "any" not in program.says:
+        kinds = [found.kind for found in report.findings]
+        if not set(kinds) & set(program.says):
+            wrong.append(f"says {kinds or 'nothing'} where {program.says} is true")
+    return wrong
+
+
+def main() -> int:
+    """1 if anything was said wrongly."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--torch", default=sys.executable, metavar="PYTHON")
+    parser.add_argument("--only", choices=PROGRAMS, nargs="+", default=list(PROGRAMS))
+    parser.add_argument("--stacks", action="store_true", help="which costs seconds of a processor")
+    options = parser.parse_args()
+    total = right = 0
+    for name in options.only:
+        with tempfile.TemporaryDirectory(prefix="disttrace-dumps-") as made:
+            folder = Path(made)
+            dumped(name, options.torch, folder, stacks=options.stacks)
+            for form in ("pickle", "json"):
+                copied = folder / f"{form}-copied"
+                shutil.copytree(folder / form, copied)
+                for path in copied.iterdir():
+                    os.utime(path, ns=(LONG_AGO_NS, LONG_AGO_NS))
+                for where, timed in ((folder / form, True), (copied, False)):
+                    wrong = wrongs(name, where, timed=timed)
+                    total, right = total + 1, right + (not wrong)
+                    if wrong:
+                        times = "own times" if timed else "no times"
+                        print(f"{name} ({form}, {times}): {'; '.join(wrong)}", flush=True)
+    print(f"{right} of {total} right")
+    return right < total
+
+
+if __name__ == "__main__":
+    sys.exit(main())
