@@ -24,6 +24,7 @@ HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _PATIENCE_MS = 200  # for whoever reads stderr and has much to do
 SCARCE = (MemoryError, RecursionError)
 
+_TRACEBACK = "Traceback (most recent call last):"
 _RAISE = opcode.opmap["RAISE_VARARGS"]
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
@@ -149,11 +150,15 @@ _in_place: dict[int, str] = {}
 
 def first_line(error: BaseException, *, limit: int = 300) -> str:
     """``Type: first line that says something`` of an exception, secrets masked, at most ``limit``
-    characters: of a long one the end, too, for there often stands what was wrong.
+    characters: of a long one the end, too, for there often stands what was wrong. A text with a
+    traceback in it (a loader's worker failed, a child of spawn) says that in its last line.
     """
     try:
-        lines = map(str.strip, str(error).split("\n"))
-        said = next((line for line in lines if any(map(str.isalnum, line))), "")
+        lines = list(map(str.strip, str(error).split("\n")))
+        saying = [line for line in lines if any(map(str.isalnum, line))]
+        said = saying[0] if saying else ""
+        if any(line.endswith(_TRACEBACK) for line in saying):
+            said = saying[-1] if said.endswith(_TRACEBACK) else f"{said} {saying[-1]}"
         text = redact.current.text(said)
     except Exception:
         text = "(its text cannot be read)"

@@ -19,6 +19,20 @@ class HostileError(Exception):
         (ValueError("\n  \n=====\n bad batch \nmore"), "ValueError: bad batch"),
         (ValueError(""), "ValueError"),
         (ValueError("\n---\n"), "ValueError"),
+        (
+            IndexError(
+                "Caught IndexError in DataLoader worker process 0.\nOriginal Traceback (most recent"
+                " call last):\n  File 'fetch.py', line 54\nIndexError: corrupt record 5\n"
+            ),
+            (
+                "IndexError: Caught IndexError in DataLoader worker process 0. IndexError: corrupt"
+                " record 5"
+            ),
+        ),
+        (
+            ValueError("Traceback (most recent call last):\n  File\nKeyError: 3"),
+            "ValueError: KeyError: 3",
+        ),
         (HostileError(), "HostileError: (its text cannot be read)"),
     ],
 )
