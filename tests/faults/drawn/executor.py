@@ -189,7 +189,7 @@ def run(faulty: Faulty, folder: Path, zygote: Zygote) -> Run:
     said: list[Said] = []
     began = time.monotonic()
     with _started(program, script, journals, folder, zygote) as pids:
-        expected = program.world - len(program.absent)
+        expected = (program.world - len(program.absent)) * (1 + program.restarts)
         while len(list(journals.glob("*.defs.jsonl"))) < expected and _alive(pids):
             time.sleep(0.2)  # a busy machine imports torch for long
         there = time.monotonic()
