@@ -48,9 +48,10 @@ def is_ours(error: BaseException) -> bool:
 def is_scarcity(error: BaseException) -> bool:
     """Whether memory or the stack had come to its end, which is nobody's fault and may pass.
 
-    Where C of the interpreter's returns in spite of that, it is the cause of a SystemError.
+    Where C of the interpreter's returns in spite of that, a SystemError comes of it, whose cause it
+    is; up to 3.11.2 enum loses that too ("error return without exception set").
     """
-    return isinstance(error, SCARCE) or isinstance(error.__cause__, SCARCE)
+    return isinstance(error, (*SCARCE, SystemError)) or isinstance(error.__cause__, SCARCE)
 
 
 def take_off(error: BaseException) -> None:

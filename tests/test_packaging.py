@@ -68,8 +68,10 @@ class Environment:
         return run_program([*pip, *args], environ, 240, cwd=self.folder).check()
 
     def files(self) -> list[str]:
-        """Every file in it but compiled ones, which interpreters make as they go."""
-        names = (str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
+        """Every file in it but compiled ones, which interpreters make as they go; pip leaves empty
+        folders of what it took away."""
+        paths = (path for path in self.folder.rglob("*") if not path.is_dir())
+        names = (str(path.relative_to(self.folder)) for path in paths)
         return sorted(name for name in names if "__pycache__" not in name)
 
 

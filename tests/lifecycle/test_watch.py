@@ -301,7 +301,7 @@ def test_one_whose_main_thread_failed_speaks_where_nobody_else_can(
         monkeypatch.setattr(module, "look", lambda _: Seen(alive=True))
     (job,) = {path.name.split("-")[0] for path in tmp_path.iterdir()}
     told = verdict.Judge(str(tmp_path), job, job, 10.0).verdict()
-    assert "Rank 1 failed first: ValueError" in told["lines"][0]
+    assert "Rank 1 failed: ValueError" in told["lines"][0]  # of rank 0 nothing is known
     assert len(told["voices"]) == 1
 
 

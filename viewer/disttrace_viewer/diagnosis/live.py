@@ -211,8 +211,9 @@ def stalled(case: Case, findings: Iterable[Finding], limit_s: float) -> list[Fin
         if f.severity == ERROR
         and not _habitual(case, f)
         and (ages or not alive.isdisjoint((*f.culprits, *f.waiting)))
-        and not _of_earlier_attempt(case, f, alive)
     ]
+    if all(_of_earlier_attempt(case, f, alive) for f in found):
+        return []
     return sorted(found, key=lambda f: alive.isdisjoint((*f.culprits, *f.waiting)))
 
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import IO
+from typing import IO, Any
 
 from disttrace.journal.format import DEFS_SUFFIX, OPS_SUFFIX
 from disttrace_viewer.load.files import MOST_BYTES, open_regular, read, size
@@ -311,7 +311,15 @@ class _Member(tarfile.TarInfo):
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        member = super().frombuf(buf, encoding, errors)
-        if member.type not in _REGULAR and member.size > _MOST_HEADER:
-            raise tarfile.ReadError("a header is too long")
-        return member
+        return _bounded(super().frombuf(buf, encoding, errors))
+
+    @classmethod
+    def _frombuf(cls, *args: Any, **named: Any) -> _Member:
+        """What tarfile calls in its place since the security releases of 2025."""
+        return _bounded(super()._frombuf(*args, **named))  # type: ignore[misc]
+
+
+def _bounded(member: _Member) -> _Member:
+    if member.type not in _REGULAR and member.size > _MOST_HEADER:
+        raise tarfile.ReadError("a header is too long")
+    return member
