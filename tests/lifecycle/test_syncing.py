@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,13 +22,17 @@ _CACHESTAT = 451
 PROGRAM = """
 import sys, time
 import disttrace
+import torch.distributed as dist
 from disttrace import session
 disttrace.install(quiet=True, dir=sys.argv[1])
-session._session.recorder.open()
+store = dist.HashStore()
+store.set("key", "value")
 while session._session._without_gil._told is None:
     time.sleep(0.02)
 print(session._session.live._syncing is not None, flush=True)
-time.sleep(60)
+while True:  # what the background writes after a sync, as a heartbeat, waits for the next
+    time.sleep(2.5)
+    store.set("key", "value")
 """
 
 
@@ -40,6 +45,10 @@ def dirty(path: Path) -> int:
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     _, unwritten, under_way, *_ = struct.unpack("=5Q", told.raw)
     return int(unwritten + under_way)
+
+
+def is_on_disk(path: Path) -> bool:
+    return not dirty(path)
 
 
 def test_who_stands_still_is_on_the_disk(tmp_path: Path) -> None:
@@ -59,7 +68,8 @@ def test_who_stands_still_is_on_the_disk(tmp_path: Path) -> None:
             assert process.stdout.readline() == b"True\n"
             files = [*out.glob("*.jsonl")]
             assert len(files) == 2
-            wait_until(lambda: not any(map(dirty, files)), timeout=15)
+            for file in files:
+                wait_until(partial(is_on_disk, file), timeout=15)
         finally:
             process.kill()
 
