@@ -149,7 +149,8 @@ def new_pid_namespace() -> None:
 
 def killed_group() -> None:
     """killpg of the program's own group ends it, by that signal, and nothing else counts there."""
-    os.setpgid(0, 0)
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
     group()
     stall(3)
     members = 0

@@ -57,7 +57,7 @@ def started_without_streams() -> None:
 
 def every_descriptor_replaced() -> None:
     """A daemon puts files of its own in the place of every descriptor: they hold what it wrote."""
-    dist = group()
+    dist = group(backend="fake")  # gloo aborts without its own
     reduce(dist, 100)
     folder = Path(tempfile.mkdtemp())
     os.closerange(3, 1024)

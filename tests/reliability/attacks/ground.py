@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -16,6 +17,8 @@ def group(*, backend: str = "gloo") -> Any:
     """A default group of one, after a first collective: torch.distributed."""
     import torch.distributed as dist
 
+    if backend == "fake":
+        importlib.import_module("torch.testing._internal.distributed.fake_pg")
     dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     reduce(dist)
     return dist

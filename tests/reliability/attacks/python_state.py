@@ -150,14 +150,21 @@ def pickled_and_copied() -> None:
 
 
 def reloaded_modules() -> None:
-    """torch.distributed is reloaded, and modules are deleted and imported again."""
+    """Modules of torch.distributed are reloaded, or deleted and imported again, and work."""
+    import torch
     import torch.distributed as dist
 
-    group()
-    importlib.reload(sys.modules["torch.distributed.distributed_c10d"])
-    importlib.reload(dist)
+    group().destroy_process_group()
+    again = importlib.reload(sys.modules["torch.distributed.distributed_c10d"])
+    say(same=again.all_reduce is dist.all_reduce, initialized=again.is_initialized())
+    again.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    tensor = torch.ones(2)
+    again.all_reduce(tensor)
+    del sys.modules["torch.distributed.rendezvous"]
     importlib.invalidate_caches()
-    say(has=hasattr(dist, "all_reduce"), initialized=dist.is_initialized())
+    rendezvous = importlib.import_module("torch.distributed.rendezvous")
+    say(sum=float(tensor.sum()), same=rendezvous.rendezvous is dist.rendezvous)
+    again.destroy_process_group()
 
 
 def warnings_and_their_lines() -> None:

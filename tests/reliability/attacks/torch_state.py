@@ -256,6 +256,7 @@ def thousands_of_fake_ranks() -> None:
 def compiled_whole() -> None:
     """fullgraph=True with a functional collective compiles as often as it did."""
     import torch
+    import torch._dynamo.testing
     import torch.distributed._functional_collectives as functional
 
     dist = group()
