@@ -10,11 +10,10 @@ import os
 import sys
 import time
 
-from disttrace.surroundings import launchers
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from types import ModuleType
     from typing import Any
 
 # Handed to children: id, role and job of the traced process that started them; and where that is no
@@ -37,8 +36,20 @@ RANK_VARIABLES = (
     "TORCHELASTIC_MAX_RESTARTS",
     "TORCHELASTIC_RUN_ID",
     "TRACEPARENT",
-    *launchers.RECORDED,
 )
+
+LAUNCHERS = (
+    "SLURM_",
+    "PBS_",
+    "LSB_",
+    "OMPI_",
+    "PMI",
+    "RAY_",
+    "PET_",
+    "KUBERNETES_",
+    "TORCHELASTIC_",
+)
+"""How a variable begins that `surroundings.launchers` asks for first."""
 
 AGENT, WORKER, CHILD, MAIN = "agent", "worker", "child", "main"
 DRAWN = "drawn"
@@ -165,6 +176,9 @@ def identify(
     # An agent is a launch of its own, whoever started it.
     job_id, source = _job(environ, job, None if role == AGENT else parent_job, process)
     run = environ.get("TORCHELASTIC_RUN_ID")
+    recorded = RANK_VARIABLES
+    if (told := _launchers(environ)) is not None:
+        recorded += told.RECORDED
     return Identity(
         process=process,
         parent=parent,
@@ -176,7 +190,7 @@ def identify(
         attempt=integer(environ.get("TORCHELASTIC_RESTART_COUNT")),
         role=role,
         rank=rank,
-        env={name: environ[name] for name in RANK_VARIABLES if name in environ},
+        env={name: environ[name] for name in recorded if name in environ},
     )
 
 
@@ -244,8 +258,10 @@ def _job(
         return job, JOB_VARIABLE
     if inherited:
         return inherited, "parent"
-    if (told := launchers.job(environ)) is not None:
-        return told
+    told = _launchers(environ)
+    named: tuple[str, str] | None = None if told is None else told.job(environ)
+    if named is not None:
+        return named
     if _is_agent() and (run := _option(command_line(), "rdzv_id")) not in (None, "", "none"):
         # torchrun gives its run id to the workers only; its hosts agree on it all the same.
         return str(run), "--rdzv-id"
@@ -263,7 +279,18 @@ def _role(environ: "Mapping[str, str]", parent_role: str | None) -> tuple[str, i
         return CHILD, None
     # Under MPI any program is a rank, a short one before the training too: it is a worker when it
     # uses torch.distributed.
-    return MAIN, (launchers.rank(environ) or {}).get("rank")
+    told = _launchers(environ)
+    claimed = None if told is None else told.rank(environ)
+    return MAIN, (claimed or {}).get("rank")
+
+
+def _launchers(environ: "Mapping[str, str]") -> "ModuleType | None":
+    """What reads the variables of launchers; None without any, which saves start-up a module."""
+    if not any(name.startswith(LAUNCHERS) for name in environ):
+        return None
+    from disttrace.surroundings import launchers
+
+    return launchers
 
 
 def _is_agent() -> bool:

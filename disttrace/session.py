@@ -26,6 +26,7 @@ from disttrace.identity import (
     launch,
     process_record,
 )
+from disttrace.import_hook import ImportHook
 from disttrace.journal import proc
 from disttrace.journal.format import DEF, FORMAT
 from disttrace.journal.own_file import OfParent
@@ -45,7 +46,6 @@ from disttrace.lifecycle.in_step import InStep
 from disttrace.lifecycle.syncing import IN_MEMORY, Syncing
 from disttrace.lifecycle.voice import Voice
 from disttrace.patching.collector import Paused
-from disttrace.patching.import_hook import ImportHook
 from disttrace.recording import choice, forks
 from disttrace.recording.interning import LOCK
 from disttrace.recording.recorder import Recorder

@@ -8,7 +8,8 @@ a virtual environment, and several callers may come together: only the first cal
 At this point the program's folder is not on `sys.path` yet. A module imported now would stay in
 `sys.modules`, and a program that has a `secrets.py` or `queue.py` of its own would never get it.
 So nothing is imported here but modules of ours that import nothing themselves (not even
-`__future__`), until the program imports torch.
+`__future__`), until the program imports torch. They are few: most interpreters that start with the
+variable set never import torch, and each module takes a tenth of a millisecond.
 """
 
 import os
@@ -24,10 +25,7 @@ def main() -> None:
         return
     _called = True
     try:
-        from disttrace.platforms import refusal
-        from disttrace.switch import SWITCH, is_on
-
-        if is_on(os.environ.get(SWITCH)):
+        if _is_on(os.environ.get("DISTTRACE")):
             refused = refusal()
             if refused is None:
                 from disttrace import waiting
@@ -39,6 +37,30 @@ def main() -> None:
         _say(str(error))
     except (Exception, SystemExit) as error:
         _failed(error)
+
+
+def refusal() -> str | None:
+    """Why this interpreter is not traced, in one sentence; None where it is.
+
+    To be asked before anything else is imported: an extension module that was not made for it
+    switches the GIL of a free-threaded interpreter on again. The viewer runs anywhere.
+    """
+    if sys.platform == "win32":
+        return "not tracing: disttrace runs on Linux, and on macOS as far as it goes."
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return (
+            "not tracing: this Python runs without the GIL, on which the records count; "
+            "PYTHON_GIL=1 switches it on."
+        )
+    return None
+
+
+def _is_on(value: str | None) -> bool:
+    if value == "1":  # nearly always
+        return True
+    from disttrace.switch import is_on
+
+    return is_on(value)
 
 
 def _install() -> None:

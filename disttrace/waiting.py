@@ -10,8 +10,7 @@ import os
 import sys
 
 from disttrace.identity import JOB_VARIABLE, PARENT_VARIABLE, Identity, handed_down, identify
-from disttrace.patching.import_hook import ImportHook
-from disttrace.surroundings import project
+from disttrace.import_hook import ImportHook
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class _Waiting:
     def hand_down(self) -> None:
         """Put into the environment what children need."""
         self.set(PARENT_VARIABLE, handed_down(self.identity, self.identity.role))
-        folder = os.environ.get(DIR_VARIABLE) or project.text("dir") or DEFAULT_DIR
+        folder = os.environ.get(DIR_VARIABLE) or _of_project("dir") or DEFAULT_DIR
         if folder.strip() and not os.path.isabs(folder):
             try:
                 self.set(DIR_VARIABLE, os.path.abspath(os.path.expanduser(folder)))
@@ -108,5 +107,14 @@ def _forked() -> None:
 
 
 def _job() -> str | None:
-    job = os.environ.get(JOB_VARIABLE, "").strip() or (project.text("job") or "").strip()
+    job = os.environ.get(JOB_VARIABLE, "").strip() or (_of_project("job") or "").strip()
     return job if job.isprintable() else None
+
+
+def _of_project(keyword: str) -> str | None:
+    """What the project says of a setting. Few programs start where a project's file is."""
+    if not os.path.exists("pyproject.toml"):
+        return None
+    from disttrace.surroundings import project
+
+    return project.text(keyword)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from disttrace.identity import identify
+from disttrace.identity import LAUNCHERS, identify
 from disttrace.surroundings import launchers
 from disttrace_viewer.merge.reader import load
 from support.processes import clean_environ, run_program
@@ -146,3 +146,13 @@ def test_a_rank_is_known_before_it_joins(environ: dict[str, str], tmp_path: Path
     run([sys.executable, "-c", STORE]).check()
     (process,) = load([str(tmp_path / "out")]).processes
     assert (process.role, process.rank, process.world_size) == ("worker", 5, 16)
+
+
+def test_every_launcher_is_asked_where_it_set_a_variable() -> None:
+    """What start-up looks for brings all names that tell of a rank or a job by themselves."""
+    first = {variable for environ in (OPEN_MPI, PMIX, HYDRA, STEP, IN_POD) for variable in environ}
+    telling = {*first, *launchers.RECORDED, "PBS_JOBID", "LSB_JOBID", "PMI_JOBID"}
+    assert {name for name in telling if not name.startswith(LAUNCHERS)} == {
+        "MPI_LOCALRANKID",  # beside PMI_RANK
+        "MPI_LOCALNRANKS",
+    }

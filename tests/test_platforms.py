@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from disttrace.platforms import refusal
+from disttrace.startup import refusal
 from support.processes import python
 
 # Interpreters like these are not at hand: what they say of themselves is.

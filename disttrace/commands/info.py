@@ -16,7 +16,7 @@ from disttrace._version import __version__
 from disttrace.commands.failure import bounds, installed, too_old
 from disttrace.config import SETTINGS, Config, resolve, to_text
 from disttrace.errors import plain
-from disttrace.platforms import refusal
+from disttrace.startup import refusal
 from disttrace.surroundings import project
 from disttrace.switch import SWITCH, is_on
 

@@ -25,10 +25,10 @@ from typing import Any
 from disttrace import errors
 from disttrace.capture.calls.call_site import frames
 from disttrace.capture.wrapping.context import Capture
+from disttrace.import_hook import ImportHook
 from disttrace.journal.code_files import is_generated
 from disttrace.journal.format import ABORTED, EXEC, RESUMED
 from disttrace.lifecycle import abort, exec_hook
-from disttrace.patching.import_hook import ImportHook
 
 PART = "the way the process ends"
 _STACK = 8
