@@ -59,12 +59,12 @@ def measured(rounds: int) -> dict[str, tuple[float, float, float]]:
     was done beside.
     """
     fill()
-    everything, newest = Question(False, 0, 0), Question(True, 1 << 62, 1 << 62)
+    newest = Question(True, ())
     free = gil_free.named_json("gloo") or gil_free.named_json(None)
     ways: dict[str, Callable[[], object]] = {"nothing": lambda: time.sleep(0.05)}
     if free is not None:
         ask = functools.partial(flight_recorder.from_json, free)
-        ways["disttrace, all entries"] = lambda: ask(everything)
+        ways["disttrace, all entries"] = lambda: ask(flight_recorder.EVERYTHING)
         ways["disttrace, what is new"] = lambda: ask(newest)
     ways["torch's binding"] = lambda: pickle.loads(
         _dump_fr_trace(includeCollectives=True, includeStackTraces=False, onlyActive=False)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))
 
-from disttrace.capture.devices.flight_recorder import Question
+from disttrace.capture.devices.flight_recorder import EVERYTHING
 from support.device import Device
 
 SIZES = (100, 500, 1_000, 2_000)
@@ -26,7 +26,7 @@ def turn_ms(operations: int, backend: str) -> float:
     device = Device(backend)
     for _ in range(operations):
         device.issue()
-    answer = device.ask(Question(False, 0, 0))
+    answer = device.ask(EVERYTHING)
     (channel,) = device.operations._recorders.channels()
     begin = time.thread_time()
     device.operations._take_notes()

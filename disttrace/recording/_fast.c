@@ -96,8 +96,9 @@ static int given(PyObject *value) { return value != NULL && value != Py_None; }
 
 /* The records as journal/format.py gives them are cut into pieces. A number follows each piece but
    the last of a record, and before that come further keys. */
-enum { BEGIN, BEGIN_UNCOUNTED, ISSUED, WAIT, END, END_SYNCHRONOUS, LOST, OVER, PIECES = 25 };
-static const int FIRST[] = {0, 5, 9, 12, 15, 18, 22, PIECES}; /* piece of each record */
+enum { BEGIN, BEGIN_UNCOUNTED, ISSUED, WAIT, END, END_SYNCHRONOUS, LOST, COMPLETE, OVER };
+enum { PIECES = 29 };
+static const int FIRST[] = {0, 5, 9, 12, 15, 18, 22, 25, PIECES}; /* piece of each record */
 
 typedef struct {
     const char *start;
@@ -940,13 +941,34 @@ static PyObject *core_begin_method(PyObject *op, PyObject *const *args, Py_ssize
 static PyObject *core_event(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
     Core *self = (Core *)op;
     long kind = nargs > 1 ? PyLong_AsLong(args[0]) : -1;
-    if (kind < ISSUED || kind > OVER || !Py_IS_TYPE(args[1], self->state->types[OPERATION]) ||
+    if (kind < ISSUED || kind > OVER || kind == COMPLETE || !Py_IS_TYPE(args[1], self->state->types[OPERATION]) ||
         (nargs > 2 && (!PyBytes_Check(args[2]) || PyBytes_GET_SIZE(args[2]) > LINE / 2))) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "no event of an operation");
         return NULL;
     }
     Text further = text_of(nargs > 2 ? args[2] : NULL);
     if (put_event(self, (int)kind, (Operation *)args[1], further) < 0) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* completed(operations, at): see core.py. */
+static PyObject *core_completed(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
+    Core *self = (Core *)op;
+    int64_t at = nargs == 2 && PyList_Check(args[0]) ? PyLong_AsLongLong(args[1]) : 0;
+    if (nargs != 2 || !PyList_Check(args[0])) PyErr_SetString(PyExc_TypeError, "a list, and when");
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < PyList_GET_SIZE(args[0]); i++) {
+        Operation *each = (Operation *)PyList_GET_ITEM(args[0], i);
+        if (!Py_IS_TYPE(each, self->state->types[OPERATION])) {
+            PyErr_SetString(PyExc_TypeError, "not an operation of this core");
+        } else if (!each->ended) {
+            int64_t elapsed = at - each->begin, gap = elapsed - each->issued;
+            int64_t numbers[] = {each->n, elapsed, gap > 0 ? gap : 0};
+            char line[LINE];
+            operation_over(each); /* the list has a reference */
+            put_line(self, line, write_record(self->pieces, COMPLETE, line, numbers, &NOTHING, 1));
+        }
+    }
+    if (PyErr_Occurred()) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -996,6 +1018,7 @@ static PyMethodDef core_methods[] = {
     {"begin", (PyCFunction)(void (*)(void))core_begin_method, METH_FASTCALL, NULL},
     {"event", (PyCFunction)(void (*)(void))core_event, METH_FASTCALL, NULL},
     {"find", (PyCFunction)(void (*)(void))core_find, METH_FASTCALL, NULL},
+    {"completed", (PyCFunction)(void (*)(void))core_completed, METH_FASTCALL, NULL},
     {"in_flight", core_in_flight, METH_NOARGS, "Operations that are not over, oldest first."},
     {"next_dropped", core_next_dropped, METH_NOARGS, "One whose Work is gone, else None."},
     {"forget_calls", core_forget_calls, METH_NOARGS, "Let go of calls and what is known of code."},

@@ -145,6 +145,15 @@ class PlainCore:
         self.over(operation)
         self.record(fmt.LOST_LINE % (operation.n, self.clock() - operation.begin, extra))
 
+    def completed(self, operations: list[Operation], at: int) -> None:
+        """Those that are not over were seen complete at ``at``, and nobody had asked before."""
+        for each in operations:
+            if not each.ended:
+                elapsed = at - each.begin
+                self.over(each)
+                gap = max(0, elapsed - each.issued)
+                self.record(fmt.COMPLETE_LINE % (each.n, elapsed, gap, b""))
+
     def over(self, operation: Operation) -> None:
         """From here on new segments do not repeat its begin."""
         operation.ended = True
@@ -159,7 +168,11 @@ class PlainCore:
 
     def begins_in_flight(self) -> list[bytes]:
         """The begin records of all operations that are not over."""
-        return [operation.line for operation in self.in_flight()]
+        return [self.begin_of(operation) for operation in self.in_flight()]
+
+    def begin_of(self, operation: Operation) -> bytes:
+        """Its begin record."""
+        return operation.line
 
     def in_flight(self) -> list[Operation]:
         """Operations that are not over, oldest first."""
@@ -246,8 +259,8 @@ def make(
     return core
 
 
-# What may come after a begin, in the order of C.
-_EVENTS = ("issued", "wait_begins", "end", "end_synchronous", "lost", "over")
+# What may come after a begin, by its number in C.
+_EVENTS = {"issued": 2, "wait_begins": 3, "end": 4, "end_synchronous": 5, "lost": 6, "over": 8}
 
 # The records cut where a number stands; before the last piece of each come further keys.
 PIECES = tuple(
@@ -260,6 +273,7 @@ PIECES = tuple(
         fmt.END_LINE,
         fmt.END_SYNCHRONOUS_LINE,
         fmt.LOST_LINE,
+        fmt.COMPLETE_LINE,
     )
     for piece in template.replace(b"%b", b"").split(b"%d")
 )
@@ -309,15 +323,15 @@ def _native_core() -> Any:
         new_call, new_thread, option = NativeCall, NativeThread, fast.Option
         followed, unfollow, record = PlainCore.followed, PlainCore.unfollow, PlainCore.record
         notice_dropped = PlainCore.notice_dropped
-        let_go = PlainCore.let_go
+        let_go, begins_in_flight = PlainCore.let_go, PlainCore.begins_in_flight
 
         def __init__(self, pieces: tuple[bytes, ...]) -> None:
-            for kind, event in enumerate(_EVENTS, start=2):  # after the two kinds of begins
+            for event, kind in _EVENTS.items():
                 setattr(self, event, functools.partial(self.event, kind))
 
-        def begins_in_flight(self: Any) -> list[bytes]:
-            """The begin records of all operations that are not over."""
-            return [bytes(operation.line, "utf-8") for operation in self.in_flight()]
+        def begin_of(self: Any, operation: Any) -> bytes:
+            """Its begin record."""
+            return bytes(operation.line, "utf-8")
 
         def forget(self: Any) -> None:
             self.forget_calls()

@@ -142,10 +142,11 @@ class Recorder(Definitions):
         on; else by the whole journal's progress. A ``launcher`` asks its store all the time, and
         stands still in the outermost of its operations or not at all.
         """
-        main = [line for line in self.core.begins_in_flight() if b'"h":' not in line]
-        if launcher:
-            return main[0].partition(b",")[0] if main else object()
-        return main[-1].partition(b",")[0] if main else self.progress()
+        in_flight = self.core.in_flight()
+        for each in in_flight if launcher else reversed(in_flight):
+            if b'"h":' not in self.core.begin_of(each):
+                return each.n
+        return object() if launcher else self.progress()
 
     def since(self, operation: Operation) -> int:
         """Nanoseconds since its begin."""

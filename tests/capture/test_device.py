@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
+import pickle
 import shutil
 import subprocess
 import sys
@@ -27,7 +29,7 @@ from disttrace.capture.devices import (
     recorders,
 )
 from disttrace.capture.devices.asker import AskingDevice, DeviceError
-from disttrace.capture.devices.flight_recorder import Answer, Question, advice
+from disttrace.capture.devices.flight_recorder import EVERYTHING, Answer, Question, advice
 from disttrace.capture.devices.recorders import blind
 from support.device import Device
 from support.processes import clean_environ, python, run_program
@@ -411,7 +413,7 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 for _ in range(20):
     dist.all_reduce(torch.ones(2))
 dist.barrier()
-everything = fr.Question(False, 0, 0)
+everything = fr.EVERYTHING
 gloo = gil_free.named_json("gloo") or gil_free.named_json(None)
 free = list(fr.from_json(gloo, everything).records.values())[:20]
 held = list(fr.from_binding(_dump_fr_trace, everything).records.values())[:20]
@@ -446,7 +448,7 @@ for _ in range(3):
     dist.all_reduce(torch.ones(2))
 print(fr.switched_off() is not None)
 gloo = gil_free.named_json("gloo") or gil_free.named_json(None)
-print(len(fr.from_json(gloo, fr.Question(False, 0, 0)).records))
+print(len(fr.from_json(gloo, fr.EVERYTHING).records))
 print(fr.advice())
 dist.destroy_process_group()  # at exit a thread of the group may abort the process
 """
@@ -500,7 +502,7 @@ def work():
 thread = threading.Thread(target=work)
 thread.start()
 thread.join()
-everything = fr.Question(False, 0, 0)
+everything = fr.EVERYTHING
 free = gil_free.named_json("gloo") or gil_free.named_json(None)
 ask = functools.partial(fr.from_binding, _dump_fr_trace)
 if free is not None:
@@ -520,7 +522,7 @@ def test_what_follows_an_answer_is_not_quadratic(backend: str) -> None:
     running = list(device.operations._open.running.values())
     for each in running:
         each.entries, each.confirmed = (), False
-    answer = device.ask(Question(False, 0, 0))
+    answer = device.ask(EVERYTHING)
     channel = next(iter(device.operations._recorders.channels()))
     begin = time.thread_time()
     device.operations._answers.take(channel, answer)
@@ -778,6 +780,64 @@ def test_of_many_at_once_only_some_are_asked_for() -> None:
     assert [len(device.ends(one)) for one in issued] == [1] * 550 + [0] * 50
     device.operations.aborting(1)
     assert {tuple(device.ends(one)) for one in issued} == {(b"c",), (b"e",)}
+
+
+def test_what_was_issued_and_waited_for_is_one_operation() -> None:
+    """Its wait is a note of its own: whether the two are seen to together or apart."""
+    device = Device()
+    device.issue(state="completed")
+    device.poll(2)
+    issued = []
+    for _ in range(2):
+        for _ in range(300):
+            issued.append(device.issue(state="completed"))
+            device.operations.waited(issued[-1], None)
+        device.operations.waited(issued[0], None)
+        device.operations._take_notes()
+        device.operations.waited(issued[-1], None)
+    assert not device.poll(3)
+    assert {tuple(device.ends(one)) for one in issued} == {(b"c",)}
+
+
+def test_between_two_questions_notes_wait() -> None:
+    """To see to them each time that somebody looks costs more than to do it when one is asked."""
+    device = Device()
+    device.issue(state="completed")
+    device.poll(2)
+    (channel,) = device.operations._recorders.channels()
+    channel.active_due = channel.full_due = 1 << 62
+    operation = device.issue(state="completed")
+    assert device.operations.poll()
+    assert operation.n not in device.operations._open.running
+    device.operations.look(0.0)
+    assert device.ends(operation) == [b"c"]
+
+
+@pytest.mark.parametrize(("cost_ms", "pause_s"), [(10, 1.0), (1_000, 3.0)])
+def test_asking_takes_a_hundredth_of_a_core(cost_ms: int, pause_s: float) -> None:
+    """By a pause, which has its limit: what is over must not look hung."""
+    device = Device()
+    channel = device.operations._recorders.channel("nccl")
+    ask = channel.ask
+    assert ask is not None
+    channel.ask = lambda question: ask(question)._replace(cost=cost_ms * 1_000_000)
+    device.issue(state="completed")
+    device.operations.poll()
+    left = (channel.full_due - time.perf_counter_ns()) / 1e9
+    assert pause_s - 0.5 < left <= pause_s + 0.5
+
+
+def test_only_entries_that_matter_are_read() -> None:
+    """By when they were made, and by the number of an operation; of the text and of the binding."""
+    entry = b'{"collective_seq_id":%d,"op_id":%d,"state":"x","time_created_ns":%d,"timeout_ms":1}'
+    text = b'{"entries":[%b],"v":1}' % b",".join(entry % (n, n, n * 10) for n in range(5))
+    question = Question(False, ((5, 10), (40, 40)), frozenset((2,)))
+    answer = flight_recorder.from_json(lambda active: text, question)
+    assert [each.created for each in answer.records.values()] == [10, 20, 40]
+    pickled = pickle.dumps(json.loads(text))
+    bound = flight_recorder.from_binding(lambda **_: pickled, question)
+    assert list(bound.records) == list(answer.records)
+    assert flight_recorder.from_json(lambda active: text, Question(False, ())).records == {}
 
 
 def test_what_stands_in_the_way_of_a_note_is_seen_to_at_once() -> None:

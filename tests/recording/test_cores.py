@@ -191,8 +191,8 @@ def test_the_native_core_refuses_what_is_no_event_of_an_operation(tmp_path: Path
     core: Any = made.core
     call, _ = made.call("store.set", synchronous=True, counter=None, kind="store")
     operation = made.begin(made.threads.state, call)
-    wrong = [(2, call), (1, operation), (8, operation), (4,), (4, operation, "text")]
-    for arguments in (*wrong, (4, operation, bytes(300)), ("4", operation)):
+    wrong = [(2, call), (1, operation), (7, operation), (9, operation), (4,)]
+    for arguments in (*wrong, (4, operation, "text"), (4, operation, bytes(300)), ("4", operation)):
         with pytest.raises(TypeError):
             core.event(*arguments)
     assert core.in_flight() == [operation]
@@ -200,6 +200,30 @@ def test_the_native_core_refuses_what_is_no_event_of_an_operation(tmp_path: Path
         type(core)(())
     made.end(operation)
     made.close()
+
+
+@EACH_CORE
+def test_many_are_seen_complete_at_one_time(tmp_path: Path, core: str) -> None:
+    """Each that is not over: how long it took, and for how much of that nobody had asked."""
+    made = recorder(tmp_path, core, [])
+    call, _ = made.call("all_reduce", synchronous=False, counter=None, kind="collective")
+    operations = [made.begin(made.threads.state, call) for _ in range(3)]
+    made.issued(operations[0])
+    made.end(operations[1])
+    at = operations[2].begin + 1_000_000
+    made.core.completed(operations, at)
+    made.core.completed(operations, at + 1)
+    assert made.core.in_flight() == []
+    with pytest.raises((TypeError, AttributeError)):
+        made.core.completed([call], at)  # type: ignore[list-item]
+    made.close()
+    (journal,) = read_journals(tmp_path)
+    told = [record for record in journal.records if "c" in record]
+    first, last = operations[0], operations[2]
+    assert told == [
+        {"c": first.n, "d": at - first.begin, "g": at - first.begin - first.issued},
+        {"c": last.n, "d": 1_000_000, "g": 1_000_000},
+    ]
 
 
 class Raced(dict[int, Any]):

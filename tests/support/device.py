@@ -103,11 +103,10 @@ class Device:
             for each in self.entries
             if not (question.active and each["state"] == "completed")
         )
-        found = {each.key: each for each in told}
+        wanted = (each for each in told if question.concerns(each.created, each.op_id))
+        found = {each.key: each for each in wanted}
         answered = time.perf_counter_ns()
-        return Answer(
-            found, not question.active, asked, answered, offset, not self.entries, answered
-        )
+        return Answer(found, not question.active, asked, answered, offset, not self.entries, 0)
 
     def entry(self, state: str = "scheduled", **keys: Any) -> Entry:
         """An entry made now, by this thread, for a launch of its own."""

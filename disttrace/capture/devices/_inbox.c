@@ -87,6 +87,9 @@ static int note(Inbox *self, PyObject *operation) {
     Py_DECREF(thread);
     Py_DECREF(ids);
     if (noted == NULL) return -1;
+    /* Part of no cycle: ten thousand of them, grown old, would have the collector look at all that
+       the program has, and hold the GIL meanwhile. */
+    PyObject_GC_UnTrack(noted);
     const int first = PyList_GET_SIZE(self->notes) == 0;
     const int failed = PyList_Append(self->notes, noted);
     Py_DECREF(noted);
@@ -160,6 +163,7 @@ static void inbox_dealloc(Inbox *self) {
 
 static PyMemberDef members[] = {
     {"known", T_OBJECT, offsetof(Inbox, known), READONLY, NULL},
+    {"notes", T_OBJECT, offsetof(Inbox, notes), READONLY, NULL},
     {"capturing", T_OBJECT, offsetof(Inbox, capturing), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };

@@ -39,16 +39,12 @@ class Open:
         self.running.pop(each.operation.n, None)
         gap = max(0, at - each.seen)
         self._recorder.completed(each.operation, gap=gap, duration=duration, at=at)
-        for operation, *_ in each.behind:
-            if not operation.ended:
-                gap = max(0, at - operation.begin - operation.issued)
-                self._recorder.completed(operation, gap=gap, at=at)
+        self._recorder.core.completed([note[0] for note in each.behind], at)
 
     def lose(self, each: Running) -> None:
         """When it is over cannot be known; it need not be a hang."""
         self.running.pop(each.operation.n, None)
-        self._lost(each.operation)
-        for operation, *_ in each.behind:
+        for operation in (each.operation, *(note[0] for note in each.behind)):
             self._lost(operation)
 
     def fail(self, each: Running, error: BaseException) -> None:
@@ -78,10 +74,10 @@ class Answers:
             return False
         running = list(self._open.running.values())
         claimed = (key for each in running for key in each.entries)
-        entries = matching.Entries(answer.records.values(), claimed)
+        entries = matching.Entries(answer.records.values(), claimed, channel.groups)
         for index, each in enumerate(sorted(asked, key=lambda one: one.operation.begin)):
             if each.operation.ended:
-                self._open.running.pop(each.operation.n, None)  # a wait that raised has ended it
+                self._open.lose(each)  # a wait that raised has ended it, and not what is behind it
             elif answer.full:
                 self._judge(channel, each, answer, entries)
             else:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from disttrace import errors
-from disttrace.capture.devices import flight_recorder, graph_replays, inbox
+from disttrace.capture.devices import flight_recorder, graph_replays, inbox, matching
 from disttrace.capture.devices.aborts import Aborts
 from disttrace.capture.devices.answers import STEP, Answers, Open
 from disttrace.capture.devices.asker import Asker, AskingDevice, is_of_device
@@ -35,12 +35,12 @@ from disttrace.recording.operation import Call, Operation
 
 PART = "completion on devices"
 
-_SHARE = 50  # at most one part in so many of a thread's time goes into asking
-_SHARE_HELD = 200  # the same where the GIL is held meanwhile
+# At most one part in so many of a core goes into asking for all entries, with what follows; into
+# asking for those that are not complete; and of the time into asking where the GIL is held.
+_SHARE, _SHARE_ACTIVE, _SHARE_HELD = 100, 200, 200
 _ACTIVE_NS = 20_000_000
 _FULL_NS = 100_000_000
 _RARELY_NS = 1_000_000_000  # where nothing has moved for long
-_LONGEST_NS = 2_000_000_000  # between two questions, whatever they cost
 _LAST_LOOK_S = 1.0
 _BEFORE_ABORT_S = 0.5
 _SHRINK_ABORTS = 1  # of torch's flags: what is in flight is aborted
@@ -189,11 +189,9 @@ class DeviceOperations(Unwatched):
             self._inbox.known[group] = None if name in QUERIED else self._capture.op_ids
 
     def _take_notes(self) -> None:
-        begin, running = _clock(), self._open.running
-        notes = [n for n in self._inbox.take() if not n[0].ended and n[0].n not in running]
-        if not notes:
-            return
+        begin = time.thread_time_ns()
         of_group: dict[int | None, tuple[Channel | None, str | None]] = {}
+        notes = [note for note in self._inbox.take() if not note[0].ended]
         for index, (note, behind) in enumerate(inbox.in_chunks(notes)):
             call = note[0].call
             found = of_group.get(call.group)
@@ -202,7 +200,7 @@ class DeviceOperations(Unwatched):
             self._run(note, None, *found, behind)
             if index % STEP == STEP - 1:
                 time.sleep(0)
-        self._noted_ns += _clock() - begin
+        self._noted_ns += time.thread_time_ns() - begin
 
     def _channel_of(self, call: Call) -> tuple[Channel | None, str | None]:
         """The recorder that tells of a call's group, if it is asked now, and the group's name."""
@@ -227,6 +225,10 @@ class DeviceOperations(Unwatched):
         if channel is None:
             for each in (*behind, note):
                 self._unknown(each[0])
+            return
+        known = self._open.running.get(operation.n)
+        if known is not None:  # it was waited for, too
+            known.behind = (*known.behind, *behind)
             return
         begin, counter = operation.begin, operation.call.counter
         until = begin + operation.issued
@@ -253,18 +255,21 @@ class DeviceOperations(Unwatched):
         """Look for operations that are finished; whether others run."""
         self._followed.notice_dropped()
         self._ask_works()
-        self._take_notes()
-        if self._open.running:
+        if self._open.running or self._inbox.notes:
             with self._looking:
                 try:
                     self._take(0.0)
-                    self._ask_due()
-                    self._take(0.0)
+                    if not self._asker.busy and self._recorders.due():
+                        self._take_notes()
+                        self._ask_due()
+                        self._take(0.0)
                 except BaseException:
+                    for note in self._inbox.take():
+                        self._unknown(note[0])
                     for each in list(self._open.running.values()):
                         self._open.lose(each)
                     raise
-        return bool(self._open.running or self._followed)
+        return bool(self._open.running or self._inbox.notes or self._followed)
 
     def look(self, timeout_s: float) -> None:
         """Ask every recorder for all it has, and wait for the answer, but not for long."""
@@ -297,10 +302,7 @@ class DeviceOperations(Unwatched):
                 self._ask(channel, active=True)
 
     def _ask(self, channel: Channel, *, active: bool) -> None:
-        mine = self._open.of(channel)
-        earliest = min((each.earliest() for each in mine if not each.entries), default=1 << 62)
-        lowest = min((number for each in mine for number, _ in each.entries), default=1 << 62)
-        question = Question(active, earliest, lowest)
+        question = matching.question(active, self._open.of(channel))
         ask = channel.ask
         assert ask is not None
 
@@ -325,6 +327,7 @@ class DeviceOperations(Unwatched):
         if found is None:
             return
         (channel, answer), now = found, _clock()
+        begin = time.thread_time_ns()
         if answer is None:
             channel.active_due = now + _ACTIVE_NS
             return
@@ -338,12 +341,13 @@ class DeviceOperations(Unwatched):
             self._switch_off(channel, blind())
         elif answer.full:
             self._look_behind(channel)
-        follows = answer.read - answer.answered + _clock() - now + self._noted_ns
+        cost = answer.cost + time.thread_time_ns() - begin + self._noted_ns
         self._noted_ns = 0
-        share = (_SHARE_HELD if held and answer.full else _SHARE) * (answer.answered - answer.asked)
-        share += _SHARE * follows  # what follows takes its time
+        share = (_SHARE if answer.full else _SHARE_ACTIVE) * cost
+        if held and answer.full:
+            share = max(share, _SHARE_HELD * (answer.answered - answer.asked))
         # The longer the pause, the more is issued meanwhile; and what is over would look hung.
-        share = min(share, _LONGEST_NS)
+        share = min(share, round(self._capture.unseen_s * 1e9))
         channel.active_due = now + max(_ACTIVE_NS, quiet, 0 if answer.full else share)
         if answer.full:
             channel.full_due = now + max(_FULL_NS, share)
@@ -373,6 +377,7 @@ class DeviceOperations(Unwatched):
 
     def _give_up(self, channel: Channel) -> None:
         self._inbox.known.clear()
+        self._take_notes()
         for each in self._open.of(channel):
             self._open.lose(each)
 

@@ -14,7 +14,8 @@ import pickle
 import struct
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from disttrace.capture.devices import gil_free
@@ -44,7 +45,8 @@ QUERIED = frozenset(_DUMPS)
 
 _OPENING = b'{"collective_seq_id":'
 _FIRST, _SEPARATOR = b'"entries":[' + _OPENING, b"}," + _OPENING
-_STEP = 64  # entries between two moments at which other threads may go on
+_CREATED, _OP_ID = b'"time_created_ns":', b'"op_id":'
+_STEP = 256  # entries between two moments at which other threads may go on
 
 
 class Record(NamedTuple):
@@ -71,11 +73,11 @@ class Record(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a recorder told: entries in the order in which they were made.
+    """What a recorder told: the entries that matter, in the order in which they were made.
 
     ``full``: not only those that are not complete. ``asked`` and ``answered`` are of
-    ``perf_counter_ns``, and so is ``read``, when the entries were taken from the text; ``offset``
-    is unix time less that; ``empty``: it holds no entry at all.
+    ``perf_counter_ns``; ``offset`` is unix time less that; ``empty``: it holds no entry at all.
+    ``cost``: processor time of the thread that asked, in ns.
     """
 
     records: Mapping[Key, Record]
@@ -84,16 +86,28 @@ class Answer(NamedTuple):
     answered: int
     offset: int
     empty: bool
-    read: int
+    cost: int
 
 
 class Question(NamedTuple):
-    """``active``: only entries that are not complete. Older ones than both bounds do not matter:
-    made before the unix time ``since``, with a smaller number than ``number``."""
+    """``active``: only entries that are not complete. Those matter that were made within one of
+    ``times`` (unix ns, from and to, in order and apart), or under one of ``numbers`` (``op_id``).
+    """
 
     active: bool
-    since: int
-    number: int
+    times: Sequence[tuple[int, int]]
+    numbers: Set[int] = frozenset()
+
+    def concerns(self, created: int | None, op_id: int | None) -> bool:
+        """Whether an entry matters that says so of itself."""
+        if created is None or op_id in self.numbers:
+            return True
+        last = bisect_right(self.times, (created, _FOR_EVER)) - 1
+        return last >= 0 and created <= self.times[last][1]
+
+
+_FOR_EVER = 1 << 62
+EVERYTHING = Question(False, ((0, _FOR_EVER),))
 
 
 Ask = Callable[[Question], Answer]
@@ -216,7 +230,11 @@ def from_binding(dump: Callable[..., bytes], question: Question) -> Answer:
     """By the Python binding, which keeps the GIL."""
     which = {"includeCollectives": True, "includeStackTraces": False}
     asking = functools.partial(dump, **which, onlyActive=question.active)
-    return _answer(asking, lambda text: _unpickled(text).get("entries", []), record, question)
+
+    def concerns(entry: Mapping[str, Any]) -> bool:
+        return question.concerns(entry.get("time_created_ns"), entry.get("op_id"))
+
+    return _answer(asking, lambda t: _unpickled(t).get("entries", []), concerns, record, question)
 
 
 def _unpickled(text: bytes) -> Any:
@@ -244,33 +262,48 @@ class _Lenient(pickle._Unpickler):
 def from_json(dump: Callable[[bool], bytes], question: Question) -> Answer:
     """By C++, without the GIL."""
     asking = functools.partial(dump, question.active)
-    return _answer(asking, _entries, lambda e: record(orjson.loads(_OPENING + e + b"}")), question)
+
+    def concerns(entry: bytes) -> bool:
+        op_id = _number(entry, _OP_ID) if question.numbers else None
+        return question.concerns(_number(entry, _CREATED), op_id)
+
+    def parse(entry: bytes) -> Record:
+        return record(orjson.loads(_OPENING + entry + b"}"))
+
+    return _answer(asking, _entries, concerns, parse, question)
+
+
+def _number(entry: bytes, key: bytes) -> int | None:
+    """What follows ``key`` in an entry's text, without reading the rest, as that takes longer."""
+    found = entry.rfind(key)
+    begin, end = found + len(key), entry.find(b",", found)
+    told = entry[begin : end if end >= 0 else None]
+    return int(told) if found >= 0 and told.isdigit() else None
 
 
 def _answer(
     dump: Callable[[], bytes],
     split: Callable[[bytes], Sequence[_E]],
+    concerns: Callable[[_E], bool],
     parse: Callable[[_E], Record],
     question: Question,
 ) -> Answer:
-    """Ask, and read the clocks around it; then take the entries that matter, in order, while
-    others threads may go on after every few."""
+    """Ask, and read the clocks around it; then read the entries that matter, while other threads
+    may go on after every few."""
     offset, _ = unix_offset()
-    asked = time.perf_counter_ns()
+    begin, asked = time.thread_time_ns(), time.perf_counter_ns()
     text = dump()
     answered = time.perf_counter_ns()
     entries = split(text)
-    newest_first: dict[Key, Record] = {}
-    for index, entry in enumerate(reversed(entries)):
-        each = parse(entry)
-        if each.created < question.since and each.number < question.number:
-            break
-        newest_first[each.key] = each
+    records: dict[Key, Record] = {}
+    for index, entry in enumerate(entries):
+        if concerns(entry):
+            each = parse(entry)
+            records[each.key] = each
         if index % _STEP == _STEP - 1:
             time.sleep(0)
-    records = dict(reversed(newest_first.items()))
-    read = time.perf_counter_ns()
-    return Answer(records, not question.active, asked, answered, offset, not entries, read)
+    cost = time.thread_time_ns() - begin
+    return Answer(records, not question.active, asked, answered, offset, not entries, cost)
 
 
 def _entries(text: bytes) -> list[bytes]:

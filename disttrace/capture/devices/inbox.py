@@ -26,12 +26,12 @@ class PlainInbox:
     """``add`` notes operations of groups that are ``known``, and leaves others to ``rarely``.
 
     ``known`` holds, by a group's number, where a hook leaves the number of the operation that a
-    thread issues, or None; ``wake`` is called for the first note after a ``take``.
+    thread issues, or None; ``wake`` is called for the first of ``notes`` after a ``take``.
     """
 
     def __init__(self, rarely: Rarely, wake: Callable[[], None]) -> None:
         self._rarely, self._wake = rarely, wake
-        self._notes: list[Note] = []
+        self.notes: list[Note] = []
         self.known: dict[int | None, Mapping[int, int] | None] = {}
         self.capturing: Callable[[], bool] | None = None
 
@@ -42,15 +42,15 @@ class PlainInbox:
             self._rarely(operation, call, work)
         elif not operation.ended:
             thread, ids = threading.get_ident(), self.known[number]
-            self._notes.append(
+            self.notes.append(
                 (operation, thread, *unix_offset(), None if ids is None else ids.get(thread))
             )
-            if len(self._notes) == 1:
+            if len(self.notes) == 1:
                 self._wake()
 
     def take(self) -> list[Note]:
         """What was noted since the last time."""
-        notes, self._notes = self._notes, []
+        notes, self.notes = self.notes, []
         return notes
 
 
@@ -69,8 +69,12 @@ def in_chunks(notes: Sequence[Note]) -> Iterable[tuple[Note, Sequence[Note]]]:
     if len(notes) < _MANY:
         return [(note, ()) for note in notes]
     streams: dict[tuple[int, int], list[Note]] = {}
+    counter, thread, stream = None, 0, list(notes[:0])
     for note in notes:
-        counter = note[0].call.counter
-        streams.setdefault((note[1], id(note if counter is None else counter)), []).append(note)
+        mine = note[0].call.counter
+        if mine is None or mine is not counter or note[1] != thread:
+            counter, thread = mine, note[1]
+            stream = streams.setdefault((thread, id(note if mine is None else mine)), [])
+        stream.append(note)
     chunks = (s[i : i + _CHUNK] for s in streams.values() for i in range(0, len(s), _CHUNK))
     return [(chunk[-1], chunk[:-1]) for chunk in chunks]

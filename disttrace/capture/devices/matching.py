@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from operator import itemgetter
 
-from disttrace.capture.devices.flight_recorder import COMPLETED, QUERIED, Key, Record
+from disttrace.capture.devices.flight_recorder import COMPLETED, QUERIED, Key, Question, Record
 from disttrace.capture.devices.inbox import Note
 from disttrace.recording.operation import Operation
 
@@ -16,8 +16,6 @@ SLACK_NS = 2_000
 """Between two clocks read at the same moment."""
 _BEFORE_NS = 1_000_000
 """A hook of torch's may write its entry before ours begins the operation."""
-_LONG_BEFORE_NS = 10_000_000_000
-"""The same where the number tells: ours needs the GIL first."""
 
 _Placed = tuple[int, int, Record]  # when it was made, its place in the answer, the entry
 _Lane = tuple[list[int], list[tuple[int, Record]]]  # when each was made; its place, and itself
@@ -57,22 +55,44 @@ class Running:
     doubted: int = 0  # since when it looks complete and may have been aborted; 0: it does not
     stale: bool = False  # its entries were overwritten: nothing more will be heard of it
 
-    def earliest(self) -> int:
-        """The unix time before which none of its entries was made."""
-        return self.windows[0][0] - (_BEFORE_NS if self.number is None else _LONG_BEFORE_NS)
+    def exact(self) -> int | None:
+        """The number under which its entry is to be found; None where the time must do."""
+        return None if self.group is None else self.number
+
+
+def question(active: bool, running: Sequence[Running]) -> Question:
+    """What to ask of a recorder for these."""
+    fresh = (each.exact() for each in running if not each.confirmed)
+    numbers = frozenset(number for number in fresh if number is not None)
+    times: list[tuple[int, int]] = []
+    for since, until in sorted(t for each in running for t in _times(each)):
+        if times and since <= times[-1][1]:
+            times[-1] = times[-1][0], max(until, times[-1][1])
+        else:
+            times.append((since, until))
+    return Question(active, times, numbers)
+
+
+def _times(running: Running) -> Iterable[tuple[int, int]]:
+    """When its entries were made, as far as that is known: unix ns, from and to."""
+    if running.confirmed:
+        return ((made, made) for _, made in running.entries)
+    if running.exact() is not None:
+        return ()
+    before = SLACK_NS if running.recorder in QUERIED else _BEFORE_NS
+    return ((since - before, until + SLACK_NS) for since, until in running.windows)
 
 
 class Entries:
     """The entries of one answer, found by number, or by thread, group and time; ``claimed`` are
-    somebody's.
+    somebody's, ``groups`` the names that the recorder has for groups.
 
     Made once per answer: to walk all of them for each operation is quadratic, and holds the GIL.
     """
 
-    def __init__(self, records: Iterable[Record], claimed: Iterable[Key]) -> None:
-        self._claimed = set(claimed)
+    def __init__(self, records: Iterable[Record], claimed: Iterable[Key], groups: set[str]) -> None:
+        self._claimed, self._groups = set(claimed), groups
         self._lanes: dict[int | None, dict[str, list[_Placed]]] = {}
-        self._groups: set[str] = set()
         self._numbered: dict[tuple[str, int], list[Record]] = {}
         for place, each in enumerate(records):
             self._groups.add(each.group)
@@ -91,8 +111,9 @@ class Entries:
         Entries of one launch (an uneven all_gather, a batch) have no events except for the last
         one, which is made when coalescing ends.
         """
-        if running.number is not None and running.group is not None:
-            return self._exactly(running.group, running.number, running)
+        number = running.exact()
+        if number is not None:
+            return self._exactly(number, running)
         found = self._within(running, 0) or self._within(running, SLACK_NS, SLACK_NS)
         # torch's hook made it before our begin: the newest one then, of those nobody else has.
         if not found and running.recorder not in QUERIED:
@@ -106,11 +127,12 @@ class Entries:
         self._claimed.update(launches.values())
         return tuple(launches.values())
 
-    def _exactly(self, group: str, number: int, running: Running) -> Sequence[Key]:
+    def _exactly(self, number: int, running: Running) -> Sequence[Key]:
         """The entry that a hook made under that number: the newest one, where a group was made
         anew under its name."""
         until = running.windows[-1][1] + SLACK_NS
-        made = [e for e in self._numbered.get((group, number), ()) if e.created <= until]
+        named = self._numbered.get((running.group or "", number), ())
+        made = [each for each in named if each.created <= until]
         return (max(made, key=lambda e: e.created).key,) if made else ()
 
     def _within(self, running: Running, before: int, after: int = 0) -> list[Record]:

@@ -38,6 +38,7 @@ class Channel:
     moved: int = 0  # when something was issued or over
     failures: int = 0  # of questions, one after another
     noted: bool = False  # that one failed
+    groups: set[str] = field(default_factory=set)  # names that its entries have for them
     # The begin of the newest operation known to be over, by stream of the device.
     reached: dict[tuple[int, bool], int] = field(default_factory=dict)
 
@@ -100,6 +101,12 @@ class Recorders:
     def channels(self) -> list[Channel]:
         """Those that there are."""
         return list(self._channels.values())
+
+    def due(self) -> bool:
+        """Whether one may be asked now."""
+        now = time.perf_counter_ns()
+        each = self._channels.values()
+        return any(not c.off and now >= min(c.active_due, c.full_due) for c in list(each))
 
     def _resolve(self, entry: GroupEntry | None) -> str | None:
         for device, backend in () if entry is None else entry.backends.items():

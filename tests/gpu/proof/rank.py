@@ -163,7 +163,9 @@ def main() -> None:
     chosen = parser.parse_args()
     signal.alarm(240)  # nothing of ours outlives this
     program = programs()[chosen.program]
-    rank = Rank(chosen.backend, chosen.timeout, warm=chosen.program != "communicators")
+    rank = Rank(
+        chosen.backend, chosen.timeout, warm=chosen.program not in ("communicators", "first_call")
+    )
     say(ready=True)
     program(rank)
 

@@ -17,6 +17,12 @@ def communicators(rank: Rank) -> None:
     rank.end_well()
 
 
+def first_call(rank: Rank) -> None:
+    """The first call of the default group, which takes two minutes."""
+    rank.dist.all_reduce(rank.x)
+    rank.end_well()
+
+
 def split(rank: Rank) -> None:
     """`split_group`, and forty groups one after another."""
     halves = rank.dist.split_group(split_ranks=[[r] for r in range(rank.world)])
@@ -26,4 +32,4 @@ def split(rank: Rank) -> None:
     rank.end_well()
 
 
-PROGRAMS = (communicators, split)
+PROGRAMS = (communicators, first_call, split)
