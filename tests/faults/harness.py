@@ -19,7 +19,7 @@ from faults.clocks import shift_clocks
 from faults.expectation import EXAMPLES, NODES, REPOSITORY, Row
 from faults.judge import brief, judge, serious
 from support.losses import FEW, wrong_verdicts
-from support.processes import free_port
+from support.processes import free_port, run_program
 from support.scenes import all_gone
 from support.splits import differing
 
@@ -137,17 +137,14 @@ def command(row: Row, apart: Path | None = None, hosts: Hosts = ()) -> list[str]
 
 def diagnose(folder: Path) -> tuple[dict[str, Any] | None, int, str]:
     """The report, the exit code, and stderr; no report where nothing could be read."""
-    done = subprocess.run(
-        [sys.executable, "-m", "disttrace", "diagnose", str(folder), "--json", "--stall",
-         str(STALL_S)],
-        capture_output=True, text=True, timeout=60, cwd=REPOSITORY, check=False,
-        env={name: value for name, value in os.environ.items() if name != "DISTTRACE"},
-    )  # fmt: skip
+    command = [sys.executable, "-m", "disttrace", "diagnose", str(folder), "--json"]
+    environ = {name: value for name, value in os.environ.items() if name != "DISTTRACE"}
+    done = run_program([*command, "--stall", str(STALL_S)], environ, 100.0, cwd=REPOSITORY)
     try:
         report = json.loads(done.stdout)
     except json.JSONDecodeError:
-        return None, done.returncode, done.stderr
-    return report, done.returncode, done.stderr
+        return None, done.code, f"{'hung: ' if done.hung else ''}{done.stderr}"
+    return report, done.code, done.stderr
 
 
 @contextmanager

@@ -36,6 +36,15 @@ def test_each_cause_of_a_wrong_verdict_has_a_fault_that_would_show_it_again() ->
     assert causes == {f"D{n}" for n in range(1, 14)} | {"U2", "U5", "L1", "S1", "S2"}
 
 
+@pytest.mark.parametrize("frameworks", [False, True])
+@pytest.mark.parametrize("harmless", [False, True])
+def test_drawing_ends_whatever_the_programs(frameworks: bool, harmless: bool) -> None:
+    """Those of frameworks have two ranks, and some faults need three."""
+    for number in range(60):
+        one = drawn(SEED, number, frameworks=frameworks, harmless=harmless)
+        assert not (harmless and one.truth.kinds)
+
+
 def test_a_run_is_drawn_from_seed_and_number_alone() -> None:
     """So that a wrong one can be run again."""
     assert drawn(3, 7) == drawn(3, 7)

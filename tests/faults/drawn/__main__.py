@@ -32,6 +32,7 @@ from faults.drawn.program import source
 from faults.drawn.shrink import shrink
 from faults.drawn.truth import Faulty
 from frameworks.libraries import environment
+from support import marked
 
 
 def drawn(seed: int, number: int, *, frameworks: bool = False, harmless: bool = False) -> Faulty:
@@ -75,13 +76,16 @@ def main() -> int:
 
     def execute(one: Faulty, name: str = "smaller") -> Run:
         with tempfile.TemporaryDirectory(prefix="disttrace-drawn-") as folder:
-            found = run(one, Path(folder), zygote)
+            try:
+                found = run(one, Path(folder), zygote)
+            except Exception as error:  # the others are run all the same
+                found = Run(one, (), "", f"not judged: {error!r}")
             if options.keep and (found.wrong or found.certain_wrong):
                 shutil.copytree(folder, options.keep / name, dirs_exist_ok=True)
             return found
 
     results: dict[int, Run] = {}
-    with loaded(options.load), ThreadPoolExecutor(options.jobs) as pool:
+    with loaded(options.load, zygote.mark), ThreadPoolExecutor(options.jobs) as pool:
         runs = pool.map(lambda n: execute(of(n), f"{options.seed}-{n}"), numbers)
         for number, result in zip(numbers, runs, strict=True):
             results[number] = result
@@ -96,9 +100,11 @@ def main() -> int:
 
 
 @contextmanager
-def loaded(number: int) -> Iterator[None]:
-    """So many processes that only compute, until it is over."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+def loaded(number: int, mark: str) -> Iterator[None]:
+    """So many processes that only compute, until it is over; they bear the mark."""
+    command = [sys.executable, "-S", "-c", "while True: pass"]
+    environ = {**os.environ, marked.VARIABLE: f"{mark}/load"}
+    busy = [subprocess.Popen(command, env=environ) for _ in range(number)]
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 
@@ -78,7 +79,8 @@ MUTATIONS: tuple[tuple[int, str, Mutation], ...] = (
     (1, "L1", does("computes for ever", "while True: pass", kinds=MISSED, named=True,
                    line="while True: pass")),
     (1, "L1", does("computes long", "until = time.monotonic() + 6",
-                   "while time.monotonic() < until: pass", kinds=frozenset(), named=False)),
+                   "while time.monotonic() < until: pass", kinds=frozenset(), named=False,
+                   meanwhile=MISSED)),
     (1, "D1", does("forks a helper and sleeps", "time.sleep(3)",
                    f"if os.fork() == 0: {_SLEEP}; os._exit(0)", _SLEEP, kinds=MISSED, named=True,
                    line=_SLEEP)),
@@ -117,6 +119,10 @@ MUTATIONS: tuple[tuple[int, str, Mutation], ...] = (
 """(weight, causes of `what was said wrongly` that it would show again, mutation)"""
 
 
+_MOST_TRIED = 300
+"""So many programs are drawn for one fault; then for another one."""
+
+
 def faulty(draw: random.Random, *, frameworks: bool = False, harmless: bool = False) -> Faulty:
     """A fault of the catalogue, in a program that can have it; ``frameworks``: one of its layers is
     a framework's; ``harmless``: nothing is wrong.
@@ -124,12 +130,14 @@ def faulty(draw: random.Random, *, frameworks: bool = False, harmless: bool = Fa
     weights = [weight for weight, _, _ in MUTATIONS]
     mutations = [mutation for _, _, mutation in MUTATIONS]
     (mutation,) = draw.choices(mutations, weights)
-    while True:
+    for tried in itertools.count(1):
         found = mutation(draw, healthy(draw, frameworks=frameworks))
         if found is not None and _runs(found) and not (harmless and found.truth.kinds):
             return found
-        if found is not None:
+        # Some need more ranks, or another layer, than any of these programs has.
+        if found is not None or tried % _MOST_TRIED == 0:
             (mutation,) = draw.choices(mutations, weights)
+    raise AssertionError
 
 
 def _runs(found: Faulty) -> bool:

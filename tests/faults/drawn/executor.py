@@ -6,7 +6,8 @@ import json
 import math
 import os
 import re
-import signal
+import secrets
+import selectors
 import subprocess
 import sys
 import threading
@@ -19,15 +20,18 @@ from typing import Any
 
 from faults.drawn.program import BARE, SPAWN, STANDALONE, Program, source
 from faults.drawn.truth import FAILED, SLOWNESS, Faulty, Truth
-from faults.harness import diagnose, family
-from support.processes import ROOT, free_port
+from faults.harness import diagnose
+from support import marked
+from support.processes import ROOT, free_port, is_running
 
 NAME = "program.py"
 LIVE_S = 8.0
 """A program that hangs is diagnosed so long after its processes are there; 3 s count as stalled."""
 AGAIN_S = 4.0
-LONGEST_S = 40.0
-STARTED_S = 120.0
+LONGEST_S = 90.0
+STARTED_S = 180.0
+"""Longer no program runs, whatever it does; what is said of it then counts."""
+_ANSWER_S = 120.0
 _ALARM = re.compile(r"^disttrace: (?:stalled|diverged|failed).*", re.MULTILINE)
 _WAITED = re.compile(r"waiting [^;]*?for (\d+\.\d) s")
 
@@ -50,10 +54,14 @@ class Run:
     faulty: Faulty
     said: tuple[Said, ...]
     output: str
+    broken: str | None = None
+    """Why it could not be run and judged."""
 
     @property
     def wrong(self) -> list[str]:
         """Everything that was said wrongly."""
+        if self.broken is not None:
+            return [self.broken]
         found = [f"{one.when}: {text}" for one in self.said for text in problems(self, one)]
         return found + [f"on stderr: {line}" for line in self.alarms]
 
@@ -97,7 +105,9 @@ def innocent(truth: Truth, said: Said) -> list[int]:
 
 def allowed(truth: Truth, said: Said) -> frozenset[str]:
     """The kinds of findings that are right at that time."""
-    return truth.kinds | (FAILED if truth.mute and said.when == "post mortem" else frozenset())
+    mute = truth.mute and said.when == "post mortem"
+    meanwhile = truth.meanwhile if said.when == "live" else frozenset[str]()
+    return truth.kinds | meanwhile | (FAILED if mute else frozenset())
 
 
 def problems(run: Run, said: Said) -> list[str]:
@@ -106,7 +116,8 @@ def problems(run: Run, said: Said) -> list[str]:
     found = [f"rank {rank} is blamed and did nothing" for rank in innocent(truth, said)]
     kinds = [f["kind"] for f in said.findings]
     if not truth.kinds:
-        return found + [f"nothing is wrong, and said was {kind}" for kind in kinds]
+        beyond = [kind for kind in kinds if kind not in allowed(truth, said)]
+        return found + [f"nothing is wrong, and said was {kind}" for kind in beyond]
     right = [f for f in said.findings if f["kind"] in allowed(truth, said)]
     if truth.harmless and said.when == "ended" and not kinds:
         return found
@@ -140,25 +151,38 @@ def _misplaced(faulty: Faulty, said: Said, right: Sequence[dict[str, Any]]) -> l
 
 
 class Zygote:
-    """The process that forks ranks; shared by runs beside each other."""
+    """The process that forks ranks; shared by runs beside each other.
+
+    When it ends, in whatever way this process ends, all that bears ``mark`` ends.
+    """
 
     def __init__(self) -> None:
+        self.mark = f"drawn-{os.getpid()}-{secrets.token_hex(4)}"
         path = os.pathsep.join((str(ROOT), str(ROOT / "viewer")))
         environment = {k: v for k, v in os.environ.items() if not k.startswith("DISTTRACE")}
         environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+        environment[marked.VARIABLE] = self.mark
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("zygote.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            text=True,
+            start_new_session=True,  # Ctrl-C is for the one who has it end the others
         )
         self._lock = threading.Lock()
         self._answer("ready")
 
     def _answer(self, expected: str | None = None) -> str:
         assert self._process.stdout is not None
-        line = self._process.stdout.readline().strip()
+        text, until = b"", time.monotonic() + _ANSWER_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while not text.endswith(b"\n") and selector.select(until - time.monotonic()):
+                part = os.read(self._process.stdout.fileno(), 99)
+                if not part:
+                    break
+                text += part
+        line = text.decode().strip()
         if not line or (expected is not None and line != expected):
             raise RuntimeError(f"the process that forks ranks answered {line!r}")
         return line
@@ -167,16 +191,16 @@ class Zygote:
         """Fork one rank; its process id."""
         assert self._process.stdin is not None
         with self._lock:
-            self._process.stdin.write(json.dumps(wanted) + "\n")
+            self._process.stdin.write(json.dumps(wanted).encode() + b"\n")
             self._process.stdin.flush()
             return int(self._answer())
 
     def close(self) -> None:
-        """End it; ranks that still run are those of their runs."""
+        """End it, and whatever is left of what it forked and what bears its mark."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(60)
         self._process.stdout.close()
 
 
@@ -192,6 +216,8 @@ def run(faulty: Faulty, folder: Path, zygote: Zygote) -> Run:
         expected = (program.world - len(program.absent)) * (1 + program.restarts)
         while len(list(journals.glob("*.defs.jsonl"))) < expected and _alive(pids):
             time.sleep(0.2)  # a busy machine imports torch for long
+            if time.monotonic() - began > STARTED_S:
+                break  # as where the first attempt hangs, and the second never begins
         there = time.monotonic()
         pause = LIVE_S if faulty.truth.hangs else LONGEST_S
         while _alive(pids):
@@ -204,6 +230,8 @@ def run(faulty: Faulty, folder: Path, zygote: Zygote) -> Run:
                 pause = waited + AGAIN_S
             time.sleep(0.2)
         over = not _alive(pids)
+    if over and faulty.truth.harmless:  # it was only slow
+        said = [one for one in said if one.findings]
     _lose(program, journals)
     said.append(_diagnosed(faulty, journals, "ended" if over else "post mortem", began))
     output = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("output*")))
@@ -217,24 +245,19 @@ def _started(
     port = str(free_port())
     pids: list[int] = []
     launcher: subprocess.Popen[bytes] | None = None
+    mark = f"{zygote.mark}/{folder.name}"
     try:
         if program.launch == BARE:
             started = (r for r in range(program.world) if r not in program.absent)
             pids.extend(_fork(program, r, port, script, folder, zygote) for r in started)
         else:
-            launcher = _launcher(program, port, script, journals, folder)
+            launcher = _launcher(program, port, script, journals, folder, mark)
             pids.append(launcher.pid)
         yield pids
     finally:
-        for pid in {one for root in pids for one in family(root)}:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        marked.end(mark, pids)
         if launcher is not None:
-            launcher.wait()
-        while _alive(pids):
-            time.sleep(0.05)
+            launcher.wait(_ANSWER_S)
 
 
 def _fork(
@@ -251,6 +274,7 @@ def _fork(
         "WORLD_SIZE": str(program.world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
+        marked.VARIABLE: f"{zygote.mark}/{folder.name}",
         **program.environ.get(rank, {}),
     }
     if environ["MASTER_PORT"] == "{free}":
@@ -264,10 +288,11 @@ def _fork(
 
 
 def _launcher(
-    program: Program, port: str, script: Path, journals: Path, folder: Path
+    program: Program, port: str, script: Path, journals: Path, folder: Path, mark: str
 ) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
+        marked.VARIABLE: mark,
         "DISTTRACE": "1",
         "DISTTRACE_DIR": str(journals),
         "OMP_NUM_THREADS": "1",
@@ -293,15 +318,8 @@ def _launcher(
 
 
 def _alive(pids: Sequence[int]) -> bool:
-    """Whether one of these runs; what is only a zombie has ended."""
-    for pid in pids:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except (OSError, IndexError):
-            continue
-        if state not in "ZX":
-            return True
-    return False
+    """Whether one of these runs."""
+    return any(map(is_running, pids))
 
 
 def _lose(program: Program, journals: Path) -> None:

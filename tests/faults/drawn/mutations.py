@@ -301,6 +301,7 @@ def does(
     named: bool,
     line: str | None = None,
     unsaid: tuple[str, ...] = (),
+    meanwhile: frozenset[str] = frozenset(),
 ) -> Mutation:
     """One rank does something before a communication that others need it for; ``line`` shows it."""
 
@@ -325,6 +326,7 @@ def does(
                 mute=name in ("stopped", "holds the GIL"),
                 line=line if sure else None,
                 unsaid=unsaid,
+                meanwhile=meanwhile,
             ),
         )
 

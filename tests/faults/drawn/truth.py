@@ -33,6 +33,10 @@ class Truth:
     guilty: frozenset[int] = frozenset()
     named: bool = False
     """The guilty ones must be named; else they may be."""
+    meanwhile: frozenset[str] = frozenset()
+    """While it lasts one of these may be said of the guilty to whoever asks: it is longer than what
+    is asked to count as a stall. The job itself says nothing.
+    """
     hangs: bool = True
     """It may stand still: then it is diagnosed while it does."""
     harmless: bool = False

@@ -2,7 +2,7 @@
 
 It reads one JSON object per line from stdin: {"program": path, "folder": path, "environ": {...}},
 forks a process that is traced into ``folder`` and runs the program as ``__main__``, and answers
-with its process id. Everything ends with stdin.
+with its process id. When stdin ends, all that bears its mark ends with it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import runpy
 import signal
 import sys
+from pathlib import Path
 
 
 def main() -> None:
@@ -30,6 +31,10 @@ def main() -> None:
             break
         print(pid, flush=True)
     else:
+        sys.path.insert(0, str(Path(__file__).parents[2]))  # not for the programs
+        from support import marked
+
+        marked.end(os.environ[marked.VARIABLE], but=os.getpid())
         return
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setsid()
