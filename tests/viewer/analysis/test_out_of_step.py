@@ -38,6 +38,16 @@ def test_a_skipped_call_is_found_where_nobody_noticed() -> None:
     assert (found.calls, found.met, found.decided, found.newest) == (("b",), "c", True, 14)
 
 
+def test_before_calls_that_cannot_be_one_a_single_equal_call_tells() -> None:
+    """Rank 1 left out b in the second step; two calls later it is in R while others are in c."""
+    courses = {0: "abcRabc", 1: "abcRacR", 2: "abcRabc"}
+    assert first_shift(courses) is None
+    found = first_shift(courses, kind=str.isupper)
+    assert found is not None
+    assert (found.how, found.number, found.members, found.calls) == (SKIPPED, 6, (1,), ("b",))
+    assert first_shift({0: "abcRaxc", 1: "abcRayR", 2: "abcRaxc"}, kind=str.isupper) is None
+
+
 def test_a_habit_of_one_rank_hides_no_shift_of_another() -> None:
     """Rank 0 calls from a line of its own in each step."""
     usual = "abc" * 4

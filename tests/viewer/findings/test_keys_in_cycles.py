@@ -20,12 +20,13 @@ def job(
     deleted: Sequence[str] = (),
     sleeping: Sequence[int] = (),
     tries: int = 0,
+    mesh: bool = False,
     world_size: int = 2,
 ) -> list[Finding]:
     """Ranks set keys; then some await one, some stand elsewhere, and the others are in a barrier.
 
     Rank 0 deletes the ``deleted`` ones, after they were set. With ``tries`` a key is awaited so
-    often for a second each.
+    often for a second each; with ``mesh`` the barrier's group is made before it, which sets keys.
     """
     for journal, group in steps(folder, world_size):
         rank = journal.rank or 0
@@ -43,6 +44,9 @@ def job(
         elif rank in sleeping:
             stand(journal, 3 * S, "/src/train.py", 60, "prepare")
         else:
+            for _ in range(mesh):
+                outer = journal.run(journal.call("new_group", kind="composed"), 190 * MS, MS)
+                journal.run(store_call(journal, "set", 42), 190 * MS, MS // 2, k="cpu/0", p=outer)
             journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
         beat(journal, 20)
     return findings(folder)
@@ -103,9 +107,10 @@ def test_another_spelling_is_no_series(tmp_path: Path) -> None:
     assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
 
 
-def test_a_key_that_was_set_under_another_name_is_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mesh", [False, True])
+def test_a_key_that_was_set_under_another_name_is_missing(tmp_path: Path, *, mesh: bool) -> None:
     """Rank 0 misspelt the third one, and waits in the barrier after it."""
-    found = only(job(tmp_path, {0: ["step/1", "step/2", "setp/3"]}, {1: "step/3"}))
+    found = only(job(tmp_path, {0: ["step/1", "step/2", "setp/3"]}, {1: "step/3"}, mesh=mesh))
     assert (found.kind, found.key) == ("store_key_missing", "app/step/3")
     assert "the nearest key that was set is 'app/setp/3', by rank 0" in found.summary
 

@@ -9,7 +9,7 @@ import pytest
 
 from disttrace_viewer.diagnosis.live import AGAIN_S, Picture, picture
 from support.journals import MS
-from support.scenes import beat, steps, verdict
+from support.scenes import S, beat, steps, verdict
 
 LIMIT_S = 10.0
 
@@ -56,3 +56,24 @@ def test_others_may_be_about_to_answer(tmp_path: Path, age_s: int) -> None:
     found = now(tmp_path, age_s, unknown=(2,), asks=True)
     assert bool(found.errors) is (age_s == 14)
     assert found.next_s == (AGAIN_S if age_s == 12 else LIMIT_S)
+
+
+@pytest.mark.parametrize(
+    ("age_s", "moved_s", "told"), [(24, 22, False), (24, 2, True), (70, 68, True)]
+)
+def test_who_imports_is_waited_for_longer(
+    tmp_path: Path, age_s: int, moved_s: int, *, told: bool
+) -> None:
+    """The first functional collective imports half of torch; an import that stands still hangs."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 1:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            stack = journal.stack(
+                ("<frozen importlib._bootstrap>", 241, "_call_with_frames_removed"),
+                ("/src/train.py", 30, "main"),
+            )
+            journal.record(at=moved_s * S, h=0, k=stack)
+        beat(journal, age_s)
+    _, found = verdict(tmp_path)
+    assert [one.kind for one in found] == ["missing_participant"] * told

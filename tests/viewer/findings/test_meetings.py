@@ -490,8 +490,11 @@ def test_who_may_still_come_to_a_creation_is_missing(tmp_path: Path) -> None:
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
 
 
-def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path) -> None:
-    """With ``use_local_synchronization`` rank 1 has made a group before that rank 0 is not in."""
+@pytest.mark.parametrize("since_ms", [200, 15_000])
+def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path, since_ms: int) -> None:
+    """With ``use_local_synchronization`` rank 1 has made a group before that rank 0 is not in; also
+    where rank 1 came only just now.
+    """
     for journal, _ in steps(tmp_path, 3):
         rank = journal.rank or 0
         if rank < 2:
@@ -500,11 +503,12 @@ def test_one_group_under_two_names_is_no_deadlock(tmp_path: Path) -> None:
             make = journal.call(
                 "new_group", kind="composed", origin="python", stack=where, args=args
             )
-            outer = journal.begin(make, 200 * MS)
+            begin = (since_ms if rank else 200) * MS
+            outer = journal.begin(make, begin)
             store = journal.prefix_store(1, f"abc{rank}", "cpu")
             args = {"rank": rank, "size": 2}
             mesh = {"kind": "constructor", "store": store, "stack": where, "args": args}
-            journal.begin(journal.call("ProcessGroupGloo", **mesh), 201 * MS, p=outer)
+            journal.begin(journal.call("ProcessGroupGloo", **mesh), begin + MS, p=outer)
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, found.culprits, found.cycle) == ("group_mismatch", (), None)

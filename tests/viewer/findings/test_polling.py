@@ -86,6 +86,24 @@ def test_those_who_ask_and_one_who_is_elsewhere(tmp_path: Path) -> None:
     assert "rank 2 is at train.py:70 in load" in found.summary
 
 
+@pytest.mark.parametrize("line", [61, 99])
+def test_who_gets_no_processor_still_asks(tmp_path: Path, line: int) -> None:
+    """Its newest question is six seconds old, and it is seen at that line, or elsewhere."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            call = store_call(journal, "compare_set", 61)
+            for n in range(1, 28):
+                journal.run(call, n * S // 2, MS, k="lock")
+            stand(journal, 18 * S, "train.py", line, "main")
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    assert found.kind == "missing_participant"
+    assert bool(found.culprits) is (line == 99)
+    assert ("asks again and again" in found.summary) is (line == 61)
+
+
 def test_a_launcher_that_stops_them_does_not_get_on(tmp_path: Path) -> None:
     """It ends who hangs, and does nothing that anybody waits for."""
     agent = Journal(tmp_path, pid=3999, role="agent")

@@ -291,3 +291,22 @@ def test_the_first_of_several_equal_calls_of_a_line_is_found(tmp_path: Path) -> 
     found = only(findings(tmp_path, look=all_gone))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [0])
     assert "by 30 ms in 15 of 15 cases" in found.summary
+
+
+def test_small_delays_of_others_hide_no_few_long_ones(tmp_path: Path) -> None:
+    """On a busy machine those are late now and then too: four pauses cost most."""
+    jobs = steps(tmp_path, 3, count=0)
+    calls = [journal.collective(group) for journal, group in jobs]
+    let_go = 200 * MS
+    for number in range(1, 29):
+        late = {0: 300 * MS} if number % 7 == 2 else {1: 8 * MS} if number % 3 == 0 else {}
+        begins = [let_go + 2 * MS + late.get(rank, 0) for rank in range(3)]
+        end = max(begins) + MS
+        for (journal, _), call, begin in zip(jobs, calls, begins, strict=True):
+            journal.run(call, t=begin, d=end - begin, q=number)
+        let_go = end
+    for journal, _ in jobs:
+        leave(journal, let_go + MS)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [0])
+    assert "by 300 ms in 4 of 28 cases" in found.summary

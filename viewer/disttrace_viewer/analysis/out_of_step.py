@@ -15,7 +15,7 @@ string, so that comparing a million of them is one comparison of memory.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -28,6 +28,8 @@ MOST_SHIFT = 64
 """Calls in a row that one side leaves out or makes beyond the others', at most."""
 _LEAST = 2
 """Calls that must be equal again by the shift, and are not without it."""
+_LEAST_BEFORE_A_CLASH = 1
+"""Where the last calls of both cannot be one: that they stay in step is ruled out."""
 _FOR_A_WHILE = 16
 """So many of them where something else comes after."""
 _FAR = 4_096
@@ -76,13 +78,19 @@ class _Apart:
     """How many calls were left out or made too many."""
 
 
-def first_shift(courses: Mapping[K, Sequence[C]], size: int | None = None) -> Shift[K, C] | None:
+def first_shift(
+    courses: Mapping[K, Sequence[C]],
+    size: int | None = None,
+    *,
+    kind: Callable[[C], Hashable] = lambda _: None,
+) -> Shift[K, C] | None:
     """The first place from which on members of a group are out of step; None where there is none,
     or where nothing tells it from a branch that is meant to be there.
 
     Args:
         courses: of each member its calls in the order of their numbers, from the first on.
         size: members of the group, if not all of them are among the courses.
+        kind: what calls under one number have to have in common, as their operation.
     """
     codes: dict[C, str] = {}
     texts: dict[K, str] = {}
@@ -94,12 +102,13 @@ def first_shift(courses: Mapping[K, Sequence[C]], size: int | None = None) -> Sh
     classes = _alike(texts)
     if len(classes) < 2:
         return None
-    views = [_view(usual, classes) for usual, _ in classes[:_REFERENCES]]
+    kinds = {code: kind(call) for call, code in codes.items()}
+    views = [_view(usual, classes, kinds) for usual, _ in classes[:_REFERENCES]]
     view = max(views, key=lambda one: len(one.in_step))
     if view.apart is None:
         return None
     calls = {code: call for call, code in codes.items()}
-    return _told(view, size or len(courses), calls)
+    return _told(view, size or len(courses), calls, kinds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +134,15 @@ def _alike(texts: Mapping[K, str]) -> list[tuple[str, list[K]]]:
     return sorted(found, key=lambda item: -len(item[1]))
 
 
-def _view(usual: str, classes: Sequence[tuple[str, list[K]]]) -> _View[K]:
+Kinds = Mapping[str, Hashable]
+"""Of the character of a call what calls under one number have in common."""
+
+
+def _view(usual: str, classes: Sequence[tuple[str, list[K]]], kinds: Kinds) -> _View[K]:
     in_step: list[K] = []
     found: list[tuple[_Apart, str, list[K]]] = []
     for text, members in classes:
-        apart = _apart(usual, text)
+        apart = _apart(usual, text, kinds)
         if apart is None:
             in_step += members
         else:
@@ -141,7 +154,7 @@ def _view(usual: str, classes: Sequence[tuple[str, list[K]]]) -> _View[K]:
     return _View(usual, tuple(in_step), first, text, tuple(members))
 
 
-def _told(view: _View[K], size: int, calls: Mapping[str, C]) -> Shift[K, C]:
+def _told(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Shift[K, C]:
     apart, usual, other = view.apart, view.usual, view.other
     assert apart is not None
     members, others = view.members, view.in_step
@@ -150,7 +163,7 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C]) -> Shift[K, C]:
         # One side against another one: in step is who did what both did before, unless the other
         # one called what nobody had called so far, as a first evaluation does.
         habit = _habit(usual, apart.at)
-        if habit == other[apart.at] and (back := _apart(other, usual)) is not None:
+        if habit == other[apart.at] and (back := _apart(other, usual, kinds)) is not None:
             apart, usual, other, members, others = back, other, usual, others, members
         known = other[apart.at] in other[: apart.at]
         decided = apart.how == SKIPPED and known and habit == usual[apart.at]
@@ -191,9 +204,12 @@ def _is_doubled(apart: _Apart, usual: str, other: str) -> bool:
     )
 
 
-def _apart(usual: str, other: str) -> _Apart | None:
+def _apart(usual: str, other: str, kinds: Kinds) -> _Apart | None:
     """Where a course leaves the usual one for good; None where its numbers stay the same."""
     start = once = 0
+    last = min(len(usual), len(other)) - 1
+    clash = kinds[usual[last]] != kinds[other[last]] if last >= 0 else False
+    least = _LEAST_BEFORE_A_CLASH if clash else _LEAST
     while once <= _MOST_ONCE:
         at = start + _agree(usual, start, other, start, far=None)
         if at >= min(len(usual), len(other)):
@@ -206,7 +222,7 @@ def _apart(usual: str, other: str) -> _Apart | None:
             in_step = (usual.replace(one, two), other)
         else:
             once += 1
-        apart = _explained(in_step, usual, other, at)
+        apart = _explained(in_step, usual, other, at, least)
         if apart is not None:
             return apart
         usual, other = in_step
@@ -214,7 +230,9 @@ def _apart(usual: str, other: str) -> _Apart | None:
     return None
 
 
-def _explained(in_step: tuple[str, str], usual: str, other: str, at: int) -> _Apart | None:
+def _explained(
+    in_step: tuple[str, str], usual: str, other: str, at: int, least: int
+) -> _Apart | None:
     """What makes most calls equal again; None if that is to go on as if nothing were, which is
     preferred, and after it the smallest change. A loop is equal to itself here and there, so what
     lasts as far as can be seen comes before what lasts for a while.
@@ -224,7 +242,7 @@ def _explained(in_step: tuple[str, str], usual: str, other: str, at: int) -> _Ap
         sides = in_step if how is None else (usual, other)
         equal = _agree(sides[0], one, sides[1], two)
         left = min(len(usual) - one, len(other) - two, _FAR)
-        lasts = equal >= left and (how is None or equal >= _LEAST)
+        lasts = equal >= left and (how is None or equal >= least)
         return lasts, equal, None if how is None else _Apart(how, at, count)
 
     stays = rated(None, at + 1, at + 1, 0)

@@ -28,6 +28,9 @@ ALIVE, CLEAN, OWN, CASCADE, SILENT = "alive", "clean", "own", "cascade", "silent
 RUNNING, EXITED, FAILED, KILLED, UNKNOWN = "running", "exited", "failed", "killed", "unknown"
 """With ``stopped`` the states of a process, the same words on every surface."""
 
+NAMELESS = "unknown"
+"""The role where a journal does not say which process wrote it."""
+
 UNINSTALLED = "uninstalled"
 """An exit record's word for: tracing was taken off, and what came after is not known."""
 
@@ -211,6 +214,8 @@ def _end(process: Process, told_of: Communication, cut_ns: int, seen: Seen, *, e
     dead = seen.alive is False or told is not None
     if process.exit is None:
         moment = process.source != JOURNAL  # it lived then, and nobody asks how it ended
+        if process.role == NAMELESS and not dead and not moment:
+            return End(SILENT, process.last_ns)  # no kernel can be asked of it
         if not dead and (moment or seen.alive or cut_ns - process.last_ns <= MISSED_NS):
             return _living(process, told_of, cut_ns, seen)
         found = _cut_short(process, told_of, code, dead=dead, killed=killed)

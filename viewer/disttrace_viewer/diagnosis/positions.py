@@ -13,7 +13,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import HELD, NOWHERE, ended, pattern, state
+from disttrace_viewer.wording.ends import ENDED, HELD, NOWHERE, ended, pattern, state
 
 SEVERAL = 8
 """Of more places than this those in groups of one kind (a mesh has many) are one."""
@@ -24,6 +24,7 @@ class Place:
     """What some processes do, and where in the program."""
 
     doing: str
+    """Nothing of one that ended well: its state says so."""
     at: str
     state: str
     word: str
@@ -170,7 +171,8 @@ def _doing(case: Case, index: int) -> _Doing:
     end = evidence.ends[index]
     if end.over and end.how != SILENT:
         gone = end_of(evidence, index)
-        return _Doing(ended(gone), pattern=pattern(gone))
+        told = ended(gone)
+        return _Doing("" if told == ENDED else told, pattern=pattern(gone))
     sample = evidence.stands(index)
     if end.held is not None or sample is not None or end.over:
         since = 0

@@ -95,7 +95,7 @@ def _called(courses: Mapping[int, Course]) -> tuple[int, dict[int, list[Place]]]
 def _shift(
     evidence: Evidence, stream: Stream, called: Mapping[int, Sequence[Place]], size: int | None
 ) -> Shift[int, Place] | None:
-    found = first_shift(called, size)
+    found = first_shift(called, size, kind=lambda place: place[0])
     if found is not None and found.how == SWAPPED and _threads(evidence, stream):
         return None  # the order of two threads is by chance
     return found

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.process_ends import CLEAN, SILENT, is_closed
 from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.evidence import Evidence
@@ -42,6 +42,8 @@ NUMBER = re.compile(r"[0-9]{1,18}")
 """What keys of one series differ in."""
 ASKED_NS = 3_000_000_000
 """Who polls asks at least so often."""
+STARVED_NS = 4 * ASKED_NS
+"""So often on a machine with much else to do."""
 
 _SERIES = 2
 """So many keys of one form make a series: one key could bear its setter's own rank."""
@@ -250,14 +252,17 @@ class Setters:
         return key in self.deleted and times == 1
 
     def _misspelt(self, key: Key, process: int, times: int) -> bool:
-        """Whether the last key that a process set looks like ``key`` and is of a form that it used
-        once only: then it has set that one instead, and is not about to set this one.
+        """Whether the last key that a process set itself looks like ``key`` and is of a form that
+        it used once only: then it has set that one instead, and is not about to set this one.
         """
         last = next(
             (
                 found
                 for found, op in reversed(self._events)
-                if op.process == process and found[0] == key[0] and op.call.op in SETTERS
+                if op.process == process
+                and found[0] == key[0]
+                and op.call.op in SETTERS
+                and op.parent is None  # to make a group sets keys too
             ),
             key,
         )
@@ -350,7 +355,7 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
         return None
     until, awaits = evidence.until_ns(last.process), call.op in AWAITING
     seen_ns = (until if last.pending else last.end_ns) if awaits else last.begin_ns
-    if until - (seen_ns or last.begin_ns) > ASKED_NS:
+    if until - (seen_ns or last.begin_ns) > asked_within_ns(evidence, last):
         return None
     uses: dict[tuple[int, int | None], list[Op]] = {}
     for op in evidence.sample.of_process[last.process]:
@@ -374,6 +379,16 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
     if len(newest) < 2 or since <= max(others, default=0):
         return None
     return since, tuple(used[-1] for used in turn if used[-1].begin_ns >= since)
+
+
+def asked_within_ns(evidence: Evidence, last: Op) -> int:
+    """How old the newest question of a thread may be if it still asks: older where that stands at
+    the line of it, for the machine may have much else to do.
+    """
+    sample, asks = evidence.stands(last.process), frame(last)
+    if last.thread != 0 or sample is None or asks is None:
+        return ASKED_NS
+    return STARVED_NS if (sample.file, sample.line) == (asks.file, asks.line) else ASKED_NS
 
 
 def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:

@@ -18,12 +18,12 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
 )
 from disttrace_viewer.analysis.sample import Course, Stream
-from disttrace_viewer.evidence import courses
+from disttrace_viewer.evidence import courses, importing
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import Agents
 from disttrace_viewer.evidence.recorded import GROUPED, STUCK_NS
 from disttrace_viewer.evidence.rendezvous import RendezvousIndex
-from disttrace_viewer.evidence.store_keys import ASKED_NS, Setters
+from disttrace_viewer.evidence.store_keys import Setters, asked_within_ns
 from disttrace_viewer.evidence.wait_graph import Wait, waits
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.past import NOTHING, Past
@@ -142,8 +142,11 @@ class Case:
         return (
             wait.op.error is not None
             or wait.process in self.evidence.timeless
-            or self.evidence.age_ns(wait.op) >= self.evidence.stalled_after_ns
             or not self.evidence.live
+            or (
+                self.evidence.age_ns(wait.op) >= self.evidence.stalled_after_ns
+                and not importing.is_waited_for(self.evidence, wait)
+            )
         )
 
     def early(self, wait: Wait) -> bool:
@@ -284,7 +287,7 @@ class Case:
             newest_ns, cut_ns = last.end_ns or last.begin_ns, self.evidence.cut_ns
         else:
             return None
-        if cut_ns - newest_ns > ASKED_NS:
+        if cut_ns - newest_ns > asked_within_ns(self.evidence, last):
             return None
         since_ns = self.witnesses.awaited_since(process, since_ns or last.begin_ns)
         return last if last.begin_ns - since_ns >= STUCK_NS else None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.sample import Stream
+from disttrace_viewer.diagnosis.completeness import gaps_of
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.findings.finding import ERROR, LIKELY
@@ -125,7 +126,9 @@ def judged(
 
 def suspects_of(found: Verdict, merged: Merged) -> tuple[str, ...]:
     """The processes whose journals decide errors that are only likely so far: whom they blame,
-    and the members of the group in question; of a few all collectives are compared.
+    and the members of the group in question; of a few all collectives are compared. And those whose
+    journals seem to lack what stands before the part that was read: a thread polls a store, and
+    another one is in a collective since.
     """
     evidence = found.case.evidence
     processes = evidence.trace.processes
@@ -146,6 +149,7 @@ def suspects_of(found: Verdict, merged: Merged) -> tuple[str, ...]:
     again = [
         i for i in [*compared][:MOST_COMPARED] if merged.state_of(processes[i].id).history is None
     ]
+    wanted.update(dict.fromkeys(gaps_of(evidence.trace, evidence.sample).lost))
     again += [i for i in wanted if i in evidence.partial]
     return tuple(dict.fromkeys(processes[i].id for i in again[:MOST_SUSPECTS]))
 

@@ -88,6 +88,9 @@ def _tail(path: str, length: int, window: int, problems: Problems) -> Iterator[b
     try:
         head = load_files.part(path, 0, HEAD)
         data = load_files.part(path, length - window, window)
+        ahead = len(data) - len(data.rstrip(b"\0"))
+        if ahead:  # of a mapping, which reaches beyond what was written
+            data = load_files.part(path, max(0, length - window - ahead), window)
     except OSError:
         return
     # Copies of begins in flight stand at the head of a segment.

@@ -36,6 +36,10 @@ def state(end: End) -> str:
     return f"{found}, {LAUNCHER}" if by_launcher else found
 
 
+ENDED = "has ended"
+"""Of one that ended well, as a word beside that state says too."""
+
+
 def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
     """``failed with ValueError: ...``, ``has ended``. ``many``: several processes did; ``surely``:
     somebody noticed the end of one of which no record tells.
@@ -63,7 +67,7 @@ def ended(end: End, *, many: bool = False, surely: bool = False) -> str:
         return f"ended with exit code {end.code}"
     if end.how == SILENT:
         return f"ended without an exit record ({UNSEEN})"
-    return f"{'have' if many else 'has'} ended"
+    return "have ended" if many else ENDED
 
 
 def raised(failure: Failure) -> str:

@@ -284,13 +284,18 @@ def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:
         )
     )
     found: dict[tuple[int, int | None], Delay] = {}
-    for by in (["stack"], ["call"], ["stack", "_turn"]):
-        for row in _of_line(late, every.lazy(), by, span, between).iter_rows(named=True):
+    tables = [_of_line(late, every.lazy(), by, span) for by in (["stack"], ["call"], _IN_A_ROW)]
+    tables.append(_costly(late, every.lazy(), between))
+    for table in tables:
+        for row in table.iter_rows(named=True):
             key = (row["process"], row["stack"])
             delay = _delay(row)
             if key not in found or (_usual(delay) and not _usual(found[key])):
                 found[key] = delay
     return list(found.values())
+
+
+_IN_A_ROW = ["stack", "_turn"]
 
 
 def _usual(delay: Delay) -> bool:
@@ -311,17 +316,37 @@ def _delay(row: dict[str, Any]) -> Delay:
     )
 
 
-def _of_line(
-    late: pl.LazyFrame, every: pl.LazyFrame, by: list[str], span: int, between: int
-) -> pl.DataFrame:
+def _of_line(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str], span: int) -> pl.DataFrame:
     """Delays of each process that count, by columns that say which calls belong together."""
     times, total = pl.col("times"), pl.col("total")
     of_line = pl.lit(by == ["stack"])
     # Of a line: a call is of one process only, and whoever else is late is late at the line.
-    alone = of_line & (times >= SHARE_OF_SITE * pl.col("_of_late"))
+    alone = of_line & (times >= SHARE_OF_SITE * times.sum().over(by))
     now_and_then = alone & (times >= TIMES) & (total >= NOTABLE * span)
-    costly = alone & (times >= FEW_TIMES) & (total >= COSTLY * between)
     usual = (times >= TIMES) & (times >= SHARE_OF_SITE * pl.col("of"))
+    return _summed(late, every, by).filter(usual | now_and_then).collect()
+
+
+def _costly(late: pl.LazyFrame, every: pl.LazyFrame, between: int) -> pl.DataFrame:
+    """Long delays of each process at a line, where almost all that was lost there was lost by them:
+    a busy machine makes the others late now and then too, but not for as long.
+    """
+    times, total = pl.col("times"), pl.col("total")
+    long = late.filter(pl.col("delay") >= LONG_NS)
+    lost = late.group_by("stack").agg(pl.col("delay").sum().alias("_lost"))
+    return (
+        _summed(long, every, ["stack"])
+        .join(lost, on="stack", nulls_equal=True, maintain_order="left")
+        .filter(
+            (times >= FEW_TIMES)
+            & (total >= COSTLY * between)
+            & (total >= SHARE_OF_SITE * pl.col("_lost"))
+        )
+        .collect()
+    )
+
+
+def _summed(late: pl.LazyFrame, every: pl.LazyFrame, by: list[str]) -> pl.LazyFrame:
     return (
         late.group_by("process", *by)
         .agg(
@@ -343,8 +368,5 @@ def _of_line(
             on=["process", *by],
             nulls_equal=True,
         )
-        .with_columns(times.sum().over(by).alias("_of_late"))
-        .filter(usual | now_and_then | (costly & (pl.col("median") >= LONG_NS)))
         .sort("total", "process", *by, descending=[True, False, *(False for _ in by)])
-        .collect()
     )

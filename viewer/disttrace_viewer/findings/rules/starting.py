@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from disttrace_viewer.analysis.process_ends import ALIVE
+from disttrace_viewer.evidence.importing import limit_ns
 from disttrace_viewer.evidence.wait_graph import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.findings.rules.communicator_creation import is_creation
-
-LIMIT_NS, LIMITS = 60_000_000_000, 6
-"""Until a group exists a stall begins so late, and at most after so many times the usual limit."""
 
 
 def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
@@ -28,8 +26,7 @@ def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
         end = evidence.ends[process]
         if end.how != ALIVE or end.held is not None or process in evidence.last:
             return False  # it came that far before
-    limit_ns = max(evidence.stall_ns, min(LIMIT_NS, LIMITS * evidence.stall_ns))
-    return all(evidence.age_ns(w.op) < limit_ns for w in waits)
+    return all(evidence.age_ns(w.op) < limit_ns(evidence) for w in waits)
 
 
 def is_start(finding: Finding) -> bool:

@@ -27,7 +27,7 @@ def paint(out: TextConsole, lines: Iterable[Line]) -> None:
     """All lines of a report."""
     for line in lines:
         style = _STYLES[line.style]
-        if not line.text:
+        if not line.text and not line.lead:
             out.blank()
             continue
         lead = Text(line.lead, style)
