@@ -7,7 +7,8 @@ code is NCCL's, is asked as NCCL's is. Each round runs every rate with DISTTRACE
 `auto`, in processes of their own; processor time counts, so other programs disturb little:
 
 * of the issuing thread per operation: what a note takes it (`add`);
-* of the whole process as a share of a core: asking, reading and matching too;
+* of disttrace's own threads as a share of a core: asking, reading, matching, and what they do
+  besides; and of the whole process, in which gloo's threads vary by more than that;
 * the longest stop of another Python thread, and the longest call of the thread that issues, which
   shares a mutex of the recorder with whoever asks (the least of all rounds: others only make it
   longer).
@@ -78,10 +79,13 @@ def issued(rate: int, seconds: float) -> Figures:
         ticking.start()
         _issue(dist, x, rate, 1.0)
         stops.clear()
+        others = {threading.get_native_id(), ticking.native_id or 0}
+        background = _background_s(others)
         used, own, begin = time.process_time(), time.thread_time(), time.perf_counter()
         calls = _issue(dist, x, rate, seconds)
         wall = time.perf_counter() - begin
         own, used = time.thread_time() - own, time.process_time() - used
+        background = _background_s(others) - background
         longest = max(stops)
         over.set()
         ticking.join()
@@ -91,6 +95,7 @@ def issued(rate: int, seconds: float) -> Figures:
     return {
         "own_us": own / len(calls) * 1e6,
         "share": used / wall,
+        "background": background / wall,
         "stop_ms": longest * 1e3,
         "call_ms": max(calls) * 1e3,
         "rate": len(calls) / wall,
@@ -123,6 +128,15 @@ def _told(folder: Path) -> float:
     return over / begun
 
 
+def _background_s(others: set[int]) -> float:
+    """Processor time of all threads but gloo's and ``others``, in seconds."""
+    used = 0
+    for task in Path("/proc/self/task").iterdir():
+        if int(task.name) not in others and "gloo" not in (task / "comm").read_text():
+            used += int((task / "schedstat").read_text().split()[0])
+    return used / 1e9
+
+
 def _tick(stops: list[float], over: threading.Event) -> None:
     last = time.perf_counter()
     while not over.is_set():
@@ -153,12 +167,13 @@ def rows(off: list[Figures], auto: list[Figures]) -> list[str]:
     def least(key: str) -> list[float]:
         return [min(one[key] for one in each) for each in (off, auto)]
 
-    shares, own = mid("share"), mid("own_us")
+    shares, own, background = mid("share"), mid("own_us"), mid("background")
     stops, calls = least("stop_ms"), least("call_ms")
     return [
         f"| issued a second | {mid('rate')[0]:,.0f} | {mid('rate')[1]:,.0f} |",
         f"| seen finished | | {mid('told')[1]:.1%} |",
-        f"| share of a core | {shares[0]:.1%} | {shares[1]:.1%} |",
+        f"| disttrace's threads, share of a core | {background[0]:.1%} | {background[1]:.1%} |",
+        f"| all threads, share of a core | {shares[0]:.1%} | {shares[1]:.1%} |",
         f"| issuing thread, us per operation | {own[0]:.1f} | {own[1]:.1f} |",
         f"| longest stop of another thread, ms | {stops[0]:.1f} | {stops[1]:.1f} |",
         f"| longest call of the issuing thread, ms | {calls[0]:.1f} | {calls[1]:.1f} |",
