@@ -11,19 +11,17 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from disttrace_viewer.load import files
+from disttrace_viewer.load.foreign.profiles import Call, Profile, journal
 from disttrace_viewer.load.foreign.reader import Translated
-from disttrace_viewer.load.foreign.records import Records, identity
 from disttrace_viewer.load.problems import Problems, plural
 
 NAME = "profile"
 MOST_BYTES = 512 << 20
-LACKS = ("messages", "older", "position", "reduce_op", "root", "stack", "stalls", "store")
 _PARAMETERS = "record_param_comms"
 _NCCL = {
     "allreduce": "all_reduce",
@@ -60,35 +58,6 @@ _DTYPES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One collective. Times are unix nanoseconds; ``end_ns``: None where nobody saw it end."""
-
-    group: str
-    op: str
-    seq: int | None
-    begin_ns: int
-    returned_ns: int
-    end_ns: int | None
-    took_ns: int | None
-    elements: int | None
-    dtype: str | None
-
-
-@dataclass(slots=True)
-class Profile:
-    """What one file tells."""
-
-    path: str
-    rank: int
-    world: int
-    host: str
-    groups: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    """Description and members by name."""
-    calls: list[Call] = field(default_factory=list)
-    on_device: bool = False
-
-
 class Kineto:
     """Reads profiles."""
 
@@ -111,7 +80,7 @@ class Kineto:
         counted = [one for _, one in sorted(found.items())]
         alike = len({tuple((c.op, c.elements) for c in one.calls) for one in counted}) == 1
         for one in counted:
-            yield _journal(one, counted, numbered=one.on_device or alike)
+            yield journal(one, counted, NAME, numbered=one.on_device or alike)
 
 
 def _profile(path: str, problems: Problems) -> Profile | None:
@@ -186,6 +155,7 @@ def _of_nccl(one: Profile, events: Iterable[Mapping[str, Any]], base_ns: int) ->
             members = tuple(map(int, ranks[1].split(","))) if ranks and ranks[1] else ()
             one.groups[name] = (str(args.get("Process Group Description") or ""), members)
         at_ns, kernel = _at(event, base_ns), kernels.get((name, seq))
+        elements, dtype = _count(args.get("In msg nelems")), _DTYPES.get(str(args.get("dtype")))
         yield Call(
             group=name,
             op=_NCCL[args["Collective name"]],
@@ -194,8 +164,9 @@ def _of_nccl(one: Profile, events: Iterable[Mapping[str, Any]], base_ns: int) ->
             returned_ns=at_ns + _ns(event["dur"]),
             end_ns=None if kernel is None else sum(kernel),
             took_ns=None if kernel is None else kernel[1],
-            elements=_count(args.get("In msg nelems")),
-            dtype=_DTYPES.get(str(args.get("dtype"))),
+            bytes=_bytes(elements, dtype),
+            elements=elements,
+            dtype=dtype,
         )
 
 
@@ -241,6 +212,7 @@ def _of_gloo(
                 returned_ns=at_ns + _ns(event["dur"]),
                 end_ns=None if end is None else _at(end, base_ns) + _ns(end["dur"]),
                 took_ns=None,
+                bytes=_bytes(*sizes),
                 elements=sizes[0],
                 dtype=sizes[1],
             )
@@ -260,63 +232,11 @@ def _sizes(event: Mapping[str, Any]) -> tuple[int | None, str | None]:
     return total, _DTYPES.get(str(types[0])) if types else None
 
 
-def _journal(one: Profile, every: Sequence[Profile], *, numbered: bool) -> Translated:
-    base_ns = min((c.begin_ns for p in every for c in p.calls[:1]), default=0) - 1_000_000_000
-    last_ns = max((c.end_ns or c.returned_ns for c in one.calls), default=base_ns)
-    records = Records(
-        identity(NAME, one.path, one.rank),
-        job=one.path.rpartition("/")[2].partition(".")[0] if len(every) == 1 else NAME,
-        clock=identity(NAME, one.host),
-        base_ns=max(base_ns, 0),
-        source={"kind": NAME, "lacks": sorted(LACKS), "cut_ns": max(last_ns, 0)},
-    )
-    world = max([one.world, *(p.rank + 1 for p in every)])
-    records.define("identity", t=0, rank=one.rank, world_size=world, role="worker")
-    backend = ("nccl", "cuda") if one.on_device else ("gloo", "cpu")
-    numbers: dict[str, int] = {}
-    for number, (name, (desc, ranks)) in enumerate(sorted(one.groups.items()), 1):
-        if ranks and one.rank not in ranks:
-            continue
-        numbers[name] = number
-        records.define(
-            "group",
-            n=number,
-            name=name,
-            desc=desc or None,
-            backends={backend[1]: backend[0]},
-            ranks=list(ranks) or None,
-            rank=ranks.index(one.rank) if ranks else None,
-            default=True if desc == "default_pg" else None,
-        )
-    for call in one.calls:
-        made = records.call(
-            op=call.op,
-            kind="collective",
-            group=numbers.get(call.group),
-            backend=backend[0],
-            device=backend[1],
-            shapes=None if call.elements is None else [[call.elements]],
-            dtypes=None if call.dtype is None else [call.dtype],
-            bytes=_bytes(call),
-        )
-        begun = records.begin(made, call.begin_ns, q=call.seq if numbered else None)
-        if one.on_device:
-            records.after("i", begun, call.returned_ns - call.begin_ns)
-        if call.end_ns is None:
-            records.after("l", begun, call.returned_ns - call.begin_ns)
-        elif one.on_device:
-            records.after("c", begun, call.end_ns - call.begin_ns, g=0, z=call.took_ns)
-        else:
-            records.after("e", begun, call.end_ns - call.begin_ns)
-    records.lived(last_ns)
-    return Translated(f"{one.path}[rank {one.rank}]", *records.files(), one.rank)
-
-
-def _bytes(call: Call) -> int | None:
-    if call.elements is None or call.dtype is None:
+def _bytes(elements: int | None, dtype: str | None) -> int | None:
+    if elements is None or dtype is None:
         return None
-    bits = re.search(r"\d+$", call.dtype)
-    return call.elements * (int(bits[0]) // 8 if bits else 1)
+    bits = re.search(r"\d+$", dtype)
+    return elements * (int(bits[0]) // 8 if bits else 1)
 
 
 def _at(event: Mapping[str, Any], base_ns: int) -> int:

@@ -12,13 +12,22 @@ from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files, Taken
 from disttrace_viewer.load.foreign.flight_recorder import FlightRecorder
 from disttrace_viewer.load.foreign.kineto import Kineto
+from disttrace_viewer.load.foreign.nccl_inspector import NcclInspector
+from disttrace_viewer.load.foreign.nccl_ras import NcclRas
 from disttrace_viewer.load.foreign.py_spy import PySpy
 from disttrace_viewer.load.foreign.reader import Reader, Translated
 from disttrace_viewer.load.foreign.watchdog_log import WatchdogLog
 from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.trace.model import Problem
 
-READERS: tuple[Reader, ...] = (Kineto(), FlightRecorder(), PySpy(), WatchdogLog())
+READERS: tuple[Reader, ...] = (
+    Kineto(),
+    NcclInspector(),
+    NcclRas(),
+    FlightRecorder(),
+    PySpy(),
+    WatchdogLog(),
+)
 HEAD = 4 << 10
 MOST_ASKED = 20_000
 """Files of which the first bytes are looked at: somebody may have given a home folder."""

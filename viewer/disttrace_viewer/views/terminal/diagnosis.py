@@ -147,7 +147,7 @@ def _verdict_of_health(case: Case) -> Line:
     if early is not None:
         return Line(early, style=WAIT)
     if case.incomplete == (TIMELESS,):
-        return Line("No fault is certain from what the dumps hold.", style=WAIT)
+        return Line("No fault is certain from what this evidence holds.", style=WAIT)
     if case.incomplete:
         return Line("No fault is certain from what the other journals hold.", style=WAIT)
     return Line("Nothing is wrong: no fault was found in what the journals hold.", style=GOOD)

@@ -87,7 +87,7 @@ def summary(trace: Trace, found: Missing) -> str:
     after = f", and {sentences.processes(trace, came)} only after they had given up" * bool(came)
     if found.waited_ns is None:
         return (
-            f"{sentences.subject(trace, never)} had not come to {name} when the dumps were made:"
+            f"{sentences.subject(trace, never)} had not come to {name} when this was written:"
             f" {sentences.processes(trace, waiting)} {'were' if len(waiting) > 1 else 'was'} in it"
             f" {lasting}{f'; {unseen}' * bool(wait.absent)}."
         )
