@@ -15,6 +15,7 @@ from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.companion import told as told_of
 from disttrace_viewer.companion import verdict
 from disttrace_viewer.companion.machine import asking, kernel_log, nccl_ras, nvidia_smi
+from disttrace_viewer.companion.machine.answer import Answer
 from support.journals import workers
 from support.processes import wait_until
 from support.scenes import S, beat, findings, only
@@ -235,7 +236,7 @@ def test_a_stall_becomes_that_of_a_link(tmp_path: Path, monkeypatch: pytest.Monk
     first = judge.verdict()
     assert (first["signature"], first["waiting"]) == ([], True)
     assert first["next_s"] <= 0.5
-    wait_until(lambda: not judge._machine.pending)
+    wait_until(lambda: judge._machine._answers)
     (line, *_), (said,) = (second := judge.verdict())["lines"], second["said"]
     assert "All members have joined all_reduce #1" in line
     assert "It may be a link: the kernel's log on host says `ixgbe 0000:01:00.0 eth2: NIC" in line
@@ -253,6 +254,22 @@ def test_nobody_waits_for_ever_for_an_answer() -> None:
     one.begin([], 10.0, now=time.monotonic() - 3)
     one._answers = None
     assert not one.pending
+
+
+def test_a_wait_in_the_start_up_is_another_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once per stall; it is another one once the job has got on."""
+    asked: list[float] = []
+
+    def ask(_: float) -> list[Answer]:
+        asked.append(now)
+        return []
+
+    monkeypatch.setattr(kernel_log, "ask", ask)
+    one = asking.Asking()
+    for now, begun in ((0.0, 3), (5.0, 3), (9.0, 4), (12.0, 4), (20.0, 4), (25.0, 5), (40.0, 5)):
+        one.begin([], 10.0, begun, now=now)
+        wait_until(lambda: one._answers is not None)
+    assert asked == [0.0, 12.0, 25.0]
 
 
 def test_what_came_long_before_the_wait_is_not_told(tmp_path: Path) -> None:

@@ -24,14 +24,25 @@ WORLD = 4
 STALL_S, DUMP_AFTER_S = 3.0, 6.0
 LONG_AGO_NS = 1_600_000_000_000_000_000
 
-RANK = """
-import os, sys, threading, time
+RANKS = """
+import os, random, signal, sys, threading, time
 import torch, torch.distributed as dist
 import torch._C._distributed_c10d as c
-rank, world, port, out, program, after = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:7]
-expected, stacks = int(sys.argv[7]), sys.argv[8] == "stacks"
+world, port, out, program, after = int(sys.argv[1]), *sys.argv[2:6]
+expected, stacks = int(sys.argv[6]), sys.argv[7] == "stacks"
+children = []
+for rank in range(world):
+    children.append(os.fork())
+    if not children[-1]:
+        break
+else:
+    signal.signal(signal.SIGTERM, lambda *_: [os.kill(one, signal.SIGKILL) for one in children])
+    for child in children:
+        os.waitpid(child, 0)
+    sys.exit()
 def dump():
-    time.sleep(float(after))
+    # Monitors look now and then whether to dump: not all within a millisecond, as copies are.
+    time.sleep(float(after) + random.Random(rank * 7919 + os.getpid()).random())
     made = {"pickle": c._dump_fr_trace(True, stacks), "json": c._dump_fr_trace_json()}
     for form, data in made.items():
         with open(f"{out}/{form}/trace_rank_{rank}", "wb") as file:
@@ -139,35 +150,30 @@ def dumped(name: str, python: str, folder: Path, *, stacks: bool) -> None:
 
     for form in ("pickle", "json"):
         (folder / form).mkdir()
-    (folder / "rank.py").write_text(RANK)
+    (folder / "ranks.py").write_text(RANKS)
     program, port = folder / "program.py", str(free_port())
     program.write_text(PROGRAMS[name].text)
     environ = clean_environ(OMP_NUM_THREADS="1", TORCH_FR_BUFFER_SIZE="2000", DISTTRACE="0")
-    ranks = [
-        subprocess.Popen(
-            [
-                python,
-                folder / "rank.py",
-                str(rank),
-                str(WORLD),
-                port,
-                folder,
-                program,
-                str(DUMP_AFTER_S),
-                str(WORLD - (name == "died")),
-                "stacks" if stacks else "none",
-            ],
-            env={k: v for k, v in environ.items() if k != "PYTHONPATH"},
-            stderr=subprocess.DEVNULL,
-        )
-        for rank in range(WORLD)
-    ]
-    for one in ranks:
-        try:
-            one.wait(90)
-        except subprocess.TimeoutExpired:
-            one.kill()
-            one.wait()
+    ranks = subprocess.Popen(
+        [
+            python,
+            folder / "ranks.py",
+            str(WORLD),
+            port,
+            folder,
+            program,
+            str(DUMP_AFTER_S),
+            str(WORLD - (name == "died")),
+            "stacks" if stacks else "none",
+        ],
+        env={k: v for k, v in environ.items() if k != "PYTHONPATH"},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        ranks.wait(300)
+    except subprocess.TimeoutExpired:
+        ranks.terminate()
+        ranks.wait()
 
 
 def wrongs(name: str, folder: Path, *, timed: bool) -> list[str]:

@@ -88,6 +88,14 @@ def test_results_of_sarif_stand_at_the_line() -> None:
     assert (second["level"], second["locations"]) == ("note", [])
 
 
+def test_names_of_files_are_references_in_sarif() -> None:
+    """A space, or a sign that URIs give a meaning, is none of a URI."""
+    at = {"process": "p1", "rank": 1, "file": "/src/my file#2?.py", "line": 34, "function": "f"}
+    (run,) = sarif.document([report(finding(locations=[at]))], "/src")["runs"]
+    where = run["results"][0]["locations"][0]["physicalLocation"]
+    assert where["artifactLocation"]["uri"] == "my%20file%232%3F.py"
+
+
 def test_a_text_of_the_program_gives_no_command() -> None:
     """Neither by a new line nor in the name of a file."""
     evil = "x\n::set-output name=a::b\r%"

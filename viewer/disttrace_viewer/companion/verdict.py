@@ -115,6 +115,7 @@ class Judge:
         self._holders = GilHolders()
         self._load = Load()
         self._machine = Asking()
+        self._is_asking = False
         self._stalled: set[tuple[str, int]] = set()
         self._leave_at: float | None = None
         me = uuid.uuid4().hex[:12]
@@ -190,8 +191,12 @@ class Judge:
         the stalled, as [process, number].
         """
         local = self._heard()
-        living = [p.pid for p in trace_of(local)[0].processes if p.pid and look(p).alive]
-        self._machine.begin(living, self._stall_s)
+        processes = trace_of(local)[0].processes
+        living = [p.pid for p in processes if p.pid and look(p).alive]
+        begun = sum(course[2] for p in processes for course in local.states[p.id].courses)
+        self._machine.begin(living, self._stall_s, begun)
+        # Not when the verdict is there: answers that came while it was made are not in it.
+        self._is_asking = self._machine.pending
         joined = self._join(local)
         answers: Sequence[Answer] = ()
         if joined:
@@ -311,7 +316,7 @@ class Judge:
             self._stall_s,
             unknown=unknown,
             asks=joined,
-            looked_into=self._machine.pending,
+            looked_into=self._is_asking,
             starved=lambda pid: self._load.share(pid).starved,
         )
         errors, notes = now.errors, now.notes

@@ -35,14 +35,21 @@ class Asking:
 
     def __init__(self) -> None:
         self._asked_at: float | None = None
+        self._begun = 0
         self._answers: Sequence[Answer] | None = None
 
-    def begin(self, pids: Collection[int], quiet_s: float, now: float | None = None) -> None:
-        """Ask, unless that was done; nobody has got on for ``quiet_s``."""
+    def begin(
+        self, pids: Collection[int], quiet_s: float, begun: int = 0, now: float | None = None
+    ) -> None:
+        """Ask, unless that was done at this stall; somebody has waited for ``quiet_s``. ``begun``:
+        collectives of the job so far. A wait in its start-up is not the stall that comes later.
+        """
         now = time.monotonic() if now is None else now
-        if self._asked_at is not None and now - self._asked_at < AGAIN_S:
-            return
-        self._asked_at, self._answers = now, None
+        if self._asked_at is not None:
+            since_s = now - self._asked_at
+            if since_s < (quiet_s if begun != self._begun else AGAIN_S):
+                return
+        self._asked_at, self._begun, self._answers = now, begun, None
         since_s = time.time() - quiet_s - BEFORE_S
         threading.Thread(
             target=self._ask, args=(tuple(pids), since_s, now + IN_ALL_S), daemon=True
@@ -50,13 +57,11 @@ class Asking:
 
     @property
     def pending(self) -> bool:
-        """Whether somebody may still answer."""
-        asked_at = self._asked_at
-        return (
-            asked_at is not None
-            and self._answers is None
-            and time.monotonic() - asked_at < IN_ALL_S + 0.2
-        )
+        """Whether somebody may still answer, or has and was not heard."""
+        answers, asked_at = self._answers, self._asked_at
+        if answers is not None or asked_at is None:
+            return bool(answers)
+        return time.monotonic() - asked_at < IN_ALL_S + 0.2
 
     def take(self) -> Sequence[Answer]:
         """What was answered since this was asked the last time."""

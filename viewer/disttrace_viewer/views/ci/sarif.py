@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
+from urllib.parse import quote
 
 from disttrace_viewer.views.ci.place import place
 
@@ -41,7 +42,7 @@ def _result(finding: Mapping[str, Any], kinds: Sequence[str], root: str) -> dict
     at = place(finding, root)
     physical = (
         {
-            "artifactLocation": {"uri": at["file"]},
+            "artifactLocation": {"uri": quote(at["file"])},
             "region": {"startLine": max(1, int(at["line"]))},
         }
         if at
