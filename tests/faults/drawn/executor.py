@@ -106,7 +106,7 @@ def innocent(truth: Truth, said: Said) -> list[int]:
 def allowed(truth: Truth, said: Said) -> frozenset[str]:
     """The kinds of findings that are right at that time."""
     mute = truth.mute and said.when == "post mortem"
-    meanwhile = truth.meanwhile if said.when == "live" else frozenset[str]()
+    meanwhile = truth.meanwhile if said.when != "ended" else frozenset[str]()
     return truth.kinds | meanwhile | (FAILED if mute else frozenset())
 
 

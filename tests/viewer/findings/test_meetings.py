@@ -166,6 +166,19 @@ def test_a_start_that_takes_long_is_a_note(tmp_path: Path, *, has_journal: bool)
     assert late.kind == "rendezvous_incomplete"
 
 
+def test_who_has_just_begun_to_join_is_still_on_its_way(tmp_path: Path) -> None:
+    """Rank 0 imported for long, and is about to listen."""
+    for journal in workers(tmp_path, 2):
+        if journal.rank:
+            join(journal, 100 * MS, 2)
+        else:
+            init = journal.call("init_process_group", kind="composed", origin="python")
+            journal.begin(init, 20 * S - MS)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.severity, found.culprits) == ("rendezvous_unreachable", "note", ())
+
+
 @pytest.mark.parametrize("has_journal", [True, False])
 def test_nobody_listens_where_rank_0_has_not_come(tmp_path: Path, *, has_journal: bool) -> None:
     """Both clients dial in vain; as long as rank 0 may still import, that is a start."""

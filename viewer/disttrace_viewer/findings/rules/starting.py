@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from disttrace_viewer.analysis.process_ends import ALIVE
+from disttrace_viewer.analysis.sample import BUILDING
 from disttrace_viewer.evidence.importing import limit_ns
 from disttrace_viewer.evidence.wait_graph import Wait
 from disttrace_viewer.findings.case import Case
@@ -24,7 +25,9 @@ def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
         return False
     for process in sinks:
         end = evidence.ends[process]
-        if end.how != ALIVE or end.held is not None or process in evidence.last:
+        last = evidence.last.get(process)
+        begins = last is not None and last.pending and last.call.op.startswith(BUILDING)
+        if end.how != ALIVE or end.held is not None or (last is not None and not begins):
             return False  # it came that far before
     return all(evidence.age_ns(w.op) < limit_ns(evidence) for w in waits)
 
