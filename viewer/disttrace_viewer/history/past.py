@@ -173,17 +173,21 @@ class Read(Past):
         known = (
             trace.calls.with_row_index("call")
             .filter((pl.col("kind") == "collective") & pl.col("group").is_not_null())
-            .select("call", "group", "backend")
+            .select("call", "group", "backend", "op", "stack")
         )
+        # Thousands of ranks call from a few stacks: each is asked once for its place.
         numbers: dict[Place, int] = {}
+        sites = known.group_by("op", "stack").agg(pl.col("call").first())
         codes = [
             numbers.setdefault(place_of(trace.call(call)), len(numbers))
-            for call in known["call"].to_list()
+            for call in sites["call"].to_list()
         ]
+        sites = sites.select("op", "stack", pl.Series("_place", codes, dtype=pl.UInt32))
+        known = known.join(sites, on=["op", "stack"], nulls_equal=True)
         rows = (
             trace.operations.lazy()
             .filter(pl.col("seq").is_not_null())
-            .join(known.lazy().with_columns(pl.Series("_place", codes, dtype=pl.UInt32)), on="call")
+            .join(known.lazy(), on="call")
             .group_by("group", "backend", "seq")
             .agg((pl.col("_place").min() != pl.col("_place").max()).alias("unlike"))
             .filter("unlike")

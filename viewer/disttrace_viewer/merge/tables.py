@@ -145,7 +145,9 @@ class Calls:
 
         from disttrace_viewer.trace.columns import CALLS
 
-        columns = {name: [row[name] for row in self.rows] for name in CALLS}
+        columns: dict[str, Any] = {name: [row[name] for row in self.rows] for name in CALLS}
+        for name in ("shapes", "dtypes"):
+            columns[name] = _lists(columns[name], CALLS[name])
         return pl.DataFrame(columns, schema=CALLS, strict=False)
 
     def _add(self, process: int, record: Record) -> int:
@@ -185,6 +187,24 @@ class Calls:
                 self.stacks.setdefault(stack, len(self.stacks)) if stack else None
             )
         return self._stack_numbers[key]
+
+
+def _lists(values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
+    """Lists as a column, each made once: into each polars looks at length for what it holds, and
+    thousands of ranks have the same few.
+    """
+    import polars as pl
+
+    known: dict[str, int] = {}
+    distinct: list[Any] = []
+    places: list[int] = []
+    for value in values:
+        place = known.setdefault(repr(value), len(distinct))
+        if place == len(distinct):
+            distinct.append(value)
+        places.append(place)
+    made = pl.Series(distinct, dtype=dtype, strict=False)
+    return made.gather(pl.Series(places, dtype=pl.UInt32))
 
 
 def _json(value: object) -> str | None:

@@ -7,7 +7,7 @@ lies on it, and nothing else, made the run as long as it was.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import polars as pl
 
@@ -25,8 +25,7 @@ STRETCHES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
+class _Event(NamedTuple):
     kind: int
     process: int
     exchange: int
@@ -46,7 +45,7 @@ def critical_path(schedule: Schedule) -> pl.DataFrame:
     ``OUTSIDE`` is what a process did before ``op`` at ``line``, or after it at the end of its life
     (then both are null); ``TRANSFER`` and ``INSIDE`` are the operation's own.
     """
-    events = [_Event(*row) for row in schedule.events.select(*_COLUMNS).iter_rows()]
+    events = list(map(_Event._make, schedule.events.select(*_COLUMNS).iter_rows()))
     before, last, root = _links(events)
     lives = {p: (low, high) for p, low, high in schedule.waits.lives.iter_rows()}
     newest: dict[int, int] = {event.process: place for place, event in enumerate(events)}

@@ -186,18 +186,16 @@ class _Content:
             .otherwise((pl.col("until_ns") - begin).clip(0, lasts.fill_null(1 << 62))),
             **after,
         )
-        kept: dict[int, int] = {}
-        for call in rows["call"].unique(maintain_order=True).to_list():
-            kept[call] = self._call(call)
-        rows = rows.with_columns(pl.col("call").replace_strict(kept, return_dtype=pl.UInt32))
+        alike = self._alike(rows["call"])
+        rows = rows.join(alike, on="call", how="left", maintain_order="left")
         keys = [
             None if key is None else self._keys.number(trace.full_key(call, key))
-            for call, key in self._rows.select("call", "key").iter_rows()
+            for call, key in rows.select("first", "key").iter_rows()
         ]
         columns.narrow("process", rows["process"], delta=True)
         columns.narrow("number", rows["number"], delta=True)
         columns.narrow("track", rows["track"])
-        columns.narrow("call", rows["call"])
+        columns.narrow("call", rows["kept"])
         columns.narrow("seq", rows["seq"])
         columns.wide("begin", rows["begin"], delta=True)
         for name in ("end", "until", "issued", "wait_begin", "complete", "bytes"):
@@ -205,6 +203,20 @@ class _Content:
         columns.narrow("for", rows["for_process"])
         columns.narrow("error", rows["error"])
         columns.narrow("key", pl.Series(keys, dtype=pl.UInt32))
+
+    def _alike(self, calls: pl.Series) -> pl.DataFrame:
+        """``call first kept``: of those that differ in nothing that the page has, the first one and
+        its number there. Thousands of ranks make a few calls.
+        """
+        # Of the rank in its group only whether it is the root (see _bus).
+        about = self._trace.calls.with_row_index("call").drop("process")
+        about = about.with_columns(group_rank=pl.col("root") == pl.col("group_rank"))
+        used = calls.unique(maintain_order=True).to_frame()
+        used = used.join(about, on="call", maintain_order="left")
+        found = used.group_by(pl.exclude("call"), maintain_order=True).agg(pl.col("call"))
+        found = found.select("call", first=pl.col("call").list.first())
+        kept = [self._call(number) for number in found["first"].to_list()]
+        return found.with_columns(kept=pl.Series(kept, dtype=pl.UInt32)).explode("call")
 
     def _call(self, number: int) -> int:
         call = self._trace.call(number)
