@@ -1,20 +1,24 @@
 """A slice of the suite on the wheel, with the lowest version of everything that it depends on.
 
-    python tests/reliability/lowest.py [--python 3.10] [--newest]
+    python tests/reliability/lowest.py [--python 3.10] [--newest] [--pure] [--torch FOLDER]
 
 Builds the wheel, installs it with its extras into an environment of its own by uv (which pip
 brings), at the lower bounds of ``pyproject.toml`` (``--newest``: the newest there are), and runs
 tests of the reader, the commands and OTLP from a copy of ``tests``, without our source beside it.
-The exit code is pytest's. ``make lowest`` runs it; the release runs it with ``--newest --native``.
+``--pure`` builds as where there is no compiler; ``--torch`` names the site-packages of another
+environment of the same Python, whose torch then runs what ``make demo`` runs. The exit code is
+pytest's. ``make lowest`` runs it; the release runs it with ``--newest --native``.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,13 +36,27 @@ SLICE = (
     "tests/test_failure.py",
 )
 CORE = "from disttrace.recording.choice import choose; name, why = choose(None); print(name, why); "
-ASSERT = "assert name == 'c', why"
+ASSERT_NATIVE = "assert name == 'c', why"
+ASSERT_PURE = "assert name == 'python', why"
 
 
-def run(*words: str | Path, cwd: Path = ROOT) -> None:
+def run(*words: str | Path, cwd: Path = ROOT, fine: Sequence[int] = (0,), **environ: str) -> None:
     """A step; CalledProcessError ends everything."""
     print("$", *words, flush=True)
-    subprocess.run(words, check=True, cwd=cwd)
+    done = subprocess.run(words, cwd=cwd, env={**os.environ, **environ})
+    if done.returncode not in fine:
+        done.check_returncode()
+
+
+def demo(binaries: Path, folder: Path) -> None:
+    """What ``make demo`` runs: two ranks traced, then diagnosed and viewed."""
+    traced = {"OMP_NUM_THREADS": "1", "DISTTRACE": "1", "DISTTRACE_DIR": str(folder / "demo")}
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    program = ROOT / "examples" / "pingpong_allreduce.py"
+    run(binaries / "python", *launcher, program, cwd=folder, **traced)
+    # 1 is a finding, such as a slow machine.
+    run(binaries / "disttrace", "diagnose", folder / "demo", cwd=folder, fine=(0, 1))
+    run(binaries / "disttrace", "view", folder / "demo", cwd=folder)
 
 
 def main() -> int:
@@ -48,6 +66,8 @@ def main() -> int:
     parser.add_argument("--python", default=sys.executable, help="interpreter (default: this one)")
     parser.add_argument("--newest", action="store_true", help="newest versions instead of lowest")
     parser.add_argument("--native", action="store_true", help="the core has to be the native one")
+    parser.add_argument("--pure", action="store_true", help="as where there is no compiler")
+    parser.add_argument("--torch", type=Path, metavar="FOLDER", help="site-packages that have it")
     parser.add_argument("--wheel", type=Path, help="instead of one that is built here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="disttrace-lowest-") as name:
@@ -60,7 +80,8 @@ def main() -> int:
         wheel = options.wheel
         if wheel is None:
             made = ("--python", options.python, "--out-dir", folder / "dist")
-            run(uv, "build", "--quiet", "--wheel", *made, ROOT)
+            compiler = {"CC": "/nonexistent/cc"} if options.pure else {}
+            run(uv, "build", "--quiet", "--wheel", *made, ROOT, **compiler)
             (wheel,) = (folder / "dist").glob("*.whl")
         how = "highest" if options.newest else "lowest-direct"
         install: list[str | Path] = [
@@ -74,10 +95,17 @@ def main() -> int:
             how,
         ]
         # Named directly, for the bounds of what a wheel asks for are no direct ones to uv.
+        # A version without a wheel for this Python is none that anybody would install there.
+        install += ["--only-binary", ":all:"]
         install += ["-r", ROOT / "pyproject.toml", *(f"--extra={extra}" for extra in EXTRAS)]
         run(*install, wheel.resolve(), *BESIDE)
         run(uv, "pip", "list", "--python", python)
-        run(python, "-c", CORE + (ASSERT if options.native else ""), cwd=folder)
+        core = CORE + (ASSERT_NATIVE if options.native else ASSERT_PURE if options.pure else "")
+        run(python, "-c", core, cwd=folder)
+        if options.torch is not None:
+            (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
+            (packages / "torch_beside.pth").write_text(f"{options.torch.resolve()}\n")
+            demo(python.parent, folder)
         for part in ("tests", "docs", "pyproject.toml"):
             copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
             copy(ROOT / part, folder / part)
