@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from support import compiled, longer
+from support.browser import chromium as chromium  # a fixture
 from support.patches import differences, leftovers, picture
 from support.processes import free_port
 

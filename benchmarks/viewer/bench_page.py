@@ -2,7 +2,8 @@
 
     python benchmarks/viewer/bench_page.py [--operations 200000] [--ranks 64] [--axe FILE] [DIR]
 
-Prints the size of the page, the time from its opening until it is ready, and the median and the
+Prints the size of the page, the time from its opening until it is ready and the CPU time of the
+browser's process for that, and the median and the
 longest of 15 redraws: of the whole trace with lanes folded and unfolded, of half of it, from near,
 and of the whole while something is searched; and the time until the tables are there. Without DIR
 journals are generated. With --axe (axe.min.js, of the package axe-core) it also prints what axe
@@ -86,8 +87,10 @@ def main() -> None:
         print(f"written in {time.perf_counter() - begin:.1f} s, {page.stat().st_size / 1e6:.1f} MB")
         with browser(Path(scratch) / "profile") as chromium:
             chromium.open(page.as_uri(), width=1400, height=860)
+            cpu = chromium.cpu_s()  # with the start of the process, 0.1 to 0.2 s
             chromium.settle()
-            print(f"ready after {chromium.run('timing.ready'):.0f} ms")
+            print(f"ready after {chromium.run('timing.ready'):.0f} ms, {cpu:.2f} s of CPU time,")
+            print(f"{chromium.cpu_s():.2f} s when all is summed up")
             for view, (median, longest) in json.loads(chromium.run(REDRAWS)).items():
                 print(f"redraw, {view:9} {median:6.1f} ms, longest {longest:6.1f} ms")
             chromium.run("find('')")

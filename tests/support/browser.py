@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 PATH = next((found for found in map(shutil.which, NAMES) if found), None)
 OPTIONS = (
@@ -123,6 +125,15 @@ class Browser:
                 self.mouse("mouseMoved", x, y, buttons=1, **keys)
         self.mouse("mouseReleased", *end, **keys)
 
+    def cpu_s(self) -> float:
+        """CPU time, in seconds, of the process of the page: the one that has taken most of all."""
+        session, self._session = self._session, None
+        try:
+            found = self._call("SystemInfo.getProcessInfo")["processInfo"]
+        finally:
+            self._session = session
+        return float(max(one["cpuTime"] for one in found if one["type"] == "renderer"))
+
     def screenshot(self, path: Path) -> None:
         """What is seen, as a PNG."""
         path.write_bytes(
@@ -223,3 +234,12 @@ def browser(profile: Path) -> Iterator[Browser]:
         process.wait(10)
         os.close(to)
         os.close(come)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """One browser for all tests of a file."""
+    if PATH is None:
+        pytest.skip("no Chromium here")
+    with browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found

@@ -6,7 +6,6 @@ import base64
 import gzip
 import re
 import struct
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.views import jsonl
 from disttrace_viewer.views.timeline import content
-from support.browser import PATH, Browser, browser
+from support.browser import Browser
 from support.journals import MS, Journal, bulk, training, workers
 from support.pages import Page, page
 from support.scenes import S, beat, stand
@@ -177,15 +176,6 @@ def test_a_job_without_operations(tmp_path: Path) -> None:
 
 
 # -- in a browser --------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all tests here."""
-    if PATH is None:
-        pytest.skip("no Chromium here")
-    with browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
 
 
 def test_a_healthy_job(chromium: Browser, tmp_path: Path) -> None:

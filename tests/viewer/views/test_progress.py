@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +9,7 @@ import pytest
 
 from disttrace_viewer.commands import common
 from support.journals import training
+from support.terminals import on_terminal
 
 READ = """
 import sys
@@ -24,24 +22,8 @@ main(["stats", sys.argv[2]])
 
 def told_on_terminal(folder: Path, patience_s: float) -> str:
     """What goes to standard error where that is a terminal."""
-    lead, follow = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", READ, str(patience_s), str(folder)],
-        stdout=subprocess.DEVNULL,
-        stderr=follow,
-        env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": ""},
-    )
-    os.close(follow)
-    found = b""
-    try:
-        while chunk := os.read(lead, 65536):
-            found += chunk
-    except OSError:
-        pass  # the terminal is closed with its last writer
-    finally:
-        os.close(lead)
-    assert process.wait(60) == 0
-    return found.decode()
+    command = [sys.executable, "-c", READ, str(patience_s), str(folder)]
+    return on_terminal(command, only_errors=True, limit_s=60, NO_COLOR="")
 
 
 def test_a_bar_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.journals import MS, training, workers
+from support.terminals import on_terminal
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT_S = 120
@@ -27,26 +27,10 @@ def view(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def on_terminal(folder: Path, *arguments: str, **environ: str) -> str:
+def viewed_on_terminal(folder: Path, *arguments: str, **environ: str) -> str:
     """What the command writes when its output is a terminal."""
-    lead, follow = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "disttrace", "view", str(folder), *arguments],
-        stdout=follow,
-        stderr=follow,
-        env={**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", **environ},
-    )
-    os.close(follow)
-    found = b""
-    try:
-        while chunk := os.read(lead, 65536):
-            found += chunk
-    except OSError:
-        pass  # the terminal is closed with its last writer
-    finally:
-        os.close(lead)
-    assert process.wait(LIMIT_S) == 0
-    return found.decode()
+    command = [sys.executable, "-m", "disttrace", "view", str(folder), *arguments]
+    return on_terminal(command, limit_s=LIMIT_S, **environ)
 
 
 def test_output_into_a_pipe_has_no_colour(tmp_path: Path) -> None:
@@ -65,10 +49,10 @@ def test_colour_is_for_terminals_and_can_be_refused(tmp_path: Path) -> None:
     """Yellow marks who came last, unless NO_COLOR or the option says otherwise."""
     training(tmp_path)
     yellow = "\x1b[33m"
-    assert yellow in on_terminal(tmp_path)
-    assert "\x1b" not in on_terminal(tmp_path, NO_COLOR="1")
-    assert "\x1b" not in on_terminal(tmp_path, NO_COLOR="1", FORCE_COLOR="1")
-    assert "\x1b" not in on_terminal(tmp_path, "--no-color")
+    assert yellow in viewed_on_terminal(tmp_path)
+    assert "\x1b" not in viewed_on_terminal(tmp_path, NO_COLOR="1")
+    assert "\x1b" not in viewed_on_terminal(tmp_path, NO_COLOR="1", FORCE_COLOR="1")
+    assert "\x1b" not in viewed_on_terminal(tmp_path, "--no-color")
 
 
 def test_colour_can_be_asked_for(tmp_path: Path) -> None:
