@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 
 import disttrace
 from disttrace_viewer.api import Stats
-from support.browser import PATH, Browser, browser
+from support.browser import Browser
 from support.journals import MS, UNIX_NS, bulk, workers
 from support.pages import Page, page
 from support.processes import wait_until
@@ -21,15 +20,6 @@ from support.processes import wait_until
 STEPS = 20
 SUMS = """JSON.stringify(statistics(-Infinity, Infinity, true),
   (_, value) => (value instanceof Map || ArrayBuffer.isView(value) ? [...value] : value))"""
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """One browser for all tests here."""
-    if PATH is None:
-        pytest.skip("no Chromium here")
-    with browser(tmp_path_factory.mktemp("profile")) as found:
-        yield found
 
 
 @pytest.fixture
@@ -288,6 +278,12 @@ def test_it_is_printed_light_and_whole(chromium: Browser, overlapping: Path) -> 
     """From the dark as well; on paper is no button."""
     view = Page(chromium, overlapping)
     view.run("store('dark'); paintTheme()")
+    assert chromium.printed("[height === L.height, width === PAPER.width, shift]") == [
+        True,
+        True,
+        0,
+    ]
+    assert view.run("height === get('view').clientHeight")
     view.press("v")
     seen = chromium.printed(
         "['body', 'nav'].map((one) => getComputedStyle(document.querySelector(one)))"

@@ -74,7 +74,7 @@ function search(text) {
     hits.push(op);
   }
   F.hits = Uint32Array.from(hits);
-  F.rows = rows(F.mask);
+  F.rows = new Rows(F.mask);
 }
 
 // What a folded lane stands for and does not draw: the matches there by begin, and of how many.

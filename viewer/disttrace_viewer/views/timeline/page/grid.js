@@ -39,6 +39,7 @@ function grid(parent, { name, title, note, level = "h2", columns, rows, sort, do
     if (all.length <= most) return;
     const button = element("button", limit < all.length ? "Show " + count(all.length - limit, "more row") : "Show fewer", more);
     button.type = "button";
+    if (limit < all.length) button.dataset.left = count(all.length - limit, "more row");
     button.addEventListener("click", () => { if (!G.whole.delete(name)) G.whole.add(name); fillBody(); });
   }
   fillBody();

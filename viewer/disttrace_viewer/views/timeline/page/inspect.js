@@ -44,6 +44,7 @@ function toldGap(gap) {
 function showDetail() {
   const panel = get("detail");
   panel.replaceChildren();
+  panel.classList.toggle("idle", V.op < 0 && !V.gap && !V.span);
   if (V.op >= 0) operationDetail(panel, V.op);
   else if (V.gap) gapDetail(panel, V.gap);
   else if (V.span) element("h2", time(V.span[1] - V.span[0]) + " measured", panel);
@@ -138,7 +139,7 @@ function gapDetail(panel, gap) {
   const one = T.processes[gap.process];
   element("h2", one.label + ", outside communication", panel);
   element("p", "Not in any collective, message or store call for " + time(gap.end - gap.begin) + ".", panel, "lead");
-  const row = list(panel), gaps = T.gaps[gap.process];
+  const row = list(panel), gaps = gapsOf(gap.process);
   if (gap.stack >= 0) {
     row("sampled at", place(gap.stack), "code");
     stackRow(row, "stack", gap.stack);
@@ -170,7 +171,7 @@ function fillVisible() {
   for (const part of [share, found.total ? 100 - share : 0]) element("i", "", bar).style.width = part + "%";
   grid(panel, { name: "where", title: "Where time goes", level: "h3", most: 8, sort: "total", rows: found.ops, columns: [
     { title: "operation", value: sortName, left: true, tip: (one) => sortName(one) + ": " + time(one.total) },
-    { title: "calls", value: (one) => one.calls, text: (one) => one.calls.toLocaleString("en") },
+    { title: "calls", value: (one) => one.calls, text: (one) => whole(one.calls) },
     { title: "waiting", value: (one) => one.waiting, text: (one) => time(one.waiting) },
     { title: "last to arrive", value: lastTimes, text: lastName },
     { key: "total", value: (one) => one.total },
@@ -188,5 +189,5 @@ const spanInWords = (from, to) => (V.span ? "In the measured " : "In view, ") + 
 const sortName = ({ name, group }) => name + (group && group !== "the default group" ? ", " + group : "");
 const most = (last) => [...last].sort((a, b) => b[1] - a[1])[0];
 const lastTimes = ({ last }) => (last.size ? most(last)[1] : 0);
-const lastName = ({ last }) => (last.size ? T.processes[most(last)[0]].label + " ×" + most(last)[1].toLocaleString("en") : "");
+const lastName = ({ last }) => (last.size ? T.processes[most(last)[0]].label + " ×" + whole(most(last)[1]) : "");
 const order = (process) => T.processes[process].rank ?? 1e9 + process;

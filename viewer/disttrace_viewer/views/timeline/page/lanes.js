@@ -26,56 +26,75 @@ class Row {
   }
 }
 
-// Depth of every operation on its track; operations of a track come by begin.
+// Depth of every operation on its track; operations of a track come by begin. The rows of all tracks
+// are numbered: those of one begin at its `base`.
 function stack() {
   const open = T.tracks.map(() => []);
   T.depth = new Uint8Array(T.n);
-  T.depths = T.tracks.map(() => 1);
+  T.depths = new Uint16Array(T.tracks.length).fill(1);
   for (let op = 0; op < T.n; op += 1) {
-    const ends = open[T.track[op]];
+    const track = T.track[op], ends = open[track];
     while (ends.length && ends[ends.length - 1] <= T.begin[op]) ends.pop();
     T.depth[op] = Math.min(ends.length, 255);
     ends.push(T.open[op] === 1 ? Infinity : T.end[op]);
-    T.depths[T.track[op]] = Math.max(T.depths[T.track[op]], Math.min(ends.length, 255));
+    T.depths[track] = Math.max(T.depths[track], Math.min(ends.length, 255));
   }
+  T.base = new Uint32Array(T.tracks.length + 1);
+  T.depths.forEach((depths, track) => { T.base[track + 1] = T.base[track] + depths; });
 }
 
-// Rows of all tracks: [track][depth]; of all operations, or of those that a mask lets through.
-function rows(mask) {
-  const found = T.tracks.map((_, track) => Array.from({ length: T.depths[track] }, () => []));
-  for (let op = 0; op < T.n; op += 1) {
-    if (!mask || mask[op]) found[T.track[op]][T.depth[op]].push(op);
+const rowOf = (op) => T.base[T.track[op]] + T.depth[op];
+
+// Rows of all operations, or of those that a mask lets through: each is made when it is asked for,
+// since of thousands of processes few are drawn.
+class Rows {
+  constructor(mask) {
+    const first = this.first = new Uint32Array(T.base[T.tracks.length] + 1), next = new Uint32Array(first.length);
+    for (let op = 0; op < T.n; op += 1) if (!mask || mask[op]) first[rowOf(op) + 1] += 1;
+    for (let row = 1; row < first.length; row += 1) next[row] = first[row] += first[row - 1];
+    this.ops = new Uint32Array(first[first.length - 1]);
+    for (let op = 0; op < T.n; op += 1) if (!mask || mask[op]) this.ops[next[rowOf(op)]++] = op;
+    this.made = new Map();
   }
-  return found.map((track) => track.map((ops) => new Row(Uint32Array.from(ops))));
+
+  of(track, depth) {
+    const row = T.base[track] + depth;
+    let found = this.made.get(row);
+    if (!found) this.made.set(row, found = new Row(this.ops.subarray(this.first[row], this.first[row + 1])));
+    return found;
+  }
 }
 
 // ---- what a process does outside communication
 
-// Per process the times in which no operation of it was going on, and where it was sampled then.
-function outside() {
-  T.tracksOf = tracksOf();
-  T.gaps = T.processes.map(() => ({ begin: [], end: [], stack: [] }));
-  const until = T.processes.map(() => -1), seen = T.tracks.map(() => new Map());
-  for (let op = 0; op < T.n; op += 1) {
+// The times in which no operation of a process was going on, and where it was sampled then.
+function gapsOf(process) {
+  T.gaps ??= [];
+  return T.gaps[process] ??= outside(process);
+}
+
+function outside(process) {
+  const gaps = { begin: [], end: [], stack: [], track: -1, depth: 0 }, one = T.processes[process], seen = new Map();
+  let until = -1;
+  for (let op = lower(T.process, process); op < T.n && T.process[op] === process; op += 1) {
     if (!COMMUNICATION.has(T.calls[T.call[op]].kind)) continue;
-    const process = T.process[op];
-    seen[T.track[op]].set(T.depth[op], (seen[T.track[op]].get(T.depth[op]) || 0) + 1);
-    if (until[process] >= 0 && T.begin[op] > until[process]) gap(process, until[process], T.begin[op]);
-    until[process] = Math.max(until[process], T.end[op]);
+    const row = rowOf(op);
+    seen.set(row, (seen.get(row) || 0) + 1);
+    if (until >= 0 && T.begin[op] > until) gap(gaps, one, until, T.begin[op]);
+    until = Math.max(until, T.end[op]);
   }
-  T.processes.forEach((one, process) => {
-    const from = until[process] >= 0 ? until[process] : firstSign(process);
-    if (one.last - from > 1e6 || (one.last > from && one.samples.length)) gap(process, from, one.last);
-    // Drawn where most of its communication is: on the thread that calls, if there is one.
-    let best = { track: -1, depth: 0, weight: -1 };
-    T.tracksOf[process].forEach((index) => {
-      const beside = T.tracks[index].name === "asynchronous" ? 0 : 1e9;
-      for (const [depth, calls] of [[0, 0], ...seen[index]]) {
-        if (beside + calls > best.weight) best = { track: index, depth, weight: beside + calls };
-      }
-    });
-    Object.assign(T.gaps[process], { track: best.track, depth: best.depth });
-  });
+  const from = until >= 0 ? until : firstSign(process);
+  if (one.last - from > 1e6 || (one.last > from && one.samples.length)) gap(gaps, one, from, one.last);
+  // Drawn where most of its communication is: on the thread that calls, if there is one.
+  let most = -1;
+  for (const track of T.tracksOf[process]) {
+    const beside = T.tracks[track].name === "asynchronous" ? 0 : 1e9;
+    for (let depth = 0; depth < T.depths[track]; depth += 1) {
+      const weight = beside + (seen.get(T.base[track] + depth) || 0);
+      if (weight > most) { Object.assign(gaps, { track, depth }); most = weight; }
+    }
+  }
+  return gaps;
 }
 
 function firstSign(process) {
@@ -84,8 +103,7 @@ function firstSign(process) {
   return Math.min(begin, ...T.processes[process].samples.map(([at]) => at));
 }
 
-function gap(process, begin, end) {
-  const gaps = T.gaps[process], { samples } = T.processes[process];
+function gap(gaps, { samples }, begin, end) {
   let sampled = -1;
   for (const [at, stack] of samples) if (at >= begin && at <= end && T.stacks[stack][1] >= 0) sampled = stack;
   gaps.begin.push(begin);
@@ -112,19 +130,25 @@ function signatures() {
   return T.processes.map((one, index) => [sums[index] >>> 0, one.state, one.role, one.attempt].join(":"));
 }
 
-// Per track where each depth is drawn while the start-up is out of sight: rows that only it needs
+// Where each depth of a track is drawn; while the start-up is out of sight, rows that only it needs
 // lie on the one before.
-function slots() {
-  const [from, to] = interesting();
-  const needed = (row) => { const n = lower(row.end, from); return n < row.ops.length && row.begin[n] <= to; };
-  return T.rows.map((track, index) => {
-    const kept = T.gaps[T.tracks[index].process];
-    let next = -1;
-    return track.map((row, depth) => {
-      if (needed(row) || (kept.track === index && kept.depth === depth)) next += 1;
-      return next;
-    });
+function slotsOf(track) {
+  const depths = Array.from({ length: T.depths[track] }, (_, depth) => depth);
+  if (L.full) return depths;
+  T.needed ??= needed();
+  const kept = gapsOf(T.tracks[track].process);
+  let next = -1;
+  return depths.map((depth) => {
+    if (T.needed[T.base[track] + depth] || (kept.track === track && kept.depth === depth)) next += 1;
+    return next;
   });
+}
+
+// Per row whether anything in it is in sight without the start-up.
+function needed() {
+  const [from, to] = interesting(), found = new Uint8Array(T.base[T.tracks.length]);
+  for (let op = 0; op < T.n; op += 1) if (T.end[op] >= from && T.begin[op] <= to) found[rowOf(op)] = 1;
+  return found;
 }
 
 // Tracks of each process: threads first, then what goes on beside them.
@@ -132,7 +156,7 @@ function tracksOf() {
   const found = T.processes.map(() => []);
   T.tracks.forEach((track, index) => found[track.process].push(index));
   const beside = (index) => T.tracks[index].name === "asynchronous";
-  for (const tracks of found) tracks.sort((a, b) => beside(a) - beside(b) || a - b);
+  for (const tracks of found) if (tracks.length > 1) tracks.sort((a, b) => beside(a) - beside(b) || a - b);
   return found;
 }
 
@@ -149,7 +173,6 @@ function layout() {
     if (!alike.has(key)) alike.set(key, []);
     alike.get(key).push(index);
   }
-  T.slots ??= slots();
   const folding = L.fold && order.length > MANY_LANES;
   L.lanes = [];
   L.of = T.processes.map(() => -1);
@@ -171,10 +194,10 @@ function layout() {
     lane.tracks = [];
     let below = PAD;
     for (const index of T.tracksOf[lane.process]) {
-      const slots = L.full ? T.rows[index].map((_, depth) => depth) : T.slots[index], rowsOf = slots[slots.length - 1] + 1;
-      if (!rowsOf) continue;
+      const slots = slotsOf(index), rows = slots[slots.length - 1] + 1;
+      if (!rows) continue;
       lane.tracks.push({ index, top: top + below, slots });
-      below += rowsOf * ROW + 2;
+      below += rows * ROW + 2;
     }
     lane.height = Math.max(below + PAD - 4, roomy || lane.culprit || lane.folded ? 42 : 26);
     if (below === PAD + ROW + 2) {
@@ -194,7 +217,7 @@ function yOf(process, track, depth) {
 }
 
 const yOfOp = (op) => yOf(T.process[op], T.track[op], T.depth[op]);
-const yOfGap = (process) => yOf(process, T.gaps[process].track, T.gaps[process].depth);
+const yOfGap = (process) => yOf(process, gapsOf(process).track, gapsOf(process).depth);
 
 function unfold(process) {
   const lane = L.lanes[L.of[process]];
@@ -223,7 +246,7 @@ function whereabouts(process) {
   }
   const op = T.flying[process];
   if (op >= 0) return time(T.end[op] - T.begin[op]) + " in " + title(op);
-  const { stack } = T.gaps[process];
+  const { stack } = gapsOf(process);
   const sampled = stack[stack.length - 1];
   if (one.state !== "exited" && sampled >= 0) return "at " + place(sampled);
   return one.word;

@@ -4,9 +4,10 @@ const map = get("map").firstElementChild, mapPen = map.getContext("2d");
 let mapWidth = 0, mapImage = null;
 
 function resizeMap(scale) {
-  mapWidth = get("map").clientWidth;
+  mapWidth = printed ? PAPER.width : get("map").clientWidth;
   map.width = Math.max(1, Math.round(mapWidth * scale));
   map.height = Math.round(46 * scale);
+  map.style.width = printed ? mapWidth + "px" : "";
   mapImage = null;
 }
 
@@ -17,10 +18,16 @@ const mapTime = (pixel) => ((pixel - LABEL) / Math.max(1, mapWidth - LABEL)) * T
 function paintMap() {
   const columns = Math.max(1, mapWidth - LABEL), per = T.span / columns;
   const waiting = new Float64Array(columns + 1), busy = new Float64Array(columns + 1);
-  const add = (sums, from, to) => {
-    for (let c = Math.floor(from / per); c <= Math.min(columns, Math.floor(to / per)); c += 1) {
-      sums[c] += Math.max(0, Math.min(to, (c + 1) * per) - Math.max(from, c * per)) / per;
-    }
+  // Whatever begins counts in all that follows, until it ends: one sum at the end, no loop for each.
+  const from = (sums, at, sign) => {
+    const column = Math.min(columns - 1, Math.floor(at / per)), rest = column + 1 - at / per;
+    sums[column] += sign * rest;
+    sums[column + 1] += sign * (1 - rest);
+  };
+  const add = (sums, begin, end) => {
+    if (!(end > begin)) return;
+    from(sums, begin, 1);
+    from(sums, end, -1);
   };
   for (let op = 0; op < T.n; op += 1) {
     const { kind } = T.calls[T.call[op]];
@@ -30,13 +37,14 @@ function paintMap() {
     add(busy, turn, T.end[op]);
   }
   let most = 1e-9;
+  for (const sums of [waiting, busy]) for (let c = 1; c < columns; c += 1) sums[c] = Math.max(0, sums[c] + sums[c - 1]);
   for (let c = 0; c < columns; c += 1) most = Math.max(most, waiting[c] + busy[c]);
   mapImage = { waiting, busy, most, columns };
 }
 
 function drawMap() {
   if (!mapImage) paintMap();
-  const scale = window.devicePixelRatio || 1, { waiting, busy, most, columns } = mapImage;
+  const scale = sharpness(), { waiting, busy, most, columns } = mapImage;
   mapPen.setTransform(scale, 0, 0, scale, 0, 0);
   mapPen.clearRect(0, 0, mapWidth, 46);
   mapPen.fillStyle = C.collective;

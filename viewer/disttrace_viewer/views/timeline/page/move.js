@@ -107,7 +107,7 @@ function doing(process, at) {
 }
 
 function gapAt(process, at) {
-  const gaps = T.gaps[process], n = lower(gaps.end, at);
+  const gaps = gapsOf(process), n = lower(gaps.end, at);
   if (n >= gaps.begin.length || gaps.begin[n] > at) return null;
   return { process, begin: gaps.begin[n], end: gaps.end[n], stack: gaps.stack[n] };
 }
@@ -142,7 +142,7 @@ function showFinding(number) {
 
 // The bar before or after on the same row; the same collective, or the same time, a lane up or down.
 function beside(step) {
-  const row = T.rows[T.track[V.op]][T.depth[V.op]], n = row.ops.indexOf(V.op) + step;
+  const row = T.rows.of(T.track[V.op], T.depth[V.op]), n = row.ops.indexOf(V.op) + step;
   if (n >= 0 && n < row.ops.length) choose(row.ops[n], true);
 }
 
@@ -188,7 +188,7 @@ function under(offsetX, offsetY) {
   for (const track of lane.tracks) {
     const slot = Math.floor((top - track.top) / ROW), depth = track.slots.indexOf(slot);
     if (depth < 0 || top - track.top - slot * ROW > BAR + 1) continue;
-    const row = (F.mask && F.only ? F.rows : T.rows)[track.index][depth];
+    const row = (F.mask && F.only ? F.rows : T.rows).of(track.index, depth);
     const n = lower(row.end, at - near);
     let best = -1;
     for (let k = n; k < row.ops.length && row.begin[k] <= at + near; k += 1) {
@@ -255,7 +255,7 @@ function measure(a, b) {
 
 function find(text) {
   search(text);
-  get("found").textContent = F.mask ? F.hits.length.toLocaleString("en") + " of " + T.n.toLocaleString("en") : "";
+  get("found").textContent = F.mask ? whole(F.hits.length) + " of " + whole(T.n) : "";
   redraw();
   showVisible();
   remember();

@@ -5,7 +5,8 @@ const V = { from: 0, to: 1, op: -1, gap: null, hover: -1, over: null, span: null
 const KINDS = ["collective", "message", "store", "constructor", "composed", "unknown"];
 const FEW = 50, PALE = 0.3, FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif';
 const canvas = get("canvas"), pen = canvas.getContext("2d");
-let width = 0, height = 0, shift = 0, C = {}, dirty = false;
+const PAPER = { width: 690, height: 8000 }; // pixels of A4 or letter, and of lanes that are printed
+let width = 0, height = 0, shift = 0, C = {}, dirty = false, printed = false;
 const timing = { draw: 0, ready: 0 };
 
 function colors() {
@@ -17,12 +18,15 @@ function colors() {
 const x = (ns) => LABEL + ((ns - V.from) / (V.to - V.from)) * (width - LABEL);
 const moment = (pixel) => V.from + ((pixel - LABEL) / Math.max(1, width - LABEL)) * (V.to - V.from);
 
+// Dots of a canvas for a pixel of the page.
+const sharpness = () => Math.max(window.devicePixelRatio || 1, printed ? 2 : 1);
+
 // The canvas is as large as what is seen of it: thousands of lanes would be too large for one.
 function resize() {
-  const view = get("view"), scale = window.devicePixelRatio || 1;
+  const view = get("view"), scale = sharpness();
   get("whole").style.height = L.height + "px";
-  height = view.clientHeight;
-  width = view.clientWidth;
+  height = printed ? Math.min(L.height, PAPER.height) : view.clientHeight;
+  width = printed ? PAPER.width : view.clientWidth;
   canvas.width = Math.max(1, Math.round(width * scale));
   canvas.height = Math.max(1, Math.round(height * scale));
   canvas.style.width = width + "px";
@@ -39,9 +43,9 @@ function redraw() {
 
 function draw() {
   const began = performance.now();
-  const scale = window.devicePixelRatio || 1;
+  const scale = sharpness();
   pen.setTransform(scale, 0, 0, scale, 0, 0);
-  shift = get("view").scrollTop;
+  shift = printed ? 0 : get("view").scrollTop;
   pen.fillStyle = C.page;
   pen.fillRect(0, 0, width, height);
   pen.font = "12px " + FONT;
@@ -85,8 +89,9 @@ function widthOf(text) {
 function write(text, left, middle, room) {
   if (room < 14) return;
   let shown = text;
-  if (widthOf(text) > room) {
-    let low = 0, high = text.length;
+  // What has more letters than there are pixels is not even measured.
+  if (text.length > room || widthOf(text) > room) {
+    let low = 0, high = Math.min(text.length, Math.floor(room));
     while (low < high) {
       const half = (low + high + 1) >> 1;
       if (widthOf(text.slice(0, half) + "…") <= room) low = half;
@@ -122,7 +127,7 @@ function drawLane(lane) {
   pen.font = "600 12px " + FONT;
   pen.fillStyle = lane.culprit ? C.mark : C.text;
   const pinned = L.pinned.has(lane.process) ? " \u2191" : "";
-  const label = lane.folded ? people(lane.processes) : one.label + pinned, times = lane.folded ? "×" + lane.processes.length : "";
+  const label = lane.folded ? lane.label ??= people(lane.processes) : one.label + pinned, times = lane.folded ? "×" + lane.processes.length : "";
   const aside = times ? widthOf(times) + 8 : 0;
   write(label, left, first, room - left - aside + 12);
   if (times) pen.fillText(times, LABEL - 14 - widthOf(times), first);
@@ -131,7 +136,7 @@ function drawLane(lane) {
   const found = F.mask && lane.folded ? hiddenMatches(lane) : null;
   if (found?.begins.length) {
     pen.fillStyle = C.accent;
-    write(found.begins.length.toLocaleString("en") + " found in " + found.processes.size + " of these", left, first + 15, LABEL - left - 10);
+    write(whole(found.begins.length) + " found in " + found.processes.size + " of these", left, first + 15, LABEL - left - 10);
     drawLit(lane, found.begins);
   } else if (two) write(whereabouts(lane.process), left, first + 15, LABEL - left - 10);
   else write(one.word, left + 56, first, LABEL - left - 66);
@@ -147,7 +152,7 @@ function drawLit(lane, begins) {
 }
 
 function drawGaps(lane) {
-  const gaps = T.gaps[lane.process], least = ((V.to - V.from) / (width - LABEL)) * 3;
+  const gaps = gapsOf(lane.process), least = ((V.to - V.from) / (width - LABEL)) * 3;
   const top = yOfGap(lane.process);
   for (let i = lower(gaps.end, V.from); i < gaps.begin.length && gaps.begin[i] < V.to; i += 1) {
     if (gaps.end[i] - gaps.begin[i] < least) continue;
@@ -176,12 +181,12 @@ function drawRows(lane) {
       const top = track.top + track.slots[depth] * ROW;
       if (top > shift + height || top + ROW < shift) continue;
       if (F.mask && F.only) {
-        drawn += drawRow(F.rows[track.index][depth], top, 1);
+        drawn += drawRow(F.rows.of(track.index, depth), top, 1);
       } else if (F.mask) {
-        drawn += drawRow(T.rows[track.index][depth], top, 0.18);
-        drawRow(F.rows[track.index][depth], top, 1);
+        drawn += drawRow(T.rows.of(track.index, depth), top, 0.18);
+        drawRow(F.rows.of(track.index, depth), top, 1);
       } else {
-        drawn += drawRow(T.rows[track.index][depth], top, 1);
+        drawn += drawRow(T.rows.of(track.index, depth), top, 1);
       }
     }
   }

@@ -26,7 +26,7 @@ function fill() {
     count(T.total, "operation"), time(T.span)].filter(Boolean).join(", ");
   if (T.n < T.total) {
     get("part").hidden = false;
-    get("part").textContent = "This page shows only the last " + T.n.toLocaleString("en") + " of " + T.total.toLocaleString("en")
+    get("part").textContent = "This page shows only the last " + whole(T.n) + " of " + whole(T.total)
       + " operations, with all that are in flight. The whole trace: disttrace export --format perfetto.";
   }
   const all = get("findings").firstElementChild;
@@ -153,6 +153,12 @@ function paintAs(name) {
   colors();
 }
 
+// All lanes instead of those in sight.
+function onPaper(on) {
+  printed = on;
+  resize();
+}
+
 function listen() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || get("keys").open) return;
@@ -175,8 +181,8 @@ function listen() {
   get("view").addEventListener("scroll", redraw);
   new ResizeObserver(resize).observe(get("view"));
   dark.addEventListener("change", paintTheme);
-  addEventListener("beforeprint", () => { paintAs("light"); draw(); });
-  addEventListener("afterprint", paintTheme);
+  addEventListener("beforeprint", () => { paintAs("light"); onPaper(true); draw(); });
+  addEventListener("afterprint", () => { onPaper(false); paintTheme(); });
   addEventListener("hashchange", recall);
 }
 
@@ -263,8 +269,8 @@ unpack(get("trace").textContent).then(() => {
   get("trace").remove();
   window.disttrace = disttrace;
   stack();
-  T.rows = rows(null);
-  outside();
+  T.rows = new Rows(null);
+  T.tracksOf = tracksOf();
   layout();
   fill();
   paintTheme();

@@ -38,20 +38,22 @@ class Stretches {
   }
 
   disjoint() {
-    const { op, from, to, n } = this, order = new Uint32Array(n);
-    const before = (a, b) => T.process[op[a]] - T.process[op[b]] || from[a] - from[b] || op[a] - op[b];
-    let sorted = true;
-    for (let i = 0; i < n; i += 1) {
-      order[i] = i;
-      if (i && sorted && before(i - 1, i) > 0) sorted = false;
-    }
-    if (!sorted) order.sort(before);
-    const found = new Stretches(n);
-    let process = NONE, covered = -Infinity;
-    for (const i of order) {
-      if (T.process[op[i]] !== process) { process = T.process[op[i]]; covered = -Infinity; }
-      found.add(op[i], Math.max(from[i], covered), to[i]);
-      covered = Math.max(covered, to[i]);
+    const { op, from, to, n } = this, found = new Stretches(n), order = new Uint32Array(n);
+    const before = (a, b) => from[a] - from[b] || op[a] - op[b];
+    // Those of a process lie together; where they are in order they stay as they are.
+    for (let first = 0, next = 0; first < n; first = next) {
+      const process = T.process[op[first]];
+      let sorted = true, covered = -Infinity;
+      for (; next < n && T.process[op[next]] === process; next += 1) {
+        order[next] = next;
+        if (next > first && sorted && before(next - 1, next) > 0) sorted = false;
+      }
+      if (!sorted) order.subarray(first, next).sort(before);
+      for (let n = first; n < next; n += 1) {
+        const i = order[n];
+        found.add(op[i], Math.max(from[i], covered), to[i]);
+        covered = Math.max(covered, to[i]);
+      }
     }
     return found;
   }

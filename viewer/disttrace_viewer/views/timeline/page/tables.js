@@ -61,7 +61,7 @@ function operationGrid(panel, { ops }) {
       { title: "operation", key: "operation", value: (one) => one.name, left: true, fill: (one, cell) => asker(cell, keyOfSort(one), one.name, queryOf(one)) },
       { title: "group", key: "group", value: (one) => one.group, left: true },
       { title: "line", key: "line", value: (one) => one.line, left: true },
-      { title: "calls", key: "calls", value: (one) => one.calls, text: (one) => one.calls.toLocaleString("en") },
+      { title: "calls", key: "calls", value: (one) => one.calls, text: (one) => whole(one.calls) },
       { title: "bytes", key: "bytes", value: (one) => one.bytes, text: (one) => (one.bytes ? size(one.bytes) : "") },
       { title: "total", key: "total_ns", value: (one) => one.total, text: told((one) => one.total) },
       { title: "median", key: "median_ns", value: at(0.5), text: told(at(0.5)) },
