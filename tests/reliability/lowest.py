@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,10 +40,15 @@ ASSERT_NATIVE = "assert name == 'c', why"
 ASSERT_PURE = "assert name == 'python', why"
 
 
-def run(*words: str | Path, cwd: Path = ROOT, fine: Sequence[int] = (0,), **environ: str) -> None:
+def run(
+    *words: str | Path,
+    cwd: Path = ROOT,
+    fine: Sequence[int] = (0,),
+    environ: Mapping[str, str] | None = None,
+) -> None:
     """A step; CalledProcessError ends everything."""
     print("$", *words, flush=True)
-    done = subprocess.run(words, cwd=cwd, env={**os.environ, **environ})
+    done = subprocess.run(words, cwd=cwd, env={**os.environ, **(environ or {})})
     if done.returncode not in fine:
         done.check_returncode()
 
@@ -53,7 +58,7 @@ def demo(binaries: Path, folder: Path) -> None:
     traced = {"OMP_NUM_THREADS": "1", "DISTTRACE": "1", "DISTTRACE_DIR": str(folder / "demo")}
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     program = ROOT / "examples" / "pingpong_allreduce.py"
-    run(binaries / "python", *launcher, program, cwd=folder, **traced)
+    run(binaries / "python", *launcher, program, cwd=folder, environ=traced)
     # 1 is a finding, such as a slow machine.
     run(binaries / "disttrace", "diagnose", folder / "demo", cwd=folder, fine=(0, 1))
     run(binaries / "disttrace", "view", folder / "demo", cwd=folder)
@@ -81,7 +86,7 @@ def main() -> int:
         if wheel is None:
             made = ("--python", options.python, "--out-dir", folder / "dist")
             compiler = {"CC": "/nonexistent/cc"} if options.pure else {}
-            run(uv, "build", "--quiet", "--wheel", *made, ROOT, **compiler)
+            run(uv, "build", "--quiet", "--wheel", *made, ROOT, environ=compiler)
             (wheel,) = (folder / "dist").glob("*.whl")
         how = "highest" if options.newest else "lowest-direct"
         install: list[str | Path] = [

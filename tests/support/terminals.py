@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import pty
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 def on_terminal(
-    command: Sequence[str], *, only_errors: bool = False, limit_s: float = 120, **environ: str
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    only_errors: bool = False,
+    limit_s: float = 120,
 ) -> str:
-    """What a command that succeeds writes to a terminal; ``only_errors``: to standard error."""
+    """What a command that succeeds writes to a terminal, with these variables besides.
+
+    ``only_errors``: of its standard error alone.
+    """
     lead, follow = pty.openpty()
     process = subprocess.Popen(
         command,

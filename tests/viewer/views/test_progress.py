@@ -23,7 +23,7 @@ main(["stats", sys.argv[2]])
 def told_on_terminal(folder: Path, patience_s: float) -> str:
     """What goes to standard error where that is a terminal."""
     command = [sys.executable, "-c", READ, str(patience_s), str(folder)]
-    return on_terminal(command, only_errors=True, limit_s=60, NO_COLOR="")
+    return on_terminal(command, {"NO_COLOR": ""}, only_errors=True, limit_s=60)
 
 
 def test_a_bar_on_a_terminal_when_it_takes_long(tmp_path: Path) -> None:

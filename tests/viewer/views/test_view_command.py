@@ -30,7 +30,7 @@ def view(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 def viewed_on_terminal(folder: Path, *arguments: str, **environ: str) -> str:
     """What the command writes when its output is a terminal."""
     command = [sys.executable, "-m", "disttrace", "view", str(folder), *arguments]
-    return on_terminal(command, limit_s=LIMIT_S, **environ)
+    return on_terminal(command, environ, limit_s=LIMIT_S)
 
 
 def test_output_into_a_pipe_has_no_colour(tmp_path: Path) -> None:
