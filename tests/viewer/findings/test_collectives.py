@@ -448,6 +448,22 @@ def test_on_nccl_a_wait_orders_streams(tmp_path: Path) -> None:
     assert waited.filter(pl.col("end_ns").is_null()).is_empty()
 
 
+@pytest.mark.parametrize(("last_s", "told"), [(35, []), (10, ["no_progress"])])
+def test_on_nccl_a_host_may_be_far_ahead_of_its_device(
+    tmp_path: Path, last_s: int, told: list[str]
+) -> None:
+    """All was issued half a minute ago, and comes through one by one, up to some moment."""
+    for journal, _ in steps(tmp_path, 2):
+        call = nccl(journal, [0, 1], "a")
+        issued = [journal.begin(call, 200 * MS + n * MS, q=n + 1) for n in range(9)]
+        for number in issued:
+            journal.record(i=number, d=MS // 10)
+        for place, number in enumerate(issued[:8]):
+            journal.record(c=number, d=(last_s - 7 + place) * S, g=S)
+        beat(journal, 40)
+    assert [one.kind for one in findings(tmp_path)] == told
+
+
 @pytest.mark.parametrize("more", [{}, {"o": 1}])
 def test_what_nobody_saw_complete_is_no_hang(tmp_path: Path, more: dict[str, int]) -> None:
     """The device finished it or not: that is unknown, and nobody waits for it on record."""

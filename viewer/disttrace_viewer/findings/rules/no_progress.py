@@ -43,7 +43,9 @@ def find(case: Case) -> Iterator[Finding]:
                 continue
             if not case.knows("time", [wait.process]):
                 continue  # whether it moves takes two moments
-            if case.old(wait) and not _ended(case, wait) and not _just_complete(case, wait):
+            if not case.old(wait) or _ended(case, wait):
+                continue
+            if not _just_complete(case, wait) and not _host_is_ahead(case, wait):
                 yield _finding(case, wait)
 
 
@@ -74,6 +76,23 @@ def _just_complete(case: Case, wait: Wait) -> bool:
     last = max((one.begin_ns for one in inside), default=0)
     until = op.end_ns or evidence.until_ns(op.process)
     return op.error is None and until - last < evidence.stalled_after_ns
+
+
+def _host_is_ahead(case: Case, wait: Wait) -> bool:
+    """Whether the device of a member came through something else of late: what was issued long ago
+    is behind that. Where it is not, it is told once the device stands still.
+    """
+    evidence = case.evidence
+    if not wait.op.on_device or wait.op.error is not None:
+        return False
+    return any(
+        op.on_device
+        and op.error is None
+        and op.end_ns is not None
+        and evidence.until_ns(process) - op.end_ns < evidence.stalled_after_ns
+        for process in {wait.process, *wait.arrived}
+        for op in evidence.sample.of_process.get(process, ())
+    )
 
 
 def _finding(case: Case, wait: Wait) -> Finding:
