@@ -3,14 +3,14 @@
 `install`, `trace`, `annotate` and `operation` record; `on_verdict` hears what the job says of
 itself meanwhile; `load`, `diagnose`, `stats` and `diff` read what was recorded and need the extra
 `disttrace[viewer]`. Importing this package imports neither torch nor polars, and what it offers
-(`face.py`) when that is asked for: every interpreter that starts with DISTTRACE=1 imports it.
+(`api.py`) when that is asked for: every interpreter that starts with DISTTRACE=1 imports it.
 """
 
 TYPE_CHECKING = False  # as type checkers read it; importing typing would cost milliseconds
 if TYPE_CHECKING:
     from typing import Any
 
-    from disttrace.face import (
+    from disttrace.api import (
         __version__,
         annotate,
         diagnose,
@@ -48,9 +48,9 @@ __all__ = [
 def __getattr__(name: str) -> "Any":
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from disttrace import face
+    from disttrace import api
 
-    found = globals()[name] = getattr(face, name)
+    found = globals()[name] = getattr(api, name)
     return found
 
 

@@ -43,7 +43,7 @@ RECORDER_ROOMS = (
     "lifecycle/closing",
     "session",
     "startup",
-    "face",
+    "api",
     "instrumentor",
     "testing",
     "integrations",
@@ -152,12 +152,12 @@ def room(module: str, package: Path) -> str:
 def climbs(path: Path, package: Path, rooms: tuple[str, ...]) -> list[str]:
     """The imports of a file that lead to a room above its own."""
     inside = path.relative_to(package).with_suffix("").parts
-    face = inside in (("__init__",), ("face",))  # it reaches the rest only when it is called
+    lazy = inside in (("__init__",), ("api",))  # it reaches the rest only when it is called
     own = "/".join(inside[:-1]) or inside[0]
-    level = 0 if face else rooms.index(own)
+    level = 0 if lazy else rooms.index(own)
     return [
         name
-        for name in imports(path, package, top_only=face)
+        for name in imports(path, package, top_only=lazy)
         if name.startswith(f"{package.name}.") and rooms.index(room(name, package)) > level
     ]
 
@@ -170,7 +170,7 @@ def test_the_recorder_imports_downwards(path: Path) -> None:
     assert climbs(path, RECORDER, RECORDER_ROOMS) == []
     modules = list(imports(path, RECORDER))
     inside = path.relative_to(RECORDER)
-    if inside.parts[0] != "face.py":
+    if inside.parts[0] != "api.py":
         assert not [name for name in modules if name.startswith("disttrace_viewer")]
     if inside.with_suffix("").parts[0] not in KNOWS_TORCH:
         assert not [name for name in modules if name.split(".")[0] == "torch"]

@@ -154,7 +154,7 @@ def test_importing_the_face_imports_no_torch_and_nothing_heavy() -> None:
 def test_uninstall_without_install_does_nothing() -> None:
     """It does not even import what it would undo."""
     code = f"import disttrace; disttrace.uninstall(); {LOADED}"
-    assert start(code).check().stdout == "['disttrace', 'disttrace._version', 'disttrace.face']\n"
+    assert start(code).check().stdout == "['disttrace', 'disttrace._version', 'disttrace.api']\n"
 
 
 @pytest.mark.parametrize("python", INTERPRETERS)
