@@ -149,8 +149,8 @@ class Browser:
         self._call("Emulation.setEmulatedMedia", media="print")
         self.run("dispatchEvent(new Event('beforeprint'))")
         found = self.run(script)
-        self.run("dispatchEvent(new Event('afterprint'))")
         self._call("Emulation.setEmulatedMedia", media="")
+        self.run("dispatchEvent(new Event('afterprint'))")
         return found
 
     def paper(self, path: Path) -> None:

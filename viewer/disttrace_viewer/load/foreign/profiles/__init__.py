@@ -1,0 +1,1 @@
+"""What profilers kept of each call, as journals: torch.profiler (Kineto) and NCCL Inspector."""
