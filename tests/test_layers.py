@@ -57,6 +57,7 @@ VIEWER_ROOMS = (
     "trace",
     "load",
     "load/columns",
+    "load/foreign/dumps",
     "load/foreign",
     "merge",
     "collect",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,11 @@ def test_a_bar_of_the_histogram_finds_its_operations(chromium: Browser, overlapp
     view.close()
 
 
+def is_saved(path: Path) -> bool:
+    """A browser takes the name before it writes."""
+    return path.exists() and path.stat().st_size > 0
+
+
 def test_what_is_in_view_is_saved(chromium: Browser, overlapping: Path, tmp_path: Path) -> None:
     """As the browser writes it: a table of the operations found, and one of the ranks."""
     view = Page(chromium, overlapping)
@@ -176,7 +182,7 @@ def test_what_is_in_view_is_saved(chromium: Browser, overlapping: Path, tmp_path
     files = {}
     for name in ("operations", "by-rank"):
         path = folder / f"disttrace-{name}.csv"
-        wait_until(path.exists, 10)
+        wait_until(partial(is_saved, path), 10)
         with path.open(newline="", encoding="utf-8") as file:
             files[name] = list(csv.DictReader(file))
     rows = disttrace.load(overlapping).operations.filter(op="send", rank=2)

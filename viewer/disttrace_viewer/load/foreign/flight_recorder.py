@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from disttrace_viewer.load.foreign import dumps
-from disttrace_viewer.load.foreign.dump_set import DEFAULT, DumpSet, in_flight, sets_of
-from disttrace_viewer.load.foreign.dumps import Dump, Entry
+from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry, looks_like_one
+from disttrace_viewer.load.foreign.dumps.dump import read as read_dump
+from disttrace_viewer.load.foreign.dumps.dump_set import DEFAULT, DumpSet, in_flight, sets_of
 from disttrace_viewer.load.foreign.reader import Translated
 from disttrace_viewer.load.foreign.records import Records, identity
 from disttrace_viewer.load.problems import Problems
@@ -52,11 +52,11 @@ class FlightRecorder:
 
     def recognises(self, path: str, head: bytes) -> bool:
         """By the keys that every dump bears."""
-        return dumps.looks_like_one(head)
+        return looks_like_one(head)
 
     def read(self, paths: Sequence[str], problems: Problems) -> Iterator[Translated]:
         """One process per rank that left a dump."""
-        found = [dump for path in paths if (dump := dumps.read(path, problems)) is not None]
+        found = [dump for path in paths if (dump := read_dump(path, problems)) is not None]
         for one in sets_of(found, problems):
             for rank, dump in one.dumps.items():
                 yield _Translating(one, rank, dump).done()

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from disttrace_viewer.load import files
 from disttrace_viewer.load.discover import Files, Taken
 from disttrace_viewer.load.foreign.flight_recorder import FlightRecorder
+from disttrace_viewer.load.foreign.kineto import Kineto
+from disttrace_viewer.load.foreign.nccl_inspector import NcclInspector
 from disttrace_viewer.load.foreign.nccl_ras import NcclRas
-from disttrace_viewer.load.foreign.profiles.kineto import Kineto
-from disttrace_viewer.load.foreign.profiles.nccl_inspector import NcclInspector
 from disttrace_viewer.load.foreign.py_spy import PySpy
 from disttrace_viewer.load.foreign.reader import Reader, Translated
 from disttrace_viewer.load.foreign.watchdog_log import WatchdogLog

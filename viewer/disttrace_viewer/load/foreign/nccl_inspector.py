@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from disttrace_viewer.load import files
-from disttrace_viewer.load.foreign.profiles.journal import Call, Profile, journal
+from disttrace_viewer.load.foreign.profiles import Call, Profile, journal
 from disttrace_viewer.load.foreign.reader import Translated
 from disttrace_viewer.load.problems import Problems
 

@@ -1,1 +1,0 @@
-"""What profilers kept of each call, as journals: torch.profiler (Kineto) and NCCL Inspector."""
