@@ -941,7 +941,8 @@ static PyObject *core_begin_method(PyObject *op, PyObject *const *args, Py_ssize
 static PyObject *core_event(PyObject *op, PyObject *const *args, Py_ssize_t nargs) {
     Core *self = (Core *)op;
     long kind = nargs > 1 ? PyLong_AsLong(args[0]) : -1;
-    if (kind < ISSUED || kind > OVER || kind == COMPLETE || !Py_IS_TYPE(args[1], self->state->types[OPERATION]) ||
+    if (kind < ISSUED || kind > OVER || kind == COMPLETE ||
+        !Py_IS_TYPE(args[1], self->state->types[OPERATION]) ||
         (nargs > 2 && (!PyBytes_Check(args[2]) || PyBytes_GET_SIZE(args[2]) > LINE / 2))) {
         if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "no event of an operation");
         return NULL;
