@@ -7,6 +7,7 @@ device exists in the parent, for none of these survives a fork.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -22,6 +23,7 @@ _PAUSE_S = 0.005
 _ASLEEP = 0.1
 """A job that uses less than this share of one CPU does nothing but wait."""
 _END_S = 2.0
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 def free_port() -> int:
@@ -62,11 +64,13 @@ def fork(rank: int, body: Callable[[], int], env: Mapping[str, str], out: Path) 
     """Run ``body`` in a forked rank whose output goes to ``out``; its pid. Ends with its code."""
     sys.stdout.flush()
     sys.stderr.flush()
+    starter = os.getpid()
     pid = os.fork()
     if pid:
         return pid
     code = 70
     try:
+        _end_with(starter)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.setpgid(0, 0)
         fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -80,6 +84,15 @@ def fork(rank: int, body: Callable[[], int], env: Mapping[str, str], out: Path) 
         sys.stderr.flush()
     finally:
         os._exit(code)
+
+
+def _end_with(starter: int) -> None:
+    """A rank that hangs would outlive whoever started it and was killed (on Linux; prctl(2))."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != starter:
+            os._exit(70)  # it was killed before that
 
 
 @dataclass

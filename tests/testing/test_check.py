@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -159,6 +160,27 @@ def test_a_hang_ends_the_run(tmp_path: Path) -> None:
     assert "Rank 1 never joined barrier #1 of the default group" in found.stdout
     assert "train.py:5, not in any collective" in found.stdout
     assert time.monotonic() - started < 60
+
+
+@pytest.mark.long
+def test_ranks_do_not_outlive_it(tmp_path: Path) -> None:
+    """Killed, it can end nobody; the ranks of a hang would stay for ever."""
+    program = tmp_path / "train.py"
+    program.write_text(HANGS)
+    command = [sys.executable, "-m", "disttrace", "check", "-n", "2", "--stall", "60", str(program)]
+    running = subprocess.Popen(command, env=clean_environ(), stderr=subprocess.DEVNULL)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    deadline = time.monotonic() + 60
+    try:
+        while len(pids := children.read_text().split()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+    finally:
+        running.kill()
+        running.wait()
+    assert len(pids) == 2
+    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
 
 
 @pytest.mark.long
