@@ -138,6 +138,23 @@ def test_a_key_that_is_awaited_again(tmp_path: Path, *, pending: bool) -> None:
     assert "rank 0 is at train.py:70 in load" in found.summary
 
 
+@pytest.mark.parametrize("needed", [False, True])
+def test_who_awaits_a_key_while_something_else_is_wrong(tmp_path: Path, *, needed: bool) -> None:
+    """It may look for a message every now and then; if others wait for it, that is told."""
+    for journal, _ in steps(tmp_path, 4):
+        first = 2 * (journal.rank // 2)
+        store = journal.prefix_store(1, f"pair {first}")
+        members = [first, first + 1]
+        pair = journal.group(store, name=f"{first}", rank=journal.rank - first, ranks=members)
+        if journal.rank == 1 or (needed and journal.rank == 2):
+            journal.begin(journal.collective(pair), 200 * MS, q=1)
+        if journal.rank == 3:
+            awaits_key(journal)
+        beat(journal, UNTIL_S)
+    kinds = sorted(one.kind for one in findings(tmp_path) if one.severity == "error")
+    assert kinds == ["missing_participant", *["store_key_missing"] * needed]
+
+
 def test_a_thread_beside_that_awaits_the_end_waits_for_nobody(tmp_path: Path) -> None:
     """It waits for the word to stop while the main thread computes."""
     for journal, _ in steps(tmp_path, 2):

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from disttrace_viewer.merge.survey import survey
 from disttrace_viewer.trace.model import Group
 from support.journals import MS, T0, Journal, workers
+from support.scenes import fail
 
 
 def groups(folder: Path) -> list[Group]:
@@ -168,14 +171,20 @@ def test_a_group_has_the_id_that_otlp_gives_it(tmp_path: Path) -> None:
     assert alone == {group.id}
 
 
-def test_no_group_spans_a_restart(tmp_path: Path) -> None:
-    """A launcher starts its workers anew at once, and nothing is known of the groups' stores."""
+@pytest.mark.parametrize("ended", [False, True])
+def test_no_group_spans_a_restart(tmp_path: Path, *, ended: bool) -> None:
+    """A launcher starts its workers anew at once, and nothing is known of the groups' stores.
+    However short it was, all ranks of the first attempt are in one group.
+    """
     agent = Journal(tmp_path, pid=1, role="agent")
     for attempt in (0, 1):
         for rank in (0, 1):
             journal = Journal(
                 tmp_path, pid=10 * (attempt + 1) + rank, rank=rank, world_size=2,
-                parent=agent.process, t0=T0 + attempt * 900 * MS, keys={"attempt": attempt},
+                parent=agent.process, t0=T0 + attempt * 900 * MS + rank * MS,
+                keys={"attempt": attempt},
             )  # fmt: skip
             journal.group(None, rank=rank, size=2)
+            if ended and not attempt:
+                fail(journal, (500 + 20 * rank) * MS, "ValueError", "bad")
     assert [ranks(group) for group in groups(tmp_path)] == [[0, 1], [0, 1]]

@@ -128,6 +128,10 @@ class Case:
         found = [w for key in targets for w in self._near[key] if w not in self.owner]
         return sorted(found, key=lambda wait: (wait.process, wait.op.number))
 
+    def holds_up(self, process: int) -> bool:
+        """Whether anybody waits for a process."""
+        return bool(self._near[_WAITED_FOR, process])
+
     def inside(self, exchange: Hashable) -> list[Wait]:
         """The open waits of one exchange."""
         return [wait for wait in self._near["exchange", exchange] if wait not in self.owner]

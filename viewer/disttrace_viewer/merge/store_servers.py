@@ -34,6 +34,8 @@ class Life:
     rank: int | None = None
     sign_ns: int = 0
     """When it gave the last sign of its own: it lived then, and perhaps no longer."""
+    before_ns: int = sys.maxsize
+    """When it had ended for certain, since its launcher began the next attempt then."""
 
     def with_(self, other: Life) -> bool | None:
         """Whether both are of one attempt of one launch, whatever the clocks of their hosts say;
@@ -61,7 +63,7 @@ class Life:
     def until(self, boot: str | None) -> int:
         """When it had ended, seen from a boot."""
         exact = self.ended and boot == self.boot and boot is not None
-        return self.end_ns + (0 if exact else SLACK_NS)
+        return min(self.end_ns + (0 if exact else SLACK_NS), self.before_ns)
 
 
 def until_restarts(processes: Sequence[Process], lives: Sequence[Life]) -> list[Life]:
@@ -87,8 +89,12 @@ def until_restarts(processes: Sequence[Process], lives: Sequence[Life]) -> list[
         attempts = starts.get(process.parent or "", {})
         own = process.attempt
         later = [t for n, t in attempts.items() if own is not None and n > own]
-        end_ns = min(life.end_ns, min(later, default=life.end_ns + SLACK_NS + 1) - SLACK_NS - 1)
-        found.append(life if end_ns == life.end_ns else replace(life, end_ns=end_ns))
+        before_ns = min(later, default=life.before_ns + 1) - 1
+        found.append(
+            life
+            if before_ns == life.before_ns
+            else replace(life, end_ns=min(life.end_ns, before_ns), before_ns=before_ns)
+        )
     return found
 
 

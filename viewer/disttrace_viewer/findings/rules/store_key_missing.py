@@ -21,7 +21,7 @@ def find(case: Case) -> Iterator[Finding]:
 
     A thread beside the one that communicates may wait for a key all day, for "shutdown" say. Its
     wait counts only where nothing else is wrong and the main thread waits for that thread. Nor does
-    a wait by asking count but where nothing else is wrong.
+    one count that asks, for nobody known to set the key, and holds up nobody.
     """
     seen = set[Hashable]()
 
@@ -33,7 +33,8 @@ def find(case: Case) -> Iterator[Finding]:
         return not _waits_for_the_lost(case, wait)
 
     for wait in case.oldest():
-        if first(wait):
+        counts = not wait.polled or wait.targets or case.holds_up(wait.process)
+        if counts and first(wait):
             yield _finding(case, wait)
     if any(finding.severity == ERROR for finding in case.findings):
         return
