@@ -17,6 +17,7 @@ function grid(parent, { name, title, note, level = "h2", columns, rows, sort, do
     const cell = element("th", undefined, head, one.left ? "left" : ""), button = element("button", one.title, cell);
     cell.scope = "col";
     button.type = "button";
+    cell.dataset.head = one.title;
     if (one.about) button.title = one.about;
     button.addEventListener("click", () => {
       const now = G.sort.get(name);
