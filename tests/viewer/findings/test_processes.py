@@ -312,7 +312,7 @@ def test_a_failure_explains_nothing_in_the_next_attempt(tmp_path: Path) -> None:
             journal.run(journal.collective(group), t=5 * S, d=MS, q=1)
         beat(journal, 40)
     found = findings(tmp_path)
-    assert [one.kind for one in found] == ["process_failed", "store_key_missing"]
+    assert [one.kind for one in found] == ["store_key_missing", "process_failed"]
 
 
 def leave_with(journal: Journal, t: int, code: int, line: int) -> None:

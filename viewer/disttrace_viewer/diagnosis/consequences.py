@@ -12,6 +12,7 @@ from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.wait_graph import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
+from disttrace_viewer.findings.rules.tried_again import attempts
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import ended as how_ended
 from disttrace_viewer.wording.ends import pattern
@@ -22,7 +23,9 @@ _ORDER = {ERROR: 0, WARNING: 1, NOTE: 2}
 
 
 def fold(case: Case) -> tuple[Finding, ...]:
-    """All findings with their consequences, errors first, then in the order of the rules."""
+    """All findings with their consequences, errors first, then in the order of the rules; what an
+    attempt failed of that its launcher repeated comes behind what became of the last one.
+    """
     waits, ends = _by_owner(case.owner), _by_owner(case.ends)
     folded = []
     for number, finding in enumerate(case.findings):
@@ -38,7 +41,9 @@ def fold(case: Case) -> tuple[Finding, ...]:
                 consequences=(*finding.consequences, *told),
             )
         )
-    return tuple(sorted(folded, key=lambda f: _ORDER[f.severity]))
+    return tuple(
+        sorted(folded, key=lambda f: (_ORDER[f.severity], attempts(case, f)[1] is not None))
+    )
 
 
 def _by_owner(owners: Mapping[Explained, int]) -> dict[int, list[Explained]]:
