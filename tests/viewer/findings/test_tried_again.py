@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from disttrace_viewer.diagnosis import live
-from support.journals import Journal
+from support.journals import MS, Journal
 from support.scenes import S, all_gone, beat, fail, findings, join, leave, only, verdict
 
 
@@ -57,3 +59,33 @@ def test_an_attempt_that_failed_holds_up_nobody_of_the_next_one(tmp_path: Path) 
     late = verdict(tmp_path, stall_s=2)
     told = [f.kind for f in live.stalled(*late, 2.0)]
     assert told == ["rendezvous_incomplete", "process_failed"]  # what holds up the living is first
+
+
+@pytest.mark.parametrize("own_keys", [False, True])
+def test_an_attempt_that_meets_the_addresses_of_the_one_before(
+    tmp_path: Path, *, own_keys: bool
+) -> None:
+    """Both made their group in the launcher's store, under the same keys."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    agent.tcp_store(29500, server=True)
+    for attempt in (0, 1):
+        for rank in (0, 1):
+            journal = Journal(
+                tmp_path, pid=4000 + 100 * attempt + rank, rank=rank, world_size=2,
+                parent=agent.process, keys={"attempt": attempt},
+            )  # fmt: skip
+            lead = (f"attempt_{attempt}",) if own_keys else ()
+            store = journal.prefix_store(journal.tcp_store(29500), *lead, "default_pg", "0/")
+            call = journal.call("ProcessGroupGloo", kind="constructor", store=store)
+            begin = (1 + 10 * attempt) * S
+            if attempt == 0:
+                journal.run(call, begin, 10 * MS)
+                fail(journal, 2 * S, "ValueError", f"bad {rank}")
+                continue
+            number = journal.begin(call, begin)
+            refused = "RuntimeError: Gloo connectFullMesh failed: Connection refused"
+            journal.end(number, 20 * MS, x=journal.string(refused))
+            fail(journal, begin + S, "RuntimeError", refused.partition(": ")[2])
+    found = findings(tmp_path)[0]
+    assert (found.kind, found.culprits) == ("process_failed", ())
+    assert ("attempt 0 made this group under the same keys" in found.summary) is not own_keys

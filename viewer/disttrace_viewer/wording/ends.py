@@ -86,7 +86,7 @@ def pattern(end: End) -> str:
 
 
 _NUMBER = re.compile(r"\d+")
-_SOURCE = re.compile(r"^\[/[^\]]*/([\w.]+:\d+)\] ")
+_SOURCE = re.compile(r"\[/[^\]\s]*/([\w.]+:\d+)\] ")
 """Where in its sources a C++ library raised: its file says enough."""
 _ADVICE = re.compile(r"\. This is typically caused by a remote worker .*", re.DOTALL)
 """What gloo adds to each of its errors."""

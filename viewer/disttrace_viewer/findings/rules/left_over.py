@@ -1,8 +1,10 @@
-"""A rendezvous in a file that an earlier run has left: its addresses are of processes long gone."""
+"""A rendezvous that an earlier run has left in a file, or an earlier attempt in the store that both
+have: its addresses are of processes long gone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 
 from disttrace_viewer.analysis.operation import Op
@@ -17,16 +19,28 @@ KINDS = (
     "process_failed",
     "rendezvous_incomplete",
 )
-"""What those run into who meet in such a file."""
+"""What those run into who meet in such a place."""
+GROUPS = "ProcessGroup"
+"""How the constructors of backends begin."""
 
 
 def traced_to(case: Case, finding: Finding) -> Finding:
     """The finding; of one about a rendezvous in a file that was written before any of its processes
-    began with that file, and nobody to blame.
+    began with that file, of one about keys that an earlier attempt set too with these, and nobody
+    to blame.
     """
     if finding.severity != ERROR or finding.kind not in KINDS:
         return finding
     concerned = {*finding.culprits, *finding.waiting, *finding.scope.members}
+    for op, before in _met_before(case):
+        if op.process in concerned:
+            return replace(
+                finding,
+                summary=words.of_attempt(finding.summary, before),
+                hint=words.OWN_STORE,
+                culprits=(),
+                certainty=LIKELY,
+            )
     for store in _left_over(case):
         inside = {op.process for op in _broken(case, store)} & concerned
         if inside:
@@ -58,6 +72,29 @@ def _left_over(case: Case) -> Iterator[Op]:
             continue
         if written < began[trace.stores[op.call.store].place, trace.processes[op.process].job]:
             yield op
+
+
+def _met_before(case: Case) -> Iterator[tuple[Op, int]]:
+    """Groups that nobody comes to make, or that broke in it, where an earlier attempt of the same
+    launcher made one under the same keys of one store: theirs are found before they are set anew.
+    """
+    trace = case.evidence.trace
+    made: dict[Hashable, int] = {}
+    broken: list[tuple[Hashable, Op]] = []
+    for op in case.rendezvous.constructors:
+        attempt = trace.processes[op.process].attempt
+        if op.call.store is None or attempt is None or not op.call.op.startswith(GROUPS):
+            continue
+        store = trace.stores[op.call.store]
+        key = store.place, store.prefix, trace.processes[op.process].parent
+        if op.pending or op.error is not None:
+            broken.append((key, op))
+        else:
+            made[key] = min(attempt, made.get(key, attempt))
+    for key, op in broken:
+        before = made.get(key)
+        if before is not None and before < (trace.processes[op.process].attempt or 0):
+            yield op, before
 
 
 def _broken(case: Case, store: Op) -> Iterator[Op]:
