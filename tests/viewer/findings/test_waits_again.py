@@ -142,10 +142,11 @@ def test_a_key_that_is_awaited_again(tmp_path: Path, *, pending: bool) -> None:
 def test_who_awaits_a_key_while_something_else_is_wrong(tmp_path: Path, *, needed: bool) -> None:
     """It may look for a message every now and then; if others wait for it, that is told."""
     for journal, _ in steps(tmp_path, 4):
-        first = 2 * (journal.rank // 2)
+        rank = journal.rank or 0
+        first = 2 * (rank // 2)
         store = journal.prefix_store(1, f"pair {first}")
         members = [first, first + 1]
-        pair = journal.group(store, name=f"{first}", rank=journal.rank - first, ranks=members)
+        pair = journal.group(store, name=f"{first}", rank=rank - first, ranks=members)
         if journal.rank == 1 or (needed and journal.rank == 2):
             journal.begin(journal.collective(pair), 200 * MS, q=1)
         if journal.rank == 3:

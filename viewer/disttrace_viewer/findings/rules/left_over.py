@@ -86,7 +86,7 @@ def _met_before(case: Case) -> Iterator[tuple[Op, int]]:
         if op.call.store is None or attempt is None or not op.call.op.startswith(GROUPS):
             continue
         store = trace.stores[op.call.store]
-        key = store.place, store.prefix, trace.processes[op.process].parent
+        key: Hashable = (store.place, store.prefix, trace.processes[op.process].parent)
         if op.pending or op.error is not None:
             broken.append((key, op))
         else:
