@@ -75,8 +75,8 @@ def _left_over(case: Case) -> Iterator[Op]:
 
 
 def _met_before(case: Case) -> Iterator[tuple[Op, int]]:
-    """Groups that nobody comes to make, or that broke in it, where an earlier attempt of the same
-    launcher made one under the same keys of one store: theirs are found before they are set anew.
+    """Groups that broke while they were made, where an earlier attempt of the same launcher made
+    one under the same keys of one store: what it set is found before it is set anew.
     """
     trace = case.evidence.trace
     made: dict[Hashable, int] = {}
@@ -87,9 +87,9 @@ def _met_before(case: Case) -> Iterator[tuple[Op, int]]:
             continue
         store = trace.stores[op.call.store]
         key: Hashable = (store.place, store.prefix, trace.processes[op.process].parent)
-        if op.pending or op.error is not None:
+        if op.error is not None:  # one in flight may wait for a rank that does not come
             broken.append((key, op))
-        else:
+        elif not op.pending:
             made[key] = min(attempt, made.get(key, attempt))
     for key, op in broken:
         before = made.get(key)
