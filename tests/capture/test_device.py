@@ -167,6 +167,24 @@ def test_a_coalesced_operation_is_found_in_the_call_that_issued_it() -> None:
     assert device.ends(operation) == [b"c"]
 
 
+def test_a_batch_of_messages_is_over_with_its_last_entry() -> None:
+    """NCCL's recorder says of each message that it is one, and not of what bears their state."""
+    device = Device()
+    numbers = {"collective_seq_id": 4, "p2p_seq_id": 1}
+    batch = [device.begin() for _ in range(2)]
+    for operation in batch:
+        device.entry(is_p2p=True, **numbers)  # without events: scheduled for ever
+        device.recorder.issued(operation)
+    before = time.perf_counter_ns()
+    last = device.entry("started", is_p2p=False, profiling_name="nccl:coalesced", **numbers)
+    for operation in batch:
+        device.operations.add(operation, (before, time.perf_counter_ns()), None)
+    assert device.poll(3)
+    last["state"] = "completed"
+    assert not device.poll(2)
+    assert [device.ends(operation) for operation in batch] == [[b"c"], [b"c"]]
+
+
 def test_of_coalesced_entries_only_the_newest_counts() -> None:
     """An uneven all_gather is several broadcasts in one call; only the last entry has events."""
     device = Device()

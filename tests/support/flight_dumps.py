@@ -57,7 +57,7 @@ def entry(
         "time_discovered_completed_ns": created + 5_000_000 if over else None,
         "retired": over if retired is None else retired,
         "timeout_ms": timeout_ms,
-        "is_p2p": p2p is not None,
+        "is_p2p": p2p is not None and op != "coalesced",
     }
 
 

@@ -57,7 +57,6 @@ class Record(NamedTuple):
     group_id: int
     group: str
     thread: int | None  # torch up to 2.7 does not tell
-    p2p: bool
     launch: tuple[int, int]  # of its group: entries that were coalesced share it
     state: str
     retired: bool
@@ -329,7 +328,6 @@ def record(entry: Mapping[str, Any]) -> Record:
         thread=int(thread)
         if isinstance(thread, str) and thread.isdecimal() and len(thread) < 20
         else None,
-        p2p=bool(entry.get("is_p2p")),
         launch=(int(entry.get("collective_seq_id", 0)), int(entry.get("p2p_seq_id", 0))),
         state=str(entry.get("state", "")),
         retired=bool(entry.get("retired")),

@@ -109,7 +109,7 @@ class Entries:
         """The entries of ``running``, the newest of those that were coalesced into one launch.
 
         Entries of one launch (an uneven all_gather, a batch) have no events except for the last
-        one, which is made when coalescing ends.
+        one, which is made when coalescing ends, and is no message's even where the others are.
         """
         number = running.exact()
         if number is not None:
@@ -123,7 +123,7 @@ class Entries:
             only = found[0].key
             self._claimed.add(only)
             return (only,)
-        launches = {(each.group_id, each.p2p, each.launch): each.key for each in found}
+        launches = {(each.group_id, each.launch): each.key for each in found}
         self._claimed.update(launches.values())
         return tuple(launches.values())
 

@@ -40,7 +40,8 @@ class FlightRecorder:
                 "profiling_name": f"nccl:{operation.name}",
                 "time_created_ns": time.time_ns(),
                 "timeout_ms": int(group.timeout_s * 1e3),
-                "is_p2p": operation.p2p,
+                # As torch's: what bears the state of a launch has the messages' numbers, and is none.
+                "is_p2p": operation.p2p and operation.name != "coalesced",
             }
             if CHOSEN.tells_threads:
                 entry["thread_id"] = str(threading.get_ident())

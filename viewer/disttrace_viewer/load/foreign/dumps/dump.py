@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -25,6 +25,7 @@ MOST_TENSORS = 4_096
 MOST_FRAMES = 64
 _MARKS = (b"pg_config", b"pg_status", b"comm_lib_version", b"nccl_version", b"nccl_comm_state")
 _ENTRY = (b"record_id", b"collective_seq_id", b"profiling_name")
+_COALESCED = "coalesced"  # the name of what bears the state of a launch
 _NUMBER = re.compile(r"\d+")
 _LARGEST = 1 << 62
 
@@ -41,6 +42,7 @@ class Entry:
     seq: int
     p2p_seq: int
     p2p: bool
+    """Of a message, or the one that bears the state of a launch of messages."""
     backend: str
     name: str
     created_ns: int
@@ -129,6 +131,7 @@ def read(path: str, problems: Problems) -> Dump | None:
     listed = value.get("entries")
     listed = listed if isinstance(listed, list) else []
     found = [entry for one in listed[:MOST_ENTRIES] if (entry := _entry(one)) is not None]
+    found = list(_with_messages(found))
     if len(found) < len(listed) and lost is None:
         lost = f"holds {plural(len(listed) - len(found), 'operation')} of no known form; left out."
     config = _tables(value.get("pg_config"))
@@ -218,6 +221,20 @@ def _whole_entries(text: str) -> Iterator[Any]:
         yield value
         while text[place : place + 1] in (",", " ", "\n", "\r", "\t"):
             place += 1
+
+
+def _with_messages(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """What bears the state of a launch of messages counts as one: NCCL's recorder tells that of
+    each message, and not of the last entry, which has their numbers.
+    """
+    launched = set()
+    for entry in entries:
+        numbers = (entry.pg, entry.seq, entry.p2p_seq)
+        if entry.p2p:
+            launched.add(numbers)
+        elif entry.name == _COALESCED and numbers in launched:
+            entry = replace(entry, p2p=True)
+        yield entry
 
 
 def _entry(value: object) -> Entry | None:
