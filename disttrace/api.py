@@ -68,13 +68,19 @@ def install(
 
         Reporter().say("platform", refused)
         return
-    from disttrace.journal.standard_library import StandardLibrary
+    from disttrace.journal import standard_library
     from disttrace.patching.collector import Paused
 
-    with Paused():
-        with StandardLibrary():
-            from disttrace.session import install as start
-        start(**given, **unknown)
+    stayed = standard_library.stay()
+    try:
+        with Paused():
+            with standard_library.StandardLibrary():
+                from disttrace.session import install as start
+            start(**given, **unknown)
+    except BaseException:
+        if not stayed:
+            standard_library.leave()
+        raise
 
 
 def uninstall() -> None:

@@ -45,10 +45,14 @@ class ImportHook:
         """Whether something waits for an import."""
         return bool(self._before or self._after)
 
-    def remove(self) -> None:
-        """Stop watching."""
+    def rest(self) -> None:
+        """Stop watching, and stay: other threads may walk the list of finders just now."""
         self._before.clear()
         self._after.clear()
+
+    def remove(self) -> None:
+        """Stop watching, when tracing is taken off."""
+        self.rest()
         if self in sys.meta_path:
             sys.meta_path.remove(self)
 

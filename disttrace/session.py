@@ -27,7 +27,7 @@ from disttrace.identity import (
     process_record,
 )
 from disttrace.import_hook import ImportHook
-from disttrace.journal import proc
+from disttrace.journal import proc, standard_library
 from disttrace.journal.format import DEF, FORMAT
 from disttrace.journal.own_file import OfParent
 from disttrace.journal.segment import filesystem
@@ -384,6 +384,7 @@ def uninstall() -> None:
         if session is not None:
             session.stop()
         waiting.cancel()
+        standard_library.leave()
 
 
 def installed() -> bool:

@@ -86,7 +86,7 @@ def take() -> Identity | None:
     """
     if _state is None:
         return None
-    _state.hook.remove()
+    _state.hook.rest()
     return _state.identity
 
 

@@ -24,7 +24,7 @@ _PathFinder = _frozen_importlib_external.PathFinder
 
 # Of names that mean modules of the program: the standard ones that we have loaded.
 _loaded: "dict[str, ModuleType]" = {}
-_inside: "set[int]" = set()  # threads
+_inside: "dict[int, StandardLibrary]" = {}  # by thread
 # What was found to be the standard library's: the same module need not be looked at again.
 _standard: "dict[str, ModuleType]" = {}
 
@@ -45,28 +45,28 @@ class StandardLibrary:
     def __enter__(self) -> None:
         if self._thread in _inside:
             return
-        _inside.add(self._thread)
         self._entered = True
         self._hiding = {name.partition(".")[0] for name in _loaded}
         self._hiding.update(name for name in list(sys.modules) if self._is_theirs(name))
         self._theirs = self._take_out()
         sys.modules.update(_loaded)
-        sys.meta_path.insert(0, self)
+        _inside[self._thread] = self
+        if _FINDER not in sys.meta_path:
+            sys.meta_path.insert(0, _FINDER)
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if not self._entered:
             return
         self._entered = False
-        sys.meta_path.remove(self)
+        del _inside[self._thread]
+        if not _stays and not _inside:
+            _take_out_finder()
         _loaded.update(self._take_out())
         sys.modules.update(self._theirs)
-        _inside.discard(self._thread)
 
-    def find_spec(
-        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
-    ) -> "ModuleSpec | None":
+    def find(self, name: str) -> "ModuleSpec | None":
         """The standard module ``name``; None where another finder has to look."""
-        if path is not None or name not in sys.stdlib_module_names or get_ident() != self._thread:
+        if name not in sys.stdlib_module_names:
             return None
         if not _is_found_by_path(name):
             return None  # no file of the program can stand in its way
@@ -108,6 +108,44 @@ class StandardLibrary:
             return {}
         names = [name for name in list(sys.modules) if name.partition(".")[0] in self._hiding]
         return {name: sys.modules.pop(name) for name in names}
+
+
+class _Finder:
+    """Asked for what is imported, and finds it only for threads that are within a context.
+
+    In a process that is traced it stays: whoever takes a finder out of the list while another
+    thread walks that has the walk leave out another one, and a module that is there is not found.
+    """
+
+    def find_spec(
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
+        """What the context of the calling thread finds."""
+        context = _inside.get(get_ident())
+        return None if context is None or path is not None else context.find(name)
+
+
+_FINDER = _Finder()
+_stays = False
+
+
+def stay() -> bool:
+    """Keep the finder once it is there, for tracing begins; whether that was said before."""
+    global _stays
+    before, _stays = _stays, True
+    return before
+
+
+def leave() -> None:
+    """Take the finder out, now that tracing is taken off."""
+    global _stays
+    _stays = False
+    _take_out_finder()
+
+
+def _take_out_finder() -> None:
+    if _FINDER in sys.meta_path:
+        sys.meta_path.remove(_FINDER)
 
 
 def _is_found_by_path(name: str) -> bool:

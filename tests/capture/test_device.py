@@ -17,6 +17,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -170,7 +171,7 @@ def test_a_coalesced_operation_is_found_in_the_call_that_issued_it() -> None:
 def test_a_batch_of_messages_is_over_with_its_last_entry() -> None:
     """NCCL's recorder says of each message that it is one, and not of what bears their state."""
     device = Device()
-    numbers = {"collective_seq_id": 4, "p2p_seq_id": 1}
+    numbers: dict[str, Any] = {"collective_seq_id": 4, "p2p_seq_id": 1}
     batch = [device.begin() for _ in range(2)]
     for operation in batch:
         device.entry(is_p2p=True, **numbers)  # without events: scheduled for ever

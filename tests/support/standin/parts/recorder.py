@@ -40,7 +40,7 @@ class FlightRecorder:
                 "profiling_name": f"nccl:{operation.name}",
                 "time_created_ns": time.time_ns(),
                 "timeout_ms": int(group.timeout_s * 1e3),
-                # As torch's: what bears the state of a launch has the messages' numbers, and is none.
+                # As torch's: what bears a launch's state has the messages' numbers, and is none.
                 "is_p2p": operation.p2p and operation.name != "coalesced",
             }
             if CHOSEN.tells_threads:
