@@ -31,7 +31,7 @@ from disttrace.capture.devices import (
 )
 from disttrace.capture.devices.asker import AskingDevice, DeviceError
 from disttrace.capture.devices.flight_recorder import EVERYTHING, Answer, Question, advice
-from disttrace.capture.devices.recorders import blind
+from disttrace.capture.devices.recorders import SPOILT, blind
 from support.device import Device
 from support.processes import clean_environ, python, run_program
 
@@ -151,6 +151,37 @@ def test_a_captured_operation_ends_with_its_call() -> None:
     device.operations.captures.ended(1)
     assert device.ends(operation) == [b"e"]
     assert not device.poll(2)
+
+
+@pytest.mark.parametrize(
+    ("op", "kind", "batched"),
+    [
+        ("send", "message", False),
+        ("send", "message", True),
+        ("all_reduce_coalesced", "collective", False),
+        ("all_reduce", "collective", False),
+    ],
+)
+def test_a_recorder_that_prints_an_error_when_asked_is_asked_no_more(
+    op: str, kind: str, batched: bool
+) -> None:
+    """It keeps an entry of a captured message, and of operations coalesced in one call, whose event
+    is the graph's: each dump would print thirty lines for it."""
+    device = Device()
+    spoils = (op, batched) in (("send", False), ("all_reduce_coalesced", False))
+    device.calls[1] = device.call(op, kind=kind)
+    device.operations.captures.began(1)
+    for _ in range(2):
+        captured = device.begin()
+        device.done(captured, (0, 1) if batched else None)
+        assert device.ends(captured) == [b"e"]
+    device.operations.captures.ended(1)
+    after = device.issue(2)
+    assert device.poll(3) is not spoils
+    assert bool(device.asked) is not spoils
+    assert device.ends(after) == ([b"l"] if spoils else [])
+    notes = [one["text"] for one in device.journal.definitions if one.get("def") == "note"]
+    assert notes == ([SPOILT] if spoils else [])
 
 
 def test_a_coalesced_operation_is_found_in_the_call_that_issued_it() -> None:

@@ -14,7 +14,7 @@ from disttrace.capture.devices.completion import DeviceOperations
 from disttrace.capture.devices.flight_recorder import Answer, Question, record, unix_offset
 from disttrace.capture.objects.groups import GroupEntry
 from disttrace.capture.wrapping.context import Capture
-from disttrace.recording.operation import Operation
+from disttrace.recording.operation import Call, Operation
 from disttrace.recording.recorder import Recorder
 
 Entry = dict[str, Any]
@@ -79,18 +79,19 @@ class Device:
             entry = GroupEntry(number, {"name": str(number - 1)}, {"cuda": backend})
             self.capture.groups._definitions[number] = entry
         self.operations = DeviceOperations(self.capture, lambda name: self.ask, asker=Asked())
-        self.calls = {
-            number: recorder.call(
-                "all_reduce",
-                synchronous=True,
-                counter=recorder.core.new_counter(),
-                kind="collective",
-                group=number,
-                backend=backend,
-                device="cuda",
-            )[0]
-            for number in (1, 2)
-        }
+        self.calls = {number: self.call("all_reduce", group=number) for number in (1, 2)}
+
+    def call(self, op: str, *, kind: str = "collective", group: int = 1) -> Call:
+        """A call of the group, with a counter of its own."""
+        return self.recorder.call(
+            op,
+            synchronous=True,
+            counter=self.recorder.core.new_counter(),
+            kind=kind,
+            group=group,
+            backend=self.backend,
+            device="cuda",
+        )[0]
 
     def ask(self, question: Question) -> Answer:
         """What the recorder tells now."""

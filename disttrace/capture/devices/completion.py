@@ -21,13 +21,27 @@ from disttrace.capture.devices import flight_recorder, graph_replays, inbox, mat
 from disttrace.capture.devices.aborts import Aborts
 from disttrace.capture.devices.answers import STEP, Answers, Open
 from disttrace.capture.devices.asker import Asker, AskingDevice, is_of_device
-from disttrace.capture.devices.flight_recorder import QUERIED, Answer, Ask, Question, unix_offset
+from disttrace.capture.devices.flight_recorder import (
+    NATIVE,
+    QUERIED,
+    Answer,
+    Ask,
+    Question,
+    unix_offset,
+)
 from disttrace.capture.devices.followed import Followed
 from disttrace.capture.devices.graph_captures import GraphCaptures
 from disttrace.capture.devices.graph_replays import GraphReplays
 from disttrace.capture.devices.inbox import Note
 from disttrace.capture.devices.matching import Running
-from disttrace.capture.devices.recorders import UNSAFE, Channel, Recorders, blind
+from disttrace.capture.devices.recorders import (
+    SPOILT,
+    UNSAFE,
+    Channel,
+    Recorders,
+    blind,
+    spoils,
+)
 from disttrace.capture.objects.works import Unwatched
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
@@ -125,8 +139,12 @@ class DeviceOperations(Unwatched):
         if operation.ended or operation.n in self._open.running:
             return
         if self.captures.here():
-            self.replays.holds(self.captures.graph(), operation.call)
-            self._recorder.end(operation)  # it runs when the graph is replayed
+            self._captured(operation)
+            name = self._recorders.of(operation.call)
+            if name == NATIVE and spoils(operation.call, batched=call is not None):
+                channel = self._recorders.channel(name)
+                if not channel.off:
+                    self._switch_off(channel, SPOILT)
             return
         name = self._recorders.of(operation.call)
         pending = True
@@ -149,10 +167,14 @@ class DeviceOperations(Unwatched):
 
     def enqueued(self, operation: Operation, stream: Any) -> None:
         if self.captures.here():
-            self.replays.holds(self.captures.graph(), operation.call)
-            self._recorder.end(operation)
+            self._captured(operation)
         else:
             self._replayed(operation, graph_replays.after(stream))
+
+    def _captured(self, operation: Operation) -> None:
+        """It runs when the graph is replayed."""
+        self.replays.holds(self.captures.graph(), operation.call)
+        self._recorder.end(operation)
 
     def _replayed(self, operation: Operation, over: Callable[[], bool] | None) -> None:
         """It was enqueued by no backend: ``over`` says when the device is through."""

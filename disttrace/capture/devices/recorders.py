@@ -18,10 +18,16 @@ _EVENT_CACHE = "TORCH_NCCL_CUDA_EVENT_CACHE"
 _FAILURES = 3  # one after another, within four seconds: nothing looks hung for that
 _PAUSE_NS = 250_000_000  # after a failure, doubled by each
 _LONGEST_PAUSE_NS = 60_000_000_000
+_MESSAGES = ("send", "recv")
 
 UNSAFE = (
     f"When NCCL finishes an operation: with {_EVENT_CACHE}=0 this torch crashes when its flight "
     f"recorder is asked, so that is unknown (leave out {_EVENT_CACHE})."
+)
+
+SPOILT = (
+    "When NCCL finishes an operation is unknown from now on: a CUDA graph holds a message or a "
+    "coalesced operation, for which torch's flight recorder prints an error whenever it is asked."
 )
 
 
@@ -122,6 +128,14 @@ def is_on(names: tuple[str, ...]) -> bool:
     """Whether any of these variables switches something on, as torch reads them."""
     values = [os.environ.get(name, "").lower() for name in names]
     return any(value in ("1", "true", "yes", "on", "y", "t") for value in values)
+
+
+def spoils(call: Call, *, batched: bool) -> bool:
+    """Whether NCCL's own recorder keeps an entry of such a call that a graph captures, with an
+    event of the graph: to query that prints an error at each dump, and up to torch 2.7 raises it.
+    Of other captured calls it keeps none, or one without events.
+    """
+    return (call.op in _MESSAGES and not batched) or call.op.endswith("_coalesced")
 
 
 def blind() -> str:
