@@ -102,6 +102,8 @@ HOST, DEVICE, LINK = "host", "device", "link"
 # Kinds of calls.
 COLLECTIVE = "collective"
 MESSAGE = "message"
+REPLAYED = "graph"
+"""The backend of what a replayed CUDA graph holds."""
 STORE = "store"
 CONSTRUCTOR = "constructor"
 COMPOSED = "composed"

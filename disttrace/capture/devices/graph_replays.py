@@ -17,13 +17,11 @@ from typing import Any
 
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Function
-from disttrace.journal.format import COLLECTIVE
+from disttrace.journal.format import COLLECTIVE, REPLAYED
 from disttrace.patching import dynamo
 from disttrace.recording.interning import Made
 from disttrace.recording.operation import Call, Operation
 
-BACKEND = "graph"
-"""It counts by itself: replays are in no order with what is issued otherwise."""
 _RUNS = 8  # of like operations; of more a checksum is told
 _DEVICE = "cuda"
 
@@ -98,11 +96,11 @@ class GraphReplays:
         return found
 
     def _one(self, number: int, name: str, entry: Any, frame: Any) -> Operation:
-        counter = entry.collective_counter(BACKEND)
+        counter = entry.collective_counter(REPLAYED)
         keys = {
             "kind": COLLECTIVE,
             "group": entry.n,
-            "backend": BACKEND,
+            "backend": REPLAYED,
             "device": _DEVICE,
             "async": True,
             "origin": "python",
@@ -114,7 +112,7 @@ class GraphReplays:
                 name, synchronous=False, counter=counter, stack=stack, **keys
             )
 
-        key = (name, BACKEND, entry.n, number)
+        key = (name, REPLAYED, entry.n, number)
         call, signature = self._capture.calls.find(frame, key, define)
         recorder = self._capture.recorder
         return recorder.begin(recorder.threads.state, call, signature)

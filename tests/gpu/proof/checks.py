@@ -51,6 +51,17 @@ def alarmed(run: Run, plain: Run | None) -> list[Said]:
     return [(bool(told), told[0][:90] if told else "no alarm")]
 
 
+def advised(*words: str) -> Check:
+    """What to do names these."""
+
+    def check(run: Run, plain: Run | None) -> list[Said]:
+        hints = [f["hint"] or "" for f in serious(run.dead)]
+        good = any(all(word in hint for word in words) for hint in hints)
+        return [(good, f"to do: {hints[0][:90] if hints else 'nothing'}")]
+
+    return check
+
+
 def told_as_start(run: Run, plain: Run | None) -> list[Said]:
     """Communicators that take long are a start and no stall."""
     text = "".join(run.stderr)

@@ -23,6 +23,8 @@ STANDIN = TESTS / "support" / "standin"
 STALL_S = 3.0
 VERSION = "2.13"  # of torch, whose NCCL the stand-in imitates where a row says nothing else
 ENDED = "ended before it hung"
+STANDS = "did not end"
+_COUNTER_S = 30.0  # for what is healthy, and hangs with a fault in it
 _SETTLED_S = 3.0  # after rank 0 has ended, the others end by themselves or never
 _HUNG = {"blocks", "hung", "looked", "returned"}
 _NCCL = {
@@ -108,15 +110,16 @@ class Jobs:
     def _environment(self, rank: int, port: int, trace: Path | None) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_OURS)}
         paths = [kept.get("PYTHONPATH"), str(TESTS)]
+        own = {} if self.s.by_env and self.o.counter else self.s.env
         if self.o.backend == "standin":
             paths.append(str(STANDIN))
             device = {"STANDIN": str(self.o.sockets), "STANDIN_TORCH": self.version}
             device.update(_BUFFERS)
-            chosen = {**self.s.env, **self.s.standin}
+            chosen = {**own, **self.s.standin}
         else:
             each = self.s.needs == "gpus"  # else: «Duplicate GPU detected»
             device = {**_NCCL, **_BUFFERS, **({} if each else {"NCCL_HOSTID": f"kit-host-{rank}"})}
-            chosen = {**self.s.env, **({"KIT_DEVICES": "each"} if each else {})}
+            chosen = {**own, **({"KIT_DEVICES": "each"} if each else {})}
         return {
             **kept,
             **device,
@@ -148,13 +151,14 @@ class Jobs:
         time.sleep(self.s.observe)
 
     def _until_ended(self, processes: list[subprocess.Popen[bytes]], run: Run) -> None:
-        limit = time.monotonic() + float(self.o.limit)
+        limit_s = min(self.o.limit, _COUNTER_S) if self.o.counter else self.o.limit
+        limit = time.monotonic() + limit_s
         while time.monotonic() < limit and any(p.poll() is None for p in processes):
             if self.s.first_ends and processes[0].poll() is not None:
                 limit = min(limit, time.monotonic() + _SETTLED_S)
             time.sleep(0.1)
         if processes[0].poll() is None:
-            run.problems.append(f"did not end within {self.o.limit} s")
+            run.problems.append(f"{STANDS} within {limit_s:.0f} s")
 
     def _diagnose(self, journals: Path, keep: Path) -> dict[str, Any] | None:
         environ = {k: v for k, v in os.environ.items() if k != "DISTTRACE"}

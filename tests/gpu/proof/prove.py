@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gpu.proof import page
 from gpu.proof.checks import Said
-from gpu.proof.jobs import ENDED, VERSION, Jobs
+from gpu.proof.jobs import ENDED, STANDS, VERSION, Jobs
 from gpu.proof.scenarios import SCENARIOS, Scenario
 from gpu.proof.what_is_left import Run
 
@@ -87,7 +87,7 @@ class Prover:
         if not self.o.counter:
             problems = (plain.problems if plain else []), run.problems
             return [(None, f"untraced: {t}") for t in problems[0]] + _failed(run) + checked
-        unwanted = [text for text in run.problems if not text.startswith(ENDED)]
+        unwanted = [text for text in run.problems if not text.startswith((ENDED, STANDS))]
         if unwanted or not run.journals:
             return [(False, f"the counter-test itself failed: {unwanted or 'no journals'}")]
         seen = [text for good, text in checked if good is False]

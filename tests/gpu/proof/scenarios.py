@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from gpu.proof.about import docstrings
 from gpu.proof.checks import (
     Check,
+    advised,
     alarmed,
     alive,
     all_over,
@@ -30,6 +31,7 @@ from gpu.proof.checks_against_plain import (
     costs,
     gpu_0_memory,
     raised,
+    same_block,
     same_end,
     same_words,
     shares,
@@ -55,6 +57,7 @@ class Scenario:
     cuda_checks: tuple[Check, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
     standin: dict[str, str] = field(default_factory=dict)  # variables there
+    by_env: bool = False  # its fault is in its variables: the counter-test runs without
     timeout: float = 1800.0  # of its groups, in seconds
     observe: float = 7.0
     baseline: bool = False
@@ -128,13 +131,15 @@ HEALTHY_JOBS = (
              env={"TORCH_NCCL_ENABLE_TIMING": "1"}),
     Scenario("detail", HEALTHY, program="healthy", needs="cuda",
              env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}),
-    Scenario("quiet", HEALTHY, cuda_checks=(gpu_0_memory,)),
+    Scenario("quiet", HEALTHY, cuda_checks=(gpu_0_memory,), alone=True),
     Scenario("graph", (captures, all_over), baseline=True, needs="cuda", any_code=True),
     Scenario("foreign", (*HEALTHY, no_note), standin=_CUDA),
     Scenario("replays", HEALTHY, standin=_CUDA),
     Scenario("reduce_overhead", HEALTHY, needs="cuda"),
+    Scenario("live_graph", (same_block, verdict("no_progress", culprits=([],)), advised("reset()")), needs="cuda", baseline=True,
+             hangs=True, observe=12.0),
     Scenario("recorder_off", (quiet, noted("flight recorder is off")), program="healthy",
-             env=_OFF),
+             env=_OFF, by_env=True),
     # Communicators that take long, each way of making them.
     Scenario("slow_lazy", (quiet, all_over), program="communicators", env=_IMPATIENT,
              standin=_slow("lazy")),
@@ -147,7 +152,8 @@ HEALTHY_JOBS = (
     Scenario("slow_nonblocking", (quiet, all_over), program="communicators",
              env={**_IMPATIENT, "TORCH_NCCL_USE_COMM_NONBLOCKING": "1"},
              standin=_slow("nonblocking")),
-    Scenario("split", (quiet, all_over), needs="cuda", env=_IMPATIENT),
+    Scenario("split", (quiet, all_over), needs="cuda",
+             env={**_IMPATIENT, "KIT_COMMUNICATORS": "eager"}),
 )  # fmt: skip
 HANGS = (
     Scenario("missing", (MISSING, alive, returned_at_once, one_open("all_reduce")), hangs=True,
@@ -181,7 +187,7 @@ HANGS = (
              env=_IMPATIENT, standin=_slow("lazy"), observe=10.0),
     Scenario("never_came_ten", (MISSING, alarmed), program="communicators", hangs=True,
              standin=_slow("lazy"), observe=16.0),
-    Scenario("killed", (verdict("process_failed", culprits=([1],)),), hangs=True, observe=6.0),
+    Scenario("killed", (verdict("process_failed", culprits=([1],)),), hangs=True, observe=9.0),
     Scenario("evicted", (still_open, MISSING), hangs=True, observe=5.0, env=_SMALL),
     Scenario("threads", (blamed_only_hung,), hangs=True, needs="cuda", observe=4.0),
 )  # fmt: skip
@@ -203,8 +209,8 @@ ABORTS = (
     Scenario("shrink", (never_complete,), fault=True, any_code=True, first_ends=True,
              needs="shrink"),
     Scenario("device_assert", (same_end, same_words), fault=True, baseline=True, any_code=True,
-             first_ends=True, standin=_CUDA),
+             first_ends=True, world=1, env=_QUICK, standin=_CUDA),
     Scenario("illegal_access", (same_end, same_words), fault=True, baseline=True, any_code=True,
-             first_ends=True, standin=_CUDA),
+             first_ends=True, world=1, env=_QUICK, standin=_CUDA),
 )  # fmt: skip
 SCENARIOS = (*MEASURED, *HEALTHY_JOBS, *HANGS, *ABORTS)

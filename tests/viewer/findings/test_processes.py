@@ -149,6 +149,25 @@ def test_a_silent_end_that_nobody_noticed_is_likely(
     assert ranks(tmp_path, found.culprits) == [1]
 
 
+@pytest.mark.parametrize("lives", [True, False])
+def test_beats_missed_just_before_the_picture_stops_make_nobody_sure(
+    tmp_path: Path, lives: bool
+) -> None:
+    """Rank 1 was killed five seconds before all others: too late to be told from one that stands
+    still, and nobody is to say for certain that it does.
+    """
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group, backend="nccl"), 200 * MS, q=3)
+        beat(journal, 20 if journal.rank == 0 else 15)
+    seen = Seen(True if lives else None)
+    found = only(findings(tmp_path, look=lambda _: seen))
+    assert (found.kind, found.certainty) == (
+        "missing_participant", "certain" if lives else "likely"
+    )  # fmt: skip
+    assert ranks(tmp_path, found.culprits) == [1]
+
+
 def test_a_hanging_job_that_was_aborted_keeps_its_verdict(tmp_path: Path) -> None:
     """Our own hand ended it, with a code of ours: nobody failed."""
     for journal, group in steps(tmp_path, 3):

@@ -92,6 +92,20 @@ def _message(rank: Rank) -> None:
         rank.dist.recv(rank.x, 0)
 
 
+def live_graph(rank: Rank) -> None:
+    """The groups are destroyed while a graph holds a collective: NCCL waits for the graph."""
+    made = rank.graph()
+    with rank.captured(made):
+        rank.dist.all_reduce(rank.x)
+    made.replay()
+    rank.sync()
+    if not rank.fault:
+        del made
+    say(blocks="destroy_process_group")
+    rank.dist.destroy_process_group()
+    say(ended=True)
+
+
 def replays(rank: Rank) -> None:
     """A graph with two collectives is replayed; the fault: rank 1 replays it once less."""
     for _ in range(2):
@@ -107,6 +121,7 @@ def replays(rank: Rank) -> None:
         made.replay()
     say(returned=True)
     rank.block()
+    del made  # NCCL waits for it
     rank.end()
 
 
@@ -117,7 +132,7 @@ def foreign(rank: Rank) -> None:
         with _captured_by_others(rank):
             rank.dist.all_reduce(rank.x)
         rank.dist.all_reduce(rank.x)
-    rank.end_well()
+    rank.leave()
 
 
 @contextmanager
@@ -146,7 +161,7 @@ def reduce_overhead(rank: Rank) -> None:
     step = rank.torch.compile(step, mode="reduce-overhead")
     for _ in range(6):
         step(rank.x)
-    rank.end_well()
+    rank.leave()
 
 
-PROGRAMS = (graph, replays, foreign, reduce_overhead)
+PROGRAMS = (graph, live_graph, replays, foreign, reduce_overhead)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.analysis.operation import Op, Site, is_library, site
-from disttrace_viewer.analysis.process_ends import CLEAN, SILENT, TOGETHER_NS
+from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT, TOGETHER_NS
 from disttrace_viewer.analysis.sample import STAND_IN, Course
 from disttrace_viewer.evidence.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
@@ -116,12 +116,18 @@ def _left(case: Case, wait: Wait, sinks: Sequence[int]) -> list[int]:
 
 
 def _mute(case: Case, sinks: Sequence[int]) -> list[int]:
-    """Those that gave no sign of life while others waited, and are not seen to live now: frozen, or
-    gone with their host or network before a connection could be closed.
+    """Those whose last sign of life is older than the others', and who are not seen to live now:
+    frozen, ended, or gone with their host before a connection could be closed.
     """
-    ends = case.evidence.ends
-    still = (s for s in sinks if ends[s].how == SILENT and ends[s].held is None)
-    return [s for s in still if outside.frozen_ns(case, s)]
+    evidence, silent = case.evidence, []
+    for sink in sinks:
+        end, beats = evidence.ends[sink], evidence.trace.processes[sink].heartbeat_ns
+        # A beat missed in a picture that stops soon after may be the end of one that ran by then.
+        runs = end.how == ALIVE and (beats is None or evidence.seen[sink].alive)
+        unknown = end.how in (ALIVE, SILENT) and not runs
+        if unknown and end.held is None and outside.silent_ns(case, sink) > TOGETHER_NS:
+            silent.append(sink)
+    return silent
 
 
 def _settles(case: Case, wait: Wait, mute: Sequence[int], *, early: bool) -> tuple[str, ...]:

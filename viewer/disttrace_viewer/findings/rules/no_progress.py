@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from disttrace.journal.format import REPLAYED
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, is_closed
+from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait_graph import (
     COLLECTIVE,
     MESSAGE,
@@ -120,6 +122,8 @@ def _finding(case: Case, wait: Wait) -> Finding:
         if told
         else words.INTERFACE
         if wait.kind == RENDEZVOUS
+        else words.GRAPHS
+        if _held_by_graphs(case, wait)
         else words.NETWORK,
         waiting=tuple(who),
         op=wait.op.call.op,
@@ -128,6 +132,15 @@ def _finding(case: Case, wait: Wait) -> Finding:
         locations=evidence.locations(w.op for w in inside),
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset(w.exchange for w in inside), roots=frozenset(who)),
+    )
+
+
+def _held_by_graphs(case: Case, wait: Wait) -> bool:
+    """Whether groups are destroyed by one who has replayed a CUDA graph with operations in it."""
+    if wait.op.call.op != DRAINING:
+        return False
+    return any(
+        op.call.backend == REPLAYED for op in case.evidence.sample.of_process.get(wait.process, ())
     )
 
 

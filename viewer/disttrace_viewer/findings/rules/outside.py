@@ -46,12 +46,19 @@ def _doing(case: Case, process: int, since_ns: int | None, wait: Wait | None) ->
 
 
 def frozen_ns(case: Case, process: int) -> int:
+    """For how long a process gave no sign of life until the last one of the others, where that is
+    longer than one that runs does.
+    """
+    silent = silent_ns(case, process)
+    return silent if silent > MISSED_NS else 0
+
+
+def silent_ns(case: Case, process: int) -> int:
     """For how long a process gave no sign of life until the last one of the others.
 
     A journal without definitions has no clock, and its times are no signs.
     """
-    silent = case.evidence.newest_sign_ns - case.evidence.trace.processes[process].last_ns
-    return silent if silent > MISSED_NS else 0
+    return case.evidence.newest_sign_ns - case.evidence.trace.processes[process].last_ns
 
 
 def at_work_hint(case: Case, processes: Iterable[int]) -> str:

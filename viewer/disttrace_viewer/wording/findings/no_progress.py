@@ -19,6 +19,10 @@ NETWORK = (
     "Suspect the network, the device or the library: test the links between these hosts, look for"
     " errors of the driver, and compare library versions."
 )
+GRAPHS = (
+    "A CUDA graph that holds operations keeps NCCL from ending: delete such graphs, or call their"
+    " reset(), before the groups are destroyed."
+)
 
 OPEN = {
     "root": "Compare the roots (src, dst) that the ranks pass there: they may differ, and this"
