@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import random
@@ -20,6 +21,7 @@ from support.states import hang
 
 WORLD = {"0": (0, 1, 2, 3)}
 ALL = (0, 1, 2, 3)
+H100 = Path(__file__).with_name("h100")  # dumps of a real one
 FORMS = pytest.mark.parametrize("form", ["pickle", "json"])
 VERSIONS = pytest.mark.parametrize("version", ["2.3", "2.4", "2.7", "2.10"])
 
@@ -195,6 +197,21 @@ def test_healthy_launches_of_messages_are_over(tmp_path: Path) -> None:
 
     dumps = {rank: dump([*steps(1), *of(rank)], groups={"0": (0, 1)}) for rank in (0, 1)}
     assert diagnose(write(tmp_path / "dumps", dumps)).healthy
+
+
+def test_a_batch_that_hung_on_an_h100(tmp_path: Path) -> None:
+    """torch 2.11, NCCL 2.28.9: three times an all_reduce and a batch, a message, and a batch that
+    rank 1 left out. Nothing of what is over is in flight.
+    """
+    dumps = {rank: json.loads((H100 / f"nccl_trace_rank_{rank}").read_text()) for rank in (0, 1)}
+    begun = min(one["time_created_ns"] for one in dumps[0]["entries"])
+    for one in (one for dumped in dumps.values() for one in dumped["entries"]):
+        for key in ("time_created_ns", "time_discovered_completed_ns"):
+            one[key] = one[key] and one[key] - begun + CREATED_NS
+    report = diagnose(write(tmp_path / "dumps", dumps, form="json"))
+    (found,) = report.findings
+    assert (found.kind, found.severity, found.culprit_ranks) == ("unmatched_send", "error", (1,))
+    assert "has enqueued nothing since recv from rank 0" in found.summary
 
 
 def test_a_one_sided_launch_is_not_all_joined(tmp_path: Path) -> None:
