@@ -50,6 +50,24 @@ def test_without_a_record_of_its_work_nobody_is_blamed(tmp_path: Path) -> None:
     assert "in destroy_process_group at train.py:40 for 19.0 s" in found.summary
 
 
+@pytest.mark.parametrize(("held_by", "told_s"), [("nobody", 70), ("a graph", 20)])
+def test_all_that_destroy_their_groups_have_a_minute(
+    tmp_path: Path, held_by: str, told_s: int
+) -> None:
+    """NCCL takes seconds for some dozen communicators; a graph that holds any keeps it for ever."""
+    for until in (20, 70):
+        folder = tmp_path / str(until)
+        for journal, group in steps(folder, 2):
+            if held_by == "a graph":
+                call = journal.collective(group, op="graph_replay(all_reduce)", backend="graph")
+                journal.run(call, 200 * MS, MS, q=1)
+            destroy(journal, 1 * S)
+            beat(journal, until)
+        found = findings(folder)
+        assert [f.kind for f in found] == ["no_progress"] * (until >= told_s)
+        assert all(("reset()" in (f.hint or "")) == (held_by == "a graph") for f in found)
+
+
 def test_a_device_says_itself_what_it_is_at(tmp_path: Path) -> None:
     """One finding, and not another one for the destruction."""
     for journal, group in steps(tmp_path, 2):

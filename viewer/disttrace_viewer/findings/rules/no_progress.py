@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from disttrace.journal.format import REPLAYED
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, is_closed
+from disttrace_viewer.evidence import importing
+from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait_graph import (
     COLLECTIVE,
@@ -45,10 +47,24 @@ def find(case: Case) -> Iterator[Finding]:
                 continue
             if not case.knows("time", [wait.process]):
                 continue  # whether it moves takes two moments
-            if not case.old(wait) or _ended(case, wait):
+            if not case.old(wait) or _ended(case, wait) or _drains(case, wait):
                 continue
             if not _just_complete(case, wait) and not _host_is_ahead(case, wait):
                 yield _finding(case, wait)
+
+
+def _drains(case: Case, wait: Wait) -> bool:
+    """Whether all ranks destroy their groups, which takes the longer the more there are. They have
+    as long as who imports, unless it is known to be in vain.
+    """
+    evidence = case.evidence
+    if wait.kind != OTHER or wait.op.call.op != DRAINING or not evidence.live:
+        return False
+    if evidence.age_ns(wait.op) >= importing.limit_ns(evidence) or _held_by_graphs(case, wait):
+        return False
+    inside = {w.process for w in case.open() if w.op.call.op == DRAINING}
+    ranks = (p for p in evidence.trace.processes if p.rank is not None and p.role != AGENT)
+    return all(p.index in inside for p in ranks if not evidence.ends[p.index].over)
 
 
 def _ended(case: Case, wait: Wait) -> bool:
