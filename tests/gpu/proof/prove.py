@@ -114,6 +114,13 @@ def _of_this_torch() -> tuple[str, ...]:
     return ("", "cuda", *(name for name, there in more if there in (True, "True")))
 
 
+def _device() -> str:
+    """The machine and its torch."""
+    import torch
+
+    return f"{torch.cuda.get_device_name()}, torch {torch.__version__.split('+')[0]}"
+
+
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -160,7 +167,8 @@ def main() -> int:
         results += pool.map(lambda one: prover.prove(*one), [e for e in each if not e[0].alone])
     shutil.rmtree(options.sockets, ignore_errors=True)
     if options.write:
-        page.write(options.write, results, {s.name: s.about for s in SCENARIOS})
+        device = None if options.backend == "standin" else _device()
+        page.write(options.write, results, {s.name: s.about for s in SCENARIOS}, device)
     said = [good for result in results for good, _ in result.said]
     run = sum(1 for result in results if result.seconds)
     table = _table(results)
