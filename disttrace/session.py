@@ -360,6 +360,8 @@ def install(**settings: object) -> None:
     with _lock:
         if _session is not None:
             return
+        if (folder := waiting.without_project()) is not None:
+            project.found_none(folder)
         config, complaints = resolve(settings, os.environ, project.read())
         reporter = errors.Reporter()
         for complaint in complaints:

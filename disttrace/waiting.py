@@ -21,6 +21,7 @@ DEFAULT_DIR = "disttrace-out"
 
 _state: "_Waiting | None" = None
 _watching_forks = False
+_without: "str | None" = None  # the folder in which a program started that held no project
 
 
 class _Waiting:
@@ -38,7 +39,8 @@ class _Waiting:
     def hand_down(self) -> None:
         """Put into the environment what children need."""
         self.set(PARENT_VARIABLE, handed_down(self.identity, self.identity.role))
-        folder = os.environ.get(DIR_VARIABLE) or _of_project("dir") or DEFAULT_DIR
+        named = _of_project("dir")  # looked for in any case: later the file is the program's own
+        folder = os.environ.get(DIR_VARIABLE) or named or DEFAULT_DIR
         if folder.strip() and not os.path.isabs(folder):
             try:
                 self.set(DIR_VARIABLE, os.path.abspath(os.path.expanduser(folder)))
@@ -72,6 +74,13 @@ def begin(arrived: "Callable[[], None]", on_error: "Callable[[BaseException], No
         arrived()
     else:
         hook.before_import("torch", arrived)
+
+
+def without_project() -> str | None:
+    """The folder where the program started, if no project's file was there: one that comes later
+    is the program's own.
+    """
+    return _without
 
 
 def is_waiting() -> bool:
@@ -113,7 +122,12 @@ def _job() -> str | None:
 
 def _of_project(keyword: str) -> str | None:
     """What the project says of a setting. Few programs start where a project's file is."""
+    global _without
     if not os.path.exists("pyproject.toml"):
+        try:
+            _without = os.getcwd()
+        except OSError:
+            pass  # the directory is gone
         return None
     from disttrace.surroundings import project
 

@@ -83,6 +83,30 @@ def test_a_file_of_somebody_else_decides_nothing(tmp_path: Path) -> None:
     assert "belongs to another user" in complaints[0]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_what_a_program_does_to_the_file_is_its_own_affair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """It is read, or seen to be missing, as the program starts: later nobody opens it, as whoever
+    holds a lease on it would notice.
+    """
+    file = tmp_path / "pyproject.toml"
+    if there:
+        file.write_text("")
+    program = (
+        "import os; open('pyproject.toml', 'w').write('[tool.disttrace]\\nquiet = 5\\n')\n"
+        "os.utime('pyproject.toml', ns=(1, 1))\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "dist.barrier(); print(os.stat('pyproject.toml').st_atime_ns)\n"
+        "dist.destroy_process_group()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    done = python("-c", program, DISTTRACE="1", DISTTRACE_DIR="there", DISTTRACE_JOB="mine")
+    assert (done.code, done.stdout) == (0, "1\n")
+    assert "quiet" not in done.stderr
+
+
 @needs_toml
 def test_a_program_and_the_commands_take_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -48,6 +48,11 @@ def read(folder: "str | None" = None) -> Table:
     return _known[path]
 
 
+def found_none(folder: str) -> None:
+    """There was none in ``folder`` when the program started: one that is there now is not read."""
+    _known.setdefault(os.path.join(folder, FILE), Table())
+
+
 def _read(path: str) -> Table:
     try:
         data, owner = _content(path)
