@@ -33,6 +33,13 @@ ATTACKS = Path(__file__).with_name("attacks")
 LONGEST_S = 150.0
 LEFT_S = 20.0
 CORES = ("c", "python")
+# By attack, the cores on which it sees us, as SECURITY.md and docs/limits.md say.
+KNOWN = {
+    "children.usage_of_children": CORES,
+    "children.listed_children": CORES,
+    "tools.profiled_calls": ("python",),
+    "waits.interrupted_anywhere": ("python",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +127,23 @@ def main() -> int:
     args = parser.parse_args()
     cores = (args.core,) if args.core else CORES
     names = [name for name in attacks() if args.match in name]
-    wrong = 0
+    wrong = known = 0
     with ThreadPoolExecutor(args.jobs) as pool:
         for name, found in zip(
             names, pool.map(lambda one: judged(one, args.stall, cores), names), strict=True
         ):
             bad = {core: what for core, what in found.items() if core and what}
-            wrong += bool(bad)
-            print(f"{'CHANGED' if bad else 'same':8} {name}", flush=True)
+            changed = set(bad) - set(KNOWN.get(name, ()))
+            wrong += bool(changed)
+            known += bool(bad and not changed)
+            print(f"{'CHANGED' if changed else 'known' if bad else 'same':8} {name}", flush=True)
             for core, what in bad.items():
                 for line in what:
                     print(f"         {core}: {line}"[:400], flush=True)
             if args.show:
                 for line in found[""]:
                     print(f"         ({line})"[:300], flush=True)
-    print(f"{len(names)} attacks, {wrong} changed a program")
+    print(f"{len(names)} attacks, {wrong} changed a program, {known} as SECURITY.md and limits say")
     return int(wrong > 0)
 
 

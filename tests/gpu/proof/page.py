@@ -14,8 +14,7 @@ stand-in that enqueues as NCCL does, in the manners of four versions of torch (`
 No device took part: what only a GPU can show is open. Each row is right if every check of
 `tests/gpu/proof/scenarios.py` held: the right finding and nobody else blamed, live and afterwards,
 or nothing said where nothing is wrong. `-`: not run with these manners. Rows stay from one run
-to the next. The machine was busy (load 20 to 30 on two cores): a start that takes longer than the limit of
-three seconds is told as such, and wrong.
+to the next. What real runs on a GPU said is on [another page](gpu.md).
 
 """
 _DEVICE = """# Scenarios on a GPU
