@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
 
 from disttrace_viewer.diagnosis import live
 from support.journals import MS, Journal
-from support.scenes import S, all_gone, beat, fail, findings, join, leave, only, verdict
+from support.scenes import (
+    S,
+    all_gone,
+    beat,
+    fail,
+    findings,
+    join,
+    leave,
+    only,
+    ranks,
+    verdict,
+)
 
 
 def restarted(folder: Path, size: int = 1) -> tuple[Journal, Journal]:
@@ -33,6 +45,37 @@ def test_a_failure_that_was_overcome_is_a_note(tmp_path: Path) -> None:
     assert (found.kind, found.severity) == ("process_failed", "note")
     assert found.summary.startswith("Attempt 0 failed (Rank 0 failed first: ValueError: bad batch")
     assert found.summary.endswith("; attempt 1 ran to its end.")
+
+
+def test_one_that_hangs_and_is_ended_from_outside_keeps_its_verdict(tmp_path: Path) -> None:
+    """Rank 1 failed, so rank 0 was ended, and both began anew; then the launcher got a signal. What
+    ended the first attempt was no interrupt.
+    """
+    agent = Journal(tmp_path, pid=500, role="agent")
+
+    def told(journal: Journal, t: int, event: str) -> None:
+        agent.define("worker", t=t, pid=journal.pid, event=event, rank=journal.rank)
+
+    for attempt, rank in itertools.product((0, 1), (0, 1)):
+        journal = Journal(
+            tmp_path, rank=rank, world_size=2, pid=600 + 10 * attempt + rank,
+            parent=agent.process, keys={"attempt": attempt},
+        )  # fmt: skip
+        group = journal.world()
+        begin = 4 * S * attempt
+        journal.run(journal.collective(group), begin + 100 * MS, MS, q=1)
+        failed = (attempt, rank) == (0, 1)
+        if failed:
+            fail(journal, S, "ValueError", "bad batch")
+        elif attempt == 1:
+            if rank == 0:
+                journal.begin(journal.collective(group), begin + 200 * MS, q=2)
+            beat(journal, 30)
+        told(journal, 30 * S if attempt else 2 * S, "failed" if failed else "killed")
+    fail(agent, 30 * S + MS, "SignalException", "Process 500 got signal: 15")
+    first, second, note = findings(tmp_path)
+    assert (first.kind, ranks(tmp_path, first.culprits)) == ("missing_participant", [1])
+    assert (second.kind, note.severity) == ("process_failed", "note")
 
 
 def test_one_whose_launcher_failed_is_a_fault(tmp_path: Path) -> None:

@@ -401,7 +401,10 @@ def interrupted_ns(processes: Iterable[Process]) -> int | None:
     started = [p for p in processes if p.parent in launchers]
     if len(found) < 2 and not started:
         return None
-    told = [p.told.t_ns for p in started if p.told is not None and p.told.event == "killed"]
+    # Those of an attempt before were ended when it failed, and that was nobody's interrupt.
+    newest = {p.parent: p.attempt for p in sorted(started, key=lambda p: p.attempt or 0)}
+    last = (p for p in started if p.attempt == newest[p.parent])
+    told = [p.told.t_ns for p in last if p.told is not None and p.told.event == "killed"]
     return min([*found.values(), *told])
 
 
