@@ -103,7 +103,9 @@ HOST, DEVICE, LINK = "host", "device", "link"
 COLLECTIVE = "collective"
 MESSAGE = "message"
 REPLAYED = "graph"
-"""The backend of what a replayed CUDA graph holds."""
+"""The backend of what a replayed CUDA graph holds. It counts by itself: replays are in no order
+with what is issued otherwise.
+"""
 STORE = "store"
 CONSTRUCTOR = "constructor"
 COMPOSED = "composed"

@@ -144,7 +144,7 @@ def leave() -> None:
 
 
 def _take_out_finder() -> None:
-    if _FINDER in sys.meta_path:
+    while _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
 
 
