@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 ROOT = "/proc"
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 _STATE, _PARENT, _USER, _KERNEL, _THREADS, _TICKS, _STATUS = 0, 1, 11, 12, 17, 19, 49
 """Fields of ``stat`` counted from the state, which follows the name in brackets."""
@@ -162,6 +163,19 @@ def boot_id() -> str | None:
             return file.read().strip() or None
     except (OSError, ValueError):
         return None
+
+
+def end_with(starter: int) -> None:
+    """Called in a child: who hangs would outlive whoever started it and was killed (on Linux;
+    prctl(2)). It holds after an exec, too.
+    """
+    import ctypes
+
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != starter:
+            os._exit(70)  # it was killed before that
 
 
 def _shows_own_pids() -> bool:

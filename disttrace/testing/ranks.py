@@ -7,7 +7,6 @@ device exists in the parent, for none of these survives a fork.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -18,12 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from disttrace.journal import proc
+
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _PAUSE_S = 0.005
 _ASLEEP = 0.1
 """A job that uses less than this share of one CPU does nothing but wait."""
 _END_S = 2.0
-_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 
 
 def free_port() -> int:
@@ -70,7 +70,7 @@ def fork(rank: int, body: Callable[[], int], env: Mapping[str, str], out: Path) 
         return pid
     code = 70
     try:
-        _end_with(starter)
+        proc.end_with(starter)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.setpgid(0, 0)
         fd = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -84,15 +84,6 @@ def fork(rank: int, body: Callable[[], int], env: Mapping[str, str], out: Path) 
         sys.stderr.flush()
     finally:
         os._exit(code)
-
-
-def _end_with(starter: int) -> None:
-    """A rank that hangs would outlive whoever started it and was killed (on Linux; prctl(2))."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)
-    if prctl is not None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != starter:
-            os._exit(70)  # it was killed before that
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,30 @@ def test_it_hangs_in_the_same_way(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     ranks = [*launcher, "--nproc-per-node", "3", str(file)]
     assert run_program(ranks, clean_environ(), timeout=25).hung  # and its ranks are ended with it
+
+
+@pytest.mark.long
+def test_nothing_outlives_it(tmp_path: Path) -> None:
+    """Killed, it can end nobody; the check that it started, and its ranks, would stay."""
+    cycle(tmp_path)
+    command = [sys.executable, "-m", "disttrace", "replay", str(tmp_path)]
+    running = subprocess.Popen(command, env=clean_environ(), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+
+    def started(pid: int | str) -> list[str]:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+    try:
+        while time.monotonic() < deadline:
+            checks = started(running.pid)
+            if checks and len(ranks := started(checks[0])) == 3:
+                break
+            time.sleep(0.1)
+    finally:
+        running.kill()
+        running.wait()
+    assert len(ranks) == 3
+    deadline = time.monotonic() + 3  # by itself it takes ten seconds to see a stall
+    while left := [pid for pid in (*checks, *ranks) if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)

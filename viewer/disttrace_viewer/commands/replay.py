@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import subprocess
 import sys
 import tempfile
 
+from disttrace.journal.proc import end_with
 from disttrace_viewer.commands import common
 
 SAME, OTHER = 0, 1
@@ -44,7 +46,11 @@ def execute(args: argparse.Namespace) -> int:
         command = [sys.executable, "-m", "disttrace", "check", "-n", str(made.ranks)]
         keep = ["--keep", os.path.join(folder, "kept"), "--device", "keep", "--format", "json"]
         done = subprocess.run(
-            [*command, *keep, "--", path], capture_output=True, check=False, cwd=folder
+            [*command, *keep, "--", path],
+            capture_output=True,
+            check=False,
+            cwd=folder,
+            preexec_fn=functools.partial(end_with, os.getpid()),
         )
     if done.returncode not in (0, 1):
         sys.stderr.write(done.stderr.decode("utf-8", "replace"))
