@@ -184,6 +184,20 @@ def test_a_recorder_that_prints_an_error_when_asked_is_asked_no_more(
     assert notes == ([SPOILT] if spoils else [])
 
 
+def test_who_was_noted_when_it_was_issued_is_not_noted_by_its_wait() -> None:
+    """Only a call that waits itself is known by its wait alone."""
+    device = Device()
+    device.poll()
+    device.issue()  # makes a note enough from now on
+    device.poll()
+    later = device.call("all_reduce", synchronous=False)
+    for call, notes in ((later, 1), (device.calls[1], 2)):
+        device.calls[2] = call
+        operation = device.issue(2)
+        device.operations.waited(operation, None)
+        assert len(device.operations._inbox.take()) == notes
+
+
 def test_a_coalesced_operation_is_found_in_the_call_that_issued_it() -> None:
     """Its entry is made when coalescing ends, after the call of the operation itself."""
     device = Device()

@@ -81,11 +81,13 @@ class Device:
         self.operations = DeviceOperations(self.capture, lambda name: self.ask, asker=Asked())
         self.calls = {number: self.call("all_reduce", group=number) for number in (1, 2)}
 
-    def call(self, op: str, *, kind: str = "collective", group: int = 1) -> Call:
+    def call(
+        self, op: str, *, kind: str = "collective", group: int = 1, synchronous: bool = True
+    ) -> Call:
         """A call of the group, with a counter of its own."""
         return self.recorder.call(
             op,
-            synchronous=True,
+            synchronous=synchronous,
             counter=self.recorder.core.new_counter(),
             kind=kind,
             group=group,
