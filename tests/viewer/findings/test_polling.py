@@ -12,7 +12,7 @@ import pytest
 from disttrace_viewer.analysis.liveness import UNKNOWN, Look, Seen
 from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal, workers
-from support.scenes import S, beat, findings, only, ranks, stand, steps, store_call
+from support.scenes import S, beat, findings, leave, only, ranks, stand, steps, store_call
 
 UNTIL_S = 20
 
@@ -84,6 +84,23 @@ def test_those_who_ask_and_one_who_is_elsewhere(tmp_path: Path) -> None:
     assert ranks(tmp_path, found.waiting) == [0, 1]
     assert "Ranks 0, 1 have asked for 'app/arrived/3' again and again for 19." in found.summary
     assert "rank 2 is at train.py:70 in load" in found.summary
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_who_asked_in_vain_and_ended_well(tmp_path: Path, *, well: bool) -> None:
+    """It looked for a message now and then, none came, and the job was through."""
+    for journal, _ in steps(tmp_path, 2):
+        if journal.rank == 0:
+            call, error = store_call(journal, "wait", 50), journal.string("wait timeout after 1s")
+            for second in range(1, UNTIL_S):
+                number = journal.begin(call, second * S, k="message")
+                journal.record(e=number, d=900 * MS, x=error, f=1)
+        if well:
+            leave(journal, (UNTIL_S if journal.rank == 0 else 8) * S)
+        else:
+            beat(journal, UNTIL_S)
+    expected = [] if well else ["store_key_missing"]
+    assert [found.kind for found in findings(tmp_path)] == expected
 
 
 @pytest.mark.parametrize("line", [61, 99])

@@ -21,7 +21,8 @@ def find(case: Case) -> Iterator[Finding]:
 
     A thread beside the one that communicates may wait for a key all day, for "shutdown" say. Its
     wait counts only where nothing else is wrong and the main thread waits for that thread. Nor does
-    one count that asks, for nobody known to set the key, and holds up nobody.
+    one count that asks, for nobody known to set the key, and holds up nobody; or whose process
+    ended well all the same.
     """
     seen = set[Hashable]()
 
@@ -44,7 +45,9 @@ def find(case: Case) -> Iterator[Finding]:
 
 
 def _unset(case: Case, wait: Wait) -> bool:
-    return wait.kind == KEY and wait.unknown and wait not in case.owner and case.old(wait)
+    if wait.kind != KEY or not wait.unknown or wait in case.owner or not case.old(wait):
+        return False
+    return not (wait.polled and case.clean(wait.process))
 
 
 def _waits_for_the_lost(case: Case, wait: Wait) -> bool:
