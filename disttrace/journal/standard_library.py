@@ -144,8 +144,11 @@ def leave() -> None:
 
 
 def _take_out_finder() -> None:
-    while _FINDER in sys.meta_path:
-        sys.meta_path.remove(_FINDER)
+    try:
+        while True:
+            sys.meta_path.remove(_FINDER)
+    except ValueError:
+        return  # it is not there, or another thread was first
 
 
 def _is_found_by_path(name: str) -> bool:

@@ -187,10 +187,10 @@ class DeviceOperations(Unwatched):
         blocks = self._recorders.blocking and self._recorders.of(call) is not None
         if blocks and self._recorders.asked(call) is None and not operation.ended:
             self._followed.waited(operation)
-        elif not call.synchronous:
-            pass  # it was added when it was issued
-        elif operation.n not in self._open.running and operation not in self._followed:
-            self.add(operation, None, work)
+        elif call.synchronous and not (
+            operation.n in self._open.running or operation in self._followed
+        ):
+            self.add(operation, None, work)  # any other was added when it was issued
 
     def by_recorder(self, call: Call) -> bool:
         return self._recorders.asked(call) is not None

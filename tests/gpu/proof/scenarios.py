@@ -136,8 +136,8 @@ HEALTHY_JOBS = (
     Scenario("foreign", (*HEALTHY, no_note), standin=_CUDA),
     Scenario("replays", HEALTHY, standin=_CUDA),
     Scenario("reduce_overhead", HEALTHY, needs="cuda"),
-    Scenario("live_graph", (same_block, verdict("no_progress", culprits=([],)), advised("reset()")), needs="cuda", baseline=True,
-             hangs=True, observe=12.0),
+    Scenario("live_graph", (same_block, verdict("no_progress", culprits=([],)), advised("reset()")),
+             needs="cuda", baseline=True, hangs=True, observe=12.0),
     Scenario("recorder_off", (quiet, noted("flight recorder is off")), program="healthy",
              env=_OFF, by_env=True),
     # Communicators that take long, each way of making them.

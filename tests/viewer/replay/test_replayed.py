@@ -169,6 +169,7 @@ def test_nothing_outlives_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "disttrace", "replay", str(tmp_path)]
     running = subprocess.Popen(command, env=clean_environ(), stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
+    checks, ranks = list[str](), list[str]()
 
     def started(pid: int | str) -> list[str]:
         return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
