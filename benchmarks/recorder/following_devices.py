@@ -17,6 +17,7 @@ code is NCCL's, is asked as NCCL's is. Each round runs every rate with DISTTRACE
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import tempfile
@@ -78,6 +79,7 @@ def issued(rate: int, seconds: float) -> Figures:
         ticking = threading.Thread(target=_tick, args=(stops, over))
         ticking.start()
         _issue(dist, x, rate, 1.0)
+        gc.collect()  # torch's import leaves a full one due, which some thousand objects more meet
         stops.clear()
         others = {threading.get_native_id(), ticking.native_id or 0}
         background = _background_s(others)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +14,16 @@ from pathlib import Path
 import orjson
 import pytest
 
+from disttrace.cli import main
 from disttrace_viewer.merge.reader import load
 from disttrace_viewer.merge.tables import Calls
 from support.journals import MS, Journal, training
 
 STEPS = 5
 HEALTHY = 2 * STEPS
+
+UNPRIVILEGED = () if os.geteuid() else ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
+"""What makes permissions hold for root, too."""
 
 
 @dataclass(frozen=True)
@@ -281,6 +287,18 @@ def test_damage_gives_one_sentence_and_loses_nothing_else(damage: Damage, tmp_pa
     assert trace.operations["end_ns"].count() == damage.ended
 
 
+@pytest.mark.parametrize("damage", TABLE, ids=lambda damage: damage.name)
+def test_damage_of_the_only_journal_is_an_answer_too(damage: Damage, tmp_path: Path) -> None:
+    """With nothing sound beside it, the same is said, by what reads tables and by the judge."""
+    (only,) = training(tmp_path, 1, STEPS)
+    damage.do(only)
+    trace = load([str(tmp_path)])
+    kinds = [problem.kind for problem in trace.problems]
+    assert kinds == ([] if damage.kind is None else [damage.kind]), trace.problems
+    assert trace.operations.height == damage.operations - STEPS
+    assert main(["diagnose", str(tmp_path)]) in (0, 1, 2)
+
+
 @pytest.mark.parametrize("cut", range(1, 60))
 def test_a_segment_cut_anywhere_keeps_every_whole_line(cut: int, tmp_path: Path) -> None:
     """Cutting bytes off the end loses the operations behind the cut and says nothing."""
@@ -295,15 +313,28 @@ def test_a_segment_cut_anywhere_keeps_every_whole_line(cut: int, tmp_path: Path)
     assert trace.operations["end_ns"].count() == STEPS + sum(b'"e"' in line for line in whole)
 
 
-def test_a_file_that_is_forbidden_is_named(tmp_path: Path) -> None:
-    """Without permission the file is named with what to do."""
-    if os.geteuid() == 0:
-        pytest.skip("root may read everything")
-    first, _ = training(tmp_path, 2, STEPS)
-    first.segments[0].chmod(0)
-    (problem,) = load([str(tmp_path)]).problems
-    assert problem.sentence == (
-        f"{first.segments[0]}: cannot be read (Permission denied); check its permissions."
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        *((command, "segment") for command in ("view", "diagnose", "stats", "replay")),
+        ("view", "definitions"),
+        *((command, "folder") for command in ("view", "diagnose", "replay")),
+    ],
+)
+def test_what_is_forbidden_is_named(command: str, what: str, tmp_path: Path) -> None:
+    """Without permission the file is named with what to do, whatever is asked of the others."""
+    folder = tmp_path / "traces"
+    first, _ = training(folder, 2, STEPS)
+    path = {"segment": first.segments[0], "definitions": first.definitions, "folder": folder}[what]
+    path.chmod(0)
+    try:
+        words = [*UNPRIVILEGED, sys.executable, "-m", "disttrace", command, str(folder)]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    finally:
+        path.chmod(0o700)
+    said = "".join((done.stdout + done.stderr).split())  # lines are broken, paths too
+    assert f"{path}:cannotberead(Permissiondenied)" in said or (
+        what == "folder" and f"{path}:itcannotbelisted(Permissiondenied)" in said
     )
 
 

@@ -22,13 +22,15 @@ MOST_CALLS = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """``text`` is the program; ``kind`` and ``summary`` what was wrong with the job."""
+    """``text`` is the program; ``kind`` and ``summary`` what was wrong with the job;
+    ``incomplete`` what is missing of its journals, and so of the program, as sentences."""
 
     text: str
     ranks: int
     calls: int
     kind: str | None
     summary: str | None
+    incomplete: tuple[str, ...]
 
 
 def replayed(
@@ -68,4 +70,5 @@ def replayed(
         calls=made.count,
         kind=errors[0].kind if errors else None,
         summary=summary,
+        incomplete=report.incomplete,
     )

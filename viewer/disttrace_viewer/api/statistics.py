@@ -225,6 +225,7 @@ class Stats:
             "wait_states": self.wait_states.to_dicts(),
             "what_if": self._answers(asked),
             "critical_path": self.critical_path.to_dicts(),
+            "incomplete": [problem.sentence for problem in self._trace.problems],
         }
 
     def print(
@@ -249,6 +250,10 @@ class Stats:
         paint(self.statistics, out, by=by)
         paint_what_if(self._what_if, answers or self._what_if.best, out)
         paint_critical_path(critical_path(self._schedule), self._trace, out)
+        if self._trace.problems:
+            out.blank()
+        for problem in self._trace.problems:
+            out.line(f"Incomplete: {problem.sentence}")
 
     def _answers(self, asked: Sequence[str]) -> list[dict[str, Any]]:
         if asked:

@@ -34,6 +34,7 @@ def execute(args: argparse.Namespace) -> int:
     name = os.path.basename(args.o) if args.o else "repro.py"
     made = replayed(args.dirs, args.job, shrink=args.shrink, speed=args.speed, name=name)
     about = f"{made.calls} calls of {made.ranks} ranks"
+    sys.stderr.writelines(f"Incomplete: {sentence}\n" for sentence in made.incomplete)
     if args.o:
         with open(args.o, "w", encoding="utf-8") as file:
             file.write(made.text)

@@ -183,7 +183,10 @@ def holds_states(path: str) -> bool:
     if is_remote(path):
         return any(name.endswith(SUFFIX) for name in below(path))
     if os.path.isdir(path):
-        return any(name.endswith(SUFFIX) for name in os.listdir(path))
+        try:
+            return any(name.endswith(SUFFIX) for name in os.listdir(path))
+        except OSError:  # whoever looks for journals in it says why
+            return False
     return path.endswith(SUFFIX)
 
 

@@ -104,7 +104,7 @@ def _parts(file: int, text: Text) -> Iterator[Slice]:
         yield Slice(file, Text(text.path, data, lines := data.count(b"\n")), first)
         start, first = end, first + lines
     rest = text.data[start:] if start else text.data
-    if rest:
+    if rest or not start:  # also of an empty text, which may be all that there is
         yield Slice(file, Text(text.path, rest, rest.count(b"\n")), first)
 
 
@@ -193,7 +193,7 @@ def _lines(data: bytes, parts: list[Slice]) -> pl.DataFrame:
             schema={"l": pl.String},
         )
     except pl.exceptions.PolarsError:
-        lines = pl.DataFrame()
+        lines = pl.DataFrame(schema={"l": pl.String})
     if lines.height != count:
         texts = data.decode(errors="replace").split("\n")[:count]
         lines = pl.DataFrame({"l": texts}, schema={"l": pl.String})
