@@ -9,6 +9,7 @@ import pytest
 
 from disttrace import cli
 from disttrace.commands import failure
+from support.journals import training
 from support.processes import python
 
 FAILS = """
@@ -69,8 +70,15 @@ def test_a_full_disk_is_no_verdict() -> None:
         "from disttrace import cli; sys.exit(cli.main(['completion', 'bash']))",
     )
     assert done.code == 70
-    assert done.stderr.startswith("disttrace: failed here: OSError: [Errno 28]")
-    assert done.stderr.count("\n") == 1
+    assert done.stderr == "disttrace: cannot go on: No space left on device.\n"
+
+
+def test_what_the_machine_refuses_is_named_and_no_fault_of_ours() -> None:
+    """A folder that may not be written: a report to us would not put it right."""
+    error = "PermissionError(13, 'Permission denied', '/there/x\x1b')"
+    done = python("-c", FAILS.format(error=error), "jobs", timeout=60)
+    assert done.code == 70
+    assert done.stderr == "disttrace: cannot go on: /there/x\\x1b: Permission denied.\n"
 
 
 def test_a_dependency_that_is_too_old_is_named(tmp_path: Path) -> None:
@@ -125,3 +133,28 @@ def test_versions_are_compared_by_their_numbers(
     monkeypatch.setattr(failure, "bounds", lambda: {"x": least})
     monkeypatch.setattr(failure, "installed", lambda name: have)
     assert bool(failure.too_old()) is old
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "-n", "2", "--keep", "{gone}", "--", "examples/pingpong_allreduce.py"],
+        ["collect", "{traces}", "-o", "{gone}/x.tar.gz"],
+        ["export", "{traces}", "-o", "{gone}/x.html"],
+        ["reduce", "{traces}", "-o", "{gone}/x.states.jsonl.gz"],
+        ["replay", "{traces}", "-o", "{gone}/x.py"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_cannot_be_written_is_named(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below a file there is no folder, root or not."""
+    training(tmp_path / "traces", 2, 3)
+    (tmp_path / "file").write_text("")
+    gone = tmp_path / "file" / "gone"
+    assert cli.main([word.format(gone=gone, traces=tmp_path / "traces") for word in words]) == 2
+    said = capsys.readouterr().err
+    assert str(tmp_path / "file") in said
+    assert "Not a directory" in said
+    assert "failed here" not in said

@@ -84,7 +84,10 @@ def execute(arguments: argparse.Namespace) -> int:
     program = _program(arguments.command)
     _room_for(arguments.n)
     folder = Path(arguments.keep or tempfile.mkdtemp(prefix="disttrace-check-")).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CommandError(f"cannot write {folder}: {error.strerror}.") from error
     if any(folder.iterdir()):
         raise CommandError(f"{folder} is not empty: what lies there is no part of this rehearsal.")
     scratch = _scratch() if arguments.scratch else None

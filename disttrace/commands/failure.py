@@ -5,6 +5,7 @@ A traceback and the exit code of a fault would let CI take a broken viewer for a
 
 from __future__ import annotations
 
+import errno
 import re
 from importlib.metadata import PackageNotFoundError, requires, version
 
@@ -13,11 +14,20 @@ from disttrace import errors
 EXIT_CODE = 70
 """EX_SOFTWARE of sysexits.h: disttrace itself failed, and nothing is said about the job."""
 
+_REFUSED = {
+    errno.EACCES, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EPERM,
+    errno.EROFS, errno.ESTALE,
+}  # fmt: skip
+"""What the machine refuses, which no report to us would put right."""
+
 _REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?:\[[^]]*\])?\s*\(?>=\s*(?P<least>[\d.]+)")
 
 
 def sentence(error: BaseException) -> str:
     """What failed, where of ours, and what may put it right."""
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        where = f"{errors.plain(str(error.filename))}: " if error.filename else ""
+        return f"cannot go on: {where}{error.strerror}."
     place = _place(error)
     old = [remedy(name, have, least) for name, have, least in too_old()]
     return f"failed here: {errors.plain(errors.first_line(error))}{place}; " + (

@@ -11,6 +11,7 @@ import tempfile
 
 from disttrace.journal.proc import end_with
 from disttrace_viewer.commands import common
+from disttrace_viewer.trace.errors import ViewerError
 
 SAME, OTHER = 0, 1
 
@@ -36,8 +37,11 @@ def execute(args: argparse.Namespace) -> int:
     about = f"{made.calls} calls of {made.ranks} ranks"
     sys.stderr.writelines(f"Incomplete: {sentence}\n" for sentence in made.incomplete)
     if args.o:
-        with open(args.o, "w", encoding="utf-8") as file:
-            file.write(made.text)
+        try:
+            with open(args.o, "w", encoding="utf-8") as file:
+                file.write(made.text)
+        except OSError as error:
+            raise ViewerError(f"cannot write {args.o}: {error.strerror}.") from error
         sys.stderr.write(f"disttrace: {args.o}: {about}\n")
         return SAME
     with tempfile.TemporaryDirectory(prefix="disttrace-replay-") as folder:
