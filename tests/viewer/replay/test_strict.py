@@ -43,7 +43,7 @@ def judge(folder: Path, expected: Expected) -> None:
     for name, (stuck, device) in expected.items():
         where = [str(folder / name)]
         found = job.judged(where)
-        assert found.healthy, name
+        assert found.healthy, (name, [finding.summary for finding in found.findings])
         told = strictly(found, where, streams=device, stall_ns=10**10)
         processes = told.case.evidence.trace.processes
         ranks = {processes[i].rank for finding in told.findings for i in finding.waiting}
