@@ -78,6 +78,21 @@ def test_one_that_hangs_and_is_ended_from_outside_keeps_its_verdict(tmp_path: Pa
     assert (second.kind, note.severity) == ("process_failed", "note")
 
 
+@pytest.mark.parametrize("lost", ["its end", "its journal", "a rank's end"])
+def test_without_its_launcher_the_ranks_of_the_later_attempt_tell(
+    tmp_path: Path, lost: str
+) -> None:
+    """They all ended well; of one of which that is unknown it may be wrong."""
+    agent, second = restarted(tmp_path)
+    if lost != "a rank's end":
+        leave(second, 3 * S)
+    if lost == "its journal":
+        agent.definitions.unlink()
+    found = findings(tmp_path, look=all_gone)
+    assert found[0].kind == "process_failed"
+    assert found[0].severity == ("error" if lost == "a rank's end" else "note")
+
+
 def test_one_whose_launcher_failed_is_a_fault(tmp_path: Path) -> None:
     """No later attempt came through."""
     agent, second = restarted(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from disttrace_viewer.analysis.process_ends import CLEAN
+from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.wording.findings import tried_again as words
@@ -12,14 +12,13 @@ from disttrace_viewer.wording.findings import tried_again as words
 
 def overcome(case: Case, finding: Finding) -> Finding:
     """The finding, as a note where all concerned are of an attempt after which another one ran to
-    its end: their launcher, who waits for it, ended well.
+    its end: their launcher, who waits for it, ended well, or nothing tells of its end, and every
+    rank of that attempt did.
     """
-    trace, ends = case.evidence.trace, case.evidence.ends
     attempt, later = attempts(case, finding)
     if finding.severity != ERROR or attempt is None or later is None:
         return finding
-    launchers = [trace.by_id.get(trace.processes[i].parent or "") for i in _concerned(finding)]
-    if any(one is None or ends[one.index].how != CLEAN for one in launchers):
+    if not _ran_to_its_end(case, later, _launchers(case, finding)):
         return finding
     summary = words.summary(finding.summary, attempt, later)
     return replace(finding, severity=NOTE, summary=summary, hint=words.HINT)
@@ -37,9 +36,31 @@ def attempts(case: Case, finding: Finding) -> tuple[int | None, int | None]:
     (attempt,) = own
     last = [
         max(trace.processes[i].attempt or 0 for i in trace.children.get(launcher, ()))
-        for launcher in {p.parent or "" for p in concerned if p.parent in trace.by_id}
+        for launcher in _launchers(case, finding)
     ]
     return attempt, max(last) if last and min(last) > (attempt or 0) else None
+
+
+def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
+    trace, ends = case.evidence.trace, case.evidence.ends
+    known = [trace.by_id.get(launcher) for launcher in launchers]
+    told = {None if one is None else ends[one.index].how for one in known}
+    if told <= {CLEAN} or told & {OWN, CASCADE}:
+        return told == {CLEAN}
+    workers = [p for p in trace.processes if p.attempt == attempt and p.rank is not None]
+    return (
+        {p.rank for p in workers}
+        == set(range(max((p.world_size or 0 for p in workers), default=0)))
+        and all(ends[p.index].how == CLEAN for p in workers)
+        and all((p.attempt or 0) <= attempt for p in trace.processes)
+    )
+
+
+def _launchers(case: Case, finding: Finding) -> set[str]:
+    """Ids of the processes that started those concerned; their journals may be lost."""
+    trace = case.evidence.trace
+    parents = (trace.processes[i].parent for i in _concerned(finding))
+    return {parent for parent in parents if parent is not None}
 
 
 def _concerned(finding: Finding) -> tuple[int, ...]:
