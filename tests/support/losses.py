@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -65,10 +66,16 @@ def each_loss(
     for number, path in enumerate(sorted(folder.rglob("*.jsonl"))):
         for name, do in ((name, LOSSES[name]) for name in ways):
             copy = scratch / f"{number}-{name.replace(' ', '-')}"
-            shutil.copytree(folder, copy, symlinks=True)  # with the times of its files
+            shutil.copytree(folder, copy, symlinks=True, copy_function=_copied)
             do(copy / path.relative_to(folder))
             yield f"{path.name}: {name}", copy
             shutil.rmtree(copy)
+
+
+def _copied(path: str, copy: str) -> None:
+    """With its times; a companion that ends may have removed it by now."""
+    with suppress(FileNotFoundError):
+        shutil.copy2(path, copy, follow_symlinks=False)
 
 
 def outcome(folder: Path, look: Look = nobody_knows) -> tuple[int, set[int], dict[str, object]]:
