@@ -45,14 +45,15 @@ def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
     trace, ends = case.evidence.trace, case.evidence.ends
     known = [trace.by_id.get(launcher) for launcher in launchers]
     told = {None if one is None else ends[one.index].how for one in known}
-    if told <= {CLEAN} or told & {OWN, CASCADE}:
+    if told == {CLEAN} or told & {OWN, CASCADE}:
         return told == {CLEAN}
-    workers = [p for p in trace.processes if p.attempt == attempt and p.rank is not None]
-    return (
-        {p.rank for p in workers}
-        == set(range(max((p.world_size or 0 for p in workers), default=0)))
-        and all(ends[p.index].how == CLEAN for p in workers)
-        and all((p.attempt or 0) <= attempt for p in trace.processes)
+    # Nothing tells of a launcher's end; that of the whole job is in all ranks of its last attempt.
+    if attempt != max(p.attempt or 0 for p in trace.processes):
+        return False
+    ranks = {p.rank: p for p in trace.processes if p.attempt == attempt and p.rank is not None}
+    size = max((p.world_size or 0 for p in ranks.values()), default=0)
+    return ranks.keys() == set(range(size)) and all(
+        ends[p.index].how == CLEAN for p in ranks.values()
     )
 
 
