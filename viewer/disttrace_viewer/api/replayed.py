@@ -32,6 +32,18 @@ class Replayed:
     summary: str | None
     incomplete: tuple[str, ...]
 
+    def write(self, path: str) -> None:
+        """The program, into a file.
+
+        Raises:
+            ViewerError: when it cannot be written.
+        """
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(self.text)
+        except OSError as error:
+            raise ViewerError(f"cannot write {path}: {error.strerror}.") from error
+
 
 def replayed(
     path: Paths = None,

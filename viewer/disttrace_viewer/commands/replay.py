@@ -11,7 +11,6 @@ import tempfile
 
 from disttrace.journal.proc import end_with
 from disttrace_viewer.commands import common
-from disttrace_viewer.trace.errors import ViewerError
 
 SAME, OTHER = 0, 1
 
@@ -37,17 +36,12 @@ def execute(args: argparse.Namespace) -> int:
     about = f"{made.calls} calls of {made.ranks} ranks"
     sys.stderr.writelines(f"Incomplete: {sentence}\n" for sentence in made.incomplete)
     if args.o:
-        try:
-            with open(args.o, "w", encoding="utf-8") as file:
-                file.write(made.text)
-        except OSError as error:
-            raise ViewerError(f"cannot write {args.o}: {error.strerror}.") from error
+        made.write(args.o)
         sys.stderr.write(f"disttrace: {args.o}: {about}\n")
         return SAME
     with tempfile.TemporaryDirectory(prefix="disttrace-replay-") as folder:
         path = os.path.join(folder, name)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(made.text)
+        made.write(path)
         command = [sys.executable, "-m", "disttrace", "check", "-n", str(made.ranks)]
         keep = ["--keep", os.path.join(folder, "kept"), "--device", "keep", "--format", "json"]
         done = subprocess.run(
