@@ -35,8 +35,9 @@ def attempts(case: Case, finding: Finding) -> tuple[int | None, int | None]:
         return None, None
     (attempt,) = own
     last = [
-        max(trace.processes[i].attempt or 0 for i in trace.children.get(launcher, ()))
+        max(trace.processes[i].attempt or 0 for i in trace.children[launcher])
         for launcher in _launchers(case, finding)
+        if launcher in trace.children
     ]
     return attempt, max(last) if last and min(last) > (attempt or 0) else None
 
@@ -58,10 +59,10 @@ def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
 
 
 def _launchers(case: Case, finding: Finding) -> set[str]:
-    """Ids of the processes that started those concerned; their journals may be lost."""
-    trace = case.evidence.trace
-    parents = (trace.processes[i].parent for i in _concerned(finding))
-    return {parent for parent in parents if parent is not None}
+    """Ids of the processes that started those concerned, whose journals may be lost; an empty one
+    for whom nothing traced has started.
+    """
+    return {case.evidence.trace.processes[i].parent or "" for i in _concerned(finding)}
 
 
 def _concerned(finding: Finding) -> tuple[int, ...]:
