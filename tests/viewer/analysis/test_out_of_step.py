@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -62,9 +63,72 @@ def test_of_two_ranks_the_one_that_left_the_habit_is_named() -> None:
     found = first_shift({0: usual[:7] + usual[8:], 1: usual})
     assert found is not None
     assert (found.members, found.decided) == ((0,), True)
-    found = first_shift({0: "aaaaEaaaaEaa", 1: "aaaaaaaaEaaaa"})
+    found = first_shift({0: "aaEaaaaEaaaaEaa", 1: "aaEaaaaaaaaEaaaa"})
     assert found is not None
     assert not found.decided
+
+
+def test_what_branches_would_show_as_well_is_not_sure() -> None:
+    """Two letters after the third step might be a branch; after twelve steps they are none."""
+    for steps, sure in ((3, False), (12, True)):
+        usual = STEP * (steps + 1)
+        found = first_shift({0: usual, 1: usual[: 3 * steps] + usual[3 * steps + 1 :]})
+        assert found is not None
+        assert (found.number, found.sure) == (3 * steps + 1, sure)
+    soon = first_shift({0: STEP * 12, 1: STEP * 2 + STEP[1:] + STEP * 9})
+    assert soon is not None
+    assert (soon.number, soon.sure) == (7, True)
+
+
+def leading(draw: random.Random, rank: int, world: int) -> Iterator[str]:
+    """Each rank in turn calls from a line, the others from another one."""
+    first = draw.randrange(world)
+    body = draw.choice(("", "a", "ab", "aba"))
+    for step in range(40):
+        yield body + "fL"[(step + first) % world == rank]
+
+
+def owning(draw: random.Random, rank: int, world: int) -> Iterator[str]:
+    """Each parameter has an owner, which sends it from another line."""
+    most = draw.randint(2, 7)
+    for _ in range(20):
+        yield "x" + "".join("fL"[number % world == rank] for number in range(most))
+
+
+def modal(draw: random.Random, rank: int, world: int) -> Iterator[str]:
+    """Batches of text here and of images there, by several calls each."""
+    calls, share = draw.randint(1, 4), draw.choice((0.5, 0.2, 0.1))
+    own = random.Random(draw.random() + rank)
+    for _ in range(40):
+        yield ("ABCD" if own.random() < share else "pqrs")[:calls] + "t"
+
+
+def joining(draw: random.Random, rank: int, world: int) -> Iterator[str]:
+    """Who has fewer batches joins the others' calls from elsewhere, as with ``Join``."""
+    for _ in range(5):
+        batches = [draw.randint(3, 16) for _ in range(world)]
+        yield "AAB" * batches[rank] + "aab" * (max(batches) - batches[rank]) + "aipt"
+
+
+def logging(draw: random.Random, rank: int, world: int) -> Iterator[str]:
+    """Each rank logs every so many steps, at steps of its own."""
+    every = [(draw.randint(2, 9), draw.randrange(9)) for _ in range(world)][rank]
+    for step in range(40):
+        yield "a" + "gG"[(step + every[1]) % every[0] == 0]
+
+
+@pytest.mark.parametrize("program", [leading, owning, modal, joining, logging])
+@pytest.mark.parametrize("seed", range(6))
+def test_branches_that_members_take_by_themselves_are_no_shift(
+    program: Callable[[random.Random, int, int], Iterator[str]], seed: int
+) -> None:
+    """At no moment of programs in which both sides have both lines and numbers stay equal."""
+    world = 2 + seed % 3
+    whole = ["".join(program(random.Random(seed), rank, world)) for rank in range(world)]
+    assert len({*map(len, whole)}) == 1
+    for length in (*range(4, 40, 4), *range(40, len(whole[0]), 23)):
+        found = first_shift({rank: course[:length] for rank, course in enumerate(whole)})
+        assert found is None or not found.sure, (length, [course[:length] for course in whole])
 
 
 def test_a_call_too_many_and_one_in_another_order() -> None:

@@ -7,7 +7,10 @@ numbers are shifted against each other.
 
 That lines differ is no fault by itself: rank 0 may log through a function of its own. Where both
 sides go on in step after it, under the same numbers, two lines of which one side has only one count
-as the same from then on.
+as the same from then on. Nor is it a fault where both have both lines and take them by themselves:
+ranks that lead in turn, a batch of text here and of images there, one that has fewer batches and
+joins the others' calls from elsewhere. Such lines never met themselves, or meet in step again, or
+have no order of which a shift could be told from chance.
 
 Calls are anything that is equal where they are the same. Each becomes a character and a course a
 string, so that comparing a million of them is one comparison of memory.
@@ -15,8 +18,9 @@ string, so that comparing a million of them is one comparison of memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -36,6 +40,11 @@ _FAR = 4_096
 """Explanations are compared over so many calls."""
 _MOST_ONCE = 256
 """Differences between lines that both sides know; with more of them no pattern is seen."""
+_NO_CHANCE = 9
+"""So often both sides have to change from one line to another together, before or by a shift: that
+branches which each takes by itself look so has a chance of two to the power of minus that."""
+_TRIED = 7
+"""What of these a shift is worth that was chosen out of two to the power of that."""
 _CONTEXT = 16
 """Calls before one by which it is told what usually follows."""
 _REFERENCES = 4
@@ -61,6 +70,9 @@ class Shift(Generic[K, C]):
     """To have made the call before it twice, instead of leaving one out, would look the same."""
     decided: bool
     """Whether the others are a majority, or did what all did before; else it may be their fault."""
+    sure: bool
+    """Whether branches that members take by themselves would look otherwise; else it is what led to
+    an error, if there is one, and nothing otherwise."""
     newest: int
     """The last number that one of the members and one of the others have begun."""
 
@@ -76,6 +88,9 @@ class _Apart:
     at: int
     count: int
     """How many calls were left out or made too many."""
+    equal: int = field(default=0, compare=False)
+    """So many calls in a row are equal by it."""
+    sure: bool = field(default=False, compare=False)
 
 
 def first_shift(
@@ -170,7 +185,7 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Sh
     at, count = apart.at, apart.count
     if _is_doubled(apart, usual, other) and len(other) > len(usual):
         # All that both made since is equal, and who is said to have left out a call has one more.
-        apart = _Apart(EXTRA, at, count)
+        apart = replace(apart, how=EXTRA)
     longer = usual if apart.how == SKIPPED else other
     earliest = at
     while (
@@ -189,6 +204,7 @@ def _told(view: _View[K], size: int, calls: Mapping[str, C], kinds: Kinds) -> Sh
         else calls[usual[at]],
         doubled=_is_doubled(apart, usual, other),
         decided=decided,
+        sure=apart.sure,
         newest=at + count if apart.how == SWAPPED else min(len(usual), len(other)),
     )
 
@@ -206,28 +222,78 @@ def _is_doubled(apart: _Apart, usual: str, other: str) -> bool:
 
 def _apart(usual: str, other: str, kinds: Kinds) -> _Apart | None:
     """Where a course leaves the usual one for good; None where its numbers stay the same."""
-    start = once = 0
+    start = once = since = 0
     last = min(len(usual), len(other)) - 1
     clash = kinds[usual[last]] != kinds[other[last]] if last >= 0 else False
     least = _LEAST_BEFORE_A_CLASH if clash else _LEAST
+    met: set[str] = set()
+    unsure: _Apart | None = None
     while once <= _MOST_ONCE:
         at = start + _agree(usual, start, other, start, far=None)
         if at >= min(len(usual), len(other)):
-            return None
+            break
+        met.update(usual[start:at])
         one, two = usual[at], other[at]
         in_step = (usual, other)
         if two not in usual:
             in_step = (usual, other.replace(two, one))
         elif one not in other:
             in_step = (usual.replace(one, two), other)
-        else:
-            once += 1
         apart = _explained(in_step, usual, other, at, least)
-        if apart is not None:
-            return apart
+        if apart is not None and (pairs := _explained_by(apart, usual, other, met)):
+            if _is_sure(usual[since:at], usual[at : at + apart.equal], pairs):
+                return replace(apart, sure=True)
+            unsure = unsure or apart
+        if in_step == (usual, other):
+            once += 1
+            since = at + 1
         usual, other = in_step
         start = at + 1
-    return None
+    return unsure
+
+
+def _explained_by(apart: _Apart, usual: str, other: str, met: Set[str]) -> Set[tuple[str, str]]:
+    """Lines that differ under one number and are equal by a shift; none where they differ as well
+    because members take branches by themselves.
+
+    ``met``: lines at which both sides were under the same number before.
+    """
+    both = list(zip(*(text[apart.at : apart.at + _FAR] for text in (usual, other)), strict=False))
+    differ = {(a, b) for a, b in both if a != b}
+    if sum(a == b for a, b in both) >= apart.equal and not _has_cycle(differ):
+        return set()
+    return {(a, b) for a, b in both[: apart.equal] if a != b and a in met and b in met}
+
+
+def _is_sure(before: str, after: str, pairs: Set[tuple[str, str]]) -> bool:
+    """Whether members that take branches by themselves would hardly look so.
+
+    ``before``: what both sides called in step, since lines last differed; ``after``: what is equal
+    by the shift.
+    """
+
+    def changes(text: str, pair: tuple[str, str]) -> int:
+        lines = [call for call in text if call in pair]
+        return sum(a != b for a, b in pairwise(lines))
+
+    return any(
+        changes(before, pair) + max(0, changes(after, pair) - _TRIED) >= _NO_CHANCE
+        for pair in pairs
+    )
+
+
+def _has_cycle(pairs: Set[tuple[str, str]]) -> bool:
+    """Whether lines meet each other in a round: what a shift of a loop comes to, and that one side
+    uses another line for the same does not.
+    """
+    left = set(pairs)
+    while left:
+        ends = {b for _, b in left}
+        rest = {(a, b) for a, b in left if a in ends}
+        if rest == left:
+            return True
+        left = rest
+    return False
 
 
 def _explained(
@@ -243,7 +309,7 @@ def _explained(
         equal = _agree(sides[0], one, sides[1], two)
         left = min(len(usual) - one, len(other) - two, _FAR)
         lasts = equal >= left and (how is None or equal >= least)
-        return lasts, equal, None if how is None else _Apart(how, at, count)
+        return lasts, equal, None if how is None else _Apart(how, at, count, equal)
 
     stays = rated(None, at + 1, at + 1, 0)
     if stays[0]:

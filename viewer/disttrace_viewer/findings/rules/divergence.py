@@ -37,7 +37,7 @@ def find(case: Case) -> Iterator[Finding]:
         group = case.evidence.trace.groups[stream[0] or 0]
         told = (f for f in case.findings if f.severity == ERROR and f.kind in _AT_LAST)
         mixed = _mixed(case, stream, shift)
-        if not mixed or any(f.group == group.id for f in told):
+        if not shift.sure or not mixed or any(f.group == group.id for f in told):
             continue
         yield Finding(
             kind="divergence",
