@@ -69,8 +69,8 @@ def test_of_two_ranks_the_one_that_left_the_habit_is_named() -> None:
 
 
 def test_what_branches_would_show_as_well_is_not_sure() -> None:
-    """Two letters after the third step might be a branch; after twelve steps they are none."""
-    for steps, sure in ((3, False), (12, True)):
+    """Two letters after the second step might be a branch; after twelve steps they are none."""
+    for steps, sure in ((2, False), (12, True)):
         usual = STEP * (steps + 1)
         found = first_shift({0: usual, 1: usual[: 3 * steps] + usual[3 * steps + 1 :]})
         assert found is not None

@@ -58,6 +58,40 @@ def test_a_text_like_a_lost_rank_is_no_evidence(tmp_path: Path, kind: str, text:
     assert ranks(tmp_path, found.culprits) == [1]
 
 
+WRAPPED = "Got the following error when running the callback: "
+
+
+@pytest.mark.parametrize("left_out", [False, True])
+def test_what_a_callback_makes_of_a_lost_rank_is_no_failure_of_its_own(
+    tmp_path: Path, *, left_out: bool
+) -> None:
+    """A hook's future raises a new exception with the text of the old one in it, before anybody has
+    seen the operation end; a long text has lost its middle. The rank that went has the same type
+    and the same line, and other words.
+    """
+    text = WRAPPED + PEER_GONE
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            fail(journal, 210 * MS, "RuntimeError", "unmarked_param_indices is not empty at 7")
+        else:
+            lose(journal, group, 200 * MS, 42 * MS)
+            told = f"{text[: len(WRAPPED) + 60]} ... {text[-20:]}" if left_out else text
+            fail(journal, 240 * MS, "RuntimeError", told)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("process_failed", "certain")
+    assert ranks(tmp_path, found.culprits) == [1]
+    assert "unmarked" in found.summary
+
+
+def test_what_differs_by_rank_in_a_text_makes_no_second_failure(tmp_path: Path) -> None:
+    """A number, a path and what stands in quotes."""
+    for journal, _ in steps(tmp_path, 3):
+        rank = journal.rank or 0
+        text = f"no file '{'abc'[rank]}' in /data/{rank}/x after {rank} tries"
+        fail(journal, 240 * MS, "RuntimeError", text)
+    assert ranks(tmp_path, only(findings(tmp_path)).culprits) == [0, 1, 2]
+
+
 PACKAGES = "/env/lib/python3.11/site-packages/torch"
 INSIDE = (f"{PACKAGES}/distributed/distributed_c10d.py", 3252, "all_reduce")
 HANDLERS = [

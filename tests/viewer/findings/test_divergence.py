@@ -14,7 +14,7 @@ from disttrace_viewer.trace.model import Frame
 from support.journals import MS
 from support.scenes import beat, leave, only, steps
 
-USUAL = ("grad", "norm", "loss") * 4
+USUAL = ("grad", "norm", "loss") * 8
 LINES = {"grad": 10, "norm": 20, "loss": 30, "log": 40, "eval": 50}
 
 
@@ -51,7 +51,7 @@ def test_a_shift_that_nobody_notices_is_a_warning(tmp_path: Path, read: object) 
     assert (found.kind, found.severity, found.certainty) == ("divergence", "warning", "likely")
     assert found.summary == (
         "Rank 2 is out of step with ranks 0, 1 in the default group since #8: rank 2 skipped"
-        " all_reduce at train.py:20; 5 results since were mixed."
+        " all_reduce at train.py:20; 17 results since were mixed."
     )
     assert (found.seq, len(found.culprits)) == (8, 1)
 
@@ -63,9 +63,9 @@ def test_the_last_consequence_is_told_with_where_it_began(tmp_path: Path, read: 
     skipped = (*USUAL[:7], *USUAL[8:], "eval")
     run(tmp_path, [usual[:-1], usual[:-1], skipped], ends=False)
     found = only(read(tmp_path))  # type: ignore[operator]
-    assert (found.kind, found.seq) == ("op_mismatch", 12)
+    assert (found.kind, found.seq) == ("op_mismatch", 24)
     assert found.summary.endswith(
-        "Out of step since #8: rank 2 skipped all_reduce at train.py:20; 4 results before it were"
+        "Out of step since #8: rank 2 skipped all_reduce at train.py:20; 16 results before it were"
         " mixed."
     )
 
@@ -79,7 +79,7 @@ def test_a_rank_that_logs_by_another_line_is_a_note(tmp_path: Path, read: object
     assert (found.kind, found.severity, found.culprits) == ("divergence", "note", ())
     assert found.summary == (
         "all_reduce of the default group is always called by rank 0 at train.py:40 and ranks 1, 2"
-        " at train.py:30 (4 times, first #3): a branch by rank, in step."
+        " at train.py:30 (8 times, first #3): a branch by rank, in step."
     )
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -40,11 +40,12 @@ _FAR = 4_096
 """Explanations are compared over so many calls."""
 _MOST_ONCE = 256
 """Differences between lines that both sides know; with more of them no pattern is seen."""
-_NO_CHANCE = 9
-"""So often both sides have to change from one line to another together, before or by a shift: that
-branches which each takes by itself look so has a chance of two to the power of minus that."""
+_NO_CHANCE = 5
+"""So often both sides have to change from one line to another together: where branches are taken by
+chance each change is two throws of a coin at least."""
 _TRIED = 7
-"""What of these a shift is worth that was chosen out of two to the power of that."""
+"""So many changes more where nothing but a shift shows that they are together, since it was chosen
+out of many."""
 _CONTEXT = 16
 """Calls before one by which it is told what usually follows."""
 _REFERENCES = 4
@@ -272,14 +273,19 @@ def _is_sure(before: str, after: str, pairs: Set[tuple[str, str]]) -> bool:
     by the shift.
     """
 
-    def changes(text: str, pair: tuple[str, str]) -> int:
-        lines = [call for call in text if call in pair]
-        return sum(a != b for a, b in pairwise(lines))
+    for pair in pairs:
+        together = max(0, len(_runs(after, pair)) - 1 - _TRIED)
+        runs = _runs(before, pair)
+        if len({*runs[1:-1]}) <= len(pair):  # in a loop, and not as branches come
+            together += max(0, len(runs) - 1)
+        if together >= _NO_CHANCE:
+            return True
+    return False
 
-    return any(
-        changes(before, pair) + max(0, changes(after, pair) - _TRIED) >= _NO_CHANCE
-        for pair in pairs
-    )
+
+def _runs(text: str, pair: tuple[str, str]) -> list[tuple[str, int]]:
+    """Of two lines in turn how often each is called in a row."""
+    return [(line, len([*calls])) for line, calls in groupby(call for call in text if call in pair)]
 
 
 def _has_cycle(pairs: Set[tuple[str, str]]) -> bool:

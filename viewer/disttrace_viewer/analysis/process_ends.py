@@ -345,6 +345,10 @@ def _unheard(end: End, process: Process, seen: Seen, now_ns: int) -> bool:
     return lives and seen.alive is None and now_ns - process.last_ns > APART_NS
 
 
+_TELLING = 40
+"""So many characters at the beginning of an error's text tell it from others."""
+
+
 def is_interrupt(failure: Failure) -> bool:
     """Whether it is a KeyboardInterrupt, or what some library made of one."""
     return any(text.partition(":")[0] == INTERRUPT for text in (failure.type, *failure.causes))
@@ -363,7 +367,7 @@ def _guilt(chain: Sequence[str], stack: Stack, t_ns: int, told_of: Communication
     ``chain``: the exception and those that it was raised from, as ``Type: first line``.
     """
     for text in chain:
-        if text in told_of.errors:
+        if text in told_of.errors or any(_quotes(text, error) for error in told_of.errors):
             return CASCADE
         if text in told_of.rejected:
             return OWN
@@ -373,6 +377,14 @@ def _guilt(chain: Sequence[str], stack: Stack, t_ns: int, told_of: Communication
     if told_of.broken_ns is not None and told_of.broken_ns <= t_ns:
         return CASCADE
     return OWN
+
+
+def _quotes(text: str, error: str) -> bool:
+    """Whether an exception's text holds that of an operation's error: a callback of a future raises
+    a new one with the old one's type and text in it, and of long texts the middle is left out.
+    """
+    begin = error.partition(": ")[2][:_TELLING]
+    return 2 * len(begin) >= _TELLING and begin in text
 
 
 def _from_native(chain: Sequence[str], stack: Stack) -> bool:

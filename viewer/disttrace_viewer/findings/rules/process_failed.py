@@ -26,9 +26,12 @@ from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, S
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.wording.findings import process_failed as words
 
+_OF_ONE = re.compile(r"\'[^\']*\'|\"[^\"]*\"|\S*[\d/]\S*")
+"""In an exception's text what may differ by rank: names in quotes, numbers, paths."""
+
 
 def find(case: Case) -> Iterator[Finding]:
-    """The first failure of its own; failures of the same type and line are one finding.
+    """The first failure of its own; failures of the same type, line and words are one finding.
 
     Others that fail by themselves later are findings of their own unless they followed from this.
     """
@@ -77,7 +80,8 @@ def _signature(case: Case, process: int) -> object:
     where = innermost(end.asked_at if end.failure is None else end.failure.stack)
     if end.failure is None:
         return process if where is None else (end.code, where.file, where.line)
-    return (end.failure.type, where and (where.file, where.line))
+    words_of = frozenset(_OF_ONE.sub("", end.failure.text).split())
+    return (end.failure.type, where and (where.file, where.line), words_of)
 
 
 def _silent_with(case: Case, process: int) -> Set[int]:
