@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -74,9 +75,7 @@ def run(world: int, *arguments: str, seconds: float = 0.0) -> Ran:
         begun = sum(
             path.read_bytes().count(b'\n{"b":') for path in Path(folder, "out").glob("*.ops.jsonl")
         )
-        stamps = [
-            float(line.split()[1]) for line in ended.stderr.splitlines() if "MUTATED " in line
-        ]
+        stamps = [float(at) for at in re.findall(r"MUTATED (\d+\.\d+)", ended.stderr)]
         said = [one for one in lines if one["kind"] == "diverged"]
         stderr = ended.stderr
         return Ran(said, sorted(stamps), begun, "EnforceNotMet" in stderr, ended.returncode, stderr)
