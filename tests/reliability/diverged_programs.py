@@ -153,6 +153,36 @@ def roles(until: float) -> None:
             loss()
 
 
+def turns(until: float) -> None:
+    """Each parameter has an owner and each step a leader, which call from lines of their own."""
+    rank, world, step = dist.get_rank(), dist.get_world_size(), 0
+    while running(until):
+        for number in range(5):
+            if number % world == rank:
+                dist.broadcast(torch.ones(8), number % world)
+            else:
+                dist.broadcast(torch.empty(8), number % world)
+        if step % world == rank:
+            norm()
+        else:
+            loss()
+        step += 1
+
+
+def uneven(until: float) -> None:
+    """DDP whose ranks have other numbers of batches in each epoch, under ``Join``."""
+    from torch.distributed.algorithms.join import Join
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = DistributedDataParallel(torch.nn.Linear(8, 8))
+    draw = random.Random(dist.get_rank())
+    while running(until):
+        with Join([model]):
+            for _ in range(draw.randint(3, 12)):
+                model(torch.ones(2, 8)).sum().backward()
+        loss()
+
+
 def sharded(until: float) -> None:
     """FSDP2 with a clipped norm, and a rank that writes down the loss by a line of its own."""
     from torch.distributed.fsdp import fully_shard
@@ -246,6 +276,8 @@ HEALTHY = {
     "schedule": schedule,
     "experts": experts,
     "roles": roles,
+    "turns": turns,
+    "uneven": uneven,
 }
 FRAMEWORKS = {"accelerated": accelerated}
 """What needs a package that the project does not."""
