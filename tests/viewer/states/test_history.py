@@ -11,13 +11,15 @@ import pytest
 
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
+from disttrace_viewer.load.discover import discover
+from disttrace_viewer.load.problems import Problems
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import here
 from disttrace_viewer.states.form.state import State
 from disttrace_viewer.states.history import MOST_PACKED, Calls, History
 from disttrace_viewer.states.history import packed as packed_history
 from disttrace_viewer.states.merged import merge
-from disttrace_viewer.states.reduce import WINDOW
+from disttrace_viewer.states.reduce import WINDOW, reduce
 from disttrace_viewer.trace.model import Job
 from support.journals import MS
 from support.scenes import beat, nobody_knows, steps
@@ -118,3 +120,16 @@ def test_calls_of_threads_are_put_in_order(numbers: Sequence[int], *, whole: boo
     for number in numbers:
         calls.note(number, 10 * number)
     assert calls.all() == (array("I", sorted(10 * n for n in numbers)) if whole else None)
+
+
+def test_what_is_refused_without_a_number_gives_none_back(tmp_path: Path) -> None:
+    """Torch refuses a list in its own function, which is recorded beside the call inside."""
+    ((journal, group),) = steps(tmp_path, 1, 3)
+    outer = journal.collective(group, shapes=None)
+    journal.end(journal.begin(outer, 200 * MS), 9, x=journal.string("ValueError: no"), f=1)
+    journal.run(journal.collective(group), 300 * MS, MS, q=4)
+    (files,) = discover([str(tmp_path)], Problems())
+    state = reduce(files)
+    assert state is not None
+    ((*_, newest, _, _),) = state.courses
+    assert newest == 4

@@ -360,14 +360,14 @@ class Reading:
             self.latest[call] = begin
         if "y" in record:
             self.sourced[call, record["y"]] = begin
-        if "f" in record and call in self._on_course:
+        if "f" in record and "q" in begin and call in self._on_course:
             course = self._on_course[call][0]  # it gives its number back
             if begin.get("q") == course[0]:
                 course[0], course[1] = course[0] - 1, course[2]
             else:
                 course[3] = 0
             if call in self._past:
-                self._past[call][0].refused(begin.get("q", 0))
+                self._past[call][0].refused(begin["q"])
         if "x" not in record:
             return False
         found = self.failed.setdefault((call, record["x"]), [begin])
