@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.api.verdict import diagnose
 from support.processes import Outcome, free_port, python, torchrun
 
 FAILS = """
@@ -119,6 +120,27 @@ def test_of_ranks_started_one_by_one_the_last_one_says_it(tmp_path: Path) -> Non
     ran = bare(tmp_path, program(tmp_path), "rank")
     assert ran.code == 1
     check_said_once(ran, tmp_path)
+
+
+LISTS = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for size in (3 + (dist.get_rank() == 2), 9):
+    dist.broadcast(torch.zeros(size), src=0)
+    if dist.get_rank() == 2:
+        raise ValueError("a list of four")
+dist.all_reduce(torch.ones(4))
+"""
+
+
+def test_it_is_what_diagnose_says_of_the_same_records(tmp_path: Path) -> None:
+    """Also where members have gone on since the collective in which they differed."""
+    (path := tmp_path / "lists.py").write_text(LISTS)
+    torchrun(path, 3, timeout=120.0, options=(), **settings(tmp_path))
+    said = [one for one in kept(tmp_path) if one["kind"] == "failed"]
+    (found,) = diagnose(str(tmp_path / "out")).findings
+    assert found.kind == "shape_mismatch"
+    assert [(one["summary"], one["certainty"]) for one in said] == [(found.summary, "certain")]
 
 
 def test_the_form_is_that_of_the_settings(tmp_path: Path) -> None:

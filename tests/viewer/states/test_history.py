@@ -6,13 +6,16 @@ import random
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
+from disttrace_viewer.history.verdict import verdict_on
 from disttrace_viewer.load.discover import discover
 from disttrace_viewer.load.problems import Problems
+from disttrace_viewer.merge.reader import load
 from disttrace_viewer.states import folder, job
 from disttrace_viewer.states.engines import here
 from disttrace_viewer.states.form.state import State
@@ -22,7 +25,7 @@ from disttrace_viewer.states.merged import merge
 from disttrace_viewer.states.reduce import WINDOW, reduce
 from disttrace_viewer.trace.model import Job
 from support.journals import MS
-from support.scenes import beat, nobody_knows, steps
+from support.scenes import PEER_GONE, beat, fail, nobody_knows, steps, told
 
 
 def one_more(path: Path, size: int, count: int) -> None:
@@ -122,6 +125,63 @@ def test_calls_of_threads_are_put_in_order(numbers: Sequence[int], *, whole: boo
     assert calls.all() == (array("I", sorted(10 * n for n in numbers)) if whole else None)
 
 
+BUCKETS = (3000, 1000, 2000, 500)
+
+
+@pytest.mark.parametrize("other", [(3000, 2000, 500, 1000), (3000, 2000, 1000, 500)])
+def test_the_first_difference_is_told_where_it_is_over(
+    tmp_path: Path, other: Sequence[int]
+) -> None:
+    """Buckets are reduced in an order of rank 1's own, which the others fail of at the end: of one
+    line states keep the newest call only, and that may fit.
+    """
+    for journal, group in steps(tmp_path, 3, 0):
+        where = journal.stack(("train.py", 18, "reduce_all"))
+        for number, size in enumerate(other if journal.rank == 1 else BUCKETS, 1):
+            call = journal.collective(group, shapes=[[size]], stack=where)
+            journal.run(call, (200 + number) * MS, MS // 2, q=number)
+        if journal.rank != 1:
+            barrier = journal.collective(group, "barrier", shapes=None)
+            error = journal.string(PEER_GONE)
+            number = journal.begin(barrier, 900 * MS, q=5)
+            journal.end(number, MS, x=error)
+            kind, text = PEER_GONE.split(": ", 1)
+            fail(journal, 902 * MS, kind, text)
+        else:
+            fail(journal, 899 * MS, "RuntimeError", "too many bytes")
+    by_states = job.judged([str(tmp_path)], choose=all_of, look=nobody_knows)
+    (found,) = by_states.findings
+    assert (found.kind, found.certainty, found.seq) == ("shape_mismatch", "certain", 2)
+    assert "rank 1 all_reduce with 2,000 elements" in found.summary
+    whole = verdict_on(load([str(tmp_path)]), look=nobody_knows)
+    assert [told(whole.case, f) for f in whole.findings] == [told(by_states.case, found)]
+
+
+def test_a_member_that_went_on_is_named_with_the_others(tmp_path: Path) -> None:
+    """Rank 2 fails after a call that did not fit; rank 1 has come to the next line meanwhile."""
+    for journal, group in steps(tmp_path, 3, 0):
+        where = journal.stack(("train.py", 13, "share"))
+        for number in (1, 2):
+            size = 3 + (journal.rank == 2)
+            call = journal.collective(
+                group, "broadcast", shapes=[[size if number == 1 else 99]], root=0, stack=where
+            )
+            if number == 1 or journal.rank == 1:
+                journal.run(call, (200 + number) * MS, MS // 2, q=number)
+            elif journal.rank == 0:
+                journal.begin(call, 202 * MS, q=number)
+        if journal.rank == 1:
+            journal.begin(journal.collective(group), 203 * MS, q=3)
+        if journal.rank == 2:
+            fail(journal, 202 * MS, "RuntimeError", "cannot allocate memory")
+        else:
+            beat(journal, 20)
+    (found,) = job.judged([str(tmp_path)], choose=all_of, look=nobody_knows).findings
+    assert (found.kind, found.certainty) == ("shape_mismatch", "certain")
+    assert "rank 2 broadcast with 4 elements" in found.summary
+    assert "ranks 0, 1 broadcast with 3 elements" in found.summary
+
+
 def test_what_is_refused_without_a_number_gives_none_back(tmp_path: Path) -> None:
     """Torch refuses a list in its own function, which is recorded beside the call inside."""
     ((journal, group),) = steps(tmp_path, 1, 3)
@@ -133,3 +193,23 @@ def test_what_is_refused_without_a_number_gives_none_back(tmp_path: Path) -> Non
     assert state is not None
     ((*_, newest, _, _),) = state.courses
     assert newest == 4
+
+
+def test_who_passed_what_stands_in_no_call_is_not_told_with_sizes(tmp_path: Path) -> None:
+    """Of too many sizes at one line further ones stand in the operations only."""
+    for journal, group in steps(tmp_path, 3, 0):
+        sizes = [[[3]], [[4]], None][journal.rank or 0]
+        call = journal.collective(group, shapes=sizes)
+        more: dict[str, Any] = {} if sizes else {"a": {"shapes": [[3]]}}
+        for number in (1, 2):
+            again = journal.collective(group, shapes=[[3]]) if sizes and number == 2 else call
+            journal.end(journal.begin(again, (200 + number) * MS, q=number, **more), 9)
+        if journal.rank:
+            beat(journal, 20)
+        else:
+            fail(journal, 400 * MS, "RuntimeError", "too many bytes")
+    (found,) = job.judged([str(tmp_path)], choose=all_of, look=nobody_knows).findings
+    assert (found.kind, found.culprits) == ("shape_mismatch", ())
+    assert "rank 0 all_reduce with 3 elements" in found.summary
+    assert "rank 1 all_reduce with 4 elements" in found.summary
+    assert "rank 2" not in found.summary

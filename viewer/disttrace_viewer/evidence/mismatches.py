@@ -60,7 +60,8 @@ def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Differen
     the rest: only a reduce op does not. ``past``: collectives that are over, where these are known.
     """
     done: set[Hashable] = set()
-    joined = (past, _recent(evidence), _known(evidence), _raised(evidence))
+    recent = _recent(evidence, whole=True)
+    joined = (past, recent, _known(evidence), _raised(evidence), _recent(evidence, whole=False))
     for exchange in itertools.chain.from_iterable(joined):
         stream = (exchange.group, exchange.backend)
         if stream in done:
@@ -96,9 +97,10 @@ def differences(evidence: Evidence, past: Iterable[Joined]) -> Iterator[Differen
         )
 
 
-def _recent(evidence: Evidence) -> Iterator[Joined]:
+def _recent(evidence: Evidence, *, whole: bool) -> Iterator[Joined]:
     """Of recent collectives that are known with their arguments the first of each stream of every
-    way to be unlike.
+    way to be unlike. ``whole``: of those streams of which that is known of all who joined; of
+    others what stands in their newest collectives says more of who is odd.
     """
     sample = evidence.sample
     streams: dict[Stream, dict[int, Course]] = {}
@@ -106,9 +108,10 @@ def _recent(evidence: Evidence) -> Iterator[Joined]:
         streams.setdefault(stream, {})[process] = sample.history[process, stream]
     for (group, backend), courses in streams.items():
         first, called = aligned(courses)
-        if group is None or len(called) < 2:
-            continue
         kept = sample.streams.get((group, backend), {})
+        known = all(ops[-1].process in called for ops in kept.values())
+        if group is None or len(called) < 2 or known != whole:
+            continue
         threads = any(len({op.thread for op in ops}) > 1 for ops in kept.values())
         raced: Callable[[Op], bool] = partial(_same, threads)
         rows = zip(*([call.index for call in calls] for calls in called.values()), strict=False)
@@ -201,7 +204,8 @@ def judge(members: Members, size: int) -> tuple[str, frozenset[int], Mapping[int
             return (kind, *found)
     odd = _sizes(members, size)
     if odd is not None:
-        return ("shape_mismatch", odd, {r: _size_words(op, size) for r, op in members.items()})
+        told = {r: op for r, op in members.items() if op.call.shapes is not None}
+        return ("shape_mismatch", odd, {r: _size_words(op, size) for r, op in told.items()})
     kind, read = _SIMPLE[3]
     found = _unequal(members, read, size)
     return None if found is None else (kind, *found)
@@ -217,6 +221,8 @@ _SIMPLE: tuple[tuple[str, Callable[[Call], str | None]], ...] = (
     ("dtype_mismatch", _dtype),
     ("reduce_op_mismatch", lambda call: call.reduce_op),
 )
+KINDS = frozenset({"shape_mismatch", *(kind for kind, _ in _SIMPLE)})
+"""Of differences."""
 
 
 def _unequal(

@@ -19,8 +19,8 @@ T = TypeVar("T")
 MOST_PACKED = 16 << 10
 """Bytes of one stream; of calls that follow no pattern nothing is told."""
 MOST_CALLS = 1 << 22
-MOST_SITES = 256
-"""Places of a stream from which it is called; with more of them nothing is told of it."""
+MOST_DIFFERENT = 256
+"""Different calls of a stream, or places from which it is called; of more nothing is told."""
 _MOST_AHEAD = 1 << 10
 _NUMBERS = "I"
 

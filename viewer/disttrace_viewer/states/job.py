@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.diagnosis.completeness import gaps_of
 from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.mismatches import KINDS
 from disttrace_viewer.evidence.recorded import STALL_NS
 from disttrace_viewer.findings.finding import ERROR, LIKELY
 from disttrace_viewer.load.discover import Files
@@ -35,6 +36,10 @@ MOST_COMPARED = 64
 """Processes whose collectives are compared one by one."""
 MOST_READ_BYTES = 1 << 26
 """Of journals that are read as a whole to tell since when a group is out of step."""
+SOON_BYTES = 1 << 23
+"""Of those that are read whatever is wrong: that takes a third of a second, and jobs wait at their
+end for the verdict.
+"""
 NOBODY = Merged({})
 Choose = Callable[[Sequence[Job]], Sequence[str]]
 Fetch = Callable[[Sequence[str]], Sequence[State]]
@@ -111,10 +116,10 @@ def judged(
         only = {p.id for p in merged.survey.processes if p.job in jobs}
     told = () if stored else troubles(paths)
     found = verdict(merged, only=only, stall_ns=stall_ns, look=look, problems=told)
-    suspects = () if stored else suspects_of(found, merged)
+    elsewhere = others.states.keys() | others.whom_like.keys()
+    suspects = () if stored else suspects_of(found, merged, elsewhere)
     if suspects:
         del found  # of a large job it holds most of the memory, and another one is to come
-        elsewhere = others.states.keys() | others.whom_like.keys()
         here = [one for one in suspects if one not in elsewhere]
         merged = in_full(merged, here, paths, engine) if here else merged
         there = [one for one in suspects if one in elsewhere][:MOST_COMPARED]
@@ -124,11 +129,13 @@ def judged(
     return found
 
 
-def suspects_of(found: Verdict, merged: Merged) -> tuple[str, ...]:
+def suspects_of(
+    found: Verdict, merged: Merged, elsewhere: Set[str] = frozenset()
+) -> tuple[str, ...]:
     """The processes whose journals decide errors that are only likely so far: whom they blame,
     and the members of the group in question; of a few all collectives are compared. And those whose
     journals seem to lack what stands before the part that was read: a thread polls a store, and
-    another one is in a collective since.
+    another one is in a collective since. ``elsewhere``: those (ids) who have to be asked.
     """
     evidence = found.case.evidence
     processes = evidence.trace.processes
@@ -145,6 +152,7 @@ def suspects_of(found: Verdict, merged: Merged) -> tuple[str, ...]:
             members = (*finding.waiting, *sorted(finding.scope.roots))
             compared.update(dict.fromkeys(_differing(evidence, group.index, members)))
     compared.update(dict.fromkeys(_out_of_step(found, merged)))
+    compared.update(dict.fromkeys(_joined(found, merged, elsewhere)))
     compared.update(dict.fromkeys(evidence.went_on))
     again = [
         i for i in [*compared][:MOST_COMPARED] if merged.state_of(processes[i].id).history is None
@@ -183,6 +191,21 @@ def _out_of_step(found: Verdict, merged: Merged) -> Iterable[int]:
     chosen = [p for of in streams.values() if courses_differ(of) for p in of.values()]
     size = sum(merged.state_of(evidence.trace.processes[p].id).size for p in chosen)
     return chosen if size <= MOST_READ_BYTES and len(chosen) <= MOST_COMPARED else []
+
+
+def _joined(found: Verdict, merged: Merged, elsewhere: Set[str]) -> Iterable[int]:
+    """Processes whose calls tell what went wrong first, if anything did and that is read soon: what
+    their members passed may have differed in collectives that are over, of which states keep none
+    but the newest. Others are asked only where those differ as well.
+    """
+    evidence = found.case.evidence
+    errors = [finding for finding in found.findings if finding.severity == ERROR]
+    joined = {op.process: None for op in evidence.sample.of_kind("collective")} if errors else {}
+    ids = [evidence.trace.processes[i].id for i in joined]
+    asks = any(finding.kind in KINDS for finding in errors)
+    if len(ids) > MOST_COMPARED or not (asks or elsewhere.isdisjoint(ids)):
+        return ()
+    return joined if sum(merged.state_of(one).size for one in ids) <= SOON_BYTES else ()
 
 
 def in_full(

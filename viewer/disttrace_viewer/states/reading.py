@@ -75,9 +75,11 @@ class Reading:
     whether none was left out.
     """
     history: dict[tuple[int, str | None], Calls] | None = None
-    """The calls of each stream, where that is asked for: of all with one site the first."""
+    """The calls of each stream, where that is asked for."""
     recent: bool = False
-    """The history is of the end only, and each call stands for itself."""
+    """The history is of the end only."""
+    first_of_site: dict[int, int] = field(default_factory=dict)
+    """By call the first one of its site, where there is a history."""
     met: dict[Meeting, deque[tuple[int, int, int]]] = field(default_factory=dict)
     """Number, begin and end of the newest exchanges of each stream that bound clocks."""
     bad: int = 0
@@ -86,10 +88,11 @@ class Reading:
     _known: set[int] = field(default_factory=set)
     _in_store: dict[int, int] = field(default_factory=dict)
     _on_course: dict[int, tuple[list[int], int]] = field(default_factory=dict)
-    _past: dict[int, tuple[Calls, int]] = field(default_factory=dict)
+    _past: dict[int, Calls] = field(default_factory=dict)
     _meets: dict[int, deque[tuple[int, int, int]]] = field(default_factory=dict)
     """By call where its stream notes exchanges."""
-    _first_of_site: dict[int, int] = field(default_factory=dict)
+    _sites: dict[int, int] = field(default_factory=dict)
+    """The first call of each, where there is a history."""
     _threads: bool = False
     """Whether any but the first thread did anything."""
     _on_device: bool = False
@@ -210,7 +213,7 @@ class Reading:
         if self.history is not None:
             for record in numbered:
                 if (past := self._past.get(record.get("s", 0))) is not None:
-                    past[0].note(record["q"], past[1])
+                    past.note(record["q"], record.get("s", 0))
         on_course = self._on_course
         streams: dict[int, tuple[list[int], list[int], list[int]]] = {}
         for record in numbered:
@@ -247,9 +250,8 @@ class Reading:
             site = site_of(op, tuple(self.definitions.frames(found.get("stack"))))
             self._on_course[call] = (course, site)
             if self.history is not None:
-                first = self._first_of_site.setdefault(site, call)
-                past = self.history.setdefault(stream, Calls(anywhere=self.recent))
-                self._past[call] = (past, call if self.recent else first)
+                self.first_of_site[call] = self._sites.setdefault(site, call)
+                self._past[call] = self.history.setdefault(stream, Calls(anywhere=self.recent))
 
     def _call(self, number: int) -> Mapping[str, Any]:
         return self.definitions.numbered["call"].get(number) or {}
@@ -367,7 +369,7 @@ class Reading:
             else:
                 course[3] = 0
             if call in self._past:
-                self._past[call][0].refused(begin["q"])
+                self._past[call].refused(begin["q"])
         if "x" not in record:
             return False
         found = self.failed.setdefault((call, record["x"]), [begin])

@@ -25,7 +25,7 @@ from disttrace_viewer.load.problems import CUT_OFF, Problems
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.merge.meetings import Meeting
 from disttrace_viewer.states.form.state import ROW, ByIdentity, State
-from disttrace_viewer.states.history import MOST_SITES, Calls, packed
+from disttrace_viewer.states.history import MOST_DIFFERENT, Calls, packed
 from disttrace_viewer.states.kept import MOST_KEYS, chosen
 from disttrace_viewer.states.reading import Reading
 
@@ -45,8 +45,7 @@ OVERRIDES = 1 << 30
 def reduce(files: Files, *, window: int | None = None, history: bool = False) -> State | None:
     """The state of the process that wrote these files; None where they hold no journal.
 
-    ``history``: with the order of all its collectives, or of those in the window with their
-    arguments.
+    ``history``: with the order of all its collectives, or of those in the window.
     """
     problems = Problems()
     journal = open_journal(files, problems)
@@ -134,7 +133,7 @@ def _state(
         )
     waiting = {row[1] for row in rows if row[3:4] in ([], [None]) or len(row) > _ERROR}
     past = _past(reading)
-    for _, _, calls_of, _ in past:
+    for *_, calls_of in past:
         used.update(calls_of)
     only = {record.get("s", 0) for record in aside} - used
     numbered = _referred(
@@ -191,7 +190,7 @@ def _state(
         ],
         history=None
         if reading.history is None
-        else [[*stream, packed(made), *first] for *stream, made, first in past],
+        else [[*stream, text, *first] for *stream, text, first, _ in past],
         problems=[
             *([p.path, p.kind, p.sentence] for p in problems.found()),
             *([path, CUT_OFF, ""] for path in problems.cut_off),
@@ -216,19 +215,28 @@ def _met(reading: Reading) -> list[list[Any]]:
     return [[*one, list(reading.met[one])] for one in (*collectives, *messages)]
 
 
-def _past(reading: Reading) -> list[tuple[int, str | None, array[int], list[int]]]:
-    """Group, backend and the calls of each stream that can be told; of recent ones the number of
-    the first.
+def _past(reading: Reading) -> list[tuple[int, str | None, str, list[int], set[int]]]:
+    """Group, backend and the calls of each stream that can be told, as text and as a set; with the
+    number of the first where each stands for itself. Of too many different ones the first call of
+    a site stands for all of it, if nothing is missing before.
     """
-    found = [
-        (stream, calls.all(), [calls.first] if reading.recent else [])
-        for stream, calls in (reading.history or {}).items()
-    ]
-    return [
-        (*stream, calls, first)
-        for stream, calls, first in found
-        if calls and len({*calls}) <= MOST_SITES
-    ]
+    found = []
+    for (group, backend), past in (reading.history or {}).items():
+        calls = past.all()
+        if calls is None:
+            continue
+        text = _told(calls)
+        if text is not None:
+            found.append((group, backend, text, [past.first], {*calls}))
+        elif not reading.recent:
+            calls = array(calls.typecode, map(reading.first_of_site.__getitem__, calls))
+            if (text := _told(calls)) is not None:
+                found.append((group, backend, text, [], {*calls}))
+    return found
+
+
+def _told(calls: array[int]) -> str | None:
+    return packed(calls) if len({*calls}) <= MOST_DIFFERENT else None
 
 
 _PROCESS = frozenset(

@@ -105,9 +105,8 @@ class State:
     """
     history: list[list[Any]] | None = None
     """Only where it was asked for: group, backend, packed calls of all collectives by number
-    (``disttrace_viewer.states.history``); of calls with one call site the first one stands for all.
-    With the number of the first call behind them those of the newest ones, where each stands for
-    itself.
+    (``disttrace_viewer.states.history``), or of the newest ones, with the number of the first call.
+    Without that number the first of all calls with one call site stands for all.
     """
     source: Record = field(default_factory=dict)
     """Which other tool's evidence this is."""
