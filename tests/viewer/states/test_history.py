@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from disttrace_viewer.companion.alerting import divergence
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.told import MOST_WHOLE, packed, unpacked
 from disttrace_viewer.history.verdict import verdict_on
@@ -193,6 +194,33 @@ def test_what_is_refused_without_a_number_gives_none_back(tmp_path: Path) -> Non
     assert state is not None
     ((*_, newest, _, _),) = state.courses
     assert newest == 4
+
+
+def test_ends_of_journals_that_begin_at_other_calls_are_compared_from_the_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 writes more, and calls something else at last: what was meant is told before a stall
+    as after it.
+    """
+    for journal, group in steps(tmp_path, 3, 0):
+        usual = journal.collective(group)
+        more = journal.message(group, "send", (journal.rank or 0) + 1)
+        for number in range(1, 400):
+            journal.run(usual, (200 + number) * MS, MS // 2, q=number)
+            if journal.rank == 0:
+                journal.run(more, (200 + number) * MS + MS // 2, 9, q=number)
+        where = journal.stack(("train.py", 77, "evaluate"))
+        other = journal.collective(group, "all_gather", stack=where)
+        journal.begin(usual if journal.rank else other, 700 * MS, q=400)
+        beat(journal, 20)
+    monkeypatch.setattr(divergence, "MOST_EACH", 8_000)
+    files = discover([str(tmp_path)], Problems())
+    ends = folder.of_journals(files, window=4_000)
+    found = divergence.judged(ends, files, look=nobody_knows).findings
+    hints = [one.hint for one in found if one.kind == "op_mismatch"]
+    (whole,) = job.judged([str(tmp_path)], choose=all_of, look=nobody_knows).findings
+    assert hints == [whole.hint]
+    assert (whole.hint or "").startswith("Rank 0 made one more call, at train.py:77")
 
 
 def test_who_passed_what_stands_in_no_call_is_not_told_with_sizes(tmp_path: Path) -> None:

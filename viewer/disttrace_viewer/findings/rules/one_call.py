@@ -7,6 +7,7 @@ after the same call, one side did what always came next, and the other one did s
 from __future__ import annotations
 
 from disttrace_viewer.analysis.operation import Op, Site, site
+from disttrace_viewer.evidence.courses import aligned
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.wording.findings.one_call import OneCall
 
@@ -22,9 +23,12 @@ def find(case: Case, one: Op, two: Op, *, ones: list[int], twos: list[int]) -> O
     theirs = case.course(two.process, stream)
     if one.seq is None or mine is None or theirs is None:
         return None
-    before = [[site(call) for seq, call in c if seq < one.seq] for c in (mine, theirs)]
+    first, called = aligned({one.process: mine, two.process: theirs})
+    before = [
+        [site(call) for call in calls[: max(0, one.seq - first)]] for calls in called.values()
+    ]
     here, there = site(one.call), site(two.call)
-    if here == there or before[0] != before[1] or not before[0]:
+    if here == there or len(before) < 2 or before[0] != before[1] or not before[0]:
         return None
     usual = _after(before[0], before[0][-1])
     # Who is where the others would be after their call has left that one out.
