@@ -168,7 +168,7 @@ def test_a_stall_that_is_over_is_not_the_last_word(tmp_path: Path) -> None:
     stalled = "disttrace: stalled: Rank 1 never joined all_reduce #2"
     assert any(one.startswith(stalled) for one in said), ran.stderr
     last = [one for one in said if "what happened:" not in one][-1]
-    assert last.startswith("disttrace: going on: 2 processes of the job "), ran.stderr
+    assert last.startswith("disttrace: going on: Ranks 0, 1 went on and ended."), ran.stderr
     # Two processes append: what was said is ordered by its time.
     last_two = sorted(kept(tmp_path), key=lambda one: float(str(one["at"])))[-2:]
     assert [one["kind"] for one in last_two] == ["stalled", "going on"]

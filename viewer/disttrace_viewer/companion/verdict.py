@@ -29,7 +29,7 @@ from disttrace_viewer.analysis.liveness import identity, look, who
 from disttrace_viewer.companion import sightings
 from disttrace_viewer.companion.alerting import divergence
 from disttrace_viewer.companion.alerting.alert import processes
-from disttrace_viewer.companion.alerting.words import lines, objects, voices
+from disttrace_viewer.companion.alerting.words import lines, objects, those_of, voices
 from disttrace_viewer.companion.channel.rounds import Answer
 from disttrace_viewer.companion.exchange import Exchange
 from disttrace_viewer.companion.gil_holders import OF_LIMIT, SHORTEST_S, GilHolders, Silent
@@ -66,7 +66,7 @@ from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.model import Job, Process
 from disttrace_viewer.views.terminal.diagnosis import lines as report_lines
-from disttrace_viewer.wording import quantities, sentences
+from disttrace_viewer.wording import sentences
 
 READY, MUTE, FAREWELL, DIVERGED = b"ready", b"mute", b"farewell", b"diverged"
 CALLS = b"calls"
@@ -332,6 +332,7 @@ class Judge:
         elsewhere -= self._ours
         ops = live.waits_of(case, errors)
         self._stalled = ops or self._stalled
+        who, count = those_of(live.living(case) or trace.processes)
         return {
             "signature": now.signature(case),
             "lines": said,
@@ -340,8 +341,7 @@ class Judge:
                 case, notes, self._directory, word="starting" if now.starting else "waiting"
             ),
             "noted": now.noted(case),
-            "going_on": f"{quantities.number(len(trace.processes), 'process', 'processes')}"
-            " of the job communicate again.",
+            "going_on": f"{who} {'communicates' if count == 1 else 'communicate'} again.",
             "alert": {
                 "job": self._job,
                 "directory": self._directory,

@@ -13,6 +13,7 @@ from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
 from disttrace_viewer.trace.model import Process
+from disttrace_viewer.wording import quantities, sentences
 
 MOST_FINDINGS = 3
 MOST_POSITIONS = 4
@@ -45,6 +46,16 @@ def objects(case: Case, found: Sequence[Finding]) -> list[dict[str, Any]]:
     values = [as_values(case, one) for one in found[:MOST_FINDINGS]]
     keys = ("certainty", "summary", "culprit_ranks")
     return [{**{key: one[key] for key in keys}, "finding": one} for one in values]
+
+
+def those_of(job: Sequence[Process]) -> tuple[str, int]:
+    """``Ranks 0-2``, and how many they are; launchers, which are in no group, count only where
+    nobody has a rank.
+    """
+    ranks = {process.rank for process in job if process.role != AGENT} - {None}
+    if ranks:
+        return sentences.capital(sentences.ranks(n for n in ranks if n is not None)), len(ranks)
+    return f"{quantities.number(len(job), 'process', 'processes')} of the job", len(job)
 
 
 def _marked(finding: Finding) -> str:

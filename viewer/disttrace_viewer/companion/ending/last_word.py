@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.companion.alerting.words import those_of
 from disttrace_viewer.companion.reading.journals import of_job
 from disttrace_viewer.companion.told import Told, beside, is_alone
 from disttrace_viewer.diagnosis.report import finding as as_values
@@ -29,7 +30,6 @@ from disttrace_viewer.states.merged import Merged, merge, newest_try
 from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.states.verdict import Verdict
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.wording import quantities
 
 STALLED, GOING_ON, FAILED = "stalled", "going on", "failed"
 _TOGETHER_S, _LOOK_S = 1.5, 0.1
@@ -131,8 +131,8 @@ def _values(
     if not order.failed:
         if stands is None or first is not None:
             return None
-        count = quantities.number(len(trace.processes), "process", "processes")
-        return {"kind": GOING_ON, "summary": f"{count} of the job went on and ended."}
+        who, _ = those_of(trace.processes)
+        return {"kind": GOING_ON, "summary": f"{who} went on and ended."}
     known = first is not None and bool(first.culprits or first.absent_ranks)
     if stands is not None and not known and (first is None or stands.get("culprit_ranks")):
         return {**stands, "kind": FAILED, "at": time.time()}
