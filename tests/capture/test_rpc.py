@@ -28,7 +28,11 @@ def test_remote_calls_are_recorded_and_undone(tmp_path: Path) -> None:
         ("rpc_sync", "worker0", "fail"),
     ]
     assert ("rpc_async", "worker0", "add") in made
-    assert ("rpc.wait", "worker0", None) in made
+    assert ("rpc.wait", "worker0", "add") in made
+    (joined,) = (call for call in calls.values() if call["op"] == "init_rpc")
+    assert joined["args"]["threads"] == 16
+    (claimed,) = (r for r in journal.definitions if r.get("def") == "identity")
+    assert (claimed["role"], claimed["rank"], claimed["world_size"]) == ("worker", 0, 1)
     assert ("remote", "worker0", "add") in made
     assert [f for op, _, f in made if op == "rpc.run" and f in ("add", "fail")] == [
         *["add"] * 4,

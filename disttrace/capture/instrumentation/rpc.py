@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from disttrace.capture.instrumentation.functions import claim
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import Args, Function, Kwargs, compose
 from disttrace.journal.format import RPC_RUN
@@ -73,12 +75,16 @@ def _wrapper(
             return None
         if row.op == RPC_RUN:
             bound = {"func": getattr(first, "func", None)}
+        if row.op == "init_rpc":
+            bound["threads"] = _threads(bound.get("rpc_backend_options"))
+            if capture.groups.default_rank() is None:
+                claim(capture, bound)
         frame = frame.f_back if frame is not None else None
         return _begin(capture, row.op, _told(bound), frame)
 
     def left(operation: Any, result: Any, *args: Any, **kwargs: Any) -> None:
         if row.op == "rpc_async" and operation is not None:
-            futures.keep(result, kwargs.get("to", args[0] if args else None))
+            futures.keep(result, _told(signature.bind_partial(*args, **kwargs).arguments))
 
     return compose(capture, PART, original, enter, left)
 
@@ -103,7 +109,7 @@ def _begin(capture: Capture, op: str, given: dict[str, Any], frame: Any) -> Oper
 def _told(arguments: dict[str, Any]) -> dict[str, Any]:
     """What says something of a call: whom it is sent to, which function, ranks and names."""
     given: dict[str, Any] = {}
-    for name in ("name", "rank", "world_size", "timeout", "graceful"):
+    for name in ("name", "rank", "world_size", "timeout", "graceful", "threads"):
         value = arguments.get(name)
         if type(value) in (str, int, float, bool):
             given[name] = value
@@ -113,6 +119,13 @@ def _told(arguments: dict[str, Any]) -> dict[str, Any]:
     if function is not None:
         given["func"] = str(getattr(function, "__qualname__", None) or type(function).__name__)
     return given
+
+
+def _threads(options: Any) -> Any:
+    """How many calls a worker runs at a time; the backend's own number where none was given."""
+    if options is None:
+        return getattr(sys.modules.get(f"{_RPC}.constants"), "DEFAULT_NUM_WORKER_THREADS", None)
+    return getattr(options, "num_worker_threads", None)
 
 
 def _worker(to: Any) -> str | int | None:
@@ -133,10 +146,10 @@ class _Futures:
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
-        self._held: dict[int, tuple[weakref.ref[Any], str | int | None]] = {}
+        self._held: dict[int, tuple[weakref.ref[Any], dict[str, Any]]] = {}
         self._patched = False
 
-    def keep(self, future: Any, to: Any) -> None:
+    def keep(self, future: Any, call: dict[str, Any]) -> None:
         """A call returned it. From the first one on their class is patched: many have futures."""
         if not self._patched:
             self._patched = True
@@ -148,8 +161,8 @@ class _Futures:
         def gone(_: Any) -> None:
             self._held.pop(place, None)
 
-        self._held[place] = weakref.ref(future, gone), _worker(to)
+        self._held[place] = weakref.ref(future, gone), call
 
     def _of(self, future: Any) -> dict[str, Any] | None:
         held = self._held.get(id(future))
-        return None if held is None else {"to": held[1]}
+        return None if held is None else {key: held[1].get(key) for key in ("to", "func")}

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from disttrace_viewer.findings.finding import Finding
 from support.journals import MS, Journal, workers
 from support.scenes import beat, findings, only, ranks, stand
 
 S = 1000 * MS
 
 
-def job(folder: Path, world_size: int = 2) -> list[Journal]:
-    """Workers that have come through ``init_rpc``."""
+def job(folder: Path, world_size: int = 2, threads: int | None = None) -> list[Journal]:
+    """Workers that have come through ``init_rpc``; older journals tell of no threads."""
+    told = {} if threads is None else {"threads": threads}
     journals = workers(folder, world_size)
     for journal in journals:
         rank = journal.rank or 0
-        made = composed(journal, "init_rpc", 5, name=f"worker{rank}", rank=rank)
+        made = composed(journal, "init_rpc", 5, name=f"worker{rank}", rank=rank, **told)
         journal.run(made, t=100 * MS, d=50 * MS)
     return journals
 
@@ -109,3 +113,142 @@ def test_a_call_that_was_not_begun_is_told(tmp_path: Path) -> None:
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert found.summary.endswith("1 (rank 1) has not begun it.")
+
+
+def call_back(journal: Journal, t: int, func: str, line: int, to: str, asks: str) -> None:
+    """Run a function for another worker that calls one and waits."""
+    journal.define("thread", n=1, name="rpc")
+    outer = journal.begin(composed(journal, "rpc.run", None, func=func), t, h=1)
+    call = composed(journal, "rpc_sync", line, to=to, func=asks)
+    journal.begin(call, t + 1, h=1, p=outer)
+
+
+def in_a_circle(folder: Path, size: int, first: int, threads: int | None = None) -> list[Journal]:
+    """The last worker calls the first one, and the function of each the next one; all others, and
+    those that serve, are in the shutdown, the one that came ``first`` before them.
+    """
+    journals = job(folder, size + 1, threads)
+    for place, journal in enumerate(journals[:size]):
+        to = f"worker{(place + 1) % size}"
+        call_back(
+            journal, (300 + 10 * place) * MS, f"step{place}", 10 + place, to, f"step{place + 1}"
+        )
+    caller = journals[size - 1]
+    caller.begin(composed(caller, "rpc_sync", 27, to="worker0", func="step0"), 290 * MS)
+    for place, journal in enumerate(journals):
+        if place != size - 1:
+            shut_down(journal, 250 * MS if place == first else 280 * MS + place)
+        beat(journal, 20)
+    return journals
+
+
+def around(folder: Path, found: Finding) -> list[int | None]:
+    """The ranks along a closed cycle."""
+    cycle = found.cycle or ()
+    assert [b for _, _, b in cycle] == [a for a, _, _ in (*cycle[1:], cycle[0])]
+    return [one for a, _, _ in cycle for one in ranks(folder, [a])]
+
+
+@pytest.mark.parametrize("first", [0, 2])
+@pytest.mark.parametrize("threads", [None, 1])
+def test_calls_in_a_cycle_are_one(tmp_path: Path, first: int, threads: int | None) -> None:
+    """Whoever came first into the shutdown; the answer to the third call takes a thread."""
+    in_a_circle(tmp_path, 2, first, threads)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("deadlock", "likely", ())
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+    assert around(tmp_path, found) == [0, 1]
+    there = "a thread" if threads is None else "the only thread"
+    assert found.summary == (
+        "Ranks 0, 1 wait for one another: rank 0 runs step0, which is in rpc_sync of step1 to"
+        " worker1 (calls.py:10) and waits for rank 1; rank 1 runs step1, which is in rpc_sync of"
+        " step2 to worker0 (calls.py:11) and waits for rank 0, which has not begun it:"
+        f" {there} there runs step0."
+    )
+    assert sorted(found.consequences) == [
+        "Rank 1 waits in rpc_sync of step0 to worker0 (calls.py:27).",
+        "Ranks 0, 2 wait in rpc.all_gather inside rpc.shutdown (calls.py:30).",
+    ]
+
+
+def test_a_cycle_of_three_is_told_with_all(tmp_path: Path) -> None:
+    """Each runs a function that calls the next."""
+    in_a_circle(tmp_path, 3, 3)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("deadlock", ())
+    assert around(tmp_path, found) == [0, 1, 2]
+
+
+def test_who_has_threads_left_is_in_no_cycle(tmp_path: Path) -> None:
+    """A call that is not begun there has another reason."""
+    in_a_circle(tmp_path, 2, 2, 2)
+    found = only(findings(tmp_path))
+    assert found.kind == "rpc_unanswered"
+    assert found.summary.startswith("Rank 1 has been waiting in rpc_sync of step2 to worker0")
+    assert "worker0 (rank 0) has not begun it." in found.summary
+
+
+def test_another_thread_may_end_it(tmp_path: Path) -> None:
+    """Of two threads one is in a lock: when it is through, the call is run there."""
+    journals = in_a_circle(tmp_path, 2, 2, 2)
+    journals[0].define("thread", n=2, name="rpc")
+    load = composed(journals[0], "rpc.run", None, func="load")
+    journals[0].begin(load, 295 * MS, h=2)
+    journals[0].record(at=2 * S, h=2, k=journals[0].stack(("calls.py", 7, "load")))
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rpc_unanswered", [0])
+    assert found.summary.endswith(
+        "worker0 (rank 0) has not begun it and is inside load at calls.py:7 in load."
+    )
+
+
+def test_a_worker_of_one_thread_that_calls_itself(tmp_path: Path) -> None:
+    """It waits for itself; and so it does for an answer, which a thread has to take in."""
+    for to, why in (("worker0", "has not begun it"), ("worker2", "has to take the answer in")):
+        folder = tmp_path / to
+        journals = job(folder, 3, 1)
+        call_back(journals[0], 310 * MS, "outer", 10, to, "inner")
+        journals[1].begin(
+            composed(journals[1], "rpc_sync", 27, to="worker0", func="outer"), 300 * MS
+        )
+        for journal in journals:
+            if journal.rank != 1:
+                shut_down(journal, 280 * MS)
+            beat(journal, 20)
+        found = only(findings(folder))
+        assert (found.kind, found.culprits) == ("deadlock", ())
+        assert found.summary == (
+            f"Rank 0 waits for itself: rank 0 runs outer, which is in rpc_sync of inner to {to}"
+            f" (calls.py:10) and waits for rank 0, which {why}: the only thread there runs outer."
+        )
+
+
+def test_a_function_that_waits_for_its_caller_in_a_collective(tmp_path: Path) -> None:
+    """The caller comes to it only when it has its answer."""
+    journals = job(tmp_path, 2)
+    groups = [journal.world() for journal in journals]
+    serve(journals[0], 310 * MS, "reduce", 7)
+    journals[0].begin(journals[0].collective(groups[0]), 320 * MS, q=1, h=1)
+    journals[1].begin(composed(journals[1], "rpc_sync", 27, to="worker0", func="reduce"), 300 * MS)
+    shut_down(journals[0], 280 * MS)
+    for journal in journals:
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("deadlock", "likely", ())
+    assert "rank 0 runs reduce, which is in all_reduce #1 of the default group" in found.summary
+    assert "rank 1 is in rpc_sync of reduce to worker0 (calls.py:27)" in found.summary
+
+
+def test_who_may_come_by_another_function_is_in_no_cycle(tmp_path: Path) -> None:
+    """Rank 2 is in the shutdown, but also runs a function, and that may come to the collective."""
+    journals = job(tmp_path, 3)
+    groups = [journal.world() for journal in journals]
+    serve(journals[0], 310 * MS, "reduce", 7)
+    journals[0].begin(journals[0].collective(groups[0]), 320 * MS, q=1, h=1)
+    journals[1].begin(composed(journals[1], "rpc_sync", 27, to="worker0", func="reduce"), 300 * MS)
+    serve(journals[2], 310 * MS, "reduce", 5)
+    for journal in journals:
+        if journal.rank != 1:
+            shut_down(journal, 280 * MS)
+        beat(journal, 20)
+    assert "deadlock" not in [found.kind for found in findings(tmp_path)]

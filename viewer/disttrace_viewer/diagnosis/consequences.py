@@ -9,7 +9,7 @@ from typing import TypeVar
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.peer_addresses import end_of
-from disttrace_viewer.evidence.wait_graph import Wait
+from disttrace_viewer.evidence.wait_graph import RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules.tried_again import attempts
@@ -61,14 +61,16 @@ def _sentences(
     for wait in explained:
         if wait.exchange in finding.scope.exchanges:
             continue
-        if wait.process in finding.waiting and finding.kind != "process_failed":
+        beside = wait.kind == RPC  # of what a worker runs, and of its own program, one was told
+        if wait.process in finding.waiting and finding.kind != "process_failed" and not beside:
             continue
         if (wait.stream, wait.op.seq) in finding.scope.streams:
             continue  # the finding tells of it
-        if wait.process in finding.waiting and not finding.culprits:
+        if wait.process in finding.waiting and not finding.culprits and not beside:
             continue
         over = wait.op.error is not None or evidence.ends[wait.process].over
-        what = f"{sentences.operation(trace, wait.op)}{sentences.aside(frame(wait.op))}"
+        within = evidence.within(wait.op) if beside else None
+        what = f"{sentences.operation(trace, wait.op, within)}{sentences.aside(frame(wait.op))}"
         waits.setdefault((over, what), []).append(wait.process)
     told = [
         f"{_who(case, who)} {'waited' if over else 'wait' if len(who) > 1 else 'waits'} in {what}."

@@ -1,9 +1,10 @@
-"""Workers of ``torch.distributed.rpc``, and the rounds in which all of them come together."""
+"""Workers of ``torch.distributed.rpc``: what they run for others, and rounds of all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from disttrace.journal.format import RPC_RUN
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.evidence import Evidence
 
@@ -32,6 +33,58 @@ def workers(evidence: Evidence, process: int) -> Mapping[object, int]:
                 if key is not None:
                     found.setdefault(key, op.process)
     return found
+
+
+def running(evidence: Evidence) -> Mapping[int, Sequence[Op]]:
+    """What each worker runs for others, the oldest first."""
+    found: dict[int, list[Op]] = {}
+    for op in evidence.pending:
+        if op.call.op == RPC_RUN:
+            found.setdefault(op.process, []).append(op)
+    return found
+
+
+def awaited(evidence: Evidence, op: Op, runs: Mapping[int, Sequence[Op]]) -> tuple[Op, ...]:
+    """What is run that a remote call waits for; of several any may be the one. What its worker runs
+    of that function; else what takes all threads of its worker, or of its caller: there one has to
+    take the answer in.
+    """
+    worker = callee(evidence, op)
+    if worker is None:
+        return ()
+    theirs, mine = runs.get(worker, ()), runs.get(op.process, ())
+    same = [one for one in theirs if is_of(evidence, one, op)]
+    if same or _all_taken(evidence, worker, theirs):
+        return tuple(same or theirs)
+    known = threads(evidence, op.process) is not None
+    return tuple(mine) if known and _all_taken(evidence, op.process, mine) else ()
+
+
+def callee(evidence: Evidence, op: Op) -> int | None:
+    """The worker that a remote call is sent to."""
+    return workers(evidence, op.process).get(op.call.args.get("to"))
+
+
+def is_of(evidence: Evidence, run: Op, op: Op) -> bool:
+    """Whether a worker may run that for a remote call: it is of the function, and began no earlier
+    where one clock tells.
+    """
+    of_function = op.call.args.get("func") in (None, run.call.args.get("func"))
+    clocks = {evidence.trace.processes[one.process].clock for one in (run, op)}
+    waits_later = op.call.op in ("rpc.wait", "to_here")
+    return of_function and (waits_later or len(clocks) > 1 or run.begin_ns >= op.begin_ns)
+
+
+def threads(evidence: Evidence, process: int) -> int | None:
+    """How many calls a worker runs at a time; older journals do not tell."""
+    made = (op for op in evidence.sample.of_process.get(process, ()) if op.call.op == "init_rpc")
+    told = next((op.call.args.get("threads") for op in made), None)
+    return told if isinstance(told, int) else None
+
+
+def _all_taken(evidence: Evidence, process: int, runs: Sequence[Op]) -> bool:
+    """Whether no thread of a worker is left; where nobody knows how many it has, any call is it."""
+    return len(runs) >= (threads(evidence, process) or 1)
 
 
 def missing(evidence: Evidence, op: Op) -> frozenset[int]:

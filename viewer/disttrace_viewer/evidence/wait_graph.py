@@ -30,7 +30,7 @@ from disttrace_viewer.evidence.store_keys import (
 
 COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
 RPC = "rpc"
-"""A remote call: whoever runs it may do so in any thread, so that none of its own waits counts."""
+"""A remote call: whoever runs it may do so in any thread, and only what that waits in counts."""
 SERVER = "server"
 """A store operation that waits for nobody's act, while the process that serves the store is still.
 """
@@ -68,6 +68,10 @@ class Wait:
     """Of a thread beside the one that does the process's exchanges: it holds up nobody else."""
     behind: Op | None = None
     """The wait of another thread that has the connection to the store which this one needs."""
+    serves: Op | None = None
+    """What its thread runs for another worker: it holds up that."""
+    runs: tuple[Op, ...] = ()
+    """What workers run, of which any may be what a remote call waits for."""
     polled: bool = False
     """No open operation: a store is asked for the key again and again."""
 
@@ -110,7 +114,8 @@ def waits(
     for op in by_kind.pop("constructor", []):
         found.append(_at_still_server(evidence, _rendezvous(index, op), chosen[op]))
     remote = [op for op in by_kind.get(COMPOSED, ()) if op.call.op in RPC_WAITS]
-    found += [_remote(evidence, op) for op in remote]
+    runs = rpc_rounds.running(evidence)
+    found += [_remote(evidence, op, runs) for op in remote]
     by_kind[COMPOSED] = [op for op in by_kind.get(COMPOSED, ()) if op not in remote]
     for rest in by_kind.values():
         found += [Wait(op, OTHER, ("other", *op.id)) for op in rest]
@@ -124,14 +129,25 @@ def waits(
         (wait,) = _keys(setters, [holder], waiting)
         found.append(replace(wait, op=op, behind=holder))
     found = [*_in_time(found)]
+    serving = {(run.process, run.thread): run for of in runs.values() for run in of}
+    found = (
+        [replace(w, serves=serving.get((w.process, w.op.thread))) for w in found] if runs else found
+    )
     return tuple(sorted(found, key=lambda w: (w.process, w.op.number)))
 
 
-def _remote(evidence: Evidence, op: Op) -> Wait:
+def _remote(evidence: Evidence, op: Op, runs: Mapping[int, Sequence[Op]]) -> Wait:
     """A remote call; in a round of all workers those are waited for that have not come to it."""
-    late = rpc_rounds.missing(evidence, op) if op.call.op == rpc_rounds.TOGETHER else ()
-    targets = tuple(sorted(late))
-    return Wait(op, RPC, (RPC, *op.id), targets, unknown=True, side=op.thread != 0)
+    together = op.call.op == rpc_rounds.TOGETHER
+    return Wait(
+        op,
+        RPC,
+        (RPC, *op.id),
+        tuple(sorted(rpc_rounds.missing(evidence, op))) if together else (),
+        unknown=True,
+        side=op.thread != 0,
+        runs=() if together else rpc_rounds.awaited(evidence, op, runs),
+    )
 
 
 def _in_time(found: Sequence[Wait]) -> Iterator[Wait]:

@@ -161,6 +161,9 @@ def _operation(trace: Trace, op: Op, brief: bool) -> str:
         uncounted = "sequence" in trace.processes[op.process].lacks
         number = "" if op.seq is None or uncounted else f" #{op.seq}"
         return f"{call.op}{number} of {group(where, trace, brief=brief)}"
+    if call.args.get("to") is not None:
+        of = f" of {call.args['func']}" if call.args.get("func") else ""
+        return f"{call.op}{of} to {call.args['to']}"
     if op.key is not None:
         key = trace.full_key(call.index, op.key)
         return f"{call.op} of {key if isinstance(key, list) else repr(key)}"

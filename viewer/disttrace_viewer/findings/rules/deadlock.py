@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace_viewer.analysis.graphs import cycles, ring
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.wait_graph import COLLECTIVE, KEY, MESSAGE, RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
@@ -25,11 +27,16 @@ def find(case: Case) -> Iterator[Finding]:
     for wait in _holding(case):
         held.setdefault(wait.process, []).append(wait)
     for part in cycles(_graph(wait for waits in held.values() for wait in waits)):
-        members = tuple(node for node in part if node >= 0)
-        inside = frozenset(members)
+        nodes = frozenset(node for node in part if node >= 0)
+        members = tuple(sorted({_process(node) for node in nodes}))
         waits = [
-            w for p in case.by_rank(members) for w in held[p] if not inside.isdisjoint(w.targets)
+            w
+            for p in case.by_rank(members)
+            for w in held[p]
+            if not nodes.isdisjoint(_aims(w)) and not nodes.isdisjoint(_holders(w))
         ]
+        if any(_may_end(case, w, nodes) for w in waits):
+            continue
         facing = unmatched.facing(case, waits)
         if facing is not None:
             yield facing
@@ -39,28 +46,64 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _holding(case: Case) -> list[Wait]:
     """Open waits that hold up whoever is in them. Those of any source only where all who could send
-    wait as well.
+    wait as well, remote calls only where all does that may be what they wait for.
     """
     return [
         wait
         for wait in case.open()
         if not wait.any_of
         or not (wait.absent or any(target not in case.of_process for target in wait.targets))
+        if not wait.runs or (case.old(wait) and all(case.serving(run) for run in wait.runs))
     ]
 
 
+def _may_end(case: Case, wait: Wait, nodes: frozenset[int]) -> bool:
+    """Whether somebody outside a cycle may end a wait in it: what runs beside it may be what a call
+    waits for, or may come to the exchange in which a function waits for that worker.
+    """
+    if wait.kind == RPC:
+        return len(wait.runs) > 1 and not nodes.issuperset(_aims(wait))
+    if wait.serves is None or _run(wait.serves) not in nodes:
+        return False
+    runs = rpc_rounds.running(case.evidence)
+    return any(not case.serving(run) for process in wait.targets for run in runs.get(process, ()))
+
+
+def _holders(wait: Wait) -> Sequence[int]:
+    """Whom a wait holds up: its process, and what its thread runs for another worker. A remote call
+    in such a thread holds up only that.
+    """
+    if wait.serves is None:
+        return (wait.process,)
+    return (_run(wait.serves), wait.process)[: 1 if wait.kind == RPC else 2]
+
+
+def _aims(wait: Wait) -> Sequence[int]:
+    return [*wait.targets, *map(_run, wait.runs)]
+
+
+def _run(op: Op) -> int:
+    """A node for what a worker runs, which tells the worker too."""
+    return (op.process + 1 << 32) + op.number
+
+
+def _process(node: int) -> int:
+    return (node >> 32) - 1 if node >> 32 else node
+
+
 def _graph(waits: Iterable[Wait]) -> dict[int, Sequence[int]]:
-    """Processes to what they wait in, which has a number below zero, and from there to those who
-    must act. Members of an exchange share their targets, as one object: thousands of them, with
-    few edges.
+    """Processes, and what workers run, to what they wait in, which has a number below zero, and
+    from there to those who must act. Members of an exchange share their targets, as one object:
+    thousands of them, with few edges.
     """
     edges: dict[int, Sequence[int]] = {}
     inside: defaultdict[int, list[int]] = defaultdict(list)
     number: dict[int, int] = {}
     for wait in waits:
-        through = number.setdefault(id(wait.targets), -1 - len(number))
-        inside[wait.process].append(through)
-        edges[through] = wait.targets
+        through = number.setdefault(id(wait.runs or wait.targets), -1 - len(number))
+        for holder in _holders(wait):
+            inside[holder].append(through)
+        edges[through] = _aims(wait) if wait.runs else wait.targets
     return edges | inside
 
 
@@ -81,13 +124,14 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     evidence, trace = case.evidence, case.evidence.trace
     mine: dict[int, list[Wait]] = {}
     for wait in waits:
-        mine.setdefault(wait.process, []).append(wait)
+        for holder in _holders(wait):
+            mine.setdefault(holder, []).append(wait)
     path = _ring(waits)
     following = dict(zip(path, [*path[1:], path[0]], strict=True))
     edges = []
-    for process, target in following.items():
-        wait = next(w for w in mine[process] if target in w.targets)
-        edges.append((wait, evidence.within(wait.op), target))
+    for node, target in following.items():
+        wait = next(w for w in mine[node] if target in _aims(w))
+        edges.append(_edge(case, wait, node, target))
     groups = {w.op.call.group for w in waits if w.kind != KEY}
     keys = [w for w in waits if w.kind == KEY]
     first = min(waits, key=lambda w: w.op.begin_ns)
@@ -104,10 +148,28 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
         if len(groups) == 1 and None not in groups
         else None,
         key=_key(keys[0]) if keys else None,
-        cycle=tuple((p, words.WAITS_FOR, target) for p, target in following.items()),
+        cycle=tuple((_process(p), words.WAITS_FOR, _process(t)) for p, t in following.items()),
         locations=evidence.locations(w.op for w in sorted(waits, key=lambda w: w.process)),
         at_ns=first.op.begin_ns,
-        scope=Scope(roots=frozenset(members), exchanges=frozenset(w.exchange for w in waits)),
+        scope=Scope(
+            roots=frozenset(w.process for w in waits if w.process in _holders(w)),
+            exchanges=frozenset(w.exchange for w in waits),
+        ),
+    )
+
+
+def _edge(case: Case, wait: Wait, node: int, target: int) -> words.Edge:
+    """Whoever waits, and for whom; of a remote call also what stands between."""
+    evidence = case.evidence
+    run = next((one for one in wait.runs if _run(one) == target), None)
+    return words.Edge(
+        wait,
+        evidence.within(wait.op) if node == wait.process else None,
+        _process(target),
+        runs=None if node == wait.process else wait.serves,
+        turn=None if run is None or rpc_rounds.is_of(evidence, run, wait.op) else run,
+        threads=None if run is None else rpc_rounds.threads(evidence, run.process),
+        answer=run is not None and run.process != rpc_rounds.callee(evidence, wait.op),
     )
 
 
@@ -147,6 +209,8 @@ def _key(wait: Wait) -> str:
 
 def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     trace = case.evidence.trace
+    if all(w.kind == RPC for w in waits):
+        return words.THREADS
     for wait in waits:
         other = crossed.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:

@@ -10,7 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace.journal.format import RPC_RUN
 from disttrace_viewer.analysis.operation import Op, innermost
-from disttrace_viewer.evidence.rpc_rounds import TOGETHER, missing, round_of, workers
+from disttrace_viewer.evidence.rpc_rounds import (
+    TOGETHER,
+    callee,
+    is_of,
+    missing,
+    round_of,
+    threads,
+)
 from disttrace_viewer.evidence.wait_graph import RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
@@ -27,11 +34,13 @@ def find(case: Case) -> Iterator[Finding]:
         if wait.kind == RPC and case.old(wait) and not _within_another(case, wait):
             owed.setdefault(_owes(case, wait), []).append(wait)
     because = {key: _because_of(case, waits[0], owed) for key, waits in owed.items()}
-    roots = [key for key, causes in because.items() if not causes] or list(owed)[:1]
-    for key in sorted(roots, key=lambda key: owed[key][0].op.begin_ns):
-        if _all_wait(case, owed[key][0]):
+    told = set[object]()
+    # First what follows from nothing else; where each follows from another one, the oldest.
+    for key in sorted(owed, key=lambda key: (bool(because[key]), owed[key][0].op.begin_ns)):
+        if key in told or _all_wait(case, owed[key][0]):
             continue
         follow = _following(key, because)
+        told |= {key, *follow}
         yield _finding(case, owed[key], [w for other in follow for w in owed[other]])
 
 
@@ -49,8 +58,7 @@ def _because_of(case: Case, wait: Wait, owed: Mapping[object, Sequence[Wait]]) -
             for key, waits in owed.items()
             if any(w.process in late and w.op.thread == 0 for w in waits)
         )
-    callee = _callee(case, wait)
-    running = None if callee is None else _running(case, callee, wait)
+    running = _running(case, wait)
     blocked = None if running is None else _blocked(case, running)
     return frozenset(
         key for key, waits in owed.items() if blocked and any(w.op.id == blocked.id for w in waits)
@@ -75,11 +83,7 @@ def _owes(case: Case, wait: Wait) -> object:
     if wait.op.call.op == TOGETHER:
         around = round_of(case.evidence, wait.op)
         return None if around is None else around.call.op
-    return (_callee(case, wait), wait.op.call.args.get("to"))
-
-
-def _callee(case: Case, wait: Wait) -> int | None:
-    return workers(case.evidence, wait.process).get(wait.op.call.args.get("to"))
+    return (callee(case.evidence, wait.op), wait.op.call.args.get("to"), _running(case, wait))
 
 
 def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Finding:
@@ -87,9 +91,9 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
     wait = waits[0]
     together = wait.op.call.op == TOGETHER
     who = list(dict.fromkeys(w.process for w in waits))
-    callee = None if together else _callee(case, wait)
-    running = None if callee is None else _running(case, callee, wait)
-    owing = [] if callee is None else [callee]
+    worker = None if together else callee(evidence, wait.op)
+    running = _running(case, wait)
+    owing = [p for p in [worker if running is None else running.process] if p is not None]
     if together:
         owing = case.by_rank(missing(evidence, wait.op))
     blocked = None if running is None else _blocked(case, running)
@@ -99,9 +103,10 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
         who=who,
         waited_ns=max(evidence.age_ns(w.op) for w in waits),
         to=wait.op.call.args.get("to"),
-        callee=callee,
-        end=None if callee is None else evidence.ends[callee],
+        callee=worker,
+        end=None if worker is None or worker in case.cut_off else evidence.ends[worker],
         running=running,
+        begun=running is None or is_of(evidence, running, wait.op),
         at=where,
         blocked=blocked,
         around=round_of(evidence, wait.op) if together else None,
@@ -116,7 +121,9 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
         places[:0] = [at for p in owing if (at := evidence.whereabouts(p)) is not None]
     # Who waits for others itself has not come since they have not.
     away = tuple(p for p in owing if not together or case.outside(p))
-    waits_itself = blocked is not None or (callee is not None and callee in who)
+    waits_itself = blocked is not None or not set(who).isdisjoint(owing)
+    if running is None and wait.serves is not None and threads(evidence, wait.process) is None:
+        waits_itself = True  # its answer may be there, and find no thread
     return Finding(
         kind="rpc_unanswered",
         certainty=LIKELY,
@@ -137,16 +144,10 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
     )
 
 
-def _running(case: Case, callee: int, wait: Wait) -> Op | None:
-    """What the worker runs for the call: the oldest of that function that is not over."""
-    wanted = wait.op.call.args.get("func")
-    running = [
-        op
-        for op in case.evidence.pending
-        if op.process == callee and op.call.op == RPC_RUN and op.begin_ns >= 0
-    ]
-    same = [op for op in running if wanted is None or op.call.args.get("func") == wanted]
-    return next(iter(same or running), None)
+def _running(case: Case, wait: Wait) -> Op | None:
+    """What is run that the call waits for: of several the oldest that does not wait itself."""
+    free = [run for run in wait.runs if _blocked(case, run) is None]
+    return next(iter(free or wait.runs), None)
 
 
 def _stands(case: Case, running: Op) -> Frame | None:

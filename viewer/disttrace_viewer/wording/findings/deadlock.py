@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.wait_graph import KEY, MESSAGE, Wait
 from disttrace_viewer.trace.model import Failure, Trace
 from disttrace_viewer.wording import sentences
@@ -19,20 +21,60 @@ ONE_SENDS = (
 )
 GROUPS = "Use the groups in one order on all ranks."
 CALLS = "Bring the calls of these ranks into one order."
+THREADS = (
+    "A function that waits for a remote call keeps a thread of its worker until that is answered:"
+    " give workers more threads (num_worker_threads), or return a future instead of waiting"
+    " (rpc.functions.async_execution)."
+)
 
 
-def summary(trace: Trace, edges: Sequence[tuple[Wait, str | None, int]]) -> str:
-    """``edges``: along the cycle each wait, the operation around its own, and for whom it is."""
-    label = {p: trace.processes[p].label for _, _, p in edges}
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Along a cycle each wait, the operation around its own, and for whom it is."""
+
+    wait: Wait
+    within: str | None
+    target: int
+    runs: Op | None = None
+    """What waits, where that is not the program of a worker but a function that it runs."""
+    turn: Op | None = None
+    """What runs there instead, where a thread has to become free for the call or its answer."""
+    threads: int | None = None
+    """How many threads are there, where that is known."""
+    answer: bool = False
+    """The thread is needed for the answer, at the caller."""
+
+
+def summary(trace: Trace, edges: Sequence[Edge]) -> str:
+    """Edge by edge."""
+    label = {edge.target: trace.processes[edge.target].label for edge in edges}
     told = [
-        f"{label[wait.process]} {'asks for' if wait.polled else 'is in'}"
-        f" {_detail(trace, wait, within)} ({sentences.line(wait.op)}) and waits for"
-        f" {label[target]}{_expected(wait)}"
-        for wait, within, target in edges
+        f"{label[edge.wait.process]} {_does(edge)}"
+        f" {_detail(trace, edge.wait, edge.within)} ({sentences.line(edge.wait.op)}) and waits for"
+        f" {label[edge.target]}{_expected(edge.wait)}{_busy(edge)}"
+        for edge in edges
     ]
     said = few(told, sentences.MANY, "; ")
-    who = sentences.processes(trace, [wait.process for wait, _, _ in edges])
-    return f"{who.capitalize()} wait for one another: {said}."
+    who = sentences.subject(trace, [edge.wait.process for edge in edges])
+    return f"{who} {'wait for one another' if len(label) > 1 else 'waits for itself'}: {said}."
+
+
+def _does(edge: Edge) -> str:
+    if edge.wait.polled:
+        return "asks for"
+    return "is in" if edge.runs is None else f"runs {_function(edge.runs)}, which is in"
+
+
+def _function(run: Op) -> object:
+    return run.call.args.get("func") or "a function"
+
+
+def _busy(edge: Edge) -> str:
+    if edge.turn is None:
+        return ""
+    thread = {None: "a thread", 1: "the only thread"}.get(edge.threads, "each thread")
+    to = "which has to take the answer in" if edge.answer else "which has not begun it"
+    return f", {to}: {thread} there runs {_function(edge.turn)}"
 
 
 def _detail(trace: Trace, wait: Wait, within: str | None) -> str:

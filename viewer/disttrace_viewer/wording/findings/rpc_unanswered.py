@@ -37,7 +37,9 @@ class Unanswered:
     end: End | None
     """How that one ended, or that it lives."""
     running: Op | None
-    """What it runs for others."""
+    """What it runs for others, or the caller where that takes its last thread."""
+    begun: bool
+    """Whether that may be what was called."""
     at: Frame | None
     """Where the thread that runs it stands."""
     blocked: Op | None
@@ -52,7 +54,7 @@ def summary(trace: Trace, found: Unanswered) -> str:
     """Who waits for which answer, and what becomes of it."""
     op = found.around or found.wait.op
     waited = (
-        f"{sentences.have_been(trace, found.who)} waiting in {_call(found)} at"
+        f"{sentences.have_been(trace, found.who)} waiting in {sentences.operation(trace, op)} at"
         f" {sentences.line(op)} for {sentences.span(found.waited_ns)}"
     )
     if found.around is not None:
@@ -71,18 +73,8 @@ def summary(trace: Trace, found: Unanswered) -> str:
 
 def follows(trace: Trace, op: Op, wait: Wait) -> str:
     """Who waits for that in turn."""
-    to = wait.op.call.args.get("to")
-    whom = "" if to is None else f" to {to}"
     who = sentences.subject(trace, [wait.process])
-    return f"{who} waits in {op.call.op}{whom} ({sentences.line(op)})."
-
-
-def _call(found: Unanswered) -> str:
-    if found.around is not None:
-        return found.around.call.op
-    function = found.wait.op.call.args.get("func")
-    of = f" of {function}" if function else ""
-    return f"{found.wait.op.call.op}{of} to {found.to}"
+    return f"{who} waits in {sentences.operation(trace, op)} ({sentences.line(op)})."
 
 
 def _there(trace: Trace, found: Unanswered) -> str:
@@ -94,11 +86,14 @@ def _there(trace: Trace, found: Unanswered) -> str:
     if found.running is None:
         return f"{worker} has not begun it"
     function = found.running.call.args.get("func") or "it"
+    if found.running.process != found.callee:
+        caller = trace.processes[found.running.process].label
+        worker = f"no thread of {caller} is free to take the answer in: it"
+    elif not found.begun:
+        worker += " has not begun it and"
     at = "" if found.at is None else f" at {sentences.is_at(found.at)}"
     if found.blocked is not None:
-        to = found.blocked.call.args.get("to")
-        whom = "" if to is None else f" to {to}"
-        what = f"{sentences.operation(trace, found.blocked)}{whom}"
+        what = sentences.operation(trace, found.blocked)
         return f"{worker} runs {function}, which waits in {what} ({sentences.line(found.blocked)})"
     return f"{worker} is inside {function}{at}"
 
