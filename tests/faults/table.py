@@ -1160,6 +1160,48 @@ RESTARTED = (
 )
 
 
+SWALLOWED = (
+    Row(
+        number=28,
+        program="faults/swallowed.py",
+        expected=(
+            Expected(
+                kinds=("op_mismatch",),
+                culprits=((1,),),
+                lines={0: ("L1",), 1: ("L1",), 2: ("L1",)},
+                words=("raised on rank 1", "pickle"),
+            ),
+        ),
+    ),
+    Row(
+        number=28,
+        program="faults/swallowed.py --what scatter --culprit 0 --step 0",
+        world=2,
+        expected=(
+            Expected(
+                kinds=("op_mismatch",),
+                culprits=((0,),),
+                lines={0: ("L1s",), 1: ("L1s",)},
+                words=("raised on rank 0", "list size"),
+            ),
+        ),
+    ),
+    Row(
+        number=28,
+        program="faults/swallowed.py --group 1,2,3 --culprit 2 --then sleep --deep 5",
+        world=4,
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((2,),),
+                lines={1: ("L1",), 2: ("L3",), 3: ("L1",)},
+                words=("raised on rank 2", "pickle"),
+            ),
+        ),
+    ),
+)
+
+
 def _healthy(program: str, world: int, *, torchrun: bool = False, slice_: bool = False) -> Row:
     """A program about which nothing may be said."""
     return Row(
@@ -1305,6 +1347,7 @@ _ONE_WAY: tuple[Row, ...] = (
     *STORE_SERVER,
     *STORE_POLLING,
     *RPC,
+    *SWALLOWED,
     *DETAIL,
     _TWO_AT_ONCE,
     _TWO_FILES,

@@ -71,6 +71,30 @@ def test_the_last_consequence_is_told_with_where_it_began(tmp_path: Path, read: 
 
 
 @pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
+def test_an_exception_by_which_a_call_was_skipped_is_told(tmp_path: Path, read: object) -> None:
+    """Rank 2's eighth call raised, took no number, and nobody heard of it."""
+    for journal, group in steps(tmp_path, 3, count=0):
+        number = 0
+        for step, name in enumerate((*USUAL, "grad") if journal.rank == 2 else USUAL):
+            where = journal.stack(("train.py", LINES[name], name))
+            call, t = journal.collective(group, stack=where), (100 + step) * MS
+            if journal.rank == 2 and step == 7:
+                raised = journal.begin(call, t, q=number + 1)
+                journal.end(raised, 1000, x=journal.string("ValueError: not contiguous"), f=1)
+                continue
+            number += 1
+            journal.run(call, t=t, d=MS // 2, q=number)
+        leave(journal, 500 * MS)
+    found = only(read(tmp_path))  # type: ignore[operator]
+    assert (found.kind, found.seq, len(found.culprits)) == ("divergence", 8, 1)
+    assert found.summary.endswith(
+        "Then all_reduce (train.py:20) raised on rank 2, which went on without it: ValueError: not"
+        " contiguous."
+    )
+    assert (found.hint or "").startswith("Find why the call at train.py:20 raised on rank 2")
+
+
+@pytest.mark.parametrize("read", [lambda folder: list(diagnose(folder).found), by_states])
 def test_a_rank_that_logs_by_another_line_is_a_note(tmp_path: Path, read: object) -> None:
     """In each step, under the same numbers."""
     logging = tuple("log" if name == "loss" else name for name in USUAL)

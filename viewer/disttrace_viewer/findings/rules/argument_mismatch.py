@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from disttrace_viewer.analysis.operation import frame, is_of_generated, site
+from disttrace_viewer.analysis.operation import Op, frame, is_of_generated, site
 from disttrace_viewer.evidence import mismatches
 from disttrace_viewer.evidence.mismatches import Difference
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import one_call
+from disttrace_viewer.findings.rules import one_call, swallowed
 from disttrace_viewer.wording.findings import argument_mismatch as words
 from disttrace_viewer.wording.findings.one_call import OneCall
 
@@ -17,7 +18,10 @@ from disttrace_viewer.wording.findings.one_call import OneCall
 def find(case: Case) -> Iterator[Finding]:
     """The first difference of each stream of collectives."""
     for difference in mismatches.differences(case.evidence, case.past.unlike()):
-        yield _finding(case, difference)
+        raised = _swallowed(case, difference)
+        if raised:
+            difference = replace(difference, odd=frozenset(raised))
+        yield swallowed.told(case, _finding(case, difference), [*raised.values()])
 
 
 def _finding(case: Case, found: Difference) -> Finding:
@@ -58,6 +62,20 @@ def _finding(case: Case, found: Difference) -> Finding:
         at_ns=min(op.begin_ns for op in found.members.values()),
         scope=scope,
     )
+
+
+def _swallowed(case: Case, found: Difference) -> dict[int, Op]:
+    """By group rank the calls that raised of those who came to another one instead: it is they who
+    are odd, be they most. Nobody where that holds of all.
+    """
+    raised: dict[int, Op] = {}
+    for rank, mine in found.members.items() if not found.raced else ():
+        value = found.values.get(rank)
+        others = [op for r, op in found.members.items() if found.values.get(r) != value]
+        call = swallowed.find(case, mine.process, others, mine)
+        if call is not None:
+            raised[rank] = call
+    return raised if len(raised) < len(found.members) else {}
 
 
 def _one_call(case: Case, found: Difference) -> OneCall | None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from disttrace_viewer.analysis.out_of_step import Shift
+from disttrace_viewer.analysis.out_of_step import SKIPPED, Shift
 from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.evidence.courses import Habit, Place
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding
+from disttrace_viewer.findings.rules import swallowed
 from disttrace_viewer.trace.model import Location
 from disttrace_viewer.wording.findings import divergence as words
+from disttrace_viewer.wording.findings.swallowed import THEN
 
 _AT_LAST = frozenset(
     {
@@ -39,7 +41,7 @@ def find(case: Case) -> Iterator[Finding]:
         mixed = _mixed(case, stream, shift)
         if not shift.sure or not mixed or any(f.group == group.id for f in told):
             continue
-        yield Finding(
+        found = Finding(
             kind="divergence",
             severity=WARNING,
             certainty=LIKELY,
@@ -52,6 +54,7 @@ def find(case: Case) -> Iterator[Finding]:
             locations=_locations(shift),
             at_ns=_began_ns(case, shift),
         )
+        yield _with_raised(case, found, stream, shift)
     if not any(f.severity != NOTE for f in case.findings):  # else there is more to say
         yield from _habits(case)
 
@@ -86,13 +89,22 @@ def traced_back(case: Case, finding: Finding) -> Finding:
         group = case.evidence.trace.groups[stream[0] or 0]
         mixed = _mixed(case, stream, shift, before=finding.seq)
         if group.id == finding.group and shift.number < finding.seq and mixed:
-            return replace(
+            since = replace(
                 finding,
                 summary=words.traced_back(case.evidence.trace, finding.summary, shift, mixed),
                 hint=words.hint(shift),
                 locations=(*finding.locations, *_locations(shift)),
             )
+            return _with_raised(case, since, stream, shift)
     return finding
+
+
+def _with_raised(case: Case, finding: Finding, stream: Stream, shift: Shift[int, Place]) -> Finding:
+    """A finding with the exceptions over which the members went on without what they skipped."""
+    skipped = shift.members if shift.how == SKIPPED else ()
+    calls = (swallowed.at(case, process, stream, shift) for process in skipped)
+    raised = [call for call in calls if call is not None]
+    return swallowed.told(case, finding, raised, lead=THEN)
 
 
 def _mixed(case: Case, stream: Stream, shift: Shift[int, Place], before: int | None = None) -> int:

@@ -11,7 +11,7 @@ from disttrace_viewer.analysis.sample import STAND_IN, Course
 from disttrace_viewer.evidence.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import crossed, late_arrivals, outside
+from disttrace_viewer.findings.rules import crossed, late_arrivals, outside, swallowed
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.wording.findings import missing_participant as words
 from disttrace_viewer.wording.findings.crossed import asked
@@ -40,8 +40,9 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     inside = [w for w in case.inside(wait.exchange) if w.late_ns is None]
     who = [w.process for w in inside]
     group = None if wait.op.call.group is None else trace.groups[wait.op.call.group]
-    extra = _extra(case, wait, sinks)
-    other = crossed.partner(case, wait) if extra is None else None
+    raised = _swallowed(case, inside, sinks) if wait.kind == COLLECTIVE else []
+    extra = None if raised else _extra(case, wait, sinks)
+    other = crossed.partner(case, wait) if extra is None and not raised else None
     # Who has no journal was there when the group was made: it may have come, or have failed first.
     unseen = bool(wait.absent) and any(
         evidence.cut_ns - (op.end_ns or 0) > TOGETHER_NS for op in evidence.closed
@@ -54,11 +55,13 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     if wait.lateness:
         away = late_arrivals.answerable(case, wait, away)
     alone = wait.kind == COLLECTIVE and extra is None and _alone_there(case, inside, sinks)
-    nobody = nobody or not away or alone or _differed(case, wait, sinks)
+    alone = alone and not raised
+    nobody = nobody or not away or alone or (not raised and _differed(case, wait, sinks))
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
     unsure = any(evidence.inferred(w.op) for w in inside) or bool(_mute(case, sinks))
-    unsure = unsure or _not_compared(case, wait, sinks) or not {*sinks} <= {*away}
+    unsure = unsure or (not raised and _not_compared(case, wait, sinks))
+    unsure = unsure or not {*sinks} <= {*away}
     left = _left(case, wait, sinks)
     unsure = unsure or bool(left)  # it may have been stuck before
     found = words.Missing(
@@ -73,7 +76,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         left=left,
         extra=extra,
     )
-    return Finding(
+    finding = Finding(
         kind="missing_participant",
         summary=asked(words.summary(trace, found), trace, wait, other),
         certainty=CERTAIN if whole and not nobody and not unsure and not early else LIKELY,
@@ -104,6 +107,14 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         ),
         settles=_settles(case, wait, _mute(case, sinks), early=early),
     )
+    return swallowed.told(case, finding, raised)
+
+
+def _swallowed(case: Case, inside: Sequence[Wait], sinks: Sequence[int]) -> list[Op]:
+    """The calls by which all of the missing would have come, had they not raised."""
+    calls = (swallowed.find(case, sink, [w.op for w in inside], None) for sink in sinks)
+    raised = [call for call in calls if call is not None]
+    return raised if len(raised) == len(sinks) else []
 
 
 def _left(case: Case, wait: Wait, sinks: Sequence[int]) -> list[int]:

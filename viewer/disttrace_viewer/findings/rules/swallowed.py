@@ -1,0 +1,127 @@
+"""Part of findings about a member that is not where the others are: whether its own call there
+raised, and the program went on without it (``except Exception: log``, or a ``finally``).
+
+Such a call takes no number, so that the next one of its rank meets the others'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from disttrace.journal.format import COLLECTIVE, COMPOSED
+from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.out_of_step import Shift
+from disttrace_viewer.analysis.process_ends import is_connection_error
+from disttrace_viewer.analysis.sample import Stream
+from disttrace_viewer.evidence.courses import Place, place_of
+from disttrace_viewer.findings.case import Case
+from disttrace_viewer.findings.finding import Finding
+from disttrace_viewer.wording.findings import swallowed as words
+
+
+def find(case: Case, process: int, others: Sequence[Op], instead: Op | None) -> Op | None:
+    """The call by which a process would have come to what ``others`` called under one number of
+    their group; ``instead``: what the process called under it, if anything.
+    """
+    for op in _raised(case, process):
+        if instead is None:
+            went_on = not _failed_by(case, op)
+        else:
+            went_on = op.thread == instead.thread and (op.end_ns or 0) <= instead.begin_ns
+        if went_on and any(
+            _is_next(case, op, wanted) and _meant(case, op, wanted) for wanted in others
+        ):
+            return op
+    return None
+
+
+def at(case: Case, process: int, stream: Stream, shift: Shift[int, Place]) -> Op | None:
+    """The call that raised where a process left one out; as all with one line are equal, it may
+    have been any of several in a row.
+    """
+    refused = case.evidence.sample.refused
+    for op in _raised(case, process):
+        number = refused.get(op.id, 0) if (op.call.group, op.call.backend) == stream else 0
+        if shift.earliest <= number <= shift.number and place_of(op.call) in shift.calls:
+            return op
+    return None
+
+
+def told(
+    case: Case, finding: Finding, raised: Sequence[Op], lead: str = words.JUST_BEFORE
+) -> Finding:
+    """A finding with the calls without which those whom it is about went on."""
+    if not raised:
+        return finding
+    trace, within = case.evidence.trace, {op.id: case.evidence.within(op) for op in raised}
+    return replace(
+        finding,
+        summary=f"{finding.summary} {words.sentence(trace, raised, within, lead)}",
+        hint=words.hint(trace, raised),
+        locations=tuple(dict.fromkeys((*finding.locations, *case.evidence.locations(raised)))),
+    )
+
+
+def _raised(case: Case, process: int) -> Iterator[Op]:
+    """Calls of a process that took no number and raised for a reason of their own, newest first."""
+    for op in reversed(case.evidence.sample.of_process.get(process, ())):
+        if op.error is None or op.seq is not None or is_connection_error(op.error):
+            continue
+        if op.call.kind == COMPOSED or (op.call.kind == COLLECTIVE and op.refused):
+            yield op
+
+
+def _around(case: Case, op: Op | None) -> Iterator[Op]:
+    """An operation, and those of which it is a part."""
+    while op is not None:
+        yield op
+        op = case.evidence.sample.get(op.process, op.parent)
+
+
+def _failed_by(case: Case, op: Op) -> bool:
+    """Whether it is by this exception that a thread of its process ended."""
+    failures = case.evidence.trace.processes[op.process].failures
+    return any(op.error in failure.chain for failure in failures)
+
+
+def _meant(case: Case, raised: Op, wanted: Op) -> bool:
+    """Whether a call that raised was the one that others made."""
+    line = frame(raised)
+    return (line is not None and line == frame(wanted)) or any(
+        one.call.op == raised.call.op for one in _around(case, wanted)
+    )
+
+
+def _is_next(case: Case, raised: Op, wanted: Op) -> bool:
+    """Whether the number of ``wanted`` was the next one in its group when a call raised."""
+    sample, seq = case.evidence.sample, wanted.seq or 0
+    if raised.call.group != wanted.call.group:
+        return False
+    if raised.id in sample.refused:
+        return sample.refused[raised.id] == seq
+    if seq == 1:
+        return True
+    before = _numbered(case, raised.process, wanted, seq - 1)
+    if before is None or before.thread != raised.thread:
+        return False
+    if raised not in _around(case, before):
+        return before.begin_ns < raised.begin_ns
+    # It had done a part of it: so had the others of what they are in.
+    theirs = _numbered(case, wanted.process, wanted, seq - 1)
+    return theirs is not None and theirs.parent is not None and theirs.parent == wanted.parent
+
+
+def _numbered(case: Case, process: int, like: Op, seq: int) -> Op | None:
+    """The kept operation of a process under a number of the stream of another one."""
+    stream = (like.call.group, like.call.backend)
+    return next(
+        (
+            op
+            for op in case.evidence.sample.of_process.get(process, ())
+            if op.seq == seq
+            and op.call.kind == COLLECTIVE
+            and (op.call.group, op.call.backend) == stream
+        ),
+        None,
+    )
