@@ -6,6 +6,8 @@ Ends with errors. Verdict: `not_in_group` at L1: root 0 is no member of [2, 3], 
 which both pass it (with `--culprit 3`: only that one; the other waits at L1, a consequence); hint:
 global rank against group rank; the exceptions and the others' wait at L2 are its consequences.
 `--op message`: the same for the destination of a send (L1s) and the source of a receive (L1r).
+`--op itself`: in a line of all ranks the culprit takes itself for the next one (L1i), and no group
+rank can be meant; certain, and the hint does not speak of any.
 """
 
 from __future__ import annotations
@@ -21,6 +23,12 @@ def communicate(op: str, wrong: bool, rank: int, members: list[int], group: obje
     """One step; where it is wrong, group ranks stand for global ones."""
     data = torch.ones(8)
     first, second = (0, 1) if wrong else (members[0], members[1])
+    if op == "itself":
+        if rank != members[0]:
+            dist.recv(data, src=rank - 1)
+        if rank != members[-1]:
+            dist.send(data, dst=rank if wrong else rank + 1)  # <- L1i
+        return
     if op == "broadcast":
         dist.broadcast(data, src=first, group=group)  # <- L1
     elif rank == members[0]:
@@ -32,10 +40,11 @@ def communicate(op: str, wrong: bool, rank: int, members: list[int], group: obje
 def main() -> None:
     """Some right steps, then a wrong one."""
     parser = options(__doc__, culprit=-1)
-    parser.add_argument("--op", choices=["broadcast", "message"], default="broadcast")
+    parser.add_argument("--op", choices=["broadcast", "message", "itself"], default="broadcast")
     chosen = parser.parse_args()
     rank, size = join()
-    group, members = subgroup(chosen.group or [size - 2, size - 1])
+    usual = [] if chosen.op == "itself" else [size - 2, size - 1]
+    group, members = subgroup(chosen.group or usual)
     if rank in members:
         for step in range(chosen.step + 1):
             wrong = step == chosen.step and chosen.culprit in (-1, rank)

@@ -733,6 +733,19 @@ NOT_IN_GROUP = (
         ends="either",
         expected=(Expected(kinds=("not_in_group",), culprits=((1,),), lines={1: ("L1s",)}),),
     ),
+    Row(
+        number=13,
+        program="faults/not_in_group.py --op itself --culprit 1",
+        ends="either",
+        expected=(
+            Expected(
+                kinds=("not_in_group",),
+                culprits=((1,),),
+                lines={1: ("L1i",)},
+                words=("sends to itself", "both ends"),
+            ),
+        ),
+    ),
 )
 
 LATE = (

@@ -264,6 +264,35 @@ def test_a_rank_that_is_no_member_explains_the_exception(tmp_path: Path) -> None
     assert ranks(tmp_path, found.waiting) == [0, 1]
 
 
+@pytest.mark.parametrize("part", [None, [1, 2]])
+def test_a_message_to_oneself_is_told_as_that(tmp_path: Path, part: list[int] | None) -> None:
+    """Group ranks are another thing, where there are none but the global ones: 1 means rank 2 in
+    [1, 2] only.
+    """
+    text = (
+        "Invalid destination rank: destination rank should not be the same as the rank of the"
+        " current process."
+    )
+    for journal, group in steps(tmp_path, 3):
+        rank = journal.rank or 0
+        if part and rank in part:
+            journal.group(name="1", ranks=part, size=2, rank=part.index(rank), default=False)
+        if rank == 1:
+            fail(journal, 210 * MS, "ValueError", text, line=25)
+        else:
+            journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
+            beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("not_in_group", [1])
+    assert (found.summary, found.certainty) == (
+        "Rank 1 sends to itself (train.py:25).",
+        "likely" if part else "certain",
+    )
+    assert ("get_global_rank" in (found.hint or "")) is bool(part)
+    told = [text for text in found.consequences if "current process" in text]
+    assert told == [f"Rank 1 failed with ValueError: {text}"]
+
+
 def test_work_that_was_dropped_unwaited_is_a_note(tmp_path: Path) -> None:
     """A note makes nobody unhealthy; sends are left out."""
     for journal, group in steps(tmp_path, 2):

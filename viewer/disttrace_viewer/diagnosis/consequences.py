@@ -33,7 +33,7 @@ def fold(case: Case) -> tuple[Finding, ...]:
         # Who waits because of a finding that names nobody itself.
         held = tuple(sorted({wait.process for wait in mine} - set(finding.culprits)))
         told = _sentences(case, finding, mine, ends.get(number, []))
-        told += _uncaught(case, finding, told)
+        told += _uncaught(case, finding, (*finding.consequences, *told))
         folded.append(
             replace(
                 finding,

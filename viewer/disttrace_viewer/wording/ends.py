@@ -93,6 +93,9 @@ _ADVICE = re.compile(r"\. This is typically caused by a remote worker .*", re.DO
 
 
 def cut(text: str) -> str:
-    """The beginning and the end of a long text, without paths of a library's build."""
+    """The beginning and the end of a long text, without paths of a library's build, nor a full stop
+    at its end: the sentence that it stands in has its own.
+    """
     text = _ADVICE.sub("", _SOURCE.sub(r"[\1] ", text))
+    text = text if text.endswith("..") else text.removesuffix(".")
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 45]} ... {text[-40:]}"

@@ -18,7 +18,8 @@ _WRAPPERS = ("wrapper", "inner", "_fn")
 """Functions of torch that stand between the user's call and the one that was called."""
 _TEXT = re.compile(r"(?:Global|Group) rank (-?\d+) is not part of group", re.IGNORECASE)
 _ITSELF = re.compile(r"rank should not be the same as the rank of the current process")
-"""What torch says where a group rank, taken for a global one, happens to be the caller's own."""
+"""What torch says of a message to oneself; a group rank, taken for a global one, may be that."""
+_TO_ITSELF = re.compile(r"Invalid destination rank")
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -96,21 +97,35 @@ def _finding(case: Case, group: Group | None, named: dict[int, int]) -> Finding:
     operations = {process: _operation(case, process) for process in processes}
     first = evidence.ends[processes[0]]
     itself = all(trace.processes[p].rank == rank for p, rank in named.items())
+    meant = any(_may_mean_another(case, p, rank) for p, rank in named.items())
     members = group.ranks if group is not None and group.ranks else None
     ops = set(operations.values())
+    sending = {
+        p
+        for p in processes
+        if (end := evidence.ends[p]).failure and _TO_ITSELF.search(end.failure.text)
+    }
     return Finding(
         kind="not_in_group",
-        summary=words.summary(trace, named, where, members, itself=itself),
-        hint=words.HINT,
-        certainty=LIKELY if itself else CERTAIN,
+        summary=words.to_itself(trace, [*named], where, sending)
+        if itself
+        else words.summary(trace, named, where, members),
+        hint=words.HINT if meant or not itself else words.ITSELF,
+        certainty=LIKELY if itself and meant else CERTAIN,
         culprits=tuple(processes),
         op=ops.pop() if len(ops) == 1 else None,
         group=None if group is None else group.id,
         locations=tuple(replace(at, op=operations[p]) for p, at in where.items() if at is not None),
-        consequences=(words.consequence(trace, processes, first),),
         at_ns=first.t_ns,
         scope=Scope(roots=frozenset(processes)),
     )
+
+
+def _may_mean_another(case: Case, process: int, rank: int) -> bool:
+    """Whether a number that is a process's own rank would be another member's as a group rank."""
+    trace = case.evidence.trace
+    groups = (trace.groups[group].ranks for group in trace.groups_by_process.get(process, ()))
+    return any(ranks and rank < len(ranks) and ranks[rank] != rank for ranks in groups)
 
 
 def _operation(case: Case, process: int) -> str | None:

@@ -26,7 +26,7 @@ def sentence(
     calls: dict[tuple[str, str], list[int]] = {}
     for op in raised:
         call = f"{op.call.op}{sentences.inside(within[op.id])} ({sentences.line(op)})"
-        calls.setdefault((call, _error(op)), []).append(op.process)
+        calls.setdefault((call, cut(op.error or "")), []).append(op.process)
     told = [
         f"{call} raised on {sentences.processes(trace, who)}, which went on without it: {error}"
         for (call, error), who in calls.items()
@@ -38,13 +38,9 @@ def hint(trace: Trace, raised: Sequence[Op]) -> str:
     """What to read first, and what to change."""
     who = sentences.processes(trace, [op.process for op in raised])
     lines = sentences.listed(list(dict.fromkeys(sentences.line(op) for op in raised)))
-    errors = few(list(dict.fromkeys(_error(op) for op in raised)), sentences.MANY, "; ")
+    errors = few(list(dict.fromkeys(cut(op.error or "") for op in raised)), sentences.MANY, "; ")
     return (
         f"Find why the call at {lines} raised on {who} ({errors}), and do not go on"
         " without it there (`except`, `finally`) where the others are in it: the next call meets"
         " theirs."
     )
-
-
-def _error(op: Op) -> str:
-    return cut(op.error or "").rstrip(".")
