@@ -7,7 +7,7 @@ Rank 0 waits at L1 for the key of rank 1, which raises at L2 before it sets it. 
 awaited key is its consequence. `--how sleep`: rank 1 stands at L3 and sets nothing:
 `store_key_missing`. `--how other_key`: it set "app/Ready/1" instead and waits in the barrier (L4):
 `store_key_missing` that names the nearest key. `--how order`: rank 1 waits for all in the barrier
-(L4) before it would set the key: `store_key_missing` with the barrier as its consequence. `--how
+(L4) before it would set the key: `store_key_missing`, which says that all others wait there. `--how
 queue` (torch 2.13 and later): rank 0 pops three times (L5) what was pushed twice:
 `store_key_missing`, with how often each was done.
 """

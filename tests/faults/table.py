@@ -544,7 +544,14 @@ STORE_KEY = (
         number=10,
         program="faults/store_key.py --how order",
         world=2,
-        expected=(Expected(kinds=("store_key_missing",), culprits=(NOBODY,), lines={0: ("L1",)}),),
+        expected=(
+            Expected(
+                kinds=("store_key_missing",),
+                culprits=(NOBODY,),
+                lines={0: ("L1",), 1: ("L4",)},
+                words=("rank 1 in barrier", "before the call in which its setter waits"),
+            ),
+        ),
     ),
     Row(
         number=10,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from disttrace_viewer.findings.finding import Finding
-from support.journals import MS
+from support.journals import MS, Journal
 from support.scenes import S, beat, findings, only, ranks, stand, steps, store_call
 
 
@@ -249,3 +250,92 @@ def test_a_queue_with_something_in_it_is_not_missing(tmp_path: Path) -> None:
 def test_a_queue_is_not_counted_where_operations_were_dropped(tmp_path: Path) -> None:
     """The pushes may be among them."""
     assert queue(tmp_path, pushes=1, pops=2, dropped=True) == []
+
+
+def under(journal: Journal, op: str, prefix: str, key: str, t: int, **keys: Any) -> None:
+    """A call in a store with a prefix of its own below the default group's; a wait is in flight."""
+    store = journal.prefix_store(1, "default_pg", "0/", prefix)
+    where = journal.stack(("train.py", 50 if op == "wait" else 40, "main"))
+    usual = {"kind": "store", "store": store, "origin": "python", "stack": where}
+    call = journal.call(f"store.{op}", **{**usual, **keys})
+    if op == "wait":
+        journal.begin(call, t, k=[key])
+    else:
+        journal.run(call, t=t, d=MS // 2, k=key)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_all_who_could_set_it_wait_for_who_waits_for_it(tmp_path: Path, world_size: int) -> None:
+    """Rank 1 would set the key behind what it is in; rank 2 waits for rank 1, and so for rank 0.
+    What gloo's mesh has set begins with the same prefixes, and is like nothing.
+    """
+    for journal, group in steps(tmp_path, world_size):
+        under(journal, "set", "cpu/", f"0/{journal.rank}", 150 * MS, origin="c++", stack=None)
+        if journal.rank == 0:
+            under(journal, "wait", "data", "unpacked", 200 * MS)
+        elif world_size == 2:
+            journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
+        else:
+            journal.begin(journal.message(group, "recv", (journal.rank or 0) - 1), 200 * MS, q=1)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty) == ("store_key_missing", "likely")
+    assert (ranks(tmp_path, found.waiting), found.culprits) == ([0], ())
+    told = "rank 1 in barrier #3 of the default group (train.py:10)"
+    if world_size == 3:
+        told = (
+            "rank 1 in recv from rank 0 (train.py:20) and rank 2 in recv from rank 1 (train.py:20)"
+        )
+    assert found.summary.endswith(
+        f"and nobody has set it; all others who use this store wait for rank 0 themselves: {told}."
+    )
+    assert (found.hint or "").endswith(
+        "Set the key before the call in which its setter waits, or wait for it after that."
+    )
+
+
+@pytest.mark.parametrize("who", ["asleep", "unseen", "elsewhere"])
+def test_who_may_still_come_to_set_it_closes_no_cycle(tmp_path: Path, who: str) -> None:
+    """One is at work; one has no journal; one waits for somebody who waits for nobody."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 0:
+            under(journal, "wait", "data", "unpacked", 200 * MS)
+        elif journal.rank == 1 and who != "elsewhere":
+            journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
+        elif journal.rank == 1:
+            journal.begin(journal.message(group, "recv", 2), 200 * MS, q=1)
+        else:
+            under(journal, "set", "data", "mine", 150 * MS)
+            stand(journal, 3 * S, "/src/train.py", 60, "prepare")
+        beat(journal, 20)
+        if journal.rank == 2 and who == "unseen":
+            for path in (journal.definitions, *journal.segments):
+                path.unlink()
+    found = [f for f in findings(tmp_path) if f.kind == "store_key_missing"]
+    assert all("themselves" not in f.summary + (f.hint or "") for f in found)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "key", "near"),
+    [
+        ("date", "unpacked", True),
+        ("data", "unpackd", True),
+        ("cache", "shards", False),
+        ("data", "loss", False),
+    ],
+)
+def test_likeness_is_of_what_the_program_wrote(
+    tmp_path: Path, prefix: str, key: str, *, near: bool
+) -> None:
+    """Stores below the default group's begin alike, whatever the keys in them."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            under(journal, "wait", "data", "unpacked", 200 * MS)
+        else:
+            under(journal, "set", prefix, key, 150 * MS)
+            journal.begin(journal.collective(group, "barrier", shapes=None), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "store_key_missing"
+    assert (f"nearest key that was set is 'default_pg/0//{prefix}/{key}'" in found.summary) is near
+    assert ("spelling" in (found.hint or "")) is near

@@ -25,7 +25,7 @@ from disttrace_viewer.analysis.process_ends import CLEAN, SILENT, is_closed
 from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT
-from disttrace_viewer.evidence.recorded import GROUPED
+from disttrace_viewer.evidence.recorded import ANNOTATION, GROUPED
 
 Key = tuple[str | None, str]
 """The place, and the key with every prefix."""
@@ -97,6 +97,18 @@ class Setters:
     def set_by(self, key: Key) -> Op | None:
         """The operation that first set a key, or is about to."""
         return self._first.get(key)
+
+    def of_torch(self, op: Op) -> bool:
+        """Whether an operation is torch's own and none of the program's: C++ code, an agent, a part
+        of what brings processes together, or other code of ``torch.distributed`` made it.
+        """
+        around = self.evidence.sample.get(op.process, op.parent)
+        return (
+            op.call.origin == "c++"
+            or self.evidence.trace.processes[op.process].role == AGENT
+            or (around is not None and around.call.op != ANNOTATION)
+            or any("/torch/distributed/" in one.file for one in op.call.stack[:1])
+        )
 
     def absent(self, key: Key) -> bool:
         """Whether a key was never set, or deleted since it was."""
@@ -281,6 +293,10 @@ class Setters:
     def able(self, place: str | None) -> frozenset[int]:
         """Who may still set a key in a place: its clients that did not end as if all were well."""
         return self._clients(place)[1]
+
+    def whole(self, place: str | None) -> bool:
+        """Whether all clients of a place are known, with all that they did."""
+        return self._clients(place)[0]
 
     def _clients(self, place: str | None) -> tuple[bool, frozenset[int]]:
         """Whether the journals of all clients are there, with nothing dropped; and who is able."""

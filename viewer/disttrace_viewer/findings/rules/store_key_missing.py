@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Hashable, Iterator, Mapping
 
 from disttrace_viewer.analysis.operation import Op
@@ -97,8 +98,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     op = wait.behind or wait.op
     behind = [w for w in inside if w.behind is not None]
     setters = case.setters
-    lead = "" if op.call.store is None else trace.stores[op.call.store].lead
-    near, before = _near(setters.first, place, key, lead), setters.first.get((str(place), key))
+    near, before = _near(case, op, (str(place), key)), setters.first.get((str(place), key))
     pushed, popped = setters.queues.get((str(place), key), (0, 0))
     if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key):
         near = None  # of a series another one is always near
@@ -109,6 +109,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
     out = sorted({*(store.processes if store else ())} - case.of_process.keys() - {*who})
     others = [p for p in out if trace.processes[p].role != AGENT]
     early = all(case.early(w) for w in inside)
+    held = [] if behind or (near, before, apart) != (None,) * 3 else _held_up(case, wait, who)
     found = words.Awaited(
         wait=wait,
         who=who,
@@ -125,6 +126,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         apart=apart,
         others=outside.doing(case, others, wait.op.begin_ns),
         held=late_arrivals.told(case, wait),
+        able=held,
     )
     return Finding(
         kind="store_key_missing",
@@ -142,7 +144,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         op=op.call.op,
         key=key,
         locations=late_arrivals.locations(case, wait)
-        + evidence.locations(w.op for w in inside)
+        + evidence.locations(w.op for w in (*inside, *held))
         + outside.locations(case, others),
         at_ns=wait.op.begin_ns,
         scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset(who)),
@@ -171,24 +173,56 @@ def _in_another(
     return None
 
 
-def _near(known: Mapping[Key, int], place: object, key: str, lead: str) -> tuple[str, int] | None:
-    """The key of a place that looks most like ``key``, with who set it.
+def _held_up(case: Case, wait: Wait, who: list[int]) -> list[Wait]:
+    """Where those stand who could set the key, if all of them wait for who waits for it, be it
+    through others: as long as nobody else comes, it is never set.
+    """
+    able = _able(case, wait)
+    if not able or not case.setters.whole(str(wait.exchange[1])):  # type: ignore[index]
+        return []
+    found: dict[int, Wait] = {}
+    reached = [*who]
+    for process in reached:
+        for one in case.awaiting(process):
+            new = one.process not in found and one.process not in who
+            if new and not (one.any_of or one.side or one.late_ns is not None):
+                found[one.process] = one
+                reached.append(one.process)
+    return [found[p] for p in able] if found.keys() >= {*able} else []
+
+
+def _near(case: Case, op: Op, wanted: Key) -> tuple[str, int] | None:
+    """The key of a place that looks most like the ``wanted`` one of an operation, with who set it.
 
     One that bears the same numbers says more (``chekpoint/7``) than the last of a series does.
-    That keys begin with the prefix of the store (``lead``) does not make them alike.
+    That keys begin with the same prefixes of stores does not make them alike, and torch's own keys
+    (addresses of a mesh, what makes a group) are not what anybody looked for.
     """
-    keys = {k: process for (where, k), process in known.items() if where == place}
+    setters, (place, key) = case.setters, wanted
+    by_lead: dict[str, dict[str, int]] = {}
+    for (where, k), process in setters.first.items():
+        setter = setters.set_by((where, k)) if where == place else None
+        if setter is not None and not setters.of_torch(setter):
+            by_lead.setdefault(_shared(case, op, setter), {})[k] = process
     numbers = NUMBER.findall(key)
-    for some in ([k for k in keys if numbers and NUMBER.findall(k) == numbers], keys):
-        best = (ALIKE, "")
-        for within in {lead, ""}:
-            own = difflib.SequenceMatcher(None, "", key[len(within) :].lower())
-            for k in some:
-                if k.startswith(lead) is not (within == lead):
+    for like in (True, False) if numbers else (False,):
+        best = (ALIKE, "", -1)
+        for lead, keys in by_lead.items():
+            own = difflib.SequenceMatcher(None, "", key[len(lead) :].lower())
+            for k, process in keys.items():
+                if like and NUMBER.findall(k) != numbers:
                     continue
-                own.set_seq1(k[len(within) :].lower())
+                own.set_seq1(k[len(lead) :].lower())
                 if own.real_quick_ratio() >= best[0] and own.quick_ratio() >= best[0]:
-                    best = max(best, (own.ratio(), k))
+                    best = max(best, (own.ratio(), k, process))
         if best[1]:
-            return best[1], keys[best[1]]
+            return best[1], best[2]
     return None
+
+
+def _shared(case: Case, one: Op, two: Op) -> str:
+    """The prefixes with which the stores of two operations begin alike, as in front of a key."""
+    stores = case.evidence.trace.stores
+    chains = ([] if op.call.store is None else stores[op.call.store].prefix for op in (one, two))
+    same = itertools.takewhile(lambda parts: parts[0] == parts[1], zip(*chains, strict=False))
+    return "".join(f"{'?' if part is None else part}/" for part, _ in same)

@@ -10,6 +10,7 @@ from disttrace_viewer.evidence.wait_graph import Wait
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import late_arrivals, outside
+from disttrace_viewer.wording.findings.deadlock import SET_FIRST
 from disttrace_viewer.wording.findings.late_arrivals import Held
 from disttrace_viewer.wording.findings.outside import ASKED, Doing
 
@@ -31,6 +32,7 @@ DELETED = (
     " have read it (after a barrier), or leave it."
 )
 LOCKED = "Find why it never gives the lock back: a delete_key that was left out, or an exception."
+WHO = "Find who should set this key: whoever uses this store waits in vain for who waits for it."
 SPELLING = "Find who should set this key, and compare its spelling and its prefixes."
 
 
@@ -60,6 +62,8 @@ class Awaited:
     others: Mapping[int, Doing]
     """What those are at who use the store too."""
     held: Mapping[int, Held]
+    able: Sequence[Wait]
+    """The waits of all who could set it, where each of them waits for who waits for it."""
 
 
 def summary(trace: Trace, found: Awaited) -> str:
@@ -90,7 +94,7 @@ def summary(trace: Trace, found: Awaited) -> str:
         )
     return (
         f"{who} {have} been in {op.call.op} of {names} at {at} for {age}, and"
-        f" {_unset(trace, found)}{_behind(trace, found.behind)}{doing}."
+        f" {_unset(trace, found)}{_behind(trace, found.behind)}{_able(trace, found)}{doing}."
     )
 
 
@@ -125,7 +129,9 @@ def hint(found: Awaited, *, popped: bool) -> str:
         return BEHIND
     if found.deleted is not None and found.set_by is not None and not found.pushed:
         return DELETED
-    return POPPED if popped else SPELLING
+    if popped:
+        return POPPED
+    return f"{WHO} {SET_FIRST}" if found.able else SPELLING
 
 
 def _near(trace: Trace, found: Awaited) -> str:
@@ -133,6 +139,20 @@ def _near(trace: Trace, found: Awaited) -> str:
         return ""
     key, setter = found.near
     return f"; the nearest key that was set is {key!r}, by {trace.processes[setter].label}"
+
+
+def _able(trace: Trace, found: Awaited) -> str:
+    if not found.able:
+        return ""
+    told = sentences.together(
+        (f"in {sentences.operation(trace, w.op)} ({sentences.line(w.op)})", w.process)
+        for w in found.able
+    )
+    where = [f"{sentences.processes(trace, of)} {text}" for text, of in told.items()]
+    return (
+        f"; all others who use this store wait for {sentences.processes(trace, found.who)}"
+        f" themselves: {sentences.listed(where)}"
+    )
 
 
 def _behind(trace: Trace, behind: Sequence[Wait]) -> str:
