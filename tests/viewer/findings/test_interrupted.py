@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from disttrace_viewer.diagnosis.report import healthy
 from support.journals import MS, Journal
 from support.scenes import PEER_GONE, S, beat, fail, findings, only, ranks, stand, steps
@@ -74,6 +76,46 @@ def test_what_hung_before_is_the_verdict(tmp_path: Path) -> None:
     assert note.severity == "note"
 
 
+@pytest.mark.parametrize("word", [True, False])
+def test_what_lived_until_all_were_interrupted_was_missing_for_certain(
+    tmp_path: Path, word: bool
+) -> None:
+    """It ended at once, with a word of its own or without one, and others long after it."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    for journal, group in steps(tmp_path, 3, parent=agent.process):
+        if journal.rank == 1:
+            beat(journal, 10)
+            stand(journal, 2 * S, "train.py", 44, "load")
+            if word:
+                interrupt(journal, 11 * S)
+        else:
+            beat(journal, 14)
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            interrupt(journal, 15 * S)
+    stack = agent.stack(("api.py", 1, "_terminate_process_handler"))
+    text = "Process 3999 got signal: 2"
+    agent.define("failure", t=11 * S, type="SignalException", text=text, stack=stack, h=0)
+    agent.define("exit", t=36 * S, how="exception", code=1)
+    missing, _ = findings(tmp_path)
+    assert (missing.kind, ranks(tmp_path, missing.culprits)) == ("missing_participant", [1])
+    assert (missing.certainty, missing.settles) == ("certain", ())
+
+
+def test_what_was_silent_before_all_were_interrupted_may_have_ended(tmp_path: Path) -> None:
+    """Its last sign is long before the signal."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            beat(journal, 2)
+            stand(journal, 2 * S, "train.py", 44, "load")
+        else:
+            beat(journal, 14)
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            interrupt(journal, 15 * S)
+    missing = next(one for one in findings(tmp_path) if one.kind == "missing_participant")
+    assert missing.certainty == "likely"
+    assert missing.settles == ("see whether rank 1 still lived then (the host's log, dmesg)",)
+
+
 def test_one_rank_that_is_interrupted_broke_the_job_and_is_not_blamed(tmp_path: Path) -> None:
     """Whoever sent it the signal is not in the journals."""
     for journal, group in steps(tmp_path, 3):
@@ -100,3 +142,18 @@ def test_a_rank_that_was_awaited_for_long_when_it_was_interrupted_is_missing(
             lose(journal, group, 20 * S + 5 * MS)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+
+
+def test_a_rank_that_was_interrupted_alone_lived_until_then(tmp_path: Path) -> None:
+    """Others waited for it before, and hung on after it."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            beat(journal, 19)
+            stand(journal, 2 * S, "train.py", 44, "load")
+            interrupt(journal, 20 * S)
+        else:
+            beat(journal, 30)
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
+    assert found.certainty == "certain"

@@ -127,11 +127,14 @@ def _left(case: Case, wait: Wait, sinks: Sequence[int]) -> list[int]:
 
 
 def _mute(case: Case, sinks: Sequence[int]) -> list[int]:
-    """Those whose last sign of life is older than the others', and who are not seen to live now:
-    frozen, ended, or gone with their host before a connection could be closed.
+    """Those whose last sign of life is older than the others', without a last word, and who are
+    not seen to live now: frozen, ended, or gone with their host before a connection could be
+    closed.
     """
     evidence, silent = case.evidence, []
     for sink in sinks:
+        if evidence.trace.processes[sink].exit is not None:
+            continue  # it lived until it wrote that
         end, beats = evidence.ends[sink], evidence.trace.processes[sink].heartbeat_ns
         # A beat missed in a picture that stops soon after may be the end of one that ran by then.
         runs = end.how == ALIVE and (beats is None or evidence.seen[sink].alive)

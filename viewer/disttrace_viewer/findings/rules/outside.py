@@ -54,11 +54,14 @@ def frozen_ns(case: Case, process: int) -> int:
 
 
 def silent_ns(case: Case, process: int) -> int:
-    """For how long a process gave no sign of life until the last one of the others.
+    """For how long a process gave no sign of life until the last one of the others, or until the
+    whole job was interrupted: who ends sooner than others by that did not fall silent.
 
     A journal without definitions has no clock, and its times are no signs.
     """
-    return case.evidence.newest_sign_ns - case.evidence.trace.processes[process].last_ns
+    evidence = case.evidence
+    newest_ns = min(evidence.newest_sign_ns, evidence.interrupted_ns or evidence.newest_sign_ns)
+    return newest_ns - evidence.trace.processes[process].last_ns
 
 
 def at_work_hint(case: Case, processes: Iterable[int]) -> str:
