@@ -1026,6 +1026,7 @@ FROZEN = (
                     culprits=((1,),),
                     waiting=(0, 2),
                     lines={0: ("L3",), **({1: ("L4",)} if how == "regex" else {})},
+                    words=("suspends jobs",) if how == "stop" else (),
                 ),
             ),
         )
@@ -1036,7 +1037,13 @@ FROZEN = (
         program="faults/frozen.py --how stop --inside",
         settled_s=12.0,
         expected=(
-            Expected(kinds=("no_progress",), culprits=((1,),), waiting=(0, 2), lines={0: ("L3",)}),
+            Expected(
+                kinds=("no_progress",),
+                culprits=((1,),),
+                waiting=(0, 2),
+                lines={0: ("L3",)},
+                words=("suspends jobs",),
+            ),
         ),
     ),
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal
 from support.scenes import (
@@ -21,6 +22,7 @@ from support.scenes import (
     ranks,
     stand,
     steps,
+    verdict,
 )
 
 TIMED_OUT = "RuntimeError: Timed out waiting 6000ms for recv operation to complete"
@@ -421,13 +423,25 @@ def test_failures_that_nothing_explains_are_told_without_a_culprit(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("state", "words"),
+    ("state", "words", "line", "hint"),
     [
-        ("T", "is stopped (SIGSTOP, or a debugger)"),
-        ("D", "is in uninterruptible sleep (disk, NFS or a driver)"),
+        (
+            "T",
+            "is stopped (SIGSTOP, or a debugger)",
+            "rank 1  stopped  by SIGSTOP, or a debugger",
+            "`kill -CONT 4001`",
+        ),
+        (
+            "D",
+            "is in uninterruptible sleep (disk, NFS or a driver)",
+            "rank 1  in uninterruptible sleep (disk, NFS or a driver)",
+            "Look at what this rank does there",
+        ),
     ],
 )
-def test_what_the_kernel_says_of_a_missing_rank(tmp_path: Path, state: str, words: str) -> None:
+def test_what_the_kernel_says_of_a_missing_rank(
+    tmp_path: Path, state: str, words: str, line: str, hint: str
+) -> None:
     """Stopped, or waiting for a disk."""
 
     def look(process: Process) -> Seen:
@@ -437,6 +451,9 @@ def test_what_the_kernel_says_of_a_missing_rank(tmp_path: Path, state: str, word
         if journal.rank == 0:
             journal.begin(journal.collective(group), 200 * MS, q=3)
             beat(journal, 20)
-    found = only(findings(tmp_path, look=look))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
-    assert f"rank 1 {words}" in found.summary
+    case, found = verdict(tmp_path, look=look)
+    missing = only(found)
+    assert (missing.kind, ranks(tmp_path, missing.culprits)) == ("missing_participant", [1])
+    assert f"rank 1 {words}" in missing.summary
+    assert hint in (missing.hint or "")
+    assert positions(case, found)[0] == line

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.operation import Op, frame
 from disttrace_viewer.analysis.process_ends import RUNNING, SILENT
 from disttrace_viewer.evidence.node_rendezvous import AGENT
@@ -13,7 +14,7 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.ends import ENDED, HELD, NOWHERE, ended, pattern, state
+from disttrace_viewer.wording.ends import BY, ENDED, HELD, NOWHERE, ended, pattern, state
 
 SEVERAL = 8
 """Of more places than this those in groups of one kind (a mesh has many) are one."""
@@ -181,7 +182,8 @@ def _doing(case: Case, index: int) -> _Doing:
             since = max(0, evidence.cut_ns - (last.end_ns or last.begin_ns))
         at = "" if sample is None else sentences.is_at(sample, evidence.inside(index))
         silent = ended(end_of(evidence, index)) if end.over and sample is None else NOWHERE
-        return _Doing(HELD.get(end.held or "", silent), at, since)
+        doing = HELD.get(end.held or "", silent)
+        return _Doing(f"by {BY}" if end.state == STOPPED else doing, at, since)
     last = evidence.last.get(index)
     if last is None:
         return _Doing("no operation yet")

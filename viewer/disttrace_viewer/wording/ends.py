@@ -10,8 +10,10 @@ from disttrace_viewer.analysis.process_ends import SILENT, UNINSTALLED, UNKNOWN,
 from disttrace_viewer.trace.model import Failure
 from disttrace_viewer.wording.quantities import roughly
 
+BY = "SIGSTOP, or a debugger"
+"""What stops a process."""
 HELD = {
-    STOPPED: "stopped (SIGSTOP, or a debugger)",
+    STOPPED: f"stopped ({BY})",
     DISK: "in uninterruptible sleep (disk, NFS or a driver)",
 }
 """What the kernel says of a process that lives and does not run."""

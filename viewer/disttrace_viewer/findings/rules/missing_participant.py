@@ -154,6 +154,9 @@ def _settles(case: Case, wait: Wait, mute: Sequence[int], *, early: bool) -> tup
 
 def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     ends = [case.evidence.ends[s] for s in sinks]
+    stopped = outside.stopped_hint(case, sinks)
+    if stopped is not None:
+        return stopped
     if sinks and all(case.at_work(s) for s in sinks):
         return outside.at_work_hint(case, sinks)
     failure = next((f for s in sinks for f in outside.failed_threads(case, s)), None)

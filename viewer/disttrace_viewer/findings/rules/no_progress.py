@@ -132,7 +132,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         culprits=still,
         hint=lacking
         if (lacking := words.OPEN.get(open_ or ""))
-        else words.FROZEN
+        else outside.stopped_hint(case, still) or words.FROZEN
         if still
         else trouble_words.HINTS[told[0][1].where]
         if told
@@ -202,7 +202,7 @@ def _unanswered(case: Case, wait: Wait) -> Finding:
         summary=words.unanswered(evidence.trace, wait.op, who, waited_ns, server, doing),
         certainty=LIKELY,
         culprits=(server,),
-        hint=words.FROZEN,
+        hint=outside.stopped_hint(case, [server]) or words.FROZEN,
         waiting=tuple(who),
         op=wait.op.call.op,
         locations=evidence.locations(w.op for w in inside) + outside.locations(case, [server]),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.process_ends import CLEAN, MISSED_NS, SILENT
 from disttrace_viewer.evidence.peer_addresses import end_of
@@ -68,6 +69,17 @@ def at_work_hint(case: Case, processes: Iterable[int]) -> str:
     """What to do about those that are all at work while others wait for them."""
     newest = [op for p in processes if (op := case.at_work(p)) is not None]
     return words.ASKED if all(op.call.kind == "store" for op in newest) else words.COMMUNICATE
+
+
+def stopped_hint(case: Case, processes: Sequence[int]) -> str | None:
+    """What to do about those for whom others wait, where all of them are stopped: at the line
+    where they stand they do nothing.
+    """
+    ends = [case.evidence.ends[process] for process in processes]
+    if not ends or any(end.held != STOPPED for end in ends):
+        return None
+    alive = not any(end.over for end in ends)
+    return words.stopped(case.evidence.trace, case.by_rank(processes), alive=alive)
 
 
 def failed_threads(case: Case, process: int) -> Iterator[Failure]:

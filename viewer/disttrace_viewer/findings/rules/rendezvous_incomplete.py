@@ -118,7 +118,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         else LIKELY,
         hint=words.CLIENTS
         if world_size is not None and not elsewhere
-        else _hint(wait, elsewhere, unseen),
+        else outside.stopped_hint(case, sinks) or _hint(wait, elsewhere, unseen),
         culprits=_minority(case, same, elsewhere)
         if elsewhere
         else ()

@@ -113,7 +113,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         certainty=CERTAIN
         if whole and not nobody and not early and not case.evidence.asks(op)
         else LIKELY,
-        hint=HINT if wait.lateness else words.hint(op),
+        hint=HINT if wait.lateness else outside.stopped_hint(case, sinks) or words.hint(op),
         culprits=() if nobody else away,
         waiting=(wait.process,) if other is None else tuple(sorted({wait.process, other.process})),
         op=op.call.op,

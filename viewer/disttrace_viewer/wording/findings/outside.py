@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import Op, innermost
@@ -89,6 +89,18 @@ def _doing(trace: Trace, one: Doing, *, many: bool = False) -> str:
             " no Python ran in it (a library call that holds the GIL, or SIGSTOP)"
         )
     return f"{are} {NOWHERE}{since}"
+
+
+def stopped(trace: Trace, processes: Sequence[int], *, alive: bool) -> str:
+    """What to find where none of those runs, and how those go on that live."""
+    pids = " ".join(str(trace.processes[p].pid) for p in processes)
+    go_on = f"; unless a debugger has it, `kill -CONT {pids}` on its host lets it go on"
+    if len(processes) > 1:
+        go_on = f"; those that no debugger has go on by `kill -CONT` ({pids}) on their hosts"
+    return (
+        f"Find what stopped {'it' if len(processes) == 1 else 'them'}: a debugger, a scheduler or"
+        f" a checkpointing tool that suspends jobs, or Ctrl-Z in a terminal{go_on * alive}."
+    )
 
 
 def raised(failure: Failure) -> str:
