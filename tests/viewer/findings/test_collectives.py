@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from disttrace_viewer.analysis.liveness import Seen
+from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
 from support.scenes import (
@@ -22,6 +23,7 @@ from support.scenes import (
     ranks,
     stand,
     steps,
+    verdict,
 )
 
 
@@ -542,3 +544,24 @@ def test_uneven_inputs_take_evidence(
             stand(journal, 5 * S, "train.py", 9, function)
         beat(journal, 20)
     assert ("uneven inputs" in (only(findings(tmp_path)).hint or "")) is is_hinted
+
+
+def test_what_c_plus_plus_issued_is_not_over_when_another_operation_of_its_number_is(
+    tmp_path: Path,
+) -> None:
+    """Rank 1 is the root of the broadcast, and through; rank 2 skipped it, and is in DDP's call."""
+    for journal, group in steps(tmp_path, 3):
+        beat(journal, 20)
+        if journal.rank == 2:
+            reduce = journal.begin(journal.collective(group, origin="c++"), 200 * MS, q=3)
+            journal.record(i=reduce, d=MS)
+            stand(journal, 2 * S, "train.py", 10, "main")
+            continue
+        number = journal.begin(journal.collective(group, "broadcast", root=1), 200 * MS, q=3)
+        if journal.rank == 1:
+            journal.end(number, MS)
+            journal.begin(journal.collective(group, "broadcast", root=0), 210 * MS, q=4)
+    case, found = verdict(tmp_path)
+    mismatch = only(found)
+    assert (mismatch.kind, ranks(tmp_path, mismatch.culprits)) == ("op_mismatch", [2])
+    assert "  in all_reduce #3 of the default group  train.py:10" in positions(case, found)[0]

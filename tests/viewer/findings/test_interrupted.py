@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.diagnosis.report import healthy
 from support.journals import MS, Journal
-from support.scenes import PEER_GONE, S, beat, fail, findings, only, ranks, stand, steps
+from support.scenes import PEER_GONE, S, beat, fail, findings, only, ranks, stand, steps, verdict
 
 
 def interrupt(journal: Journal, t: int) -> None:
@@ -36,6 +37,10 @@ def test_a_job_that_is_interrupted_is_healthy(tmp_path: Path) -> None:
     assert (found.kind, found.severity, found.culprits) == ("process_failed", "note", ())
     assert found.summary.startswith("Ranks 0-2 were interrupted from outside (SIGINT)")
     assert healthy([found])
+    case, told = verdict(tmp_path)
+    assert positions(case, told)[-1] == (
+        "ranks 0, 2  killed  was interrupted from outside  train.py:44 in load"
+    )
 
 
 def test_a_launcher_that_is_stopped_interrupts_its_workers(tmp_path: Path) -> None:

@@ -181,6 +181,8 @@ def _doing(case: Case, index: int) -> _Doing:
         if sample is not None and last is not None and not end.over:
             since = max(0, evidence.cut_ns - (last.end_ns or last.begin_ns))
         at = "" if sample is None else sentences.is_at(sample, evidence.inside(index))
+        if end.interrupted and sample is None:
+            at = "" if (place := evidence.whereabouts(index)) is None else sentences.is_at(place)
         silent = ended(end_of(evidence, index)) if end.over and sample is None else NOWHERE
         doing = HELD.get(end.held or "", silent)
         return _Doing(f"by {BY}" if end.state == STOPPED else doing, at, since)

@@ -163,7 +163,7 @@ class Recorded:
     def _left_behind(self, op: Op) -> bool:
         """Whether the others are through with an operation of which nobody saw the end here, of C++
         code or one that was asked for: then it holds up nobody. One that needs everybody is over
-        when any other is through.
+        when any other is through. Who called something else under its number has no part in it.
         """
         if not self.inferred(op) or op.call.group is None or op.seq is None:
             return False
@@ -171,7 +171,7 @@ class Recorded:
         through = [
             one.end_ns is not None and one.error is None
             for one in members.values()
-            if one.process != op.process
+            if one.process != op.process and one.call.op == op.call.op
         ]
         if op.call.op in SYNCHRONIZING:
             return any(through)
