@@ -58,6 +58,35 @@ def test_the_address_in_a_message_is_that_of_its_peer(tmp_path: Path) -> None:
     assert f"Rank 2 {text}." in found.consequences
 
 
+def test_those_that_lost_different_ranks_are_told_apart(tmp_path: Path) -> None:
+    """Rank 3 fails; 1 and 2 lose it in groups of two, and 0 loses rank 2 after that. The ports
+    are of each connection.
+    """
+    groups = {0: [0, 2], 1: [1, 3], 2: [2, 3], 3: [1, 3]}
+    for journal, _ in steps(tmp_path, 4):
+        rank = journal.rank or 0
+        if rank == 3:
+            fail(journal, 210 * MS, "ValueError", DIED)
+            continue
+        store = journal.prefix_store(journal.tcp_store(), "app")
+        pair = journal.group(
+            store, size=2, ranks=groups[rank], rank=groups[rank].index(rank), id=f"{groups[rank]}",
+            name=f"{groups[rank]}",
+        )  # fmt: skip
+        text = f"RuntimeError: Connection closed by peer [127.0.0.1]:{4711 + rank}"
+        number = journal.begin(journal.collective(pair), 200 * MS, q=1)
+        journal.end(number, 30 * MS + (rank == 0) * 10 * MS, x=journal.string(text))
+        fail(journal, 240 * MS + (rank == 0) * 10 * MS, "RuntimeError", text.partition(": ")[2])
+    told = [
+        one for f in findings(tmp_path, look=all_gone) for one in f.consequences if "peer" in one
+    ]
+    text = "failed with RuntimeError: Connection closed by peer [127.0.0.1]"
+    assert sorted(told) == [
+        f"Rank 0 {text}:4711 (rank 2).",
+        f"Ranks 1, 2 {text}:4712 (rank 3).",
+    ]
+
+
 def test_the_address_of_a_store_is_that_of_its_server(tmp_path: Path) -> None:
     """c10d writes names for numbers: both are this host."""
     gone = (

@@ -110,11 +110,21 @@ def test_waiting_less_than_the_stall_time_is_no_fault_while_they_live(tmp_path: 
     assert only(findings(tmp_path, stall_s=5)).kind == "missing_participant"
 
 
-def test_a_clean_end_is_missing_and_no_failure(tmp_path: Path) -> None:
-    """Rank 1 has ended with code 0 before the collective of rank 0."""
+@pytest.mark.parametrize(
+    ("keys", "waits", "has_ddp"),
+    [({}, False, False), ({"origin": "c++"}, True, False), ({"origin": "c++"}, False, True)],
+)
+def test_a_clean_end_is_missing_and_no_failure(
+    tmp_path: Path, keys: dict[str, Any], *, waits: bool, has_ddp: bool
+) -> None:
+    """Rank 1 has ended with code 0 before the collective of rank 0: of the program's own, of a
+    functional one in a backward pass, which is seen to wait, or of DDP's reducer.
+    """
     for journal, group in steps(tmp_path, 2):
         if journal.rank == 0:
-            journal.begin(journal.collective(group), 200 * MS, q=3)
+            number = journal.begin(journal.collective(group, **keys), 200 * MS, q=3)
+            if waits:
+                journal.record(w=number, d=MS)
             beat(journal, 20)
         else:
             leave(journal, 210 * MS)
@@ -123,6 +133,7 @@ def test_a_clean_end_is_missing_and_no_failure(tmp_path: Path) -> None:
     assert ranks(tmp_path, found.culprits) == [1]
     assert "rank 1 has ended" in found.summary
     assert "uneven inputs" in (found.hint or "")
+    assert ("join() of DistributedDataParallel" in (found.hint or "")) is has_ddp
 
 
 def test_one_extra_call_of_those_who_wait_blames_nobody(tmp_path: Path) -> None:

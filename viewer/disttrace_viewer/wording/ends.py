@@ -83,11 +83,15 @@ def came_about(failure: Failure, before: str, after: str = "") -> str:
 
 
 def pattern(end: End) -> str:
-    """What all that raised one exception share, each with a rank or a batch of its own."""
-    return ended(end) if end.failure is None else _NUMBER.sub("#", ended(end))
+    """What all that raised one exception share, each with a rank or a batch of its own; of those
+    that lost a connection, whom they lost, where that is known.
+    """
+    if end.failure is None:
+        return ended(end)
+    return _NUMBER.sub(lambda found: f"#{found['lost'] or ''}", ended(end))
 
 
-_NUMBER = re.compile(r"\d+")
+_NUMBER = re.compile(r"(?<=\]:)\d+(?P<lost> \([^()]*\))|\d+")
 _SOURCE = re.compile(r"\[/[^\]\s]*/([\w.]+:\d+)\] ")
 """Where in its sources a C++ library raised: its file says enough."""
 _ADVICE = re.compile(r"\. This is typically caused by a remote worker .*", re.DOTALL)

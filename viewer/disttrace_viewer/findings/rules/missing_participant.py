@@ -171,11 +171,19 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
         return words.ENDED
     if not case.knows("position", sinks):
         return words.add_stacks(sinks)
-    if all(case.clean(s) for s in sinks):
-        return words.UNEVEN
-    if wait.op.call.origin == "c++" and all(_left_the_loop(case, s) for s in sinks):
-        return words.UNEVEN
+    native = wait.op.call.origin == "c++" and all(_left_the_loop(case, s) for s in sinks)
+    if native or all(case.clean(s) for s in sinks):
+        return words.uneven(ddp=_ddp(case, [wait.process, *sinks]))
     return words.look_there(sinks)
+
+
+def _ddp(case: Case, processes: Sequence[int]) -> bool:
+    """Whether DDP's reducer issued something there: it alone waits in C++, where nobody sees it."""
+    return any(
+        (op.call.origin, op.call.kind, op.wait_begin_ns) == ("c++", "collective", None)
+        for process in processes
+        for op in case.evidence.sample.of_process.get(process, ())
+    )
 
 
 def _left_the_loop(case: Case, process: int) -> bool:

@@ -15,7 +15,7 @@ from disttrace_viewer.wording.quantities import few
 _WHAT = {
     "op_mismatch": (
         "with different operations",
-        "Look for a collective under a rank condition, or uneven inputs: join() or drop_last.",
+        "Look for a collective under a rank condition, or uneven inputs: one has fewer batches.",
     ),
     "root_mismatch": (
         "with different roots",

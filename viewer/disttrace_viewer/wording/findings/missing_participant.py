@@ -19,10 +19,6 @@ ALONE = (
     "None of the missing has called at this line so far: see whether they are on their way to it,"
     " or whether only some ranks call there (`if rank ...`, an exception's handler, atexit)."
 )
-UNEVEN = (
-    "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier; use join() of"
-    " DistributedDataParallel, or drop_last."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +104,15 @@ def skipped(trace: Trace, extra: Op) -> str:
 def thread_failed(failure: Failure) -> str:
     """What to read where a thread of one that is missing failed."""
     return f"Read the exception of its thread first: {outside.raised(failure)}."
+
+
+def uneven(*, ddp: bool) -> str:
+    """What to look for where a rank has left its loop; ``ddp``: DDP is there to be told of it."""
+    use = "join() of DistributedDataParallel, or " * ddp
+    return (
+        "Look for uneven inputs: one rank has fewer batches, or leaves the loop earlier, also by an"
+        f" exception that is caught; use {use}drop_last."
+    )
 
 
 def held_up(missing: Sequence[int]) -> str:
