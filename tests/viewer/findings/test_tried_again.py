@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from disttrace_viewer.diagnosis import live
-from support.journals import MS, Journal
+from disttrace_viewer.diagnosis.positions import positions
+from support.journals import MS, T0, Journal
 from support.scenes import (
+    PEER_GONE,
     S,
     all_gone,
     beat,
@@ -91,6 +93,47 @@ def test_without_its_launcher_the_ranks_of_the_later_attempt_tell(
     found = findings(tmp_path, look=all_gone)
     assert found[0].kind == "process_failed"
     assert found[0].severity == ("error" if lost == "a rank's end" else "note")
+
+
+@pytest.mark.parametrize("how", ["killed", "left", "began anew"])
+def test_a_job_that_goes_on_without_a_node_that_was_killed(tmp_path: Path, how: str) -> None:
+    """Node 1 and its rank were killed; node 0 began anew with fewer ranks, and came through. A node
+    that ended well, or was killed in a later attempt, could have been of that one.
+    """
+    stays = Journal(tmp_path, pid=500, role="agent")
+    gone = Journal(tmp_path, pid=501, role="agent")
+    first = [
+        Journal(
+            tmp_path, rank=rank, world_size=2, pid=600 + rank,
+            parent=agent.process, keys={"attempt": 0},
+        )
+        for rank, agent in enumerate((stays, gone))
+    ]  # fmt: skip
+    for journal in first:
+        group = journal.world()
+        journal.run(journal.collective(group), S, MS, q=1)
+    number = first[0].begin(first[0].collective(1), S + 2 * MS, q=2)
+    first[0].end(number, 18 * MS, x=first[0].string(PEER_GONE))
+    fail(first[0], S + 21 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+    gone.define("sighting", t=S + 20 * MS, state="gone", code=-9, others=3)
+    again = Journal(
+        tmp_path, rank=0, world_size=1, pid=700, parent=stays.process, keys={"attempt": 1},
+        t0=T0 + 8 * S,
+    )  # fmt: skip
+    leave(again, S)
+    leave(stays, 10 * S)
+    if how == "left":
+        leave(gone, S + 20 * MS)
+    if how == "began anew":
+        Journal(
+            tmp_path, rank=1, world_size=2, pid=701, parent=gone.process, keys={"attempt": 1},
+            t0=T0 + 8 * S,
+        )  # fmt: skip
+    case, (found, *_) = verdict(tmp_path, look=all_gone)
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    assert found.severity == ("note" if how == "killed" else "error")
+    told = [line.split("  ")[0] for line in positions(case, [found])]
+    assert {"rank 0 (attempt 0)", "rank 0 (attempt 1)"} < {*told}
 
 
 def test_one_whose_launcher_failed_is_a_fault(tmp_path: Path) -> None:

@@ -37,10 +37,17 @@ class Place:
     """Somebody there waits in a finding."""
     briefly: tuple[str, ...] = ()
     """Words for ``doing`` where room is scarce, the shortest last; none: only those."""
+    attempt: int | None = None
+    """Which one they are of, where their launcher made several."""
+
+    def who(self, trace: Trace) -> str:
+        """``ranks 0-60, 62, 63``, ``rank 1 (attempt 0)``."""
+        of = "" if self.attempt is None else f" (attempt {self.attempt})"
+        return sentences.processes(trace, self.processes) + of
 
     def line(self, case: Case) -> str:
         """``ranks 0-60, 62, 63  in all_reduce #6 of the default group  train.py:10  52.6 s``."""
-        who = sentences.processes(case.evidence.trace, self.processes)
+        who = self.who(case.evidence.trace)
         age = sentences.span(self.longest_ns) if self.longest_ns else ""
         parts = (who, "" if self.state == RUNNING else self.word, self.doing, self.at, age)
         return "  ".join(part for part in parts if part)
@@ -60,6 +67,10 @@ class _Doing:
     """What those that are told as one have in common, where not ``text``."""
 
 
+_Key = tuple[bool, str, str, str, "int | None"]
+"""Whether somebody is named, what is done where, the state, and the attempt where that matters."""
+
+
 def positions(case: Case, findings: Sequence[Finding]) -> list[str]:
     """One line per place, those of culprits first, then the fewest."""
     return [place.line(case) for place in places(case, findings)]
@@ -69,11 +80,12 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
     """Processes that do the same in the same place, as one."""
     culprits = {i for f in findings for i in f.culprits}
     waiting = {i for f in findings for i in f.waiting}
-    found: dict[tuple[bool, str, str, str], list[int]] = {}
-    ages: dict[tuple[bool, str, str, str], int] = {}
-    does: dict[tuple[bool, str, str, str], _Doing] = {}
-    differ = set[tuple[bool, str, str, str]]()
+    found: dict[_Key, list[int]] = {}
+    ages: dict[_Key, int] = {}
+    does: dict[_Key, _Doing] = {}
+    differ = set[_Key]()
     of_all = case.evidence.trace.processes
+    again = len({p.attempt for p in of_all if p.attempt is not None}) > 1
     for process in (of_all[i] for i in case.by_rank(range(len(of_all)))):
         if process.role == AGENT and process.index not in culprits | waiting:
             continue  # it looks after its workers, wherever it is
@@ -83,20 +95,21 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
             one.pattern or one.text,
             one.at,
             case.evidence.ends[process.index].state,
+            process.attempt if again else None,
         )
         found.setdefault(key, []).append(process.index)
         ages[key] = max(one.age_ns, ages.get(key, 0))
         if does.setdefault(key, one).text != one.text:
             differ.add(key)
     first = set(findings[0].waiting) if findings else set()
-    alike: dict[object, list[tuple[bool, str, str, str]]] = {}
+    alike: dict[object, list[_Key]] = {}
     for key in found:
         kind = None if key[0] or first & set(found[key]) else _kind(case, does[key].op)
         folded = kind is not None and len(found) > SEVERAL
-        alike.setdefault((kind, key[2], key[3]) if folded else key, []).append(key)
+        alike.setdefault((kind, *key[2:]) if folded else key, []).append(key)
     places = []
     for keys in alike.values():
-        culprit, _, at, how = keys[0]
+        culprit, _, at, how, attempt = keys[0]
         doing = does[keys[0]].text + " (numbers differ)" * (keys[0] in differ)
         members = tuple(sorted(process for key in keys for process in found[key]))
         briefly = does[keys[0]].briefly
@@ -107,7 +120,9 @@ def places(case: Case, findings: Sequence[Finding]) -> list[Place]:
         waits = bool(waiting & set(members))
         ends = [case.evidence.ends[process] for process in members]
         word = state(max(ends, key=lambda end: (not end.told_to_end, end.silent_ns or 0)))
-        places.append(Place(doing, at, how, word, members, longest, culprit, waits, briefly))
+        places.append(
+            Place(doing, at, how, word, members, longest, culprit, waits, briefly, attempt)
+        )
     return sorted(
         places,
         key=lambda p: (

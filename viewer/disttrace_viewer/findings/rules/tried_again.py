@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
+from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, SILENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
+from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording.findings import tried_again as words
 
 
@@ -34,11 +35,8 @@ def attempts(case: Case, finding: Finding) -> tuple[int | None, int | None]:
     if len(own) != 1 or None in own:
         return None, None
     (attempt,) = own
-    last = [
-        max(trace.processes[i].attempt or 0 for i in trace.children[launcher])
-        for launcher in _launchers(case, finding)
-        if launcher in trace.children
-    ]
+    launchers = (one for one in _launchers(case, finding) if one in trace.children)
+    last = [_last(trace, launcher) for launcher in launchers]
     return attempt, max(last) if last and min(last) > (attempt or 0) else None
 
 
@@ -60,9 +58,31 @@ def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
 
 def _launchers(case: Case, finding: Finding) -> set[str]:
     """Ids of the processes that started those concerned, whose journals may be lost; an empty one
-    for whom nothing traced has started.
+    for whom nothing traced has started. Who was killed with its node begins nothing anew: in its
+    place those count that started the others of that attempt, as a job may go on with fewer nodes.
     """
-    return {case.evidence.trace.processes[i].parent or "" for i in _concerned(finding)}
+    trace = case.evidence.trace
+    concerned = [trace.processes[i] for i in _concerned(finding)]
+    found = {one.parent or "" for one in concerned}
+    if not any(_killed_in(case, one.parent, one.attempt) for one in concerned):
+        return found
+    tries = {(one.job, one.attempt) for one in concerned}
+    together = [p for p in trace.processes if p.role == "worker" and (p.job, p.attempt) in tries]
+    return {p.parent or "" for p in together if not _killed_in(case, p.parent, p.attempt)}
+
+
+def _killed_in(case: Case, launcher: str | None, attempt: int | None) -> bool:
+    """Whether a launcher has gone without a word, and began nothing after this attempt."""
+    trace = case.evidence.trace
+    one = trace.by_id.get(launcher or "")
+    if one is None or case.evidence.ends[one.index].how != SILENT:
+        return False
+    return _last(trace, one.id) <= (attempt or 0)
+
+
+def _last(trace: Trace, launcher: str) -> int:
+    """The last attempt that a launcher began."""
+    return max(trace.processes[i].attempt or 0 for i in trace.children[launcher])
 
 
 def _concerned(finding: Finding) -> tuple[int, ...]:

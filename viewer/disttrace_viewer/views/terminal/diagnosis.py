@@ -211,7 +211,7 @@ def _where(
     waiting = {p for f in findings if f.severity != NOTE for p in f.waiting}
     yield Line("")
     yield Line("Where the ranks are:", style=HEAD)
-    labels = [sentences.processes(trace, place.processes) for place in found[:most]]
+    labels = [place.who(trace) for place in found[:most]]
     room = min(28, max(map(len, labels)))
     for place, label in zip(found, labels, strict=False):
         waits = bool(waiting & set(place.processes))

@@ -18,7 +18,6 @@ from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.trace.model import Process, Trace
 from disttrace_viewer.views.terminal.diagnosis import not_yet
-from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.quantities import number
 
 RATE_NS = 5_000_000_000
@@ -213,7 +212,7 @@ def _position(place: Place, trace: Trace, activity: Activity) -> Row:
 
     each = by_rank(trace.processes[p] for p in place.processes)
     members = tuple(row(p.label, (p.index,), _host(p)) for p in each)
-    whole = row(sentences.processes(trace, place.processes), place.processes, place.doing)
+    whole = row(place.who(trace), place.processes, place.doing)
     return replace(
         whole,
         at=place.at,
