@@ -1,4 +1,4 @@
-"""Row 28: remote calls (`torch.distributed.rpc`) that are not answered, while all others shut down.
+"""Row 29: remote calls (`torch.distributed.rpc`) that are not answered, while all others shut down.
 
     python examples/faults/launch.py --world 3 examples/faults/rpc.py
     python examples/faults/launch.py --world 3 examples/faults/rpc.py --how lock --threads 4

@@ -1243,7 +1243,7 @@ def _healthy(program: str, world: int, *, torchrun: bool = False, slice_: bool =
 
 RPC = (
     Row(
-        number=28,
+        number=29,
         program="faults/rpc.py",
         expected=(
             Expected(
@@ -1256,18 +1256,18 @@ RPC = (
         ),
     ),
     Row(
-        number=28,
+        number=29,
         program="faults/rpc.py --size 3",
         world=4,
         expected=(Expected(kinds=("deadlock",), culprits=(NOBODY,), waiting=(0, 1, 2)),),
     ),
     Row(
-        number=28,
+        number=29,
         program="faults/rpc.py --size 1",
         expected=(Expected(kinds=("deadlock",), culprits=(NOBODY,), waiting=(0,)),),
     ),
     Row(
-        number=28,
+        number=29,
         program="faults/rpc.py --how answer",
         expected=(
             Expected(
@@ -1279,7 +1279,7 @@ RPC = (
         ),
     ),
     Row(
-        number=28,
+        number=29,
         program="faults/rpc.py --how lock --threads 4",
         expected=(
             Expected(
