@@ -21,6 +21,7 @@ from support.scenes import (
     leave,
     only,
     ranks,
+    stand,
     verdict,
 )
 
@@ -166,19 +167,23 @@ def test_an_attempt_that_failed_holds_up_nobody_of_the_next_one(tmp_path: Path) 
 def test_an_attempt_that_meets_the_addresses_of_the_one_before(
     tmp_path: Path, *, own_keys: bool
 ) -> None:
-    """Both made their group in the launcher's store, under the same keys."""
+    """Both made their group in the launcher's store, under the same keys. Who is refused there at
+    once did not wait in vain for one who comes later.
+    """
     agent = Journal(tmp_path, pid=3999, role="agent")
     agent.tcp_store(29500, server=True)
     for attempt in (0, 1):
         for rank in (0, 1):
             journal = Journal(
                 tmp_path, pid=4000 + 100 * attempt + rank, rank=rank, world_size=2,
-                parent=agent.process, keys={"attempt": attempt},
+                parent=agent.process, t0=T0 + 10 * S * attempt, keys={"attempt": attempt},
             )  # fmt: skip
             lead = (f"attempt_{attempt}",) if own_keys else ()
             store = journal.prefix_store(journal.tcp_store(29500), *lead, "default_pg", "0/")
-            call = journal.call("ProcessGroupGloo", kind="constructor", store=store)
-            begin = (1 + 10 * attempt) * S
+            call = journal.call(
+                "ProcessGroupGloo", kind="constructor", store=store, args={"rank": rank, "size": 2}
+            )
+            begin = (1 + 2 * rank * attempt * (not own_keys)) * S
             if attempt == 0:
                 journal.run(call, begin, 10 * MS)
                 fail(journal, 2 * S, "ValueError", f"bad {rank}")
@@ -190,3 +195,47 @@ def test_an_attempt_that_meets_the_addresses_of_the_one_before(
     found = findings(tmp_path)[0]
     assert (found.kind, found.culprits) == ("process_failed", ())
     assert ("attempt 0 made this group under the same keys" in found.summary) is not own_keys
+
+
+@pytest.mark.parametrize("own_keys", [False, True])
+def test_an_attempt_that_hangs_in_the_addresses_of_the_one_before(
+    tmp_path: Path, *, own_keys: bool
+) -> None:
+    """All of the newest attempt are in the making of their group, of which those of the first one,
+    who failed, made theirs in the same store.
+    """
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    agent.tcp_store(29500, server=True)
+    beat(agent, 40)
+    for attempt, rank in itertools.product((0, 1), (0, 1)):
+        journal = Journal(
+            tmp_path, pid=4000 + 100 * attempt + rank, rank=rank, world_size=2,
+            parent=agent.process, t0=T0 + 10 * S * attempt, keys={"attempt": attempt},
+        )  # fmt: skip
+        lead = (f"attempt_{attempt}",) if own_keys else ()
+        store = journal.prefix_store(journal.tcp_store(29500), *lead, "default_pg", "0/")
+        call = journal.call(
+            "ProcessGroupGloo", kind="constructor", store=store, args={"rank": rank, "size": 2}
+        )
+        number = journal.begin(call, S)
+        if attempt == 0:
+            journal.end(number, 10 * MS)
+            fail(journal, 2 * S, "ValueError", f"bad {rank}")
+        else:
+            beat(journal, 30)
+    case, found = verdict(tmp_path)
+    assert (found[0].kind, found[0].culprits) == ("no_progress", ())
+    assert {case.evidence.trace.processes[p].pid for p in found[0].waiting} == {4100, 4101}
+    assert ("attempt 0 made this group under the same keys" in found[0].summary) is not own_keys
+    assert live.stalled(case, found, 10.0)[0] == found[0]
+
+
+def test_who_only_begins_to_make_a_group_is_told_to_be_in_that(tmp_path: Path) -> None:
+    """It is no wait yet, and its main thread was seen in the line around it."""
+    journal = Journal(tmp_path, rank=0, world_size=2, pid=600)
+    store = journal.prefix_store(journal.tcp_store(29500, server=True), "default_pg", "0/")
+    call = journal.call("ProcessGroupGloo", kind="constructor", store=store, args={"size": 2})
+    journal.begin(call, S)
+    stand(journal, S + 500 * MS, "train.py", 3, "main")
+    case, found = verdict(tmp_path, look=all_gone)
+    assert positions(case, found)[0].partition("  ")[2].startswith("killed  in ProcessGroupGloo")

@@ -173,7 +173,7 @@ def _fresh(case: Case, index: int) -> Op | None:
     )
 
 
-_EXCHANGES = ("collective", "message")
+_EXCHANGES = ("collective", "message", "constructor")
 
 
 def _doing(case: Case, index: int) -> _Doing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,6 +11,7 @@ from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import because_of_others
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT
+from disttrace_viewer.merge.store_servers import begun_anew
 from disttrace_viewer.trace.model import Store
 
 LATE_NS = 1_000_000_000
@@ -91,11 +93,38 @@ class RendezvousIndex:
             key = (*where, nth)
             by_key.setdefault(key, []).append(op)
             key_of[op.id] = key
-        return by_key, key_of
+        return self._by_attempt(by_key) if self._over_ns else (by_key, key_of)
+
+    def _by_attempt(
+        self, by_key: Mapping[Hashable, list[Op]]
+    ) -> tuple[Mapping[Hashable, list[Op]], Mapping[tuple[int, int], Hashable]]:
+        """The same where attempts came together in one store under the same keys: of two that a
+        launcher made nobody meets the other.
+        """
+        found: dict[Hashable, list[Op]] = {}
+        key_of: dict[tuple[int, int], Hashable] = {}
+        for key, together in by_key.items():
+            turn, over_ns = 0, sys.maxsize
+            for op in sorted(together, key=lambda one: one.begin_ns):
+                if op.begin_ns >= over_ns:
+                    turn, over_ns = turn + 1, sys.maxsize
+                over_ns = min(over_ns, self._over_ns.get(op.process, sys.maxsize))
+                key_of[op.id] = (key, turn)
+            for op in together:
+                found.setdefault(key_of[op.id], []).append(op)
+        return found, key_of
+
+    @cached_property
+    def _over_ns(self) -> Mapping[int, int]:
+        """By process when its launcher began the next attempt."""
+        processes = self.evidence.trace.processes
+        return begun_anew(processes, [p.start_ns for p in processes])
 
     @property
     def by_key(self) -> Mapping[Hashable, list[Op]]:
-        """Constructors that meet: the n-th of each process over one store and prefix."""
+        """Constructors that meet: the n-th of each process over one store and prefix, of those that
+        one attempt began.
+        """
         return self._sorted[0]
 
     def of(self, op: Op) -> Rendezvous | None:

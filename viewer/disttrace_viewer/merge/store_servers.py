@@ -78,23 +78,32 @@ def until_restarts(processes: Sequence[Process], lives: Sequence[Life]) -> list[
         else replace(life, end_ns=max(life.start_ns, p.told.t_ns), ended=True)
         for p, life in zip(processes, lives, strict=True)
     ]
-    starts: dict[str, dict[int, int]] = {}
-    for process, life in zip(processes, lives, strict=True):
-        if process.parent is not None and process.attempt is not None:
-            of_launcher = starts.setdefault(process.parent, {})
-            known = of_launcher.get(process.attempt, life.start_ns)
-            of_launcher[process.attempt] = min(known, life.start_ns)
+    anew = begun_anew(processes, [life.start_ns for life in lives])
     found = []
     for process, life in zip(processes, lives, strict=True):
-        attempts = starts.get(process.parent or "", {})
-        own = process.attempt
-        later = [t for n, t in attempts.items() if own is not None and n > own]
-        before_ns = min(later, default=life.before_ns + 1) - 1
+        before_ns = anew.get(process.index, life.before_ns + 1) - 1
         found.append(
             life
             if before_ns == life.before_ns
             else replace(life, end_ns=min(life.end_ns, before_ns), before_ns=before_ns)
         )
+    return found
+
+
+def begun_anew(processes: Sequence[Process], starts_ns: Sequence[int]) -> Mapping[int, int]:
+    """Of those whose launcher began a later attempt, by index, when the first of that started."""
+    starts: dict[str, dict[int, int]] = {}
+    for process, start_ns in zip(processes, starts_ns, strict=True):
+        if process.parent is not None and process.attempt is not None:
+            of_launcher = starts.setdefault(process.parent, {})
+            known = of_launcher.get(process.attempt, start_ns)
+            of_launcher[process.attempt] = min(known, start_ns)
+    found = {}
+    for process in processes:
+        attempts, own = starts.get(process.parent or "", {}), process.attempt
+        later = [t for n, t in attempts.items() if own is not None and n > own]
+        if later:
+            found[process.index] = min(later)
     return found
 
 

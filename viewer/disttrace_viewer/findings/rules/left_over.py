@@ -32,7 +32,8 @@ def traced_to(case: Case, finding: Finding) -> Finding:
     if finding.severity != ERROR or finding.kind not in KINDS:
         return finding
     concerned = {*finding.culprits, *finding.waiting, *finding.scope.members}
-    for op, before in _met_before(case):
+    stuck = finding.kind == "no_progress"
+    for op, before in met_before(case, stuck=stuck):
         if op.process in concerned:
             return replace(
                 finding,
@@ -74,9 +75,10 @@ def _left_over(case: Case) -> Iterator[Op]:
             yield op
 
 
-def _met_before(case: Case) -> Iterator[tuple[Op, int]]:
+def met_before(case: Case, *, stuck: bool = False) -> Iterator[tuple[Op, int]]:
     """Groups that broke while they were made, where an earlier attempt of the same launcher made
-    one under the same keys of one store: what it set is found before it is set anew.
+    one under the same keys of one store: what it set is found before it is set anew. ``stuck``: or
+    are still made, though all have come.
     """
     trace = case.evidence.trace
     made: dict[Hashable, int] = {}
@@ -87,7 +89,8 @@ def _met_before(case: Case) -> Iterator[tuple[Op, int]]:
             continue
         store = trace.stores[op.call.store]
         key: Hashable = (store.place, store.prefix, trace.processes[op.process].parent)
-        if op.error is not None:  # one in flight may wait for a rank that does not come
+        # One in flight may wait for a rank that does not come.
+        if op.error is not None or (stuck and op.pending):
             broken.append((key, op))
         elif not op.pending:
             made[key] = min(attempt, made.get(key, attempt))

@@ -9,7 +9,7 @@ from disttrace_viewer.evidence.rendezvous import Rendezvous
 from disttrace_viewer.evidence.wait_graph import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
-from disttrace_viewer.findings.rules import late_arrivals, outside
+from disttrace_viewer.findings.rules import late_arrivals, left_over, outside
 from disttrace_viewer.findings.rules.starting import may_come
 from disttrace_viewer.findings.rules.unseen_workers import EXITED, Unseen, unseen_workers
 from disttrace_viewer.wording.findings import rendezvous_incomplete as words
@@ -19,8 +19,13 @@ from disttrace_viewer.wording.findings.unseen_workers import KILLED
 
 def find(case: Case) -> Iterator[Finding]:
     """One finding per rendezvous that waits for somebody who waits for nothing, or is not there."""
+    # Who finds the addresses of an earlier attempt is refused, whoever comes.
+    met = (case.rendezvous.of(op) for op, _ in left_over.met_before(case))
+    refused = {rendezvous.key for rendezvous in met if rendezvous is not None}
     for wait in case.oldest():
         if wait.kind != RENDEZVOUS or wait in case.owner or not case.old(wait):
+            continue
+        if wait.exchange in refused:
             continue
         if new_group(case, wait):
             continue  # a creation: see missing_participant
