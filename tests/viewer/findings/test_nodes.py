@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
 from support.scenes import S, all_gone, beat, fail, findings, nobody_knows, only
@@ -73,6 +75,19 @@ def test_the_same_after_they_were_killed(tmp_path: Path) -> None:
     found = only(findings(tmp_path, look=all_gone))
     assert found.kind == "rendezvous_incomplete"
     assert found.consequences == ()
+
+
+@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "SignalException"])
+def test_the_same_after_one_who_was_alone_was_interrupted(tmp_path: Path, kind: str) -> None:
+    """It has started nobody yet; its rendezvous ended by the very signal."""
+    journal = node(tmp_path, 0)
+    number = meet(journal, 2 * S)
+    journal.end(number, 33 * S, x=journal.string(kind))
+    fail(journal, 35 * S + MS, kind, "")
+    found, note = findings(tmp_path, look=all_gone)
+    assert (found.kind, found.culprits, found.severity) == ("rendezvous_incomplete", (), "error")
+    assert "for 33.0 s: 1 of 2 nodes came" in found.summary
+    assert (note.kind, note.severity) == ("process_failed", "note")
 
 
 def test_they_gave_up(tmp_path: Path) -> None:

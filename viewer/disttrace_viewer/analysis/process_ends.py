@@ -404,20 +404,25 @@ INTERRUPT_SLACK_NS = 1_000_000_000
 def interrupted_ns(processes: Iterable[Process]) -> int | None:
     """When the job was interrupted, in unix nanoseconds; None if it was not, or only one rank was.
 
-    A launcher that was interrupted stands for all that it started. Without one it takes two: a
-    single rank may have been sent a signal, and its peers follow from that.
+    A launcher that was interrupted stands for all that it started, and for the job where no rank
+    was started yet. Without one it takes two: a single rank may have been sent a signal, and its
+    peers follow from that.
     """
     processes = tuple(processes)
     found = {p.index: at_ns for p in processes if (at_ns := _interrupt_ns(p)) is not None}
     launchers = {p.id for p in processes if p.index in found}
     started = [p for p in processes if p.parent in launchers]
-    if len(found) < 2 and not started:
+    if len(found) < 2 and not (started or (found and _all_launch(processes))):
         return None
     # Those of an attempt before were ended when it failed, and that was nobody's interrupt.
     newest = {p.parent: p.attempt for p in sorted(started, key=lambda p: p.attempt or 0)}
     last = (p for p in started if p.attempt == newest[p.parent])
     told = [p.told.t_ns for p in last if p.told is not None and p.told.event == "killed"]
     return min([*found.values(), *told])
+
+
+def _all_launch(processes: Iterable[Process]) -> bool:
+    return all(process.role == "agent" for process in processes)
 
 
 def _interrupt_ns(process: Process) -> int | None:
