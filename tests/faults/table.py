@@ -1290,6 +1290,23 @@ RPC = (
             ),
         ),
     ),
+    Row(
+        number=28,
+        program="faults/rpc.py --forget",
+        expected=(Expected(kinds=("deadlock",), culprits=(NOBODY,), waiting=(0, 1)),),
+    ),
+    Row(
+        number=28,
+        program="faults/rpc.py --how lock --threads 4 --forget",
+        expected=(
+            Expected(
+                kinds=("rpc_unanswered",),
+                culprits=((0,),),
+                waiting=(0, 1, 2),
+                lines={0: ("L3",), 1: ("L4",)},
+            ),
+        ),
+    ),
 )
 
 HEALTHY = (

@@ -237,6 +237,7 @@ def test_a_function_that_waits_for_its_caller_in_a_collective(tmp_path: Path) ->
     assert (found.kind, found.certainty, found.culprits) == ("deadlock", "likely", ())
     assert "rank 0 runs reduce, which is in all_reduce #1 of the default group" in found.summary
     assert "rank 1 is in rpc_sync of reduce to worker0 (calls.py:27)" in found.summary
+    assert str(found.hint).startswith("The function waits for its own caller")
 
 
 def test_who_may_come_by_another_function_is_in_no_cycle(tmp_path: Path) -> None:
@@ -252,3 +253,48 @@ def test_who_may_come_by_another_function_is_in_no_cycle(tmp_path: Path) -> None
             shut_down(journal, 280 * MS)
         beat(journal, 20)
     assert "deadlock" not in [found.kind for found in findings(tmp_path)]
+
+
+def test_a_call_that_nobody_waits_for_holds_up_the_shutdown(tmp_path: Path) -> None:
+    """All have come and exchanged what they do there; it ends when everything is over."""
+    journals = job(tmp_path)
+    serve(journals[1], 210 * MS, "load", 7)
+    for journal in journals:
+        journal.begin(composed(journal, "rpc.shutdown", 30, graceful=True), 300 * MS)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rpc_unanswered", [1])
+    assert ranks(tmp_path, found.waiting) == [0, 1]
+    assert found.summary.endswith(
+        ": all workers have come, and rank 1 is inside load at calls.py:7 in load."
+    )
+
+
+def test_a_cycle_that_nobody_waits_for_holds_up_the_shutdown(tmp_path: Path) -> None:
+    """What all exchange there takes a thread, too."""
+    journals = job(tmp_path, 3, 1)
+    call_back(journals[0], 300 * MS, "step0", 10, "worker1", "step1")
+    call_back(journals[1], 310 * MS, "step1", 11, "worker0", "step2")
+    for journal in journals:
+        shut_down(journal, 320 * MS)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("deadlock", ())
+    assert found.consequences == (
+        "Ranks 0-2 wait in rpc.all_gather inside rpc.shutdown (calls.py:30).",
+    )
+
+
+def test_what_is_called_within_a_round_is_the_round(tmp_path: Path) -> None:
+    """All ask the leader, who does not come, and cannot answer."""
+    journals = job(tmp_path, 3)
+    for journal in journals[1:]:
+        outer = journal.begin(composed(journal, "rpc.shutdown", 30, graceful=True), 300 * MS)
+        inner = journal.begin(composed(journal, "rpc.all_gather", 30), 301 * MS, p=outer)
+        gather = composed(journal, "rpc_sync", 30, to="worker0", func="_gather_to_leader")
+        journal.begin(gather, 302 * MS, p=inner)
+    for journal in journals:
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rpc_unanswered", [0])
+    assert "waiting in rpc.shutdown" in found.summary

@@ -11,7 +11,7 @@ from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT, is_closed
 from disttrace_viewer.evidence.endings import Endings
-from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, GROUPED, underway
+from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, GROUPED, SHUTDOWN, underway
 
 
 class Blocking(Endings):
@@ -49,7 +49,7 @@ class Blocking(Endings):
 
     def _holds(self, op: Op) -> bool:
         if op.call.kind == "composed":
-            return op.call.op in (*AWAITED, DRAINING)
+            return op.call.op in (*AWAITED, DRAINING, SHUTDOWN)
         if op.call.origin == "c++":
             # Nobody tells that C++ code waits; it does when nothing else was begun since.
             last = self.last[op.process].number == op.number

@@ -27,6 +27,8 @@ ANNOTATION = "annotate"
 """A part of the program with a name: no operation of anybody's."""
 DRAINING = "destroy_process_group"
 """Does not return before what was issued is over."""
+SHUTDOWN = "rpc.shutdown"
+"""Does not return before what workers run for others is over."""
 _UNKNOWN_ARGUMENTS: dict[str, Any] = dict.fromkeys(
     ("shapes", "dtypes", "bytes", "splits", "reduce_op", "root")
 )

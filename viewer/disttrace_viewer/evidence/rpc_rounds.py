@@ -7,15 +7,16 @@ from collections.abc import Mapping, Sequence
 from disttrace.journal.format import RPC_RUN
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.recorded import SHUTDOWN
 
 TOGETHER = "rpc.all_gather"
 """What workers exchange at the begin and the end, over calls to one of them."""
-_ROUNDS = ("init_rpc", "rpc.shutdown")
+_ROUNDS = ("init_rpc", SHUTDOWN)
 
 
 def round_of(evidence: Evidence, op: Op) -> Op | None:
-    """The operation around one in which all workers come together."""
-    around = evidence.sample.get(op.process, op.parent)
+    """The operation around one in which all workers come together, or that itself."""
+    around: Op | None = op
     while around is not None and around.call.op not in _ROUNDS:
         around = evidence.sample.get(around.process, around.parent)
     return around
@@ -63,6 +64,19 @@ def awaited(evidence: Evidence, op: Op, runs: Mapping[int, Sequence[Op]]) -> tup
 def callee(evidence: Evidence, op: Op) -> int | None:
     """The worker that a remote call is sent to."""
     return workers(evidence, op.process).get(op.call.args.get("to"))
+
+
+def holding(evidence: Evidence, op: Op, runs: Mapping[int, Sequence[Op]]) -> tuple[Op, ...]:
+    """What is run that holds up a round to which all have come: the end is there when everything is
+    over, and what they exchange before it takes a thread of each.
+    """
+    found: list[Op] = []
+    for worker in sorted({*workers(evidence, op.process).values()}):
+        theirs = runs.get(worker, ())
+        known = threads(evidence, worker) is not None
+        if op.call.op == SHUTDOWN or (known and _all_taken(evidence, worker, theirs)):
+            found += theirs
+    return tuple(found)
 
 
 def is_of(evidence: Evidence, run: Op, op: Op) -> bool:

@@ -18,6 +18,7 @@ from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
 from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT, Agents
+from disttrace_viewer.evidence.recorded import SHUTDOWN
 from disttrace_viewer.evidence.rendezvous import LATE_NS, RendezvousIndex
 from disttrace_viewer.evidence.store_keys import (
     AWAITING,
@@ -113,7 +114,7 @@ def waits(
     keys = by_kind.pop("store", [])
     for op in by_kind.pop("constructor", []):
         found.append(_at_still_server(evidence, _rendezvous(index, op), chosen[op]))
-    remote = [op for op in by_kind.get(COMPOSED, ()) if op.call.op in RPC_WAITS]
+    remote = [op for op in by_kind.get(COMPOSED, ()) if op.call.op in (*RPC_WAITS, SHUTDOWN)]
     runs = rpc_rounds.running(evidence)
     found += [_remote(evidence, op, runs) for op in remote]
     by_kind[COMPOSED] = [op for op in by_kind.get(COMPOSED, ()) if op not in remote]
@@ -137,17 +138,21 @@ def waits(
 
 
 def _remote(evidence: Evidence, op: Op, runs: Mapping[int, Sequence[Op]]) -> Wait:
-    """A remote call; in a round of all workers those are waited for that have not come to it."""
-    together = op.call.op == rpc_rounds.TOGETHER
-    return Wait(
-        op,
-        RPC,
-        (RPC, *op.id),
-        tuple(sorted(rpc_rounds.missing(evidence, op))) if together else (),
-        unknown=True,
-        side=op.thread != 0,
-        runs=() if together else rpc_rounds.awaited(evidence, op, runs),
+    """A remote call; in a round of all workers those are waited for that have not come to it, and
+    then what is run. What the library calls itself in a round is the round.
+    """
+    around = evidence.sample.get(op.process, op.parent)
+    op = around if around is not None and around.call.op == rpc_rounds.TOGETHER else op
+    if op.call.op == SHUTDOWN:  # from when on it is through with all within it
+        through_ns = evidence.sample.active.get((op.process, op.thread), 0)
+        op = replace(op, begin_ns=max(op.begin_ns, through_ns))
+    together = rpc_rounds.round_of(evidence, op) is not None
+    late = tuple(sorted(rpc_rounds.missing(evidence, op))) if together else ()
+    held = (
+        () if late else (rpc_rounds.holding if together else rpc_rounds.awaited)(evidence, op, runs)
     )
+    side = op.thread != 0
+    return Wait(op, RPC, (RPC, *op.id), late, unknown=True, side=side, runs=held)
 
 
 def _in_time(found: Sequence[Wait]) -> Iterator[Wait]:

@@ -162,14 +162,18 @@ def _edge(case: Case, wait: Wait, node: int, target: int) -> words.Edge:
     """Whoever waits, and for whom; of a remote call also what stands between."""
     evidence = case.evidence
     run = next((one for one in wait.runs if _run(one) == target), None)
+    worker = rpc_rounds.callee(evidence, wait.op)
+    elsewhere = None if run is None or worker is None else run
+    if elsewhere is not None and rpc_rounds.is_of(evidence, elsewhere, wait.op):
+        elsewhere = None
     return words.Edge(
         wait,
         evidence.within(wait.op) if node == wait.process else None,
         _process(target),
         runs=None if node == wait.process else wait.serves,
-        turn=None if run is None or rpc_rounds.is_of(evidence, run, wait.op) else run,
-        threads=None if run is None else rpc_rounds.threads(evidence, run.process),
-        answer=run is not None and run.process != rpc_rounds.callee(evidence, wait.op),
+        turn=elsewhere,
+        threads=None if elsewhere is None else rpc_rounds.threads(evidence, elsewhere.process),
+        answer=elsewhere is not None and elsewhere.process != worker,
     )
 
 
@@ -209,8 +213,8 @@ def _key(wait: Wait) -> str:
 
 def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     trace = case.evidence.trace
-    if all(w.kind == RPC for w in waits):
-        return words.THREADS
+    if any(w.runs for w in waits):
+        return words.THREADS if all(w.kind == RPC for w in waits) else words.CALLER
     for wait in waits:
         other = crossed.partner(case, wait)
         if other is not None and other in waits and len(waits) > 2:

@@ -10,14 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace.journal.format import RPC_RUN
 from disttrace_viewer.analysis.operation import Op, innermost
-from disttrace_viewer.evidence.rpc_rounds import (
-    TOGETHER,
-    callee,
-    is_of,
-    missing,
-    round_of,
-    threads,
-)
+from disttrace_viewer.evidence.rpc_rounds import callee, is_of, round_of, threads
 from disttrace_viewer.evidence.wait_graph import RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
@@ -31,8 +24,10 @@ def find(case: Case) -> Iterator[Finding]:
     """
     owed: dict[object, list[Wait]] = {}
     for wait in case.open():
-        if wait.kind == RPC and case.old(wait) and not _within_another(case, wait):
+        if wait.kind == RPC and case.old(wait):
             owed.setdefault(_owes(case, wait), []).append(wait)
+    for waits in owed.values():
+        waits.sort(key=lambda wait: not wait.runs)
     because = {key: _because_of(case, waits[0], owed) for key, waits in owed.items()}
     told = set[object]()
     # First what follows from nothing else; where each follows from another one, the oldest.
@@ -51,17 +46,13 @@ def _all_wait(case: Case, wait: Wait) -> bool:
 
 def _because_of(case: Case, wait: Wait, owed: Mapping[object, Sequence[Wait]]) -> frozenset[object]:
     """The other answers that somebody waits for who owes this one."""
-    if wait.op.call.op == TOGETHER:
-        late = missing(case.evidence, wait.op)
-        return frozenset(
-            key
-            for key, waits in owed.items()
-            if any(w.process in late and w.op.thread == 0 for w in waits)
-        )
     running = _running(case, wait)
     blocked = None if running is None else _blocked(case, running)
     return frozenset(
-        key for key, waits in owed.items() if blocked and any(w.op.id == blocked.id for w in waits)
+        key
+        for key, waits in owed.items()
+        if any(w.process in wait.targets and w.op.thread == 0 for w in waits)
+        or (blocked and any(w.op.id == blocked.id for w in waits))
     )
 
 
@@ -73,29 +64,23 @@ def _following(key: object, because: Mapping[object, frozenset[object]]) -> list
     return found[1:]
 
 
-def _within_another(case: Case, wait: Wait) -> bool:
-    """Whether it is a call of the library's own around which all come together."""
-    around = case.evidence.sample.get(wait.process, wait.op.parent)
-    return around is not None and around.call.op == TOGETHER and wait.op.call.op != TOGETHER
-
-
 def _owes(case: Case, wait: Wait) -> object:
-    if wait.op.call.op == TOGETHER:
-        around = round_of(case.evidence, wait.op)
-        return None if around is None else around.call.op
+    around = round_of(case.evidence, wait.op)
+    if around is not None:
+        return around.call.op
     return (callee(case.evidence, wait.op), wait.op.call.args.get("to"), _running(case, wait))
 
 
 def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     wait = waits[0]
-    together = wait.op.call.op == TOGETHER
+    around = round_of(evidence, wait.op)
     who = list(dict.fromkeys(w.process for w in waits))
-    worker = None if together else callee(evidence, wait.op)
+    worker = callee(evidence, wait.op)
     running = _running(case, wait)
     owing = [p for p in [worker if running is None else running.process] if p is not None]
-    if together:
-        owing = case.by_rank(missing(evidence, wait.op))
+    if wait.targets:
+        owing = case.by_rank(wait.targets)
     blocked = None if running is None else _blocked(case, running)
     where = None if running is None else _stands(case, running)
     found = words.Unanswered(
@@ -109,8 +94,8 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
         begun=running is None or is_of(evidence, running, wait.op),
         at=where,
         blocked=blocked,
-        around=round_of(evidence, wait.op) if together else None,
-        missing=owing,
+        around=around,
+        missing=case.by_rank(wait.targets),
         stands={p: at for p in owing if (at := evidence.whereabouts(p)) is not None},
     )
     places = list(evidence.locations(w.op for w in waits))
@@ -120,8 +105,8 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
     elif owing:
         places[:0] = [at for p in owing if (at := evidence.whereabouts(p)) is not None]
     # Who waits for others itself has not come since they have not.
-    away = tuple(p for p in owing if not together or case.outside(p))
-    waits_itself = blocked is not None or not set(who).isdisjoint(owing)
+    away = tuple(p for p in owing if not wait.targets or case.outside(p))
+    waits_itself = blocked is not None or (around is None and not set(who).isdisjoint(owing))
     if running is None and wait.serves is not None and threads(evidence, wait.process) is None:
         waits_itself = True  # its answer may be there, and find no thread
     return Finding(

@@ -21,6 +21,10 @@ ONE_SENDS = (
 )
 GROUPS = "Use the groups in one order on all ranks."
 CALLS = "Bring the calls of these ranks into one order."
+CALLER = (
+    "The function waits for its own caller, who comes when it has the answer: call it by rpc_async,"
+    " and wait for it after that."
+)
 THREADS = (
     "A function that waits for a remote call keeps a thread of its worker until that is answered:"
     " give workers more threads (num_worker_threads), or return a future instead of waiting"

@@ -58,6 +58,10 @@ def summary(trace: Trace, found: Unanswered) -> str:
         f" {sentences.line(op)} for {sentences.span(found.waited_ns)}"
     )
     if found.around is not None:
+        if found.running is not None:
+            worker = trace.processes[found.running.process].label
+            does = _inside(trace, found, found.running)
+            return f"{waited}: all workers have come, and {worker} {does}."
         if not found.missing:
             return f"{waited}: all workers have come."
         places = "; ".join(
@@ -85,22 +89,26 @@ def _there(trace: Trace, found: Unanswered) -> str:
         return f"{worker} {ended(found.end)}"
     if found.running is None:
         return f"{worker} has not begun it"
-    function = found.running.call.args.get("func") or "it"
     if found.running.process != found.callee:
         caller = trace.processes[found.running.process].label
         worker = f"no thread of {caller} is free to take the answer in: it"
     elif not found.begun:
         worker += " has not begun it and"
-    at = "" if found.at is None else f" at {sentences.is_at(found.at)}"
+    return f"{worker} {_inside(trace, found, found.running)}"
+
+
+def _inside(trace: Trace, found: Unanswered, running: Op) -> str:
+    function = running.call.args.get("func") or "it"
     if found.blocked is not None:
         what = sentences.operation(trace, found.blocked)
-        return f"{worker} runs {function}, which waits in {what} ({sentences.line(found.blocked)})"
-    return f"{worker} is inside {function}{at}"
+        return f"runs {function}, which waits in {what} ({sentences.line(found.blocked)})"
+    at = "" if found.at is None else f" at {sentences.is_at(found.at)}"
+    return f"is inside {function}{at}"
 
 
 def hint(found: Unanswered) -> str:
     """What to look at."""
-    if found.around is not None:
+    if found.missing:
         return MISSING
     if found.blocked is not None:
         return WAITS
