@@ -6,6 +6,8 @@
 Hangs. Verdict: one `deadlock` over the groups, with the order in which each rank uses them (L1,
 then L2); nobody is missing and nobody is blamed. `--ring` takes the groups of neighbours (0,1),
 (1,2), (2,0), each rank first in its own; other ranks wait in the last barrier (L3), a consequence.
+`--short` uses one of the groups only, in which the second of the pair leaves out a call (L4), long
+before it meets the barrier: no matter of an order, and the hint gives the calls of each side.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--pair", type=ranks, default=[0, 1])
     parser.add_argument("--ring", action="store_true", help="a cycle over all ranks")
+    parser.add_argument("--short", action="store_true", help="leave one call out instead")
     chosen = parser.parse_args()
     rank, size = join()
     if chosen.ring:
@@ -35,9 +38,13 @@ def main() -> None:
         right = sorted(mine, key=made.index)
     else:
         mine = right = [dist.new_group(chosen.pair) for _ in range(2)]
-        if rank == chosen.pair[1]:
+        if rank == chosen.pair[1] and not chosen.short:
             mine = mine[::-1]
-    if chosen.ring or rank in chosen.pair:
+    if chosen.short and rank in chosen.pair:
+        for step in range(chosen.step + 2):
+            if step or rank != chosen.pair[1]:
+                dist.all_reduce(torch.ones(8), group=mine[0])  # <- L4
+    elif chosen.ring or rank in chosen.pair:
         for _ in range(chosen.step):
             in_order(right)
         deeper(chosen.deep, lambda: in_order(mine))

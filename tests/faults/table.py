@@ -335,6 +335,19 @@ OPPOSITE_ORDER = (
             ),
         ),
     ),
+    Row(
+        number=6,
+        program="faults/opposite_order.py --short --pair 0,2",
+        world=4,
+        expected=(
+            Expected(
+                kinds=("deadlock",),
+                culprits=(NOBODY,),
+                lines={0: ("L4",), 2: ("L3",)},
+                words=("Rank 2 is one call short in group [0, 2]", "3 against 4"),
+            ),
+        ),
+    ),
 )
 
 OTHER_SIZE = (

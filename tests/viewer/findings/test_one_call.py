@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from disttrace_viewer.api.verdict import diagnose
+from disttrace_viewer.findings.finding import Finding
 from support.journals import MS
 from support.scenes import S, beat, fail, findings, only, ranks, steps
 
@@ -144,3 +147,60 @@ def test_ddp_says_whose_model_differs(tmp_path: Path) -> None:
         )
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+
+
+def leaders(
+    folder: Path, courses: dict[int, list[int]], then: Sequence[int], *, world: int = 0
+) -> list[Finding]:
+    """Ranks 0 and 2 of 4 reduce at these lines of their group. ``then``: who of them has come to a
+    barrier of all, where the others are; the group of all was used ``world`` times before.
+    """
+    for journal, group in steps(folder, 4, count=world):
+        rank = journal.rank or 0
+        if rank in courses:
+            sub = journal.group(name="1", ranks=[0, 2], size=2, rank=rank // 2, default=False)
+            for number, line in enumerate(courses[rank], 1):
+                where = journal.stack(("train.py", line, "step"))
+                call, t = journal.collective(sub, stack=where), (200 + number) * MS
+                if number == len(courses[rank]) and rank not in then:
+                    journal.begin(call, t, q=number)
+                else:
+                    journal.run(call, t=t, d=MS // 2, q=number)
+        if rank in then or rank not in courses:
+            where = journal.stack(("train.py", 26, "main"))
+            call = journal.collective(group, "barrier", shapes=None, stack=where)
+            journal.begin(call, 300 * MS, q=world + 1)
+        beat(journal, 20)
+    return [*diagnose(folder).found]
+
+
+@pytest.mark.parametrize("lines", [[10], [10, 11]])
+def test_who_is_one_call_short_in_a_group_is_told_and_not_an_order(
+    tmp_path: Path, lines: list[int]
+) -> None:
+    """Rank 2 left out one of twelve, long ago; nobody has used the other group before. Where the
+    group is called from two lines, they tell which one.
+    """
+    all_of = lines * (12 // len(lines))
+    courses = {0: all_of, 2: [*all_of[:4], *all_of[5:]]}
+    found = only(leaders(tmp_path, courses, [2]))
+    assert (found.kind, found.culprits) == ("deadlock", ())
+    if len(lines) == 1:
+        assert (found.hint or "").startswith(
+            "Rank 2 is one call short in group [0, 2], with 11 against 12 of rank 0, and went on to"
+            " barrier #1 of the default group (train.py:26): look for a call that it left out"
+        )
+    else:
+        assert "Out of step in group [0, 2] since #5: " in found.summary
+        assert "skipped all_reduce at train.py:10" in found.summary
+    assert "order" not in (found.hint or "")
+
+
+def test_an_order_of_groups_is_asked_for_where_both_have_used_both(tmp_path: Path) -> None:
+    """Then it may be one as well as a call that was left out. That most are in the barrier does not
+    tell against rank 0: ranks 1 and 3 are in one of the groups only.
+    """
+    found = only(leaders(tmp_path, {0: [10, 10, 10], 2: [10, 10]}, [2], world=2))
+    assert found.kind == "deadlock"
+    assert (found.hint or "").startswith("Look for a call that one of these ranks left out")
+    assert "one order" in (found.hint or "")

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from disttrace_viewer.analysis.graphs import cycles, ring
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence import rpc_rounds
-from disttrace_viewer.evidence.wait_graph import COLLECTIVE, KEY, MESSAGE, RPC, Wait
+from disttrace_viewer.evidence.wait_graph import COLLECTIVE, KEY, MESSAGE, RPC, Stream, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
-from disttrace_viewer.findings.rules import crossed, outside, unmatched
+from disttrace_viewer.findings.rules import crossed, outside, swallowed, unmatched
 from disttrace_viewer.wording.findings import deadlock as words
 from disttrace_viewer.wording.findings.crossed import question
 from disttrace_viewer.wording.sentences import capital
@@ -137,7 +137,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
     first = min(waits, key=lambda w: w.op.begin_ns)
     unsure = any(w.kind in (KEY, RPC) or case.evidence.inferred(w.op) for w in waits)
     apart = _beside(case, waits)
-    return Finding(
+    finding = Finding(
         kind="deadlock",
         summary=words.summary(trace, edges),
         certainty=LIKELY if unsure or apart or not case.certain_journals(members) else CERTAIN,
@@ -156,6 +156,7 @@ def _finding(case: Case, members: Sequence[int], waits: Sequence[Wait]) -> Findi
             exchanges=frozenset(w.exchange for w in waits),
         ),
     )
+    return swallowed.told(case, finding, _swallowed(case, waits))
 
 
 def _edge(case: Case, wait: Wait, node: int, target: int) -> words.Edge:
@@ -175,6 +176,30 @@ def _edge(case: Case, wait: Wait, node: int, target: int) -> words.Edge:
         threads=None if elsewhere is None else rpc_rounds.threads(evidence, elsewhere.process),
         answer=elsewhere is not None and elsewhere.process != worker,
     )
+
+
+def _swallowed(case: Case, waits: Sequence[Wait]) -> list[Op]:
+    """The calls by which members would have come to where others wait for them, had they not raised
+    before these went on to another group.
+    """
+    raised: dict[int, Op] = {}
+    for wait, other in _elsewhere(waits):
+        call = swallowed.find(case, other.process, [wait.op], other.op)
+        if call is not None:
+            raised[other.process] = call
+    return [*raised.values()]
+
+
+def _elsewhere(waits: Sequence[Wait]) -> Iterator[tuple[Wait, Wait]]:
+    """Waits in a collective, each with that of a member that is awaited there, in another group."""
+    waiting: dict[int, list[Wait]] = {}
+    for wait in waits:
+        if wait.kind == COLLECTIVE:
+            waiting.setdefault(wait.process, []).append(wait)
+    told = {wait.exchange: wait for wait in waits if wait.kind == COLLECTIVE}
+    for wait in told.values():  # one for all who wait in it
+        for target in wait.targets:
+            yield from ((wait, o) for o in waiting.get(target, ()) if o.stream != wait.stream)
 
 
 def _beside(case: Case, waits: Sequence[Wait]) -> list[int]:
@@ -227,20 +252,46 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
         return words.SET_FIRST
     if all(w.kind == MESSAGE for w in waits):
         return words.ONE_SENDS
-    if groups > 1 and (behind := _behind(waits)) is not None:
+    if (short := _short(case, waits)) is not None:
+        return words.short(trace, *short)
+    if groups > 1 and (behind := _behind(case, waits)) is not None:
         return words.left_out(trace, *behind)
     return words.GROUPS if groups > 1 else words.CALLS
 
 
-def _behind(waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
+def _short(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait, int] | None:
+    """A collective that lacks a member which has made calls in its group, and what that one is in:
+    a group that none of those who wait has used so far, so that it is no matter of their order. And
+    how many calls it has made.
+    """
+    for wait, other in _elsewhere(waits):
+        done = _newest(case, other.process, wait)
+        if done and not any(_newest(case, process, other) for process in wait.arrived):
+            return wait, other, done
+    return None
+
+
+def _newest(case: Case, process: int, wait: Wait) -> int:
+    """The newest number that a process has in the stream of a wait."""
+    ops = case.evidence.sample.of_process.get(process, ())
+    return max((op.seq or 0 for op in ops if _stream(op) == wait.stream), default=0)
+
+
+def _stream(op: Op) -> Stream | None:
+    return (op.call.group, op.call.backend) if op.call.kind == COLLECTIVE else None
+
+
+def _behind(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait] | None:
     """A collective in which several wait for the only member that is not in it, or any number for
     one that is at the end of its remote calls, and what that one is in: it may use the groups in
-    another order, or have left this one out.
+    another order, or have left this one out. Of those who wait only members of both groups count.
     """
     for wait in waits:
         if wait.kind == COLLECTIVE and not wait.absent:
-            kinds = (RPC, COLLECTIVE) if len(wait.arrived) > 1 else (RPC,)
-            theirs = [w for w in waits if (w.process,) == wait.targets and w.kind in kinds]
-            if theirs:
-                return wait, theirs[0]
+            for other in (w for w in waits if (w.process,) == wait.targets):
+                group = other.op.call.group if other.kind == COLLECTIVE else None
+                members = () if group is None else case.evidence.trace.groups[group].members
+                both = {member.process for member in members}.intersection(wait.arrived)
+                if other.kind == RPC or len(both) > 1:
+                    return wait, other
     return None

@@ -12,6 +12,7 @@ from dataclasses import replace
 from disttrace_viewer.analysis.out_of_step import SKIPPED, Shift
 from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.evidence.courses import Habit, Place
+from disttrace_viewer.evidence.wait_graph import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules import swallowed
@@ -37,9 +38,9 @@ def find(case: Case) -> Iterator[Finding]:
     """Groups that are out of step and in which no error says so."""
     for stream, shift in case.shifts.items():
         group = case.evidence.trace.groups[stream[0] or 0]
-        told = (f for f in case.findings if f.severity == ERROR and f.kind in _AT_LAST)
         mixed = _mixed(case, stream, shift)
-        if not shift.sure or not mixed or any(f.group == group.id for f in told):
+        came_to = (_came_to(case, f, stream) for f in case.findings)
+        if not shift.sure or not mixed or any(seq is not None for seq in came_to):
             continue
         found = Finding(
             kind="divergence",
@@ -83,20 +84,31 @@ def _at(habit: Habit) -> Iterator[Location]:
 
 def traced_back(case: Case, finding: Finding) -> Finding:
     """An error with the call since which its group was out of step, where that was before it."""
-    if finding.severity != ERROR or finding.kind not in _AT_LAST or finding.seq is None:
-        return finding
     for stream, shift in case.shifts.items():
-        group = case.evidence.trace.groups[stream[0] or 0]
-        mixed = _mixed(case, stream, shift, before=finding.seq)
-        if group.id == finding.group and shift.number < finding.seq and mixed:
+        number = _came_to(case, finding, stream)
+        mixed = 0 if number is None else _mixed(case, stream, shift, before=number)
+        if number is not None and shift.number < number and mixed:
+            trace, group = case.evidence.trace, case.evidence.trace.groups[stream[0] or 0]
+            where = group if finding.group is None else None
             since = replace(
                 finding,
-                summary=words.traced_back(case.evidence.trace, finding.summary, shift, mixed),
+                summary=words.traced_back(trace, finding.summary, shift, mixed, where),
                 hint=words.hint(shift),
                 locations=(*finding.locations, *_locations(shift)),
             )
             return _with_raised(case, since, stream, shift)
     return finding
+
+
+def _came_to(case: Case, finding: Finding, stream: Stream) -> int | None:
+    """The number in a stream to which an error came that may be due to members out of step."""
+    if finding.severity != ERROR:
+        return None
+    if finding.kind == "deadlock":
+        ends = [e for e in finding.scope.exchanges if isinstance(e, tuple)]
+        return next((e[3] for e in ends if e[:3] == (COLLECTIVE, *stream)), None)
+    ours = finding.group == case.evidence.trace.groups[stream[0] or 0].id
+    return finding.seq if ours and finding.kind in _AT_LAST else None
 
 
 def _with_raised(case: Case, finding: Finding, stream: Stream, shift: Shift[int, Place]) -> Finding:

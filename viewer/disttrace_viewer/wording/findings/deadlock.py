@@ -19,7 +19,10 @@ ONE_SENDS = (
     "Let one side send first and the other receive first, or post both without waiting"
     " (batch_isend_irecv)."
 )
-GROUPS = "Use the groups in one order on all ranks."
+GROUPS = (
+    "Look for a call that one of these ranks left out (a condition on the rank or on the data); if"
+    " each of them makes all of these calls, use the groups in one order on all ranks."
+)
 CALLS = "Bring the calls of these ranks into one order."
 CALLER = (
     "The function waits for its own caller, who comes when it has the answer: call it by rpc_async,"
@@ -100,6 +103,20 @@ def left_out(trace: Trace, wait: Wait, instead: Wait) -> str:
         f" ({sentences.line(instead.op)}) without {sentences.operation(trace, wait.op)}, in"
         f" which {sentences.processes(trace, wait.arrived)} are: look for a call that it left out"
         " (a condition on the rank or on the data), or for groups used in another order."
+    )
+
+
+def short(trace: Trace, wait: Wait, instead: Wait, done: int) -> str:
+    """Who is in ``instead`` has made ``done`` calls in the group of ``wait``, where others wait."""
+    who, others = trace.processes[instead.process].label, sentences.processes(trace, wait.arrived)
+    lacks = (wait.op.seq or 0) - done
+    group = sentences.group(trace.groups[wait.op.call.group or 0], trace)
+    return (
+        f"{sentences.capital(who)} is {'one call' if lacks == 1 else f'{lacks:,} calls'} short in"
+        f" {group}, with {done:,} against {wait.op.seq:,} of {others}, and went on to"
+        f" {sentences.operation(trace, instead.op)} ({sentences.line(instead.op)}): look for a call"
+        f" that it left out there, or that {others} made once too often (a condition on the rank or"
+        " on the data); it may have been long before."
     )
 
 

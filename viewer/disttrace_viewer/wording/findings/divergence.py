@@ -59,10 +59,15 @@ def summary(trace: Trace, group: Group, shift: Shift[int, Place], mixed: int) ->
     )
 
 
-def traced_back(trace: Trace, summary: str, shift: Shift[int, Place], mixed: int) -> str:
-    """What an error says, and since when its group was out of step."""
+def traced_back(
+    trace: Trace, summary: str, shift: Shift[int, Place], mixed: int, group: Group | None
+) -> str:
+    """What an error says, and since when its group was out of step; ``group``: where it is about
+    several.
+    """
+    where = "" if group is None else f"in {sentences.group(group, trace)} "
     return (
-        f"{summary} Out of step {_since(shift)}: {_did(trace, shift)};"
+        f"{summary} Out of step {where}{_since(shift)}: {_did(trace, shift)};"
         f" {_results(mixed, 'before it ')} mixed."
     )
 
