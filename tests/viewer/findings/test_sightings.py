@@ -15,6 +15,7 @@ import pytest
 from disttrace.journal import proc
 from disttrace_viewer.analysis.liveness import Look
 from disttrace_viewer.companion import sightings
+from disttrace_viewer.companion.ending.last_word import Order, word
 from disttrace_viewer.load.discover import named
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
@@ -22,7 +23,19 @@ from disttrace_viewer.states.reduce import WINDOW
 from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal
 from support.processes import wait_until
-from support.scenes import S, all_gone, beat, findings, nobody_knows, only, ranks, steps, store_call
+from support.scenes import (
+    PEER_GONE,
+    S,
+    all_gone,
+    beat,
+    fail,
+    findings,
+    nobody_knows,
+    only,
+    ranks,
+    steps,
+    store_call,
+)
 
 
 def waiting_in_a_store(folder: Path) -> Journal:
@@ -133,3 +146,34 @@ def test_what_the_kernel_says_is_written_once(tmp_path: Path) -> None:
             child.kill()
             child.wait()
     assert one.returncode == -9
+
+
+def test_what_the_last_word_rests_on_is_written_down(tmp_path: Path) -> None:
+    """Its verdict names the signal of a rank whose parent has not taken it yet."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    child.kill()
+    wait_until(lambda: proc.stat(child.pid).has_ended)
+    try:
+        keys = {**proc.own(), "ticks": proc.stat(child.pid).ticks}
+        for rank in range(2):
+            journal = Journal(
+                tmp_path, rank=rank, world_size=2, pid=child.pid if rank else os.getpid(),
+                boot_id=proc.boot_id() or "", keys=keys if rank else {},
+            )  # fmt: skip
+            group = journal.world()
+            journal.run(journal.collective(group), t=100 * MS, d=MS, q=1)
+            if rank == 0:
+                lost = journal.begin(journal.collective(group), 200 * MS, q=2)
+                journal.end(lost, 10 * MS, x=journal.string(PEER_GONE))
+                fail(journal, 220 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
+                order = Order(
+                    directory=str(tmp_path), job=journal.job, in_names=journal.job, stall_s=10,
+                    process=journal.process, failed=True, alone=True,
+                )  # fmt: skip
+        said = word(order)
+    finally:
+        child.wait()
+    summary = "Rank 1 was ended by SIGKILL, after all_reduce #1 of the default group."
+    assert said is not None
+    assert said["objects"][0]["summary"] == summary
+    assert only(findings(tmp_path)).summary == summary

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from disttrace_viewer.analysis.liveness import look
+from disttrace_viewer.companion import sightings
 from disttrace_viewer.companion.alerting.words import those_of
 from disttrace_viewer.companion.reading.journals import of_job
 from disttrace_viewer.companion.told import Told, beside, is_alone
@@ -70,6 +71,8 @@ def word(order: Order) -> dict[str, Any] | None:
         time.sleep(_LOOK_S)
     if not ends and (order.alone or not order.failed):
         return None
+    if order.failed:  # what the verdict rests on is for those who judge later too
+        sightings.note(trace.processes)
     found = judged(
         of_job(order.directory, order.in_names),
         choose=lambda jobs: [job.id for job in closure(jobs, _jobs(jobs, trace, order.process))],
