@@ -298,3 +298,26 @@ def test_what_is_called_within_a_round_is_the_round(tmp_path: Path) -> None:
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("rpc_unanswered", [0])
     assert "waiting in rpc.shutdown" in found.summary
+
+
+def drives(folder: Path, last_s: int, *, over: bool) -> list[Finding]:
+    """Workers are in the shutdown from the start on; rank 0 calls one of them every two seconds."""
+    journals = job(folder)
+    shut_down(journals[1], 200 * MS)
+    call = composed(journals[0], "rpc_sync", 12, to="worker1", func="step")
+    for at_s in range(1, last_s, 2):
+        journals[0].run(call, t=at_s * S, d=S)
+    if not over:
+        journals[0].begin(call, last_s * S)
+    for journal in journals:
+        beat(journal, 20)
+    return findings(folder)
+
+
+def test_a_worker_waits_for_one_that_makes_calls(tmp_path: Path) -> None:
+    """Such a job is well: workers serve in their shutdown. A call that lasts is told."""
+    assert drives(tmp_path / "within", 19, over=False) == []
+    note = only(drives(tmp_path / "between", 19, over=True))
+    assert (note.severity, note.culprits) == ("note", ())
+    found = only(drives(tmp_path / "stopped", 5, over=False))
+    assert (found.severity, found.op) == ("error", "rpc_sync")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from disttrace.journal.format import RPC_RUN
+from disttrace.journal.format import RPC_RUN, RPC_WAITS
 from disttrace_viewer.analysis.operation import Op, innermost
 from disttrace_viewer.evidence.rpc_rounds import callee, is_of, round_of, threads
 from disttrace_viewer.evidence.wait_graph import RPC, Wait
@@ -41,7 +41,15 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _all_wait(case: Case, wait: Wait) -> bool:
     """Whether those that have not come to a round wait for others: that explains them."""
-    return bool(wait.targets) and not any(case.outside(p) for p in wait.targets)
+    return bool(wait.targets) and not any(_outside(case, p) for p in wait.targets)
+
+
+def _outside(case: Case, process: int) -> bool:
+    """Whether its program waits for nobody: a call that it made just now may be answered."""
+    return case.outside(process) and not any(
+        op.process == process and op.thread == 0 and op.call.op in RPC_WAITS
+        for op in case.evidence.blocking
+    )
 
 
 def _because_of(case: Case, wait: Wait, owed: Mapping[object, Sequence[Wait]]) -> frozenset[object]:
@@ -105,7 +113,7 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
     elif owing:
         places[:0] = [at for p in owing if (at := evidence.whereabouts(p)) is not None]
     # Who waits for others itself has not come since they have not.
-    away = tuple(p for p in owing if not wait.targets or case.outside(p))
+    away = tuple(p for p in owing if not wait.targets or _outside(case, p))
     waits_itself = blocked is not None or (around is None and not set(who).isdisjoint(owing))
     if running is None and wait.serves is not None and threads(evidence, wait.process) is None:
         waits_itself = True  # its answer may be there, and find no thread
