@@ -176,3 +176,26 @@ def test_on_nccl_a_ring_that_receives_first(tmp_path: Path) -> None:
     assert (found.kind, found.culprits) == ("deadlock", ())
     assert found.cycle is not None
     assert len(found.cycle) == 3
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_receive_that_is_only_asked_about_never_ends_on_gloo(
+    tmp_path: Path, *, waits: bool
+) -> None:
+    """Its message was sent; nothing is wrong with the network as long as nobody waits for it."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            number = journal.begin(
+                journal.message(group, "recv", 1, **{"async": True}), 200 * MS, q=1
+            )
+            journal.record(i=number, d=MS)
+            journal.record(o=number, d=2 * MS, k="is_completed")
+            if waits:
+                journal.record(w=number, d=2 * MS)
+            stand(journal, 3 * S, "/src/train.py", 99, "poll")
+        else:
+            journal.run(journal.message(group, "send", 0), t=210 * MS, d=MS, q=1)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "no_progress"
+    assert ("is_completed()" in (found.hint or "")) is not waits

@@ -113,6 +113,13 @@ def _host_is_ahead(case: Case, wait: Wait) -> bool:
     )
 
 
+def _is_only_asked(wait: Wait) -> bool:
+    """Whether nobody has begun to wait for a message of which the backend hears only then."""
+    call = wait.op.call
+    unwaited = call.asynchronous is True and wait.op.wait_begin_ns is None
+    return wait.kind == MESSAGE and call.backend == "gloo" and unwaited
+
+
 def _finding(case: Case, wait: Wait) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     inside = [w for w in case.open() if w.exchange == wait.exchange or _alike(w, wait)]
@@ -138,6 +145,8 @@ def _finding(case: Case, wait: Wait) -> Finding:
         if told
         else words.INTERFACE
         if wait.kind == RENDEZVOUS
+        else words.ASKED
+        if all(_is_only_asked(w) for w in inside)
         else words.GRAPHS
         if _held_by_graphs(case, wait)
         else words.NETWORK,

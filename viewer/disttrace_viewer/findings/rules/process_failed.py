@@ -171,7 +171,7 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
             first=_is_first(case, first, alike),
         ),
         certainty=CERTAIN if sure else LIKELY,
-        hint=words.hint(end),
+        hint=words.hint(end, others=bool(_others(case, alike))),
         culprits=tuple(alike) if odd is None else odd,
         op=None if last is None else last.call.op,
         locations=outside.locations(case, alike),
@@ -185,10 +185,15 @@ def _finding(case: Case, first: int, alike: list[int]) -> Finding:
 
 def _is_first(case: Case, process: int, alike: list[int]) -> bool:
     """Whether others ran too, and none of them is known to have failed before."""
-    processes = case.evidence.trace.processes
     if any(found.kind == "process_failed" and found.severity == ERROR for found in case.findings):
         return False
-    return any(p.role != AGENT and p.index not in alike for p in processes)
+    return bool(_others(case, alike))
+
+
+def _others(case: Case, alike: list[int]) -> list[int]:
+    """All that ran beside some processes, but for launchers."""
+    processes = case.evidence.trace.processes
+    return [p.index for p in processes if p.role != AGENT and p.index not in alike]
 
 
 def _surely_over(case: Case, process: int, alike: Set[int]) -> bool:

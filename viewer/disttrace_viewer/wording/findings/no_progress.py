@@ -24,6 +24,11 @@ GRAPHS = (
     " reset(), before the groups are destroyed."
 )
 
+ASKED = (
+    "On gloo a message ends only in wait(): is_completed() stays false until that is called. Wait"
+    " for it, in a thread of its own if something else is to be done meanwhile."
+)
+
 OPEN = {
     "root": "Compare the roots (src, dst) that the ranks pass there: they may differ, and this"
     " evidence does not hold them. If they are equal, suspect the network, device or library.",

@@ -48,17 +48,20 @@ def summary(
     return f"{sentences.subject(trace, who)} {how}{at}{before}{on}."
 
 
-def hint(end: End) -> str:
-    """What to read first."""
+def hint(end: End, *, others: bool) -> str:
+    """What to read first. ``others``: there are ranks that did not fail so."""
     if end.lingers:
         return (
             "Read this exception first. The process does not end, because a thread that is no"
             " daemon still runs: end it, or make it a daemon."
         )
     if end.failure is not None:
-        return "Read this exception first; what the other ranks report follows from it."
+        rest = "; what the other ranks report follows from it" * others
+        return f"Read this exception first{rest}."
     if end.told_to_end:
         return "Find why it was ended while the other ranks were at work."
     if (end.code is not None and end.code < 0) or end.how == SILENT:
         return f"{NATIVE} (run with PYTHONFAULTHANDLER=1)."
+    if not others:
+        return "All ranks ended with this code: whoever started them takes it for a failure."
     return "Find who calls exit there; the other ranks were still at work."
