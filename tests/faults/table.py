@@ -344,7 +344,7 @@ OPPOSITE_ORDER = (
                 kinds=("deadlock",),
                 culprits=(NOBODY,),
                 lines={0: ("L4",), 2: ("L3",)},
-                words=("Rank 2 is one call short in group [0, 2]", "3 against 4"),
+                words=("Rank 2 is one call short in group [0, 2]", "(3 against 4 of rank 0)"),
             ),
         ),
     ),

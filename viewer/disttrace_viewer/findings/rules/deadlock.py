@@ -252,23 +252,28 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
         return words.SET_FIRST
     if all(w.kind == MESSAGE for w in waits):
         return words.ONE_SENDS
-    if (short := _short(case, waits)) is not None:
-        return words.short(trace, *short)
     if groups > 1 and (behind := _behind(case, waits)) is not None:
-        return words.left_out(trace, *behind)
+        wait, other = behind
+        back = any(_newest(case, process, other) for process in wait.arrived)
+        both = back and _newest(case, other.process, wait) > 0
+        return words.left_out(trace, wait, other, both=both)
+    if short := _short(case, waits):
+        return words.short(trace, short)
     return words.GROUPS if groups > 1 else words.CALLS
 
 
-def _short(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Wait, int] | None:
-    """A collective that lacks a member which has made calls in its group, and what that one is in:
-    a group that none of those who wait has used so far, so that it is no matter of their order. And
-    how many calls it has made.
+def _short(case: Case, waits: Sequence[Wait]) -> list[tuple[Wait, int, int]]:
+    """Of two groups whose members wait for one another each collective, with the member that lacks
+    in it and how many calls that has made there; first where it has made some. Whose doing it is
+    the counts do not tell: either may be short, or have made one call too many, in its group.
     """
     for wait, other in _elsewhere(waits):
-        done = _newest(case, other.process, wait)
-        if done and not any(_newest(case, process, other) for process in wait.arrived):
-            return wait, other, done
-    return None
+        back = next((p for p in wait.arrived if p in other.targets), None)
+        if back is not None:
+            sides = [(wait, other.process), (other, back)]
+            counts = [(w, p, _newest(case, p, w)) for w, p in sides]
+            return sorted(counts, key=lambda side: not side[2])
+    return []
 
 
 def _newest(case: Case, process: int, wait: Wait) -> int:

@@ -23,6 +23,7 @@ GROUPS = (
     "Look for a call that one of these ranks left out (a condition on the rank or on the data); if"
     " each of them makes all of these calls, use the groups in one order on all ranks."
 )
+_ORDER = ", or for groups used in another order"
 CALLS = "Bring the calls of these ranks into one order."
 CALLER = (
     "The function waits for its own caller, who comes when it has the answer: call it by rpc_async,"
@@ -95,28 +96,37 @@ def _expected(wait: Wait) -> str:
     return ", which alone has set such keys" if wait.kind == KEY else ""
 
 
-def left_out(trace: Trace, wait: Wait, instead: Wait) -> str:
-    """Several wait in ``wait`` for one that is in ``instead``."""
+def left_out(trace: Trace, wait: Wait, instead: Wait, *, both: bool) -> str:
+    """Several wait in ``wait`` for one that is in ``instead``; ``both``: each side has used the
+    group of the other one before.
+    """
     one = trace.processes[instead.process].label
     return (
         f"{sentences.capital(one)} went on to {sentences.operation(trace, instead.op)}"
         f" ({sentences.line(instead.op)}) without {sentences.operation(trace, wait.op)}, in"
         f" which {sentences.processes(trace, wait.arrived)} are: look for a call that it left out"
-        " (a condition on the rank or on the data), or for groups used in another order."
+        f" (a condition on the rank or on the data){_ORDER * both}."
     )
 
 
-def short(trace: Trace, wait: Wait, instead: Wait, done: int) -> str:
-    """Who is in ``instead`` has made ``done`` calls in the group of ``wait``, where others wait."""
-    who, others = trace.processes[instead.process].label, sentences.processes(trace, wait.arrived)
-    lacks = (wait.op.seq or 0) - done
-    group = sentences.group(trace.groups[wait.op.call.group or 0], trace)
+def short(trace: Trace, sides: Sequence[tuple[Wait, int, int]]) -> str:
+    """Collectives of two groups, each with who lacks in it and how many calls that one has made. To
+    have another order takes that both have used both groups.
+    """
+    told = []
+    for wait, process, done in sides:
+        lacks = (wait.op.seq or 0) - done
+        calls = "one call" if lacks == 1 else f"{lacks:,} calls"
+        group = sentences.group(trace.groups[wait.op.call.group or 0], trace)
+        told.append(
+            f"{trace.processes[process].label} is {calls} short in {group}"
+            f" ({f'{done:,}' if done else 'none'} against {wait.op.seq:,} of"
+            f" {sentences.processes(trace, wait.arrived)})"
+        )
+    order = _ORDER * all(done for _, _, done in sides)
     return (
-        f"{sentences.capital(who)} is {'one call' if lacks == 1 else f'{lacks:,} calls'} short in"
-        f" {group}, with {done:,} against {wait.op.seq:,} of {others}, and went on to"
-        f" {sentences.operation(trace, instead.op)} ({sentences.line(instead.op)}): look for a call"
-        f" that it left out there, or that {others} made once too often (a condition on the rank or"
-        " on the data); it may have been long before."
+        f"{sentences.capital(', or '.join(told))}: look for a call that was left out, or made once"
+        f" too often (a condition on the rank or on the data), maybe long before{order}."
     )
 
 
