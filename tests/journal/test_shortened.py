@@ -123,7 +123,7 @@ BLOCKS = """
 import glob, os, signal, sys, threading
 import disttrace
 from disttrace import session
-disttrace.install(quiet=True, dir=sys.argv[1], core=sys.argv[2])
+disttrace.install(quiet=True, heartbeat=False, dir=sys.argv[1], core=sys.argv[2])
 recorder = session._session.recorder
 recorder.open()
 def work():
