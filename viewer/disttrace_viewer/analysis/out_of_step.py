@@ -242,7 +242,8 @@ def _apart(usual: str, other: str, kinds: Kinds) -> _Apart | None:
             in_step = (usual.replace(one, two), other)
         apart = _explained(in_step, usual, other, at, least)
         if apart is not None and (pairs := _explained_by(apart, usual, other, met)):
-            if _is_sure(usual[since:at], usual[at : at + apart.equal], pairs):
+            before = usual[max(since, at - _FAR) : at]
+            if _is_sure(before, usual[at : at + apart.equal], pairs):
                 return replace(apart, sure=True)
             unsure = unsure or apart
         if in_step == (usual, other):
@@ -272,7 +273,6 @@ def _is_sure(before: str, after: str, pairs: Set[tuple[str, str]]) -> bool:
     ``before``: what both sides called in step, since lines last differed; ``after``: what is equal
     by the shift.
     """
-
     for pair in pairs:
         together = max(0, len(_runs(after, pair)) - 1 - _TRIED)
         runs = _runs(before, pair)
