@@ -47,7 +47,7 @@ def test_it_starts_as_from_a_shell(tmp_path: Path, there: bool) -> None:
     shell = "{ cat; echo; pwd; grep -E 'SigIgn|SigBlk' /proc/self/status; ls /proc/self/fd; } > "
     shell += str(found)
     left, took = run(shell, tmp_path if there else tmp_path / "gone", 0.5)
-    assert (left, took < 0.3) == (1, True)  # the other child, which nobody else may reap
+    assert (left, took < 0.5) == (1, True)  # the other child, which nobody else may reap
     report, folder, blocked, ignored, *open_ones = found.read_text().splitlines()
     assert report == "the report"
     assert there == (folder == str(tmp_path))
@@ -79,7 +79,7 @@ def test_nothing_of_it_stays_as_a_zombie(tmp_path: Path) -> None:
     """What ends is reaped, also what left its group; what lives there goes on."""
     shell = "setsid sh -c 'echo $$ > pid; sleep 3' & setsid true & true &"
     left, took = run(shell, tmp_path, 1.0)
-    assert (left, took < 0.3) == (2, True)  # the other child, and who left
+    assert (left, took < 0.5) == (2, True)  # the other child, and who left
     os.kill(int((tmp_path / "pid").read_text()), 9)
 
 
