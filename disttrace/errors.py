@@ -155,7 +155,16 @@ def first_line(error: BaseException, *, limit: int = 300) -> str:
     traceback in it (a loader's worker failed, a child of spawn) says that in its last line.
     """
     try:
-        lines = list(map(str.strip, str(error).split("\n")))
+        text = str(error)
+    except Exception:
+        text = "(its text cannot be read)"
+    return line_of(type(error).__name__, text, limit=limit)
+
+
+def line_of(name: str, text: str, *, limit: int = 300) -> str:
+    """The same of an exception's class and text."""
+    try:
+        lines = list(map(str.strip, text.split("\n")))
         saying = [line for line in lines if any(map(str.isalnum, line))]
         said = saying[0] if saying else ""
         if any(line.endswith(_TRACEBACK) for line in saying):
@@ -163,7 +172,6 @@ def first_line(error: BaseException, *, limit: int = 300) -> str:
         text = redact.current.text(said)
     except Exception:
         text = "(its text cannot be read)"
-    name = type(error).__name__
     whole = f"{name}: {text}" if text else name
     end = limit // 3
     return whole if len(whole) <= limit else f"{whole[: limit - end - 5]} ... {whole[-end:]}"

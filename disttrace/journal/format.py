@@ -66,6 +66,7 @@ DEFINITIONS = (
     "worker",
     "rendezvous",
     "failure",
+    "handling",
     "exit",
     "note",
     "dropped",
@@ -297,6 +298,13 @@ FIELDS: dict[str, dict[str, str]] = {
         "stack": "number",
         "h": "thread",
         "causes": "texts",
+    },
+    "handling": {
+        "t": "time",
+        "h": "thread",
+        "type": "name",
+        "text": "text",
+        "stack": "number",
     },
     "exit": {
         "t": "time",

@@ -1,4 +1,5 @@
-/* Where other threads stand, read in one go: no thread runs between the first frame and the last.
+/* Where other threads stand, and what exceptions they handle, read in one go: no thread runs between
+the first frame and the last.
 
 In Python 3.11 that cannot be done in Python. An allocation may start the cycle collector there,
 whose finalizers run Python and let other threads run. `frame.f_back` of another thread's frame
@@ -10,12 +11,13 @@ thread meanwhile waits for that lock with the GIL in its hands, for ever.
 
 So the collector is off while we look. Nobody can see that, for the GIL is not let go of, nor does
 any Python run (but an audit hook for sys._current_frames, before there is a frame). No frame object
-is held afterwards: one that outlives its function keeps the function's tensors and groups. Only
-documented C API is used. */
+is held afterwards, and no exception: one that outlives its function keeps the function's tensors
+and groups. Only documented C API is used, and the heads of exceptions and tracebacks as they stand
+in the headers, since to ask for their attributes may run what the program put there. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <frameobject.h> /* PyFrame_Check of Python 3.10 */
+#include <frameobject.h> /* PyFrame_Check of Python 3.10, PyTracebackObject */
 
 /* (file, line, function) of a frame; line 0: none. */
 static PyObject *line_of(PyFrameObject *frame) {
@@ -68,20 +70,103 @@ static PyObject *lines_of_threads(PyObject *skip, Py_ssize_t threads, Py_ssize_t
     return found;
 }
 
-static PyObject *lines(PyObject *Py_UNUSED(module), PyObject *args) {
+/* Lines from where an exception was raised out to where it is handled; of many the first ones. */
+static PyObject *lines_of_traceback(PyObject *error, Py_ssize_t deepest) {
+    PyObject *lines = PyList_New(0), *traceback = PyException_GetTraceback(error);
+    while (lines != NULL && traceback != NULL && PyTraceBack_Check(traceback)) {
+        PyTracebackObject *at = (PyTracebackObject *)traceback;
+        PyObject *number = PyObject_GetAttrString(traceback, "tb_lineno");
+        PyObject *code = number ? (PyObject *)PyFrame_GetCode((PyFrameObject *)at->tb_frame) : NULL;
+        PyObject *file = code ? PyObject_GetAttrString(code, "co_filename") : NULL;
+        PyObject *function = file ? PyObject_GetAttrString(code, "co_name") : NULL;
+        PyObject *line = function ? PyTuple_Pack(3, file, number, function) : NULL;
+        if (line == NULL || PyList_Insert(lines, 0, line) < 0) Py_CLEAR(lines);
+        if (lines != NULL && PyList_GET_SIZE(lines) > deepest &&
+            PyList_SetSlice(lines, deepest, PyList_GET_SIZE(lines), NULL) < 0)
+            Py_CLEAR(lines);
+        Py_XDECREF(line);
+        Py_XDECREF(function);
+        Py_XDECREF(file);
+        Py_XDECREF(code);
+        Py_XDECREF(number);
+        PyObject *next = (PyObject *)at->tb_next;
+        Py_XINCREF(next);
+        Py_DECREF(traceback);
+        traceback = next;
+    }
+    Py_XDECREF(traceback);
+    return lines;
+}
+
+/* (name of its class, those of its arguments that are plain texts or numbers, lines). Nothing of
+the program's runs: its `__str__` is not asked, nor an `args` of its own. */
+static PyObject *described(PyObject *error, Py_ssize_t deepest) {
+    PyObject *args = ((PyBaseExceptionObject *)error)->args;
+    PyObject *texts = PyList_New(0), *lines = texts ? lines_of_traceback(error, deepest) : NULL;
+    for (Py_ssize_t i = 0; lines && args && PyTuple_Check(args) && i < PyTuple_GET_SIZE(args); i++) {
+        PyObject *one = PyTuple_GET_ITEM(args, i);
+        if ((PyUnicode_CheckExact(one) || PyLong_CheckExact(one)) && PyList_Append(texts, one) < 0)
+            Py_CLEAR(lines);
+    }
+    PyObject *made = lines ? Py_BuildValue("(sOO)", Py_TYPE(error)->tp_name, texts, lines) : NULL;
+    Py_XDECREF(lines);
+    Py_XDECREF(texts);
+    return made;
+}
+
+static PyObject *handled_by_threads(PyObject *skip, Py_ssize_t threads, Py_ssize_t deepest) {
+    PyObject *current = PySys_GetObject("_current_exceptions"), *thread, *error;
+    PyObject *errors = current ? PyObject_CallNoArgs(current) : NULL;
+    if (errors == NULL || !PyDict_Check(errors)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_RuntimeError, "sys._current_exceptions is gone");
+        Py_XDECREF(errors);
+        return NULL;
+    }
+    PyObject *found = PyDict_New();
+    Py_ssize_t at = 0;
+    while (found != NULL && PyDict_GET_SIZE(found) < threads &&
+           PyDict_Next(errors, &at, &thread, &error)) {
+        if (PyTuple_Check(error) && PyTuple_GET_SIZE(error) == 3) /* until Python 3.11 */
+            error = PyTuple_GET_ITEM(error, 1);
+        int skipped = PyObject_RichCompareBool(thread, skip, Py_EQ);
+        if (skipped > 0 || !PyExceptionInstance_Check(error)) continue;
+        PyObject *one = skipped < 0 ? NULL : described(error, deepest);
+        if (one == NULL || PyDict_SetItem(found, thread, one) < 0) Py_CLEAR(found);
+        Py_XDECREF(one);
+    }
+    Py_DECREF(errors);
+    return found;
+}
+
+typedef PyObject *(*look_at)(PyObject *skip, Py_ssize_t threads, Py_ssize_t deepest);
+
+static PyObject *looked(PyObject *args, look_at look) {
     PyObject *skip;
     Py_ssize_t threads, deepest;
     if (!PyArg_ParseTuple(args, "O!nn", &PyLong_Type, &skip, &threads, &deepest)) return NULL;
     int collects = PyGC_Disable();
-    PyObject *found = lines_of_threads(skip, threads, deepest);
+    PyObject *found = look(skip, threads, deepest);
     if (collects) PyGC_Enable();
     return found;
+}
+
+static PyObject *lines(PyObject *Py_UNUSED(module), PyObject *args) {
+    return looked(args, lines_of_threads);
+}
+
+static PyObject *handled(PyObject *Py_UNUSED(module), PyObject *args) {
+    return looked(args, handled_by_threads);
 }
 
 static PyMethodDef methods[] = {
     {"lines", lines, METH_VARARGS,
      "lines(skip, threads, deepest): (file, line, function) of so many frames of so many threads,\n"
      "innermost first, by the thread's ident; not of the thread `skip`."},
+    {"handled", handled, METH_VARARGS,
+     "handled(skip, threads, deepest): (class, arguments, lines) of the exceptions that so many\n"
+     "threads handle, with so many lines, the one that raised first, by the thread's ident; not of\n"
+     "the thread `skip`."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,12 +1,14 @@
-"""Where the threads stand when nothing moves: the Python line of a rank outside communication."""
+"""Where the threads stand when nothing moves, the Python line of a rank outside communication, and
+what exception each handles there: who is in a `finally` has not come to what the others do."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 
 from disttrace import errors
 from disttrace.capture.wrapping.context import Capture
-from disttrace.lifecycle.thread_lines import Line, reader
+from disttrace.lifecycle.thread_lines import Line, handled_reader, reader
 
 QUIET_NS = 900_000_000
 """Nanoseconds without a begin or an end after which stacks are taken: from one look to the next."""
@@ -23,6 +25,11 @@ _DEPTH = 16
 _MOST = 4_000  # definitions are never dropped, and a rank that computes stands elsewhere each time
 _MOST_EARLY = 1_000  # of them: a step of a second is noted each time
 _LONG_NS = 30_000_000_000  # a silence that is worth another stack beyond those
+_MOST_HANDLED = 200  # of what is noted of exceptions
+_HARMLESS = (
+    "ImportError",
+    "ModuleNotFoundError",
+)  # in the handlers of which programs do their work
 _MAIN = 0  # the number of the thread that opened the journal
 
 
@@ -32,6 +39,7 @@ class Stacks:
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         self._read = reader()
+        self._handled = _Handled(capture)
         self._progress = (0, 0)
         self._since = 0  # when the progress was first seen as it is; 0: not yet
         self._due = 0
@@ -77,8 +85,10 @@ class Stacks:
 
     def take(self) -> None:
         """Note where every thread is, now."""
-        for thread, lines in self._threads():
-            self._note(thread, lines)
+        number = self._numbers()
+        for ident, lines in self._read(threading.get_ident()).items():
+            self._note(number(ident), lines)
+        self._handled.take(number)
 
     def _look_at_main(self) -> None:
         """While other threads begin and end operations: note the main one if it has not moved."""
@@ -88,10 +98,12 @@ class Stacks:
         self._main = lines
 
     def _of_main(self) -> list[Line]:
-        return next((lines for thread, lines in self._threads() if thread == _MAIN), [])
+        number = self._numbers()
+        found = self._read(threading.get_ident()).items()
+        return next((lines for ident, lines in found if number(ident) == _MAIN), [])
 
-    def _threads(self) -> list[tuple[int, list[Line]]]:
-        """Number and lines of every thread but ours."""
+    def _numbers(self) -> Callable[[int], int]:
+        """The number of a thread by its ident."""
         known = {t.ident: (t.name, t.native_id) for t in threading.enumerate()}
         recorder, main = self._capture.recorder, threading.main_thread().ident
 
@@ -100,8 +112,7 @@ class Stacks:
                 return recorder.main_thread()
             return recorder.thread_number(ident, *known.get(ident, ("", None)))
 
-        found = self._read(threading.get_ident())
-        return [(number(ident), lines) for ident, lines in found.items()]
+        return number
 
     def _note(self, thread: int, lines: list[Line]) -> None:
         recorder = self._capture.recorder
@@ -127,3 +138,42 @@ class Stacks:
         if own is None or own < _DEPTH - 1:
             return lines[:_DEPTH]
         return lines[: _DEPTH // 2] + lines[own : own + _DEPTH // 2]
+
+
+class _Handled:
+    """Notes which exception a thread handles, and that it no longer does."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._read = handled_reader()
+        self._noted: dict[int, tuple[str, str, int]] = {}  # by thread number
+        self._left = _MOST_HANDLED
+
+    def take(self, number: Callable[[int], int]) -> None:
+        """Of all threads; ``number`` gives a thread's by its ident."""
+        if self._read is None:
+            return
+        recorder, found = self._capture.recorder, {}
+        for ident, (name, args, lines) in self._read(threading.get_ident()).items():
+            if name not in _HARMLESS and lines and not errors.is_our_file(lines[-1][0]):
+                text = errors.line_of("", _text(args)).partition(": ")[2]
+                stack = recorder.stack([e for e in lines if not errors.is_our_file(e[0])][:_DEPTH])
+                found[number(ident)] = (name.rpartition(".")[2], text, stack)
+        for thread in {*found, *self._noted}:
+            now = found.get(thread)
+            if now == self._noted.get(thread) or not self._left:
+                continue
+            self._left -= 1
+            if now is None:
+                del self._noted[thread]
+                recorder.note("handling", h=thread)
+            else:
+                self._noted[thread] = now
+                recorder.note("handling", h=thread, type=now[0], text=now[1], stack=now[2])
+
+
+def _text(args: Sequence[str | int]) -> str:
+    """As `str` of most exceptions."""
+    if len(args) == 2 and isinstance(args[0], int):
+        return f"[Errno {args[0]}] {args[1]}"
+    return ", ".join(map(str, args))

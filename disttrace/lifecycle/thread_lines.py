@@ -31,6 +31,11 @@ Lines: TypeAlias = dict[int, list[Line]]
 Reader: TypeAlias = Callable[[int], Lines]
 """Says where every thread stands but the one of that ident: at most 64, with 200 frames."""
 
+Handled: TypeAlias = dict[int, tuple[str, list[str | int], list[Line]]]
+"""Of the exception that a thread handles (in ``except``, ``finally`` or ``__exit__``) its class,
+those of its arguments that are texts or numbers, and its lines from where it was raised; by ident.
+"""
+
 _THREADS = 64
 _DEEPEST = 200
 _HEAD = re.compile(r"(?:Current t|T)hread 0x([0-9a-f]+)")
@@ -46,6 +51,17 @@ def reader() -> Reader:
     except ImportError:
         return dumped if sys.version_info[:2] == (3, 11) else walked
     return lambda skip: native.lines(skip, _THREADS, _DEEPEST)
+
+
+@functools.cache
+def handled_reader() -> Callable[[int], Handled] | None:
+    """Says what every thread handles but the one of that ident; None where nothing was compiled: an
+    exception that Python holds would die in our thread, with all that its frames hold."""
+    try:
+        native: Any = compiled.load("lifecycle._frames")
+    except ImportError:
+        return None
+    return lambda skip: native.handled(skip, _THREADS, _DEEPEST)
 
 
 def walked(skip: int) -> Lines:

@@ -1239,6 +1239,31 @@ SWALLOWED = (
             ),
         ),
     ),
+    Row(
+        number=28,
+        program="faults/swallowed.py --what batch --then handler",
+        expected=(
+            Expected(
+                kinds=("op_mismatch",),
+                culprits=((1,),),
+                lines={0: ("L1",), 1: ("L4",), 2: ("L1",)},
+                words=("Rank 1 handles ValueError: bad batch",),
+            ),
+        ),
+    ),
+    Row(
+        number=28,
+        program="faults/swallowed.py --group 1,2,3 --culprit 2 --what batch --then sleep --deep 5",
+        world=4,
+        expected=(
+            Expected(
+                kinds=("missing_participant",),
+                culprits=((2,),),
+                lines={1: ("L1",), 2: ("L3",), 3: ("L1",)},
+                words=("Rank 2 handles ValueError: bad batch",),
+            ),
+        ),
+    ),
 )
 
 

@@ -4,8 +4,9 @@
 
 Garbage of this thread has a finalizer that waits until the other thread has left its frames and
 stands in others, whose locals lie where those were; it starts a thread, too, as any Python may.
-READER is what of ``thread_lines`` looks. Prints in how many rounds the other thread was seen where
-it stood first, or where later; every stack must be one of these two.
+READER is what of ``thread_lines`` looks; ``handled``: at the exception that the other one handles
+first. Prints in how many rounds the other thread was seen where it stood first, or where later;
+every stack must be one of these two.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+from collections.abc import Callable
+from typing import Any
 
 from disttrace.lifecycle import thread_lines
 
@@ -30,8 +33,8 @@ class Round:
         self.number = number
         self.stands, self.may_go, self.went_on, self.is_over = (threading.Event() for _ in range(4))
 
-    def look(self, read: thread_lines.Reader) -> list[str]:
-        """The functions in which the other thread was seen."""
+    def look(self, read: Callable[[int], dict[int, Any]]) -> Any:
+        """What was seen of the other thread."""
         other = threading.Thread(target=self.run)
         other.start()
         self.stands.wait()
@@ -46,7 +49,7 @@ class Round:
         self.is_over.set()
         other.join()
         gc.collect()  # no finalizer runs as the interpreter ends
-        return [function for _, _, function in found[other.ident or 0]]
+        return found.get(other.ident or 0)
 
     def run(self) -> None:
         self.first(DEPTH)
@@ -55,7 +58,10 @@ class Round:
     def first(self, depth: int) -> None:
         if depth:
             self.first(depth - 1)
-        else:
+            return
+        try:
+            raise LookupError("x" * 1000)  # noqa: TRY301
+        except LookupError:
             self.stands.set()
             self.may_go.wait()
 
@@ -82,10 +88,21 @@ class Garbage:
 
 def main(name: str) -> None:
     """All rounds."""
-    read = thread_lines.reader() if name == "reader" else getattr(thread_lines, name)
     seen = {"first": 0, "then": 0}
+    if name == "handled":
+        handled = thread_lines.handled_reader()
+        assert handled is not None
+        for number in range(1, ROUNDS):
+            found = Round(number).look(handled)
+            seen["then" if found is None else "first"] += 1
+            if found is not None:
+                assert found[:2] == ("LookupError", ["x" * 1000]), found
+                assert [function for _, _, function in found[2]] == ["first"]
+        print(seen)
+        return
+    read = thread_lines.reader() if name == "reader" else getattr(thread_lines, name)
     for number in range(1, ROUNDS):
-        functions = Round(number).look(read)
+        functions = [function for _, _, function in Round(number).look(read)]
         where = "first" if "first" in functions else "then"
         expected = [*[where] * (DEPTH + 1), "run"]
         at = functions.index(where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import threading
 import time
@@ -12,13 +13,22 @@ from pathlib import Path
 import pytest
 
 from disttrace.journal import compiled
-from disttrace.lifecycle.thread_lines import Line, Reader, dumped, parsed, reader, walked
+from disttrace.lifecycle.thread_lines import (
+    Line,
+    Reader,
+    dumped,
+    handled_reader,
+    parsed,
+    reader,
+    walked,
+)
 from support.processes import python
 
 COLLECTED = Path(__file__).parent / "collected.py"
 SAFE_IN_PYTHON = sys.version_info[:2] != (3, 11)
 READERS = [reader, lambda: dumped, lambda: walked]
 NAMES = ["reader", "dumped", "walked"]
+COLLECTING = NAMES[: 3 if SAFE_IN_PYTHON else 2] + ["handled"] * (handled_reader() is not None)
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +147,7 @@ def test_the_collector_stays_as_it_is(on: bool) -> None:
     assert gc.isenabled() == on
 
 
-@pytest.mark.parametrize("name", NAMES if SAFE_IN_PYTHON else NAMES[:2])
+@pytest.mark.parametrize("name", COLLECTING)
 def test_a_collection_at_any_allocation(name: str) -> None:
     """It lets the other thread leave its frames for others, and starts threads: each stack is one
     that this thread had. (`walked` ends with a tuple for a frame on 3.11, or never.)"""
@@ -174,3 +184,105 @@ def test_a_dump() -> None:
     first = [("/a\u00e9/b.py", 12, "caf\u20ac"), ("c.py", 0, "d")]
     assert parsed(text, 12) == {10: first}
     assert parsed(text, 10) == {12: [("e.py", 1, "<module>")]}
+
+
+class Hides(Exception):  # noqa: N818
+    """Nothing that the program put there may run in our thread."""
+
+    args = property(lambda self: pytest.fail("asked"))
+
+    def __str__(self) -> str:
+        pytest.fail("asked")
+
+
+class Guard:
+    """Stands in its end."""
+
+    def __init__(self, wait: Callable[[], object]) -> None:
+        self.wait = wait
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *error: object) -> bool:
+        self.wait()
+        return True
+
+
+def endless(depth: int) -> int:
+    return endless(depth + 1)
+
+
+@pytest.mark.skipif(handled_reader() is None, reason="nothing was compiled")
+def test_what_a_thread_handles() -> None:
+    """In `except`, `finally`, `__exit__`: its class, what of its arguments is plain, its lines."""
+    over = threading.Event()
+
+    def in_except() -> None:
+        try:
+            raise Hides("hidden", object(), 3)  # noqa: TRY301
+        except Hides:
+            over.wait()
+
+    def in_finally() -> None:
+        try:
+            in_with_body()
+        except ValueError:
+            pass
+
+    def in_with_body() -> None:
+        try:
+            raise ValueError("bad")
+        finally:
+            over.wait()
+
+    def in_exit() -> None:
+        with Guard(over.wait):
+            del os.environ["DISTTRACE_NO_SUCH"]
+
+    def deep() -> None:
+        try:
+            endless(0)
+        except RecursionError:
+            over.wait()
+
+    def no_longer() -> None:
+        try:
+            raise ValueError("old")  # noqa: TRY301
+        except ValueError:
+            pass
+        over.wait()
+
+    bodies = (in_except, in_finally, in_exit, deep, no_longer)
+    threads = [threading.Thread(target=body, daemon=True) for body in bodies]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.5)
+    look = handled_reader()
+    assert look is not None
+    found = look(threading.get_ident())
+    over.set()
+    for thread in threads:
+        thread.join()
+    told = [found.get(thread.ident or 0) for thread in threads]
+    assert told[4] is None
+    names = [(name, args, lines[0][2], lines[-1][2]) for name, args, lines in told[:4]]  # type: ignore[misc]
+    assert names == [
+        ("Hides", ["hidden", 3], "in_except", "in_except"),
+        ("ValueError", ["bad"], "in_with_body", "in_with_body"),
+        ("KeyError", ["DISTTRACE_NO_SUCH"], "__delitem__", "in_exit"),
+        ("RecursionError", names[3][1], "endless", "endless"),
+    ]
+    assert len(told[3][2]) == 200  # type: ignore[index]
+    assert look(threading.get_ident()) == {}
+
+
+def test_without_what_was_compiled_nothing_is_said_of_exceptions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that Python holds would die in our thread."""
+
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(compiled, "load", absent)
+    assert handled_reader.__wrapped__() is None

@@ -176,6 +176,30 @@ def test_workers_of_xdist_share_no_port(tmp_path: Path) -> None:
     assert "8 passed" in run(tmp_path, "-n", "4", text=text).stdout
 
 
+def test_the_first_failure_ends_it_where_that_is_wanted(tmp_path: Path) -> None:
+    """With `-x` no later test starts, and nothing of the failed one goes on."""
+    text = """
+import os, pathlib, time, pytest
+
+@pytest.mark.distributed(2, init=False)
+def test_first():
+    pathlib.Path(f"pid{os.environ['RANK']}").write_text(str(os.getpid()))
+    assert os.environ["RANK"] == "1"
+    time.sleep(600)
+
+@pytest.mark.distributed(2, init=False)
+def test_second():
+    pathlib.Path("started").touch()
+"""
+    done = run(tmp_path, "-x", "--dist-stall=1", text=text)
+    assert "1 failed" in done.stdout, done.stdout
+    assert "stopping after 1 failures" in done.stdout
+    assert not (tmp_path / "started").exists()
+    pids = [p.read_text() for p in tmp_path.glob("pid*")]
+    assert len(pids) == 2
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
 @pytest.mark.long
 def test_it_may_be_started_as_programs_of_their_own(tmp_path: Path) -> None:
     told = run(tmp_path, "--dist-start", "spawn", "-k", "test_one_fails or test_skips").stdout

@@ -21,8 +21,8 @@ from disttrace_viewer.load.text import Text
 
 NUMBERED = ("string", "stack", "thread", "store", "group", "call")
 LISTED = (
-    *("clock", "failure", "exit", "note", "dropped", "worker", "rendezvous", "seen", "trouble"),
-    "digest",
+    *("clock", "failure", "handling", "exit", "note", "dropped", "worker", "rendezvous"),
+    *("seen", "trouble", "digest"),
 )
 MOST_OF_A_KIND = 1 << 18
 """Definitions of one kind in one journal: each costs up to a hundred times its line in memory."""

@@ -123,6 +123,7 @@ def _moved(process: Process, old: Clock, new: Clock) -> Process:
         heartbeat_ns=maybe(process.heartbeat_ns),
         exit=None if ended is None else dataclasses.replace(ended, t_ns=at(ended.t_ns)),
         failures=tuple(dataclasses.replace(f, t_ns=at(f.t_ns)) for f in process.failures),
+        handling=tuple(dataclasses.replace(f, t_ns=at(f.t_ns)) for f in process.handling),
         notes=tuple(dataclasses.replace(n, t_ns=at(n.t_ns)) for n in process.notes),
         latest_samples={
             thread: dataclasses.replace(s, t_ns=at(s.t_ns))

@@ -166,6 +166,17 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
     def unix(item: Record, key: str = "t") -> int:
         return to_unix(clocks[clock], t0 + item.get(key, 0))
 
+    def failure(item: Record) -> Failure:
+        return Failure(
+            t_ns=unix(item),
+            type=item.get("type") or "?",
+            text=item.get("text") or "",
+            stack=stack_of(journal, item.get("stack")),
+            thread=item.get("h", 0),
+            causes=tuple(item.get("causes") or ()),
+        )
+
+    handled = {item.get("h", 0): item for item in listed["handling"]}
     start_ns = record.get("start_ns", to_unix(clocks[clock], t0))
     ended = definitions.exit
     return Process(
@@ -197,17 +208,8 @@ def process_of(index: int, journal: Journal, known: Clocks, clocks: Sequence[Clo
             stack=stack_of(journal, ended.get("stack")),
             causes=tuple(ended.get("causes") or ()),
         ),
-        failures=tuple(
-            Failure(
-                t_ns=unix(item),
-                type=item.get("type") or "?",
-                text=item.get("text") or "",
-                stack=stack_of(journal, item.get("stack")),
-                thread=item.get("h", 0),
-                causes=tuple(item.get("causes") or ()),
-            )
-            for item in listed["failure"]
-        ),
+        failures=tuple(map(failure, listed["failure"])),
+        handling=tuple(failure(item) for item in handled.values() if "type" in item),
         threads={
             number: Thread(number, item.get("name") or "?", item.get("native"))
             for number, item in definitions.numbered["thread"].items()

@@ -16,7 +16,7 @@ from disttrace_viewer.load.schema import json_object
 from disttrace_viewer.replay.sequences import Script, lines
 from disttrace_viewer.replay.strict import Standing
 
-_OVER = ("exit", "failure", "rendezvous")
+_OVER = ("exit", "failure", "handling", "rendezvous")
 _LATER_NS = 3_600_000_000_000
 """So long everybody has stood: nobody is on the way any more."""
 

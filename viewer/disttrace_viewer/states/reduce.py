@@ -314,7 +314,7 @@ def _referred(
     stores |= {n for n, store in numbered["store"].items() if store.get("base", n) == n}
     stores |= {store for store, _ in reading.queues}
     stacks |= {stack for _, stack in (*reading.signs.stands.values(), *reading.signs.samples)}
-    for kind in ("failure", "exit", "digest"):
+    for kind in ("failure", "handling", "exit", "digest"):
         stacks |= {item["stack"] for item in definitions.listed[kind] if "stack" in item}
     errors = {row[12] for row in rows if len(row) > 12 and row[12] is not None}
     return {

@@ -63,7 +63,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception that nobody caught."""
+    """An exception that nobody caught, or that a thread handles."""
 
     t_ns: int
     type: str
@@ -252,6 +252,8 @@ class Process:
     """What was seen of it from outside, by time."""
     troubles: tuple[Trouble, ...] = ()
     """Of its host; in the journal of one of its processes each."""
+    handling: tuple[Failure, ...] = ()
+    """What its threads handled when they were last looked at, ``t_ns`` when that was first seen."""
     digests: tuple[Digest, ...] = ()
     """Of what it had that others have to have equal, by time."""
 

@@ -23,6 +23,7 @@ _ENV = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "M
 _LISTED = {
     "clock": ("t", "unix_ns", "error_ns"),
     "failure": ("t", "type", "stack", "h"),
+    "handling": ("t", "type", "stack", "h"),
     "exit": ("t", "how", "code", "stack"),
     "seen": ("t", "state", "code", "others"),
     "trouble": ("t", "ago", "by", "where", "name", "code", "mine"),
