@@ -168,6 +168,22 @@ static PyObject *ready(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(ignored)) 
     return PyBool_FromLong(!barred && settle());
 }
 
+static const char WINDOW[] = "disttrace.window";
+
+static void let_go(Window *window) {
+    atomic_store(&window->start, 0);
+    for (int i = 0; i < WINDOWS; i++)
+        if (atomic_load(&windows[i].start) != 0) return;
+    leave();
+}
+
+/* Nobody has it any more who could release it: an exception of a signal handler struck where the
+   mapping was made, or given up. */
+static void dropped(PyObject *guard) {
+    Window *window = PyCapsule_GetPointer(guard, WINDOW);
+    if (window != NULL && PyCapsule_GetContext(guard) == NULL) let_go(window);
+}
+
 static PyObject *guard(PyObject *Py_UNUSED(self), PyObject *mapping) {
     static int forks; /* whether the hook is there: it cannot be taken away again */
     Py_buffer buffer;
@@ -182,31 +198,26 @@ static PyObject *guard(PyObject *Py_UNUSED(self), PyObject *mapping) {
     if (PyObject_GetBuffer(mapping, &buffer, PyBUF_WRITABLE) != 0) return NULL;
     uintptr_t start = (uintptr_t)buffer.buf, end = start + (uintptr_t)buffer.len;
     PyBuffer_Release(&buffer); /* the mapping stays where it is until it is closed */
+    PyObject *made = PyCapsule_New(&windows[free], WINDOW, dropped);
+    if (made == NULL) return NULL;
     atomic_store(&windows[free].lost, 0);
     atomic_store(&windows[free].end, (end + page - 1) / page * page);
     atomic_store(&windows[free].start, start);
-    return PyLong_FromLong(free);
+    return made;
 }
 
-static Window *window_of(PyObject *number) {
-    long place = PyLong_AsLong(number);
-    if (place >= 0 && place < WINDOWS) return &windows[place];
-    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "not the number of a window");
-    return NULL;
-}
-
-static PyObject *lost(PyObject *Py_UNUSED(self), PyObject *number) {
-    Window *window = window_of(number);
+static PyObject *lost(PyObject *Py_UNUSED(self), PyObject *guard) {
+    Window *window = PyCapsule_GetPointer(guard, WINDOW);
     return window == NULL ? NULL : PyBool_FromLong(atomic_load(&window->lost));
 }
 
-static PyObject *release(PyObject *Py_UNUSED(self), PyObject *number) {
-    Window *window = window_of(number);
+static PyObject *release(PyObject *Py_UNUSED(self), PyObject *guard) {
+    Window *window = PyCapsule_GetPointer(guard, WINDOW);
     if (window == NULL) return NULL;
-    atomic_store(&window->start, 0);
-    for (int i = 0; i < WINDOWS; i++)
-        if (atomic_load(&windows[i].start) != 0) Py_RETURN_NONE;
-    leave();
+    if (PyCapsule_GetContext(guard) == NULL) {
+        if (PyCapsule_SetContext(guard, windows) != 0) return NULL;
+        let_go(window);
+    }
     Py_RETURN_NONE;
 }
 
@@ -224,9 +235,10 @@ static PyObject *share(PyObject *Py_UNUSED(self), PyObject *args) {
 static PyMethodDef methods[] = {
     {"share", share, METH_VARARGS, "Memory that a file shows, by descriptor and size."},
     {"ready", ready, METH_NOARGS, "See that SIGBUS comes to us, of this thread too; whether it does."},
-    {"guard", guard, METH_O, "Survive stores into a mapping whose file has ended; its number."},
+    {"guard", guard, METH_O, "Survive stores into a mapping whose file has ended, until\n"
+     "that is released or nobody has it."},
     {"lost", lost, METH_O, "Whether something was stored where the file had ended."},
-    {"release", release, METH_O, "The mapping of this number is about to be closed."},
+    {"release", release, METH_O, "The mapping is about to be closed."},
     {NULL},
 };
 

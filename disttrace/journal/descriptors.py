@@ -7,10 +7,8 @@ file get its number would find another.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
 
 if sys.platform != "win32":  # where the viewer runs, and nothing is traced
     import fcntl
@@ -59,15 +57,25 @@ def copy_aside(fd: int) -> int:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _STREAMS)
 
 
-@contextlib.contextmanager
-def streams_kept_free() -> Iterator[None]:
-    """While this lasts nothing gets the number of a standard stream that the program has closed."""
-    fillers = []
-    try:
-        while (fd := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)) < _STREAMS:
-            fillers.append(fd)
-        os.close(fd)
-        yield
-    finally:
-        for filler in fillers:
-            os.close(filler)
+class StreamsKeptFree:
+    """While this lasts nothing gets the number of a standard stream that the program has closed.
+
+    A class, for a generator's ``contextlib`` would stand in the traceback of a signal handler's
+    exception that strikes here, where frames of ours are taken off (``errors.take_off``).
+    """
+
+    def __init__(self) -> None:
+        self._fillers: list[int] = []
+
+    def __enter__(self) -> None:
+        try:
+            while (fd := os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)) < _STREAMS:
+                self._fillers.append(fd)
+            os.close(fd)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        while self._fillers:
+            os.close(self._fillers.pop())

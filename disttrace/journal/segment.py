@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from typing import Protocol
 
-from disttrace.journal.descriptors import is_kernels, streams_kept_free
+from disttrace.journal.descriptors import StreamsKeptFree, is_kernels
 from disttrace.journal.own_file import PRIVATE, OwnFile, allow
 from disttrace.journal.slow_writes import WriteBudget
 from disttrace.journal.windows import Guard, MakeWindow, PlainWindow, Window, guarded, uncompiled
@@ -181,7 +181,7 @@ class MappedSegment:
         fresh = -(-size // _PAGE) * _PAGE  # not the page that holds lines already
         os.pwrite(fd, _ZEROS[: start + length - fresh], fresh)
         try:
-            with streams_kept_free():  # a mapping keeps a descriptor of its own
+            with StreamsKeptFree():  # a mapping keeps a descriptor of its own
                 mapping = mmap.mmap(fd, length, mmap.MAP_SHARED, offset=start)
         except ValueError as error:
             raise SegmentLost(_SHORTENED) from error  # just now

@@ -61,18 +61,18 @@ MakeWindow = Callable[[mmap.mmap, int], Window]
 
 
 class Guard:
-    """Guards a mapping until it is released. Raises OSError where that cannot be done."""
+    """Guards a mapping until it is released or dropped. Raises OSError where it cannot be done."""
 
     def __init__(self, mapping: mmap.mmap | memoryview) -> None:
-        self._number: int = _guards().guard(mapping)
+        self._held: object = _guards().guard(mapping)
 
     def is_lost(self) -> bool:
         """Whether a line was put where the file had ended."""
-        return bool(_guards().lost(self._number))
+        return bool(_guards().lost(self._held))
 
     def release(self) -> None:
         """The mapping is closed next."""
-        _guards().release(self._number)
+        _guards().release(self._held)
 
 
 def shared(fd: int, size: int) -> memoryview:

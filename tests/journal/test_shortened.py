@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from pathlib import Path
 
 import pytest
 
+from disttrace.journal.windows import Guard, uncompiled
 from disttrace_viewer.api import load
 from support.processes import Outcome, python
 
@@ -163,3 +165,24 @@ def test_a_journal_goes_on_after_its_files_were_shortened(tmp_path: Path, core: 
     assert process.exit is not None
     newest = max(folder.glob("*.ops.jsonl"), key=lambda path: int(path.name.split(".")[-3]))
     assert newest.read_bytes().count(b"the last one") == 2
+
+
+@pytest.mark.skipif(uncompiled() is not None, reason="nothing was compiled")
+def test_a_guard_that_is_dropped_is_let_go() -> None:
+    """An exception of a signal handler may strike where nobody has it yet: after 32 of these
+    nothing could be mapped any more. One that was released takes no other's place with it."""
+    with mmap.mmap(-1, mmap.PAGESIZE) as mapping:
+        for _ in range(100):
+            Guard(mapping)
+        released = Guard(mapping)
+        released.release()
+        held = [Guard(mapping) for _ in range(20)]
+        del released
+        while True:
+            try:
+                held.append(Guard(mapping))
+            except OSError:
+                break
+        assert 20 < len(held) <= 32
+        for guard in held:
+            guard.release()

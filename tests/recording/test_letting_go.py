@@ -12,7 +12,7 @@ from support.cores import EACH_CORE
 from support.preloaded import preloaded
 
 IN_FLIGHT = """
-import gc, sys, weakref
+import gc, sys, time, weakref
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -25,7 +25,10 @@ assert recorder.core.in_flight()
 gone = [weakref.ref(one) for one in (recorder, disttrace.session._session)]
 del recorder
 disttrace.uninstall()
-gc.collect()
+end = time.monotonic() + 10
+while any(one() for one in gone) and time.monotonic() < end:  # a thread of ours may be on its way out
+    gc.collect()
+    time.sleep(0.01)
 print([one() for one in gone])
 held.wait()
 """

@@ -103,11 +103,12 @@ signal.signal(signal.SIGALRM, ends)
 other = dist.HashStore()
 
 def waits():
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    signal.setitimer(signal.ITIMER_REAL, 0.02)
     while True:
         other.set("k", "v")
 
-print(shown(lambda: store.get(None)), set(shown(waits)) <= {"shown", "waits", "ends"})
+clean = [set(shown(waits)) <= {"shown", "waits", "ends"} for _ in range(10)]
+print(shown(lambda: store.get(None)), sum(clean) > (5 if core == "python" else 9))
 """
 
 
@@ -137,5 +138,7 @@ def test_the_end_of_the_stack(tmp_path: Path, core: str) -> None:
 @EACH_CORE
 @pytest.mark.skipif("sys.version_info < (3, 11)", reason="`raise` brings our frame back there")
 def test_a_traceback_shows_no_frame_of_ours(tmp_path: Path, core: str) -> None:
-    """Neither of what torch refuses, nor of a signal handler's exception."""
+    """Neither of what torch refuses, nor of a signal handler's exception, but for one that strikes
+    in the first instruction of a wrapper in Python, which no `try` can be around.
+    """
     assert said(tmp_path, INTERRUPTED, "") == said(tmp_path, INTERRUPTED, core)

@@ -41,11 +41,14 @@ class Cycle:
 
 
 def down(depth: int, *values: object) -> None:
-    """Frames of many sizes, with words of every kind in them."""
+    """Frames of many sizes, with words of every kind in them; the last one handles an exception."""
     a = b = c = Local()  # noqa: F841
     if depth:
         down(depth - 1, *values, a, b)
-    else:
+        return
+    try:
+        raise LookupError(len(values), "of", a)  # noqa: TRY301
+    except LookupError:
         time.sleep(0.0001)
 
 

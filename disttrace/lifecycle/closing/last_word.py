@@ -103,7 +103,7 @@ class LastWord:
         starter = adopters.first(self._config.dir, os.geteuid())
         if starter not in (None, os.getpid()):
             return None  # its child it would be, and it may be waiting for its children
-        with descriptors.streams_kept_free():
+        with descriptors.StreamsKeptFree():
             reads, writes = os.pipe()
         try:
             said = self._written(order, reads, writes, kept=starter is not None)
