@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.journals import MS, Journal
-from support.scenes import S, beat, findings, only, ranks, stand, steps
+from support.scenes import S, all_gone, beat, fail, findings, only, ranks, stand, steps
 
 
 def store_call(journal: Journal, op: str, line: int, **keys: object) -> int:
@@ -125,3 +125,22 @@ def test_who_goes_on_meanwhile_is_not_told_as_idle(tmp_path: Path) -> None:
     assert (found.kind, found.certainty) == ("store_key_missing", "likely")
     assert "nearest key" not in found.summary  # all begin with the store's prefix
     assert "who use this store ranks 0, 1 communicate with others (all_reduce #40" in found.summary
+
+
+@pytest.mark.parametrize("waited_s", [5, 15])
+def test_a_wait_that_was_cut_off_with_its_store(tmp_path: Path, waited_s: int) -> None:
+    """Rank 0, which serves the store, is killed first in a job that hangs; rank 2 sees its
+    connection close, and had waited for another key. A short wait may have been about to end.
+    """
+    gone = "Failed to recv, got 0 bytes. Connection was likely closed."
+    for journal, _ in steps(tmp_path, 3):
+        key = "count/2" if journal.rank == 2 else "count/1"
+        begun = journal.begin(store_call(journal, "wait", 12), 200 * MS, k=[key])
+        beat(journal, waited_s)
+        if journal.rank == 2:
+            journal.end(begun, waited_s * S, x=journal.string(f"DistNetworkError: {gone}"))
+            fail(journal, waited_s * S + 300 * MS, "DistNetworkError", gone)
+    found = [f for f in findings(tmp_path, look=all_gone) if f.kind == "store_key_missing"]
+    told = {f.key: ranks(tmp_path, f.waiting) for f in found}
+    long = waited_s > 10
+    assert told == ({"app/count/1": [0, 1], "app/count/2": [2]} if long else {})

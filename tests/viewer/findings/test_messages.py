@@ -132,6 +132,34 @@ def test_a_receive_from_any_source_waits_for_any_sender(tmp_path: Path) -> None:
     assert found.consequences == ("Rank 0 waits in recv from any rank (train.py:20).",)
 
 
+@pytest.mark.parametrize("received", [2, 1])
+def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path, received: int) -> None:
+    """A parameter server by hand: rank 2 had fewer batches, and went on to the barrier. No worker
+    is told alone, for it waits for any; the counts show who sent less, if all of it was received.
+    """
+    for journal, group in steps(tmp_path, 3):
+        mine = journal.rank or 0
+        sent = {1: 2, 2: 1}
+        if mine == 0:
+            for peer, count in (*sent.items(),) if received == 2 else ((1, 1), (2, 1)):
+                for number in range(1, count + 1):
+                    call = journal.message(group, "recv", peer)
+                    journal.run(call, t=(110 + 10 * peer + number) * MS, d=MS // 2, q=number)
+            journal.begin(journal.message(group, "recv", None), 200 * MS)
+        else:
+            for number in range(1, sent[mine] + 1):
+                call = journal.message(group, "send", 0)
+                journal.run(call, t=(110 + 10 * mine + number) * MS, d=MS // 2, q=number)
+            journal.begin(journal.collective(group, "barrier"), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("deadlock", ())
+    assert found.summary.startswith("Ranks 0-2 wait for one another: ")
+    assert "and waits for any of ranks 1, 2, which all wait; rank 1 is in barrier" in found.summary
+    told = "has received all that was sent to it (2 from rank 1 and 1 from rank 2)"
+    assert (told in (found.hint or "")) is (received == 2)
+
+
 def test_two_ends_of_another_size_are_told_although_both_returned(tmp_path: Path) -> None:
     """Four elements are sent where eight are received."""
     for journal, group in steps(tmp_path, 2):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from disttrace.journal.format import COMPOSED, RPC_WAITS
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
+from disttrace_viewer.analysis.process_ends import SILENT, because_of_others, is_closed
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
 from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.evidence import Evidence
@@ -511,7 +511,7 @@ def _keys(setters: Setters, chosen: Sequence[Op], waiting: Set[int]) -> Iterator
         blocks = op.call.op in AWAITING
         exchange = ("key", place, *sorted(unset or keys))
         # A connection that was closed says nothing of the key.
-        missing = bool(unset) and blocks and not is_closed(op.error)
+        missing = bool(unset) and blocks and (not is_closed(op.error) or _cut_off(evidence, op))
         # Who has filled a queue so far need not be the one to fill it once more.
         wanted = unset if missing and not queue else []
         known = {p for k in wanted for p in setters.expected((place, k), op.process, waiting)}
@@ -541,15 +541,27 @@ def _set_late(setters: Setters, op: Op, keys: Sequence[Key]) -> tuple[tuple[int,
     return tuple((process, ns) for process, ns in sorted(late.items()) if ns)
 
 
+def _server(evidence: Evidence, op: Op) -> int | None:
+    """The process that serves the store of an operation, if that is known."""
+    trace, store = evidence.trace, op.call.store
+    place = None if store is None else trace.place_by_id.get(trace.stores[store].place)
+    return None if place is None else place.server
+
+
+def _cut_off(evidence: Evidence, op: Op) -> bool:
+    """Whether a wait had been in vain for long when its store was ended from outside: a job that
+    hangs is killed, and one whose server goes first closes the connections of the others.
+    """
+    server, waited_ns = _server(evidence, op), (op.end_ns or 0) - op.begin_ns
+    silent = server is not None and evidence.ends[server].how == SILENT
+    return silent and waited_ns >= evidence.stall_ns
+
+
 def _still_server(evidence: Evidence, op: Op) -> int | None:
     """The other process that serves the store of an operation, if it does not run: a server answers
     in a thread of its own, whatever else its process waits for.
     """
-    trace = evidence.trace
-    place = (
-        None if op.call.store is None else trace.place_by_id.get(trace.stores[op.call.store].place)
-    )
-    server = None if place is None else place.server
+    server = _server(evidence, op)
     if server is None or server == op.process or not evidence.is_still(server, [op.process]):
         return None
     return server

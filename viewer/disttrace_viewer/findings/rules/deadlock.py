@@ -245,6 +245,9 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
         if other is not None and other in waits and len(waits) > 2:
             asked = capital(question(trace, wait, other))
             return words.or_order(asked) if all(w.kind == MESSAGE for w in waits) else asked
+    for wait in waits:
+        if wait.any_of and (sent := _all_came(case, wait)):
+            return words.all_came(trace, wait, sent)
     apart = next((w for w in waits if w.kind == MESSAGE and w.op.seq is not None), None)
     if apart is not None and any(w.kind == COLLECTIVE for w in waits) and apart.targets:
         return words.counted(trace, apart)
@@ -260,6 +263,19 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     if short := _short(case, waits):
         return words.short(trace, short)
     return words.GROUPS if groups > 1 else words.CALLS
+
+
+def _all_came(case: Case, wait: Wait) -> dict[int, int]:
+    """How many messages each of those has sent from which a receive takes any; empty where not all
+    of them were received, so that it is no matter of counts.
+    """
+    op, counts = wait.op, {side: dict.fromkeys(wait.targets, 0) for side in ("send", "recv")}
+    for (side, (group, source, to, _)), kept in case.evidence.sample.message_streams.items():
+        if (group, to) == (op.call.group, op.call.group_rank) and source is not None:
+            sender = case.evidence.process_of(group or 0, source)
+            if sender in counts[side]:
+                counts[side][sender] += kept[-1].seq or 0
+    return counts["send"] if counts["send"] == counts["recv"] else {}
 
 
 def _short(case: Case, waits: Sequence[Wait]) -> list[tuple[Wait, int, int]]:

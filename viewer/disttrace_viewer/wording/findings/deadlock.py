@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import Op
@@ -59,12 +59,20 @@ def summary(trace: Trace, edges: Sequence[Edge]) -> str:
     told = [
         f"{label[edge.wait.process]} {_does(edge)}"
         f" {_detail(trace, edge.wait, edge.within)} ({sentences.line(edge.wait.op)}) and waits for"
-        f" {label[edge.target]}{_expected(edge.wait)}{_busy(edge)}"
+        f" {_whom(trace, edge)}{_expected(edge.wait)}{_busy(edge)}"
         for edge in edges
     ]
     said = few(told, sentences.MANY, "; ")
-    who = sentences.subject(trace, [edge.wait.process for edge in edges])
+    # Who waits for any of several is in a cycle with each of them, of which one is told.
+    any_of = [target for edge in edges if edge.wait.any_of for target in edge.wait.targets]
+    who = sentences.subject(trace, {edge.wait.process for edge in edges}.union(any_of))
     return f"{who} {'wait for one another' if len(label) > 1 else 'waits for itself'}: {said}."
+
+
+def _whom(trace: Trace, edge: Edge) -> str:
+    if edge.wait.any_of and len(edge.wait.targets) > 1:
+        return f"any of {sentences.processes(trace, edge.wait.targets)}, which all wait"
+    return trace.processes[edge.target].label
 
 
 def _does(edge: Edge) -> str:
@@ -143,6 +151,24 @@ def other_threads(trace: Trace, failed: tuple[int, Failure] | None, who: Iterabl
     return (
         f"The calls there are made by other threads of {sentences.processes(trace, who)} than those"
         " that wait: look at what these do, and whether they still run."
+    )
+
+
+def all_came(trace: Trace, wait: Wait, sent: Mapping[int, int]) -> str:
+    """Who receives from any source has all that was sent to it, and wants more."""
+    by_count: dict[int, list[int]] = {}
+    for process, count in sent.items():
+        by_count.setdefault(count, []).append(process)
+    told = sentences.listed(
+        [
+            f"{f'{count:,}' if count else 'none'} from {sentences.processes(trace, who)}"
+            for count, who in sorted(by_count.items(), reverse=True)
+        ]
+    )
+    return (
+        f"{sentences.subject(trace, [wait.process])} has received all that was sent to it ({told})"
+        " and waits for one more: let it receive as often as they send, each by its own count, and"
+        " let them send before they wait for it."
     )
 
 
