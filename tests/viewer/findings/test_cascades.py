@@ -422,6 +422,35 @@ def test_failures_that_nothing_explains_are_told_without_a_culprit(tmp_path: Pat
     assert "served by rank 0, which has ended before" in found.summary
 
 
+@pytest.mark.parametrize("kind", ["message", "collective", "waited", "c++"])
+def test_who_ends_without_waiting_for_its_part_takes_it_away(tmp_path: Path, kind: str) -> None:
+    """Rank 0 keeps its works in a list and leaves; rank 1 is in the very exchange. Whether C++
+    waited is not on record, and who waited has done its part.
+    """
+    for journal, group in steps(tmp_path, 2):
+        mine, keys = journal.rank or 0, {"origin": "c++"} if kind == "c++" else {}
+        if kind == "message":
+            op = ("recv" if mine else "send", 1 - mine)
+            call, number = journal.message(group, *op, **{"async": not mine}), 1
+        else:
+            call, number = journal.collective(group, asynchronous=not mine, **keys), 3
+        begun = journal.begin(call, 200 * MS, q=number)
+        if mine == 0:
+            journal.record(i=begun, d=MS)
+            if kind == "waited":
+                journal.record(w=begun, d=2 * MS)
+                journal.record(e=begun, d=3 * MS)
+            leave(journal, 210 * MS)
+            continue
+        journal.end(begun, 400 * MS, x=journal.string(PEER_GONE))
+        fail(journal, 700 * MS, *PEER_GONE.split(": "))
+    found = only(findings(tmp_path, look=all_gone))
+    left = kind in ("message", "collective")
+    assert ranks(tmp_path, found.culprits) == ([0] if left else [])
+    told = "and rank 0 had ended before without waiting for its"
+    assert (told in found.summary) is left
+
+
 @pytest.mark.parametrize(
     ("state", "words", "line", "hint"),
     [

@@ -362,3 +362,26 @@ def test_who_has_a_lock_that_somebody_wants_is_named(tmp_path: Path) -> None:
     assert (found.kind, found.certainty, found.culprits) == ("store_key_missing", "likely", ())
     assert "rank 0 has it since its store.compare_set at train.py:60" in found.summary
     assert (found.hint or "").startswith("Find why it never gives the lock back")
+
+
+def test_whoever_asks_a_store_is_looked_at_there(tmp_path: Path) -> None:
+    """Rank 1 broke inside a lock, kept it, and is in the last barrier, where nobody ever came: the
+    others, who have had the lock before, ask for it. That they are not there yet says nothing.
+    """
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            last = journal.collective(
+                group, "barrier", stack=journal.stack(("train.py", 90, "end"))
+            )
+            journal.begin(last, 250 * MS, q=3)
+        else:
+            take, give = (store_call(journal, "compare_set", line) for line in (61, 62))
+            journal.run(take, 200 * MS, MS, k="lock")
+            journal.run(give, 210 * MS, MS, k="lock")
+            for n in range(2, 5 * UNTIL_S):
+                journal.run(take, n * S // 5, MS, k="lock")
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("missing_participant", "likely", ())
+    assert "ranks 0, 2 ask again and again (store.compare_set" in found.summary
+    assert (found.hint or "").startswith("Find who should bring about what is asked for there")

@@ -81,7 +81,8 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
         summary=asked(words.summary(trace, found), trace, wait, other),
         certainty=CERTAIN if whole and not nobody and not unsure and not early else LIKELY,
         hint=words.ALONE
-        if alone
+        # Who asks a store is held up there, be it on its way to this line or not.
+        if alone and not all(outside.asks(case, s) for s in sinks)
         else _hint(case, wait, sinks)
         if extra is None
         else words.skipped(trace, extra),

@@ -67,8 +67,13 @@ def silent_ns(case: Case, process: int) -> int:
 
 def at_work_hint(case: Case, processes: Iterable[int]) -> str:
     """What to do about those that are all at work while others wait for them."""
-    newest = [op for p in processes if (op := case.at_work(p)) is not None]
-    return words.ASKED if all(op.call.kind == "store" for op in newest) else words.COMMUNICATE
+    return words.ASKED if all(asks(case, p) for p in processes) else words.COMMUNICATE
+
+
+def asks(case: Case, process: int) -> bool:
+    """Whether it asks a store again and again while others wait for it."""
+    newest = case.at_work(process)
+    return newest is not None and newest.call.kind == "store"
 
 
 def stopped_hint(case: Case, processes: Sequence[int]) -> str | None:

@@ -5,8 +5,10 @@ The last rule about errors: over a failed process nobody may say that nothing is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from disttrace.journal.format import COLLECTIVE
+from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
@@ -42,24 +44,47 @@ def _finding(case: Case, failed: list[int]) -> Finding:
     place = {process: number for number, process in enumerate(failed)}
     broken = [op for op in evidence.given_up if op.process in place]
     broken.sort(key=lambda op: place[op.process])
-    server = _ended_server(case, failed)
+    left = _left(case, broken)
+    server = None if left else _ended_server(case, failed)
     summary = words.summary(
         evidence.trace,
         {process: end_of(evidence, process) for process in failed},
         broken,
         None if server is None else (server, end_of(evidence, server)),
+        left,
     )
     return Finding(
         kind="process_failed",
         summary=summary,
         certainty=LIKELY,
-        hint=words.LOOK if server is None else words.KEEP_SERVER,
+        hint=words.hint(server, left),
+        culprits=tuple(case.by_rank(op.process for op in left)),
         waiting=tuple(failed),
         op=broken[0].call.op if broken else None,
-        locations=evidence.locations(broken),
+        locations=evidence.locations([*broken, *left]),
         at_ns=evidence.ends[failed[0]].t_ns,
         scope=Scope(members=frozenset(failed)),
     )
+
+
+def _left(case: Case, broken: Sequence[Op]) -> list[Op]:
+    """What those did not wait for who ended well before others lost contact in that very exchange:
+    with the process went its part in it, of which nothing may have been sent yet.
+    """
+    sample, ends = case.evidence.sample, case.evidence.ends
+    found: dict[int, Op] = {}
+    for op in broken:
+        others = [sample.other_end(op)]
+        if op.call.kind == COLLECTIVE and op.seq is not None:
+            others = [*sample.members((op.call.group, op.call.backend), op.seq).values()]
+        for other in others:
+            if other is None or not other.pending or other.on_device:
+                continue
+            unwaited = other.issued_ns is not None and other.wait_begin_ns is None
+            end, seen = ends[other.process], other.call.origin != "c++"
+            if unwaited and seen and end.how == CLEAN and end.t_ns <= (op.end_ns or 0):
+                found.setdefault(other.process, other)
+    return [*found.values()]
 
 
 def _ended_server(case: Case, failed: list[int]) -> int | None:

@@ -14,6 +14,10 @@ KEEP_SERVER = (
     "Keep the process that serves the store (rank 0) until all others are done: a barrier before it"
     " leaves."
 )
+WAIT = (
+    "Wait for asynchronous work before the process ends (`for work in works: work.wait()`): what is"
+    " under way then is lost with it."
+)
 LOOK = (
     "Look for a process that ended without a journal, for the network between the hosts, and at the"
     " first line of each rank's own output."
@@ -25,8 +29,11 @@ def summary(
     failed: Mapping[int, End],
     broken: Sequence[Op],
     server: tuple[int, End] | None,
+    left: Sequence[Op] = (),
 ) -> str:
-    """How they failed, in which operations; ``server``: who served their store, and ended."""
+    """How they failed, in which operations; ``server``: who served their store, and ended;
+    ``left``: what others did not wait for before they ended.
+    """
     alike = sentences.together((ended(end), process) for process, end in failed.items())
     text = "; ".join(
         f"{sentences.processes(trace, who)} {ended(failed[who[0]], many=len(who) > 1)}"
@@ -40,4 +47,19 @@ def summary(
     if server is not None:
         label = trace.processes[server[0]].label
         cause = f"the store that they use was served by {label}, which {ended(server[1])} before"
+    if left:
+        cause = sentences.listed(
+            [
+                f"{trace.processes[op.process].label} had ended before without waiting for its"
+                f" {sentences.operation(trace, op)} ({sentences.line(op)})"
+                for op in left[: sentences.MANY]
+            ]
+        )
     return f"{sentences.subject(trace, failed)} lost contact{where}, and {cause}: {text}."
+
+
+def hint(server: int | None, left: Sequence[Op]) -> str:
+    """What to do about who ended too early, or what to look for."""
+    if left:
+        return WAIT
+    return LOOK if server is None else KEEP_SERVER
