@@ -428,12 +428,11 @@ def test_who_ends_without_waiting_for_its_part_takes_it_away(tmp_path: Path, kin
     waited is not on record, and who waited has done its part.
     """
     for journal, group in steps(tmp_path, 2):
-        mine, keys = journal.rank or 0, {"origin": "c++"} if kind == "c++" else {}
+        mine, origin = journal.rank or 0, "c++" if kind == "c++" else "python"
         if kind == "message":
-            op = ("recv" if mine else "send", 1 - mine)
-            call, number = journal.message(group, *op, **{"async": not mine}), 1
+            call, number = journal.message(group, "recv" if mine else "send", 1 - mine), 1
         else:
-            call, number = journal.collective(group, asynchronous=not mine, **keys), 3
+            call, number = journal.collective(group, asynchronous=not mine, origin=origin), 3
         begun = journal.begin(call, 200 * MS, q=number)
         if mine == 0:
             journal.record(i=begun, d=MS)
@@ -443,7 +442,7 @@ def test_who_ends_without_waiting_for_its_part_takes_it_away(tmp_path: Path, kin
             leave(journal, 210 * MS)
             continue
         journal.end(begun, 400 * MS, x=journal.string(PEER_GONE))
-        fail(journal, 700 * MS, *PEER_GONE.split(": "))
+        fail(journal, 700 * MS, "RuntimeError", PEER_GONE.partition(": ")[2])
     found = only(findings(tmp_path, look=all_gone))
     left = kind in ("message", "collective")
     assert ranks(tmp_path, found.culprits) == ([0] if left else [])

@@ -132,6 +132,30 @@ def test_a_receive_from_any_source_waits_for_any_sender(tmp_path: Path) -> None:
     assert found.consequences == ("Rank 0 waits in recv from any rank (train.py:20).",)
 
 
+@pytest.mark.parametrize("left_out", [True, False])
+def test_a_batch_that_lacks_one_message_is_no_matter_of_order(
+    tmp_path: Path, *, left_out: bool
+) -> None:
+    """Halos of three ranks: rank 2 takes itself for the last one and exchanges with rank 1 only,
+    until that waits for rank 0, which waits for rank 2. Without such exchanges it is the order.
+    """
+    for journal, group in steps(tmp_path, 3):
+        mine = journal.rank or 0
+        if mine and left_out:
+            peer = 3 - mine
+            for op in ("send", "recv"):
+                journal.run(journal.message(group, op, peer), t=230 * MS, d=MS, q=1)
+        to, at = {0: (2, 200), 1: (0, 240), 2: (1, 250)}[mine]
+        number = 2 if mine == 2 and left_out else 1
+        journal.begin(journal.message(group, "send", to), at * MS, q=number)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("deadlock", ())
+    told = "Rank 2 came through recv from rank 1 (train.py:20) since rank 0 is in that send: look"
+    assert (told in (found.hint or "")) is left_out
+    assert ("batch_isend_irecv" in (found.hint or "")) is not left_out
+
+
 @pytest.mark.parametrize("received", [2, 1])
 def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path, received: int) -> None:
     """A parameter server by hand: rank 2 had fewer batches, and went on to the barrier. No worker

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from disttrace_viewer.analysis.graphs import cycles, ring
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence import rpc_rounds
+from disttrace_viewer.evidence.rendezvous import LATE_NS
 from disttrace_viewer.evidence.wait_graph import COLLECTIVE, KEY, MESSAGE, RPC, Stream, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
@@ -254,7 +255,8 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     if any(w.kind == KEY for w in waits):
         return words.SET_FIRST
     if all(w.kind == MESSAGE for w in waits):
-        return words.ONE_SENDS
+        passed = _passed_over(case, waits)
+        return words.ONE_SENDS if passed is None else words.passed_over(trace, *passed)
     if groups > 1 and (behind := _behind(case, waits)) is not None:
         wait, other = behind
         back = any(_newest(case, process, other) for process in wait.arrived)
@@ -263,6 +265,23 @@ def _hint(case: Case, waits: Sequence[Wait], groups: int) -> str:
     if short := _short(case, waits):
         return words.short(trace, short)
     return words.GROUPS if groups > 1 else words.CALLS
+
+
+def _passed_over(case: Case, waits: Sequence[Wait]) -> tuple[Wait, Op] | None:
+    """The oldest of some messages in a cycle, where its other end has come through others that it
+    began since: that may have left this one out, and no order of the calls helps.
+    """
+    evidence, processes = case.evidence, case.evidence.trace.processes
+    wait = min(waits, key=lambda w: evidence.since_ns(w.op))
+    if wait.any_of or len(wait.targets) != 1:
+        return None
+    (other,) = wait.targets
+    same = processes[other].clock == processes[wait.process].clock
+    after_ns = evidence.since_ns(wait.op) + (0 if same else LATE_NS)
+    for op in reversed(evidence.sample.of_process[other]):
+        if op.call.kind == MESSAGE and op.status == "ok" and op.begin_ns > after_ns:
+            return wait, op
+    return None
 
 
 def _all_came(case: Case, wait: Wait) -> dict[int, int]:

@@ -138,6 +138,18 @@ def short(trace: Trace, sides: Sequence[tuple[Wait, int, int]]) -> str:
     )
 
 
+def passed_over(trace: Trace, wait: Wait, since: Op) -> str:
+    """What to look for where the other end of the oldest message went on with others, ``since``."""
+    one, other = trace.processes[wait.process].label, trace.processes[since.process].label
+    mine, theirs = ("send", "receive") if wait.op.call.op == "send" else ("receive", "send")
+    return (
+        f"{sentences.capital(other)} came through {sentences.operation(trace, since)}"
+        f" ({sentences.line(since)}) since {one} is in that {mine}: look for the {theirs} that it"
+        " left out (a condition on the rank, a batch that is shorter there), or let both post them"
+        " in one order."
+    )
+
+
 def or_order(question: str) -> str:
     """Messages in a cycle of which one may have the wrong address: else it is their order."""
     return f"{question} If it is: {ONE_SENDS[:1].lower()}{ONE_SENDS[1:]}"
