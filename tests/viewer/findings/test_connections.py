@@ -134,7 +134,7 @@ def test_a_wait_that_was_cut_off_with_its_store(tmp_path: Path, waited_s: int) -
     """
     gone = "Failed to recv, got 0 bytes. Connection was likely closed."
     for journal, _ in steps(tmp_path, 3):
-        key = "count/2" if journal.rank == 2 else "count/1"
+        key = "count/two" if journal.rank == 2 else "count/1"
         begun = journal.begin(store_call(journal, "wait", 12), 200 * MS, k=[key])
         beat(journal, waited_s)
         if journal.rank == 2:
@@ -143,4 +143,22 @@ def test_a_wait_that_was_cut_off_with_its_store(tmp_path: Path, waited_s: int) -
     found = [f for f in findings(tmp_path, look=all_gone) if f.kind == "store_key_missing"]
     told = {f.key: ranks(tmp_path, f.waiting) for f in found}
     long = waited_s > 10
-    assert told == ({"app/count/1": [0, 1], "app/count/2": [2]} if long else {})
+    assert told == ({"app/count/1": [0, 1], "app/count/two": [2]} if long else {})
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_who_is_a_step_ahead_in_a_barrier_of_keys(tmp_path: Path, *, alike: bool) -> None:
+    """All have counted themselves in, rank 2 at another number: one finding, and both sides."""
+    for journal, _ in steps(tmp_path, 3):
+        step = 1 if journal.rank != 2 else 2
+        name = f"save{step}" if alike or step == 1 else "eval"
+        journal.run(store_call(journal, "add", 11), 150 * MS, MS, k=f"{name}/count")
+        journal.begin(store_call(journal, "wait", 12), 200 * MS, k=[f"{name}/go"])
+        beat(journal, 20)
+    found = findings(tmp_path)
+    assert {f.kind for f in found} == {"store_key_missing"}
+    assert [ranks(tmp_path, f.waiting) for f in found] == ([[0, 1, 2]] if alike else [[0, 1], [2]])
+    assert [f.culprits for f in found] == [()] * len(found)
+    told = "and nobody has set it; rank 2 waits for 'app/save2/go' (train.py:12)."
+    assert found[0].summary.endswith(told) is alike
+    assert (found[0].hint or "").startswith("These keys differ in a number only") is alike

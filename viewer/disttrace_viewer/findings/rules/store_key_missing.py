@@ -98,7 +98,9 @@ def _finding(case: Case, wait: Wait) -> Finding:
     op = wait.behind or wait.op
     behind = [w for w in inside if w.behind is not None]
     setters = case.setters
-    near, before = _near(case, op, (str(place), key)), setters.first.get((str(place), key))
+    series = [] if late or behind else _of_its_form(case, wait)
+    near = None if series else _near(case, op, (str(place), key))
+    before = setters.first.get((str(place), key))
     pushed, popped = setters.queues.get((str(place), key), (0, 0))
     if wait.polled and near is not None and NUMBER.sub("#", near[0]) == NUMBER.sub("#", key):
         near = None  # of a series another one is always near
@@ -127,6 +129,7 @@ def _finding(case: Case, wait: Wait) -> Finding:
         others=outside.doing(case, others, wait.op.begin_ns),
         held=late_arrivals.told(case, wait),
         able=held,
+        series=series,
     )
     return Finding(
         kind="store_key_missing",
@@ -140,16 +143,39 @@ def _finding(case: Case, wait: Wait) -> Finding:
         if apart is not None and not (wait.polled or late)
         else words.hint(found, popped=before is not None and bool(pushed)),
         culprits=late_arrivals.answerable(case, wait, wait.targets) if late else (),
-        waiting=tuple(who),
+        waiting=tuple(dict.fromkeys([*who, *(w.process for w in series)])),
         op=op.call.op,
         key=key,
         locations=late_arrivals.locations(case, wait)
-        + evidence.locations(w.op for w in (*inside, *held))
+        + evidence.locations(w.op for w in (*inside, *held, *series))
         + outside.locations(case, others),
         at_ns=wait.op.begin_ns,
-        scope=Scope(exchanges=frozenset({wait.exchange}), roots=frozenset(who)),
+        scope=Scope(
+            exchanges=frozenset(w.exchange for w in (wait, *series)),
+            roots=frozenset([*who, *(w.process for w in series)]),
+        ),
         settles=(EARLY,) if early else (),
     )
+
+
+def _of_its_form(case: Case, wait: Wait) -> list[Wait]:
+    """Other waits for keys that differ from this one in numbers only, by which those who wait may
+    be out of step (a barrier made by hand).
+    """
+
+    def form(one: Wait) -> list[str]:
+        return [str(one.exchange[1]), *(NUMBER.sub("#", str(k)) for k in one.exchange[2:])]  # type: ignore[index]
+
+    if wait.polled or "#" not in "".join(form(wait)[1:]):
+        return []
+    return [
+        other
+        for other in case.oldest()
+        if other.exchange != wait.exchange
+        and _unset(case, other)
+        and not (other.polled or other.lateness or other.behind)
+        and form(other) == form(wait)
+    ]
 
 
 def _holder(case: Case, wait: Wait, key: Key, who: list[int]) -> Op | None:

@@ -13,6 +13,7 @@ from disttrace_viewer.wording.findings import late_arrivals, outside
 from disttrace_viewer.wording.findings.deadlock import SET_FIRST
 from disttrace_viewer.wording.findings.late_arrivals import Held
 from disttrace_viewer.wording.findings.outside import ASKED, Doing
+from disttrace_viewer.wording.quantities import few
 
 SET_LATE = "Find what held it up before that call, or allow more time: the time-out of the store."
 BEHIND = (
@@ -33,6 +34,10 @@ DELETED = (
 )
 LOCKED = "Find why it never gives the lock back: a delete_key that was left out, or an exception."
 WHO = "Find who should set this key: whoever uses this store waits in vain for who waits for it."
+IN_STEP = (
+    "These keys differ in a number only: see whether somebody is a step ahead or behind (a counter,"
+    " an epoch, a call that was left out), and whether each sets its own key before it waits."
+)
 SPELLING = "Find who should set this key, and compare its spelling and its prefixes."
 
 
@@ -64,6 +69,8 @@ class Awaited:
     held: Mapping[int, Held]
     able: Sequence[Wait]
     """The waits of all who could set it, where each of them waits for who waits for it."""
+    series: Sequence[Wait] = ()
+    """Waits for keys that differ from it in numbers only."""
 
 
 def summary(trace: Trace, found: Awaited) -> str:
@@ -94,7 +101,8 @@ def summary(trace: Trace, found: Awaited) -> str:
         )
     return (
         f"{who} {have} been in {op.call.op} of {names} at {at} for {age}, and"
-        f" {_unset(trace, found)}{_behind(trace, found.behind)}{_able(trace, found)}{doing}."
+        f" {_unset(trace, found)}{_series(trace, found)}{_behind(trace, found.behind)}"
+        f"{_able(trace, found)}{doing}."
     )
 
 
@@ -131,7 +139,21 @@ def hint(found: Awaited, *, popped: bool) -> str:
         return DELETED
     if popped:
         return POPPED
+    if found.series:
+        return IN_STEP
     return f"{WHO} {SET_FIRST}" if found.able else SPELLING
+
+
+def _series(trace: Trace, found: Awaited) -> str:
+    told: dict[str, list[int]] = {}
+    for wait in found.series:
+        names = " and ".join(repr(key) for key in wait.exchange[2:5])  # type: ignore[index]
+        told.setdefault(f"{names} ({sentences.line(wait.op)})", []).append(wait.process)
+    waits = [
+        f"{sentences.processes(trace, who)} {'wait' if len(who) > 1 else 'waits'} for {names}"
+        for names, who in told.items()
+    ]
+    return f"; {few(waits, sentences.MANY, ', ')}" if waits else ""
 
 
 def _near(trace: Trace, found: Awaited) -> str:
