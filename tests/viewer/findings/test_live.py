@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from disttrace_viewer.diagnosis.live import AGAIN_S, Picture, picture
-from support.journals import MS
-from support.scenes import S, beat, steps, verdict
+from support.journals import MS, Journal
+from support.scenes import S, beat, join, mesh, steps, verdict
 
 LIMIT_S = 10.0
 
@@ -77,3 +77,24 @@ def test_who_imports_is_waited_for_longer(
         beat(journal, age_s)
     _, found = verdict(tmp_path)
     assert [one.kind for one in found] == ["missing_participant"] * told
+
+
+def test_who_starts_is_told_in_the_call_of_the_program(tmp_path: Path) -> None:
+    """Rank 0 serves the store and waits in its constructor, rank 1 is in that of the group already:
+    both are in ``init_process_group``. Nobody knows of rank 2.
+    """
+    for rank in range(2):
+        journal = Journal(tmp_path, pid=4000 + rank, rank=rank, world_size=3)
+        outer, meet, store = join(journal, 100 * MS, 3)
+        if journal.rank == 1:
+            journal.end(store, MS)
+            journal.end(meet, 2 * MS)
+            mesh(journal, 110 * MS, outer, 3, 1, "default_pg", "0/", "cpu/")
+        beat(journal, 70)
+    case, found = verdict(tmp_path)
+    seen = picture(
+        case, found, LIMIT_S, unknown=[2], asks=False, looked_into=False, starved=lambda _: 0.0
+    )
+    (told,) = (one.summary for one in seen.errors)
+    assert told.startswith("Ranks 0, 1 have been waiting in init_process_group at train.py:5")
+    assert told.endswith("rank 2 may be missing there.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from disttrace_viewer.evidence.wait_graph import RENDEZVOUS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
 from disttrace_viewer.wording.findings import unheard as words
@@ -18,8 +19,10 @@ def find(case: Case, unknown: Sequence[int]) -> Iterator[Finding]:
     waiting = [w for w in case.waits if not w.side and w.late_ns is None and case.old(w)]
     if not waiting:
         return
-    first = min(waiting, key=lambda wait: wait.op.begin_ns).op
-    alike = [w.op for w in waiting if (w.op.call.op, w.op.seq) == (first.call.op, first.seq)]
+    # Those who start stand in constructors of a store or of a group, in one call of the program.
+    calls = [evidence.top(w.op) if w.kind == RENDEZVOUS else w.op for w in waiting]
+    first = min(calls, key=lambda op: op.begin_ns)
+    alike = [op for op in calls if (op.call.op, op.seq) == (first.call.op, first.seq)]
     who = sorted({op.process for op in alike})
     group = None if first.call.group is None else trace.groups[first.call.group]
     members = None if group is None else group.ranks
