@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.journals import MS
-from support.scenes import S, beat, findings, leave, only, ranks, stand, steps, verdict
+from support.scenes import S, beat, fail, findings, leave, only, ranks, stand, steps, verdict
 
 
 def test_a_ring_of_receives_is_one_deadlock_without_culprit(tmp_path: Path) -> None:
@@ -182,6 +182,53 @@ def test_a_server_that_receives_once_more_than_is_sent(tmp_path: Path, received:
     assert "and waits for any of ranks 1, 2, which all wait; rank 1 is in barrier" in found.summary
     told = "has received all that was sent to it (2 from rank 1 and 1 from rank 2)"
     assert (told in (found.hint or "")) is (received == 2)
+
+
+@pytest.mark.parametrize("how", ["clean", "failed", "busy"])
+def test_who_has_ended_sends_no_more(tmp_path: Path, how: str) -> None:
+    """A server forgot one reply: rank 2 waits for it, and the server for any request. Rank 1 is
+    through, unless it failed, or may send yet.
+    """
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            if how == "clean":
+                leave(journal, 210 * MS)
+            elif how == "failed":
+                fail(journal, 210 * MS, "ValueError", "bad batch")
+            else:
+                stand(journal, 3 * S, "/src/train.py", 99, "save")
+                beat(journal, 20)
+            continue
+        if journal.rank == 2:
+            journal.begin(journal.message(group, "recv", 0), 200 * MS, q=1)
+        else:
+            journal.begin(journal.message(group, "recv", None), 200 * MS)
+        beat(journal, 20)
+    found = findings(tmp_path)
+    kinds = {"clean": ["deadlock"], "failed": ["process_failed"], "busy": []}
+    assert [f.kind for f in found if f.kind != "unmatched_recv"] == kinds[how]
+    if how == "clean":
+        told = "rank 0 is in recv from any rank, 4 elements of float32 (train.py:20) and waits for"
+        assert f"{told} rank 2 (rank 1 has ended)" in only(found).summary
+        assert found[0].summary.startswith("Ranks 0, 2 wait for one another: ")
+
+
+def test_a_receive_from_any_source_follows_from_those_that_may_send(tmp_path: Path) -> None:
+    """Rank 1 has ended well, and rank 2 is held up by rank 3, as is rank 0 by both."""
+    for journal, group in steps(tmp_path, 4):
+        if journal.rank == 0:
+            journal.begin(journal.message(group, "recv", None), 200 * MS)
+        elif journal.rank == 1:
+            leave(journal, 210 * MS)
+            continue
+        elif journal.rank == 2:
+            journal.begin(journal.message(group, "recv", 3), 200 * MS, q=1)
+        else:
+            stand(journal, 3 * S, "/src/train.py", 99, "save")
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("unmatched_recv", [3])
+    assert found.consequences == ("Rank 0 waits in recv from any rank (train.py:20).",)
 
 
 def test_two_ends_of_another_size_are_told_although_both_returned(tmp_path: Path) -> None:

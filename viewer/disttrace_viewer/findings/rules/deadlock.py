@@ -47,13 +47,14 @@ def find(case: Case) -> Iterator[Finding]:
 
 def _holding(case: Case) -> list[Wait]:
     """Open waits that hold up whoever is in them. Those of any source only where all who could send
-    wait as well, remote calls only where all does that may be what they wait for.
+    wait as well, or have ended as if all were well; remote calls only where all does that may be
+    what they wait for.
     """
     return [
         wait
         for wait in case.open()
         if not wait.any_of
-        or not (wait.absent or any(target not in case.of_process for target in wait.targets))
+        or not (wait.absent or any(case.outside(p) and not case.clean(p) for p in wait.targets))
         if not wait.runs or (case.old(wait) and all(case.serving(run) for run in wait.runs))
     ]
 
@@ -176,6 +177,7 @@ def _edge(case: Case, wait: Wait, node: int, target: int) -> words.Edge:
         turn=elsewhere,
         threads=None if elsewhere is None else rpc_rounds.threads(evidence, elsewhere.process),
         answer=elsewhere is not None and elsewhere.process != worker,
+        ended=tuple(p for p in wait.targets if case.outside(p)) if wait.any_of else (),
     )
 
 

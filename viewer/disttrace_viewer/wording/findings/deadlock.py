@@ -51,6 +51,13 @@ class Edge:
     """How many threads are there, where that is known."""
     answer: bool = False
     """The thread is needed for the answer, at the caller."""
+    ended: Sequence[int] = ()
+    """Who might have ended a wait for any of several, and is gone."""
+
+    @property
+    def any_of(self) -> list[int]:
+        """Those of several who wait as well, where any of them might end the wait."""
+        return [p for p in self.wait.targets if p not in self.ended] if self.wait.any_of else []
 
 
 def summary(trace: Trace, edges: Sequence[Edge]) -> str:
@@ -64,15 +71,19 @@ def summary(trace: Trace, edges: Sequence[Edge]) -> str:
     ]
     said = few(told, sentences.MANY, "; ")
     # Who waits for any of several is in a cycle with each of them, of which one is told.
-    any_of = [target for edge in edges if edge.wait.any_of for target in edge.wait.targets]
+    any_of = [process for edge in edges for process in edge.any_of]
     who = sentences.subject(trace, {edge.wait.process for edge in edges}.union(any_of))
     return f"{who} {'wait for one another' if len(label) > 1 else 'waits for itself'}: {said}."
 
 
 def _whom(trace: Trace, edge: Edge) -> str:
-    if edge.wait.any_of and len(edge.wait.targets) > 1:
-        return f"any of {sentences.processes(trace, edge.wait.targets)}, which all wait"
-    return trace.processes[edge.target].label
+    whom = trace.processes[edge.target].label
+    if len(edge.any_of) > 1:
+        whom = f"any of {sentences.processes(trace, edge.any_of)}, which all wait"
+    if edge.ended:
+        gone = sentences.processes(trace, edge.ended)
+        whom += f" ({gone} {sentences.have(edge.ended)} ended)"
+    return whom
 
 
 def _does(edge: Edge) -> str:

@@ -139,7 +139,7 @@ def hint(found: Awaited, *, popped: bool) -> str:
         return DELETED
     if popped:
         return POPPED
-    if found.series:
+    if found.series and not found.others:  # else whoever sets them all may stand there
         return IN_STEP
     return f"{WHO} {SET_FIRST}" if found.able else SPELLING
 
