@@ -213,6 +213,28 @@ def test_who_has_ended_sends_no_more(tmp_path: Path, how: str) -> None:
         assert found[0].summary.startswith("Ranks 0, 2 wait for one another: ")
 
 
+@pytest.mark.parametrize("tag", [5, 6])
+def test_a_sender_with_another_tag_than_any_source_is_asked_for(tmp_path: Path, tag: int) -> None:
+    """A collector takes what comes with tag 5. Rank 1 is through; rank 2 sends with tag 6."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            leave(journal, 210 * MS)
+            continue
+        if journal.rank == 0:
+            journal.begin(journal.message(group, "recv", None, tag=5), 200 * MS)
+        else:
+            journal.begin(journal.message(group, "send", 0, tag=tag), 200 * MS, q=1)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    if tag == 5:  # on no backend the two wait for long
+        assert found.kind == "deadlock"
+        assert "rank 0 is in recv from any rank with tag 5" in found.summary
+        return
+    assert (found.kind, found.culprits) == ("unmatched_recv", ())
+    assert "Rank 2 sends to rank 0 with tag 6" in found.summary
+    assert "which receives with tag 5" in found.summary
+
+
 def test_a_receive_from_any_source_follows_from_those_that_may_send(tmp_path: Path) -> None:
     """Rank 1 has ended well, and rank 2 is held up by rank 3, as is rank 0 by both."""
     for journal, group in steps(tmp_path, 4):

@@ -173,11 +173,11 @@ def _operation(trace: Trace, op: Op, brief: bool) -> str:
 def _message(op: Op, where: Group | None) -> str:
     peer = op.peer
     word = "to" if op.call.op == "send" else "from"
+    tag = f" with tag {op.call.tag}" if op.call.tag else ""
     if peer is None:
-        return f"{op.call.op} {word} any rank"
+        return f"{op.call.op} {word} any rank{tag}"
     known = None if where is None else where.global_rank(peer)
     who = f"rank {known}" if known is not None else f"group rank {peer}"
-    tag = f" with tag {op.call.tag}" if op.call.tag else ""
     return f"{op.call.op} {word} {who}{tag}"
 
 

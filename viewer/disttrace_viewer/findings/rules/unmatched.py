@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.sample import BATCHES, message_stream
+from disttrace_viewer.analysis.sample import BATCHES
 from disttrace_viewer.evidence.wait_graph import MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
@@ -26,7 +27,8 @@ def find(case: Case) -> Iterator[Finding]:
             continue
         if not sinks and not wait.absent:
             continue
-        other = _other_tag(case, wait)
+        # Of those who are no more held up than to be late, any may send what it takes yet.
+        other = None if wait.any_of else _other_tag(case, wait)
         yield _facing(case, wait, other) if other is not None else _finding(case, wait, sinks)
 
 
@@ -44,7 +46,7 @@ def _in_that_launch(case: Case, wait: Wait, target: int) -> bool:
 def facing(case: Case, waits: Sequence[Wait]) -> Finding | None:
     """Two ends of one direction that differ in the tag, among the waits of a cycle."""
     for wait in waits:
-        if wait.kind == MESSAGE and not wait.any_of:
+        if wait.kind == MESSAGE:
             other = _other_tag(case, wait)
             if other is not None:
                 return _facing(case, wait, other)
@@ -52,16 +54,21 @@ def facing(case: Case, waits: Sequence[Wait]) -> Finding | None:
 
 
 def _other_tag(case: Case, wait: Wait) -> Op | None:
-    """The unmatched other end of the same direction that bears another tag."""
+    """The unmatched other end of the same direction that bears another tag; of a receive from any
+    source, that of any sender.
+    """
     op, sample = wait.op, case.evidence.sample
-    mine = message_stream(op)
-    if mine is None or mine[3] is None or not wait.targets:
+    call, tag = op.call, None if op.call.backend in ON_DEVICE else op.call.tag
+    if tag is None or not wait.targets:
         return None
-    other = "recv" if op.call.op == "send" else "send"
-    group, source, destination, tag = mine
-    for theirs in sample.tags.get((other, group, source, destination), ()):
-        if theirs not in (None, tag):
-            for facing in sample.message_streams[other, (group, source, destination, theirs)]:
+    other = "recv" if call.op == "send" else "send"
+    size = case.evidence.trace.groups[call.group or 0].size or 0
+    for peer in range(size) if op.peer is None else (op.peer,):
+        ends = (peer, call.group_rank) if other == "send" else (call.group_rank, peer)
+        for theirs in sample.tags.get((other, call.group, *ends), ()):
+            if theirs in (None, tag):
+                continue
+            for facing in sample.message_streams[other, (call.group, *ends, theirs)]:
                 if facing.end_ns is None and sample.other_end(facing) is None:
                     return facing
     return None
