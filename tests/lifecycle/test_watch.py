@@ -53,6 +53,7 @@ class Told(Watch):
         waiting: bool = True,
         over: bool = False,
         spare: str = "",
+        going_on: str = "all",
     ) -> None:
         """A verdict at a time: these processes are missing in one collective; empty: no fault."""
         self.now = at
@@ -61,7 +62,8 @@ class Told(Watch):
             "lines": [f"stalled: {missing}"], "voices": ["me"],
             "notes": [f"waiting: {spare}"] if spare else [], "noted": [*spare],
             "alert": {"report": ""}, "ops": [], "said": [],
-            "aborting": [], "waiting": waiting, "over": over, "next_s": 5.0, "going_on": "all",
+            "aborting": [], "waiting": waiting, "over": over, "next_s": 5.0,
+            "going_on": going_on,
         }  # fmt: skip
         self._judge(found)
 
@@ -126,6 +128,15 @@ def test_who_is_missing_anew_is_told_at_once(told: Told) -> None:
     told.see(10, "a")
     told.see(12, "ab")
     assert told.said == ["stalled: a", "stalled: ab"]
+
+
+def test_nobody_goes_on_whose_waits_ended_by_errors(told: Told) -> None:
+    """It is no stall any more either: what comes next is told anew."""
+    told.see(10, "a")
+    told.see(12, over=True, waiting=False, going_on="")
+    assert told.said == ["stalled: a"]
+    told.see(30, "a")
+    assert told.said == ["stalled: a"] * 2
 
 
 @pytest.mark.parametrize("over", [True, False])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from disttrace_viewer.diagnosis.live import AGAIN_S, Picture, picture
+from disttrace_viewer.diagnosis.live import AGAIN_S, Picture, gave_up, open_waits, picture
 from support.journals import MS, Journal
-from support.scenes import S, beat, join, mesh, steps, verdict
+from support.scenes import PEER_GONE, S, beat, fail, join, mesh, steps, verdict
 
 LIMIT_S = 10.0
 
@@ -98,3 +98,23 @@ def test_who_starts_is_told_in_the_call_of_the_program(tmp_path: Path) -> None:
     (told,) = (one.summary for one in seen.errors)
     assert told.startswith("Ranks 0, 1 have been waiting in init_process_group at train.py:5")
     assert told.endswith("rank 2 may be missing there.")
+
+
+@pytest.mark.parametrize(("error", "later"), [(True, False), (True, True), (False, False)])
+def test_who_gave_up_does_not_go_on(tmp_path: Path, *, error: bool, later: bool) -> None:
+    """A lost connection ends a wait as well; unless the program goes on in another group."""
+    told: set[tuple[str, int]] = set()
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            fail(journal, 12 * S, "ValueError", "bad batch")
+            continue
+        number = journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 12)
+        told |= {w for w in open_waits(verdict(tmp_path)[0]) if w[1] == number}
+        journal.end(number, 13 * S, **({"x": journal.string(PEER_GONE)} if error else {}))
+        if later:
+            journal.run(journal.collective(group), 14 * S, MS, q=4)
+    case, _ = verdict(tmp_path)
+    assert told
+    assert not told & open_waits(case)
+    assert gave_up(case, told) is (error and not later)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from disttrace_viewer.findings.rules.starting import is_start
 from disttrace_viewer.merge.reader import load
 from support.journals import MS, Journal
 from support.scenes import S, all_gone, beat, fail, findings, nobody_knows, only
@@ -62,6 +63,48 @@ def test_a_node_that_never_came(tmp_path: Path) -> None:
     )
     assert found.absent_ranks == ()
     assert found.settles
+
+
+@pytest.mark.parametrize(("age_s", "start"), [(22, True), (70, False)])
+def test_nodes_may_come_one_after_another(tmp_path: Path, age_s: int, *, start: bool) -> None:
+    """As ranks may: whoever starts them by hand, or a scheduler, is seconds late as a rule."""
+    journal = node(tmp_path, 0)
+    meet(journal, 2 * S)
+    beat(journal, age_s)
+    found = only(findings(tmp_path))
+    assert (found.kind, is_start(found)) == ("rendezvous_incomplete", start)
+    assert found.severity == ("note" if start else "error")
+
+
+def test_a_node_that_does_not_come_back_is_no_start(tmp_path: Path) -> None:
+    """It was in an earlier round, so nobody imports there."""
+    for number in (0, 1):
+        journal = node(tmp_path, number)
+        journal.end(meet(journal, 2 * S), 3 * S)
+        if number == 0:
+            meet(journal, 10 * S)
+        beat(journal, 30)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.severity) == ("rendezvous_incomplete", "error")
+
+
+def test_the_node_that_listens_may_come_last(tmp_path: Path) -> None:
+    """The other one dials in vain meanwhile."""
+    journal = node(tmp_path, 1)
+    call = journal.call(
+        "rendezvous",
+        kind="composed",
+        args={"backend": "static", "run_id": "none", "min_nodes": 2, "max_nodes": 2,
+              "node_rank": 1},
+    )  # fmt: skip
+    parent = journal.begin(call, 2 * S)
+    store = journal.tcp_store(29500, host="node0")
+    make = journal.call("TCPStore", kind="constructor", store=store, args={"world_size": 2})
+    journal.begin(make, 2 * S + MS, p=parent)
+    beat(journal, 20)
+    found = findings(tmp_path)
+    assert {one.kind for one in found} == {"rendezvous_unreachable", "rendezvous_incomplete"}
+    assert all(map(is_start, found))
 
 
 def test_the_same_after_they_were_killed(tmp_path: Path) -> None:

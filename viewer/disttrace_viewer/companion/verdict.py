@@ -341,7 +341,9 @@ class Judge:
                 case, notes, self._directory, word="starting" if now.starting else "waiting"
             ),
             "noted": now.noted(case),
-            "going_on": f"{who} {'communicates' if count == 1 else 'communicate'} again.",
+            "going_on": ""
+            if live.gave_up(case, self._stalled)
+            else f"{who} {'communicates' if count == 1 else 'communicate'} again.",
             "alert": {
                 "job": self._job,
                 "directory": self._directory,

@@ -262,8 +262,9 @@ class Watch:
             if self._tell is not None and verdict["lines"]:
                 self._tell(verdict["lines"][0], verdict["alert"]["report"], verdict["ops"])
         elif changed and self._signature is not None and over:
-            said = _objects("going on", [{"summary": verdict["going_on"]}])
-            self._say([f"going on: {verdict['going_on']}"], verdict["voices"], said)
+            if verdict["going_on"]:
+                said = _objects("going on", [{"summary": verdict["going_on"]}])
+                self._say([f"going on: {verdict['going_on']}"], verdict["voices"], said)
         elif signature and not changed and now >= self._again_at:
             self._say_again(verdict)
         elif not signature and verdict["notes"] and verdict["noted"] != self._noted:

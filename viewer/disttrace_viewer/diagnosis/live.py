@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.evidence.node_rendezvous import AGENT
+from disttrace_viewer.evidence.recorded import GROUPED
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, Finding
 from disttrace_viewer.findings.rules import unheard
@@ -188,6 +189,17 @@ def waits_of(case: Case, errors: Sequence[Finding]) -> set[tuple[str, int]]:
         for w in case.waits
         if w.process in found and (w.polled or w in case.of_process.get(w.process, ()))
     }
+
+
+def gave_up(case: Case, told: Collection[tuple[str, int]]) -> bool:
+    """Whether some of those waits ended by an error, after which their processes have communicated
+    no more: such a wait is over, and nobody goes on.
+    """
+    newest = {op.process: op.number for op in case.evidence.sample.of_kind(*GROUPED)}
+    return any(
+        _named(case, op, polled=False) in told and newest.get(op.process, 0) <= op.number
+        for op in case.evidence.given_up
+    )
 
 
 def _named(case: Case, op: Op, *, polled: bool) -> tuple[str, int]:

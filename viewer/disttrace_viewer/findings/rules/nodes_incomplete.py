@@ -8,8 +8,9 @@ from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.node_rendezvous import Attempt
 from disttrace_viewer.evidence.wait_graph import NODES, Wait
 from disttrace_viewer.findings.case import Case
-from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
+from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.findings.rules.starting import may_come
 from disttrace_viewer.wording.findings import nodes_incomplete as words
 
 
@@ -38,8 +39,11 @@ def _finding(case: Case, wait: Wait) -> Finding:
         doing=outside.doing(case, [a.process for a in late]),
         waited_ns=max(case.evidence.age_ns(w.op) for w in same),
     )
+    # Nodes are started one after another by hand or by a scheduler: seconds apart, as a rule.
+    start = not (elsewhere or late or disagree) and may_come(case, same, ())
     return Finding(
         kind="rendezvous_incomplete",
+        severity=NOTE if start else ERROR,
         summary=words.summary(case.evidence.trace, found),
         certainty=CERTAIN if elsewhere or disagree or not wait.unknown else LIKELY,
         hint=words.APART if elsewhere else words.DISAGREE if disagree else words.START,

@@ -69,7 +69,8 @@ def _finding(case: Case, clients: Sequence[tuple[Op, Store]]) -> Finding:
     culprits, absent, text, sure = _blame(case, clients, listeners)
     dialling = [o for o, _ in clients]
     waits = [w for w in case.open() if w.op in dialling]
-    start = text in (words.NOT_COME, words.NOBODY) and may_come(case, waits, culprits)
+    to_come = text in (words.NOT_COME, words.NOBODY, words.NO_AGENT)
+    start = to_come and may_come(case, waits, culprits)
     roots = frozenset(who) | frozenset(culprits)
     if start:
         culprits, absent, sure = [], [], False
