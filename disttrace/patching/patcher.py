@@ -172,6 +172,16 @@ def _take_off() -> None:
     errors.take_off(error)
 
 
+@dataclass(slots=True, eq=False)
+class _Replacement:
+    """What a trampoline holds among its constants. It hashes, as each constant does: whoever looks
+    a frame's code up in a set or a dictionary would get a TypeError of ours otherwise.
+    """
+
+    run: Callable[..., Any]
+    take_off: Callable[[], None]
+
+
 def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.CodeType:
     """Code with the signature of ``code`` that passes everything to ``replacement``."""
     names = code.co_varnames
@@ -195,7 +205,7 @@ def _trampoline(code: types.CodeType, replacement: Callable[..., Any]) -> types.
         parameters.append(f"**{names[rest]}")
         passed.append(f"**{names[rest]}")
     # A constant stands for the replacement, so nothing is put into torch's own namespaces.
-    holder = types.SimpleNamespace(run=replacement, take_off=_take_off)
+    holder = _Replacement(replacement, _take_off)
     run = "yield from" if code.co_flags & inspect.CO_GENERATOR else "return"
     source = (
         f"def f({', '.join(parameters)}):\n try: {run} (...).run({', '.join(passed)})\n"

@@ -34,3 +34,30 @@ def test_cells_of_a_notebook(tmp_path: Path, core: str) -> None:
     found = [calls[each["s"]] for each in journal.records if "b" in each]
     below = [files[stacks[call["stack"]][1][0]] for call in found if call["op"] == "store.set"]
     assert below == [f"<cell {number}>" for number in range(60)]
+
+
+HANDLED = """
+import signal, sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch.distributed as dist
+import torch.multiprocessing
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+store = dist.HashStore()
+
+def step(rank):
+    store.set("step", "1")
+
+# As in a rank that mp.spawn starts.
+sys.modules["torch.multiprocessing.spawn"]._wrap(step, 0, (), "/dev/null")
+"""
+
+
+@EACH_CORE
+def test_a_program_with_a_handler_below_mp_spawn(tmp_path: Path, core: str) -> None:
+    """Frames are compared with the handler's; mp.spawn's is a function that runs code of ours."""
+    ran = preloaded("-W", "ignore", "-c", HANDLED, str(tmp_path), core).check()
+    assert "no longer traced" not in ran.stderr
+    (journal,) = read_journals(tmp_path)
+    assert [call["op"] for call in journal.calls().values()].count("store.set") == 1
