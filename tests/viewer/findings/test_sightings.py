@@ -68,6 +68,31 @@ def test_without_a_code_it_is_as_certain(tmp_path: Path, look: Look) -> None:
     assert "ended without an exit record" in found.summary
 
 
+def seen_gone(journal: Journal, at: int, others: int) -> None:
+    """It was killed before it had used a group, and somebody of its host saw that."""
+    beat(journal, 4)
+    journal.define("seen", t=at, state="gone", code=-9, others=others)
+
+
+@pytest.mark.parametrize(("launcher_s", "blamed"), [(4, False), (30, True), (None, True)])
+def test_who_was_killed_after_its_launcher_has_not_failed(
+    tmp_path: Path, launcher_s: int | None, *, blamed: bool
+) -> None:
+    """`pkill -9 python` ends torchrun first and its ranks one by one: none of them is to blame."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    agent.define("worker", t=MS, pid=4000, event="started", rank=0)
+    beat(agent, launcher_s or 40)
+    if launcher_s is not None:
+        agent.define("seen", t=launcher_s * S + MS, state="gone", code=-9, others=2)
+    for rank in (0, 1):
+        journal = Journal(tmp_path, pid=4000 + rank, rank=rank, parent=agent.process)
+        if rank == 0:
+            seen_gone(journal, 4 * S + 2 * MS, 1)
+        else:
+            beat(journal, launcher_s or 40)
+    assert [f.kind for f in findings(tmp_path, look=all_gone)] == ["process_failed"] * blamed
+
+
 @pytest.mark.parametrize("look", [all_gone, nobody_knows])
 def test_who_was_stopped_has_not_failed(tmp_path: Path, look: Look) -> None:
     """Whoever ended the job ended it too, later."""

@@ -17,6 +17,7 @@ from disttrace_viewer.analysis.process_ends import (
     OWN,
     SILENT,
     STOPPED_AGENT,
+    TOGETHER_NS,
 )
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.node_rendezvous import AGENT
@@ -145,12 +146,26 @@ def _died(case: Case, process: int, silent: Set[int]) -> bool:
         return True
     if evidence.ends[process].held == STOPPED:
         return False  # it stood still before
+    if _after_its_launcher(case, process):
+        return False  # whoever ends a job by SIGKILL ends one after the other
     if evidence.seen_gone(process):
         return True
     if len(together) > 1 and not witnesses.outlived(process, together):
         return False  # ended from outside, all at one time: what stood before is the verdict
     outlived = evidence.cut_ns - evidence.ends[process].t_ns > MISSED_NS
     return outlived and not witnesses.kept_open(process)
+
+
+def _after_its_launcher(case: Case, process: int) -> bool:
+    """Whether its launcher was gone without a word when it was seen to be gone, or soon after."""
+    trace, seen = case.evidence.trace, case.evidence.seen
+    launcher = trace.by_id.get(trace.processes[process].parent or "")
+    if launcher is None or launcher.role != AGENT:
+        return False
+    end = case.evidence.ends[launcher.index]
+    gone_ns = seen[launcher.index].gone_ns or end.t_ns
+    until_ns = seen[process].gone_ns or case.evidence.ends[process].t_ns
+    return end.how == SILENT and not end.interrupted and gone_ns <= until_ns + TOGETHER_NS
 
 
 def _finding(case: Case, first: int, alike: list[int]) -> Finding:
