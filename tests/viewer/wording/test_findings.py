@@ -75,3 +75,23 @@ def test_a_failure_says_what_the_process_did_last_only_where_nothing_tells_more(
     said = process_failed.summary(trace(), [1], end, None, None)
     assert said.startswith("Rank 1 ended without an exit record")
     assert said.endswith("; it lives on, for another thread still runs.")
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        (-9, "out-of-memory killer"),
+        (-11, "native code (run with PYTHONFAULTHANDLER=1)"),
+        (-15, "who sent it"),
+        (-24, "limit of CPU time"),
+        (-14, "signal.alarm"),
+        (-44, "or a crash in native code (run with"),
+        (None, "or a crash in native code (run with"),
+    ],
+)
+def test_what_to_look_for_depends_on_the_signal(code: int | None, what: str) -> None:
+    """A rank that got SIGTERM did not run out of memory."""
+    said = process_failed.hint(End(SILENT, 0, code=code), others=True)
+    assert what in said
+    assert said.endswith(".")
+    assert ("dmesg" in said) is (code in (-9, -44, None))

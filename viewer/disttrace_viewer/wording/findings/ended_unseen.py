@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from disttrace_viewer.trace.model import Worker
 from disttrace_viewer.wording import sentences
-from disttrace_viewer.wording.findings.process_failed import NATIVE
+from disttrace_viewer.wording.findings.process_failed import look_for
 from disttrace_viewer.wording.findings.unseen_workers import words
 
 _STDERR = "what it wrote on stderr"
@@ -22,7 +22,7 @@ def summary(ranks: Sequence[int], worker: Worker, *, sure: bool, errors: set[str
 def hint(worker: Worker, *, sure: bool) -> str:
     """What to read."""
     if (worker.code or 0) < 0:
-        return f"{NATIVE}, and at {_STDERR}, which is not recorded."
+        return f"{look_for(worker.code)}, and at {_STDERR}, which is not recorded."
     if not sure:
         return f"Read {_STDERR}, and collect its journal if there is one."
     return f"Read {_STDERR}, which is not recorded: nothing is traced before torch is imported."

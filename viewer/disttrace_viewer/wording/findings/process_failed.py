@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from disttrace.journal.format import ABORTED
+from disttrace_viewer.analysis.liveness import signal_name
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import SILENT, End
 from disttrace_viewer.trace.model import Location, Trace
@@ -15,6 +16,23 @@ NATIVE = (
     "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or a crash in native"
     " code"
 )
+"""Where nobody knows the signal."""
+_CRASH = "Look for a crash in native code"
+_OF_SIGNAL = {
+    "SIGKILL": "Look for the kernel's out-of-memory killer (dmesg), a scheduler's limit, or"
+    " somebody's kill -9",
+    "SIGXCPU": "Look for a limit of CPU time: ulimit -t, or a scheduler's",
+    "SIGXFSZ": "Look for a limit of the size of files: ulimit -f",
+    "SIGALRM": "Look for signal.alarm, or setitimer, without a handler",
+    **dict.fromkeys(
+        ("SIGTERM", "SIGHUP", "SIGINT", "SIGUSR1", "SIGUSR2"),
+        "Look for who sent it: a scheduler, a supervisor, or a shell",
+    ),
+    **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGFPE", "SIGILL", "SIGTRAP"), _CRASH),
+    "SIGBUS": f"{_CRASH}, or a full /dev/shm (of a data loader's workers)",
+}
+_DUMPED = "run with PYTHONFAULTHANDLER=1"
+"""It writes where the program stood on these signals."""
 
 
 def summary(
@@ -48,6 +66,11 @@ def summary(
     return f"{sentences.subject(trace, who)} {how}{at}{before}{on}."
 
 
+def look_for(code: int | None) -> str:
+    """What ends a process by this signal (``-9``), or by one that nobody knows."""
+    return _OF_SIGNAL.get(signal_name(code), NATIVE) if code else NATIVE
+
+
 def hint(end: End, *, others: bool) -> str:
     """What to read first. ``others``: there are ranks that did not fail so."""
     if end.lingers:
@@ -61,7 +84,8 @@ def hint(end: End, *, others: bool) -> str:
     if end.told_to_end:
         return "Find why it was ended while the other ranks were at work."
     if (end.code is not None and end.code < 0) or end.how == SILENT:
-        return f"{NATIVE} (run with PYTHONFAULTHANDLER=1)."
+        what = look_for(end.code)
+        return f"{what} ({_DUMPED})." if "native" in what else f"{what}."
     if not others:
         return "All ranks ended with this code: whoever started them takes it for a failure."
     return "Find who calls exit there; the other ranks were still at work."
