@@ -261,3 +261,17 @@ def test_a_dry_run_lacks_no_journals(tmp_path: Path, backend: str) -> None:
     case, found = verdict(tmp_path)
     assert found == ()
     assert bool(case.incomplete) is (backend == "gloo")
+
+
+@pytest.mark.parametrize("size", [3, 2])
+def test_ranks_that_take_the_world_for_another_size_are_there(tmp_path: Path, size: int) -> None:
+    """Rank 0 waits for one other, and the two others for three: no journal is missing then."""
+    for rank in range(3):
+        mine = size if rank == 0 else 3
+        journal = Journal(tmp_path, pid=4000 + rank, rank=rank, world_size=mine)
+        group = journal.world()
+        journal.begin(journal.collective(group), 200 * MS, q=1)
+        beat(journal, 20)
+    case, _found = verdict(tmp_path)
+    assert coverage(case)["missing_ranks"] == []
+    assert len(case.evidence.trace.groups) == (1 if size == 3 else 2)

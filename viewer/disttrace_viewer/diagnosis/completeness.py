@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.sample import Sample
-from disttrace_viewer.trace.model import JOURNAL, Process, Trace
+from disttrace_viewer.trace.model import JOURNAL, Group, Process, Trace
 from disttrace_viewer.trace.operation import SYNCHRONIZING, Op
 
 REAL = ("gloo", "nccl", "mpi", "ucc", "xccl", "hccl")
@@ -65,8 +65,31 @@ def missing_ranks(trace: Trace) -> tuple[int, ...]:
     for group in trace.groups:
         if group.default and {*group.backends.values()} != {FAKE}:
             ranks = (group.global_rank(m) if group.ranks else m for m in group.missing)
-            found.update(rank for rank in ranks if rank is not None)
+            named = {rank for rank in ranks if rank is not None}
+            found |= named - _of_other_size(trace, group)
     return tuple(sorted(found))
+
+
+def _of_other_size(trace: Trace, group: Group) -> set[int]:
+    """Ranks of those who meet for it at the same place, but take the world for larger or smaller:
+    they are in another group by that, and their journals are there.
+    """
+    here = (group.place, group.prefix, _tries(trace, group))
+    return {
+        member.rank
+        for other in trace.groups
+        if other.default
+        and other.place is not None
+        and other.size != group.size
+        and (other.place, other.prefix, _tries(trace, other)) == here
+        for member in other.members
+        if member.rank is not None
+    }
+
+
+def _tries(trace: Trace, group: Group) -> set[int | None]:
+    """The attempts that a group is of."""
+    return {trace.processes[member.process].attempt for member in group.members}
 
 
 def _behind(trace: Trace, sample: Sample) -> Iterator[tuple[int, str]]:
