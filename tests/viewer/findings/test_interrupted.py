@@ -59,7 +59,9 @@ def test_a_launcher_that_is_stopped_interrupts_its_workers(tmp_path: Path) -> No
     agent.define("exit", t=791 * MS, how="exception", code=1)
     found = only(findings(tmp_path))
     assert (found.severity, found.culprits) == ("note", ())
-    assert "(torchrun: Process 3999 got signal: 15)" in found.summary
+    assert found.summary.startswith(
+        "Agent 3999 was interrupted from outside (torchrun: Process 3999 got signal: 15);"
+    )
 
 
 def test_what_hung_before_is_the_verdict(tmp_path: Path) -> None:

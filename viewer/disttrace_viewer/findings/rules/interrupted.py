@@ -9,6 +9,7 @@ from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules import outside
+from disttrace_viewer.trace.model import Failure
 from disttrace_viewer.wording.findings import interrupted as words
 
 
@@ -24,15 +25,22 @@ def find(case: Case) -> Iterator[Finding]:
         if broke and len(trace.processes) > 1:
             yield _finding(case, broke, whole=False)
         return
+    # Which of its ranks seem to have lived until then depends on when they last wrote anything.
+    stopped = [i for i in found if any(map(_stopped, trace.processes[i].failures))]
     ranks = [i for i in found if trace.processes[i].role != AGENT]
-    if ranks or found:
-        yield _finding(case, ranks or found, whole=True)
+    if found:
+        yield _finding(case, stopped or ranks or found, whole=True)
+
+
+def _stopped(failure: Failure) -> bool:
+    """Whether it is torchrun's word of the signal that it got."""
+    return failure.type == STOPPED_AGENT
 
 
 def _finding(case: Case, who: list[int], *, whole: bool) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     first = min(who, key=lambda p: evidence.ends[p].t_ns)
-    texts = (f.text for p in trace.processes for f in p.failures if f.type == STOPPED_AGENT)
+    texts = (f.text for p in trace.processes for f in filter(_stopped, p.failures))
     torchrun, where = (next(texts, None), None) if whole else (None, evidence.whereabouts(first))
     return Finding(
         kind="process_failed",
