@@ -156,8 +156,8 @@ alone on its host and nothing runs in it. Nothing is said where all others have 
 went with them, and whoever is left waits for nobody (`--where destroy`).
 
 Where ranks or nodes are missing in a rendezvous they may still come: that is `starting:` at the
-limit, and a stall after a minute, or after six limits if these are less. Lines counted include those
-of `diverged:`, by which different calls of ranks are told within a second or two.
+limit, and a stall after a minute, or after six limits if these are less. Lines counted include
+those of `diverged:`, by which different calls of ranks are told within a second or two.
 """
 
 

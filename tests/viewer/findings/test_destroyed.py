@@ -119,3 +119,19 @@ def test_who_ends_before_its_device_is_through_is_missing_there(
     assert found.summary.startswith(
         "Rank 2 ended before all_reduce #2 of the default group was over on its device: ranks 0, 1"
     )
+
+
+@pytest.mark.parametrize("parted", [True, False])
+def test_who_has_parted_left_its_loop_earlier(tmp_path: Path, *, parted: bool) -> None:
+    """It uploads its model meanwhile: no data loader, and no lock."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            if parted:
+                journal.end(destroy(journal, 200 * MS), MS)
+            stand(journal, 1 * S, "/src/train.py", 50, "upload")
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [0])
+    assert ("uneven inputs" in (found.hint or "")) is parted

@@ -18,7 +18,7 @@ import select
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from disttrace.journal.format import definitions_name, is_own
 from disttrace.journal.proc import Here
 from disttrace.journal.proc import here as this_kernel
 from disttrace_viewer.analysis.liveness import identity, look, who
+from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.companion import sightings
 from disttrace_viewer.companion.alerting import divergence
 from disttrace_viewer.companion.alerting.alert import processes
@@ -53,6 +54,7 @@ from disttrace_viewer.companion.told import (
 )
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.settled import settled
+from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR
 from disttrace_viewer.load.discover import Files
 from disttrace_viewer.merge.jobs import closure
@@ -332,7 +334,6 @@ class Judge:
         elsewhere -= self._ours
         ops = live.waits_of(case, errors)
         self._stalled = ops or self._stalled
-        who, count = those_of(live.living(case) or trace.processes)
         return {
             "signature": now.signature(case),
             "lines": said,
@@ -341,9 +342,7 @@ class Judge:
                 case, notes, self._directory, word="starting" if now.starting else "waiting"
             ),
             "noted": now.noted(case),
-            "going_on": ""
-            if live.gave_up(case, self._stalled)
-            else f"{who} {'communicates' if count == 1 else 'communicate'} again.",
+            "going_on": _going_on(case, alive, self._stalled),
             "alert": {
                 "job": self._job,
                 "directory": self._directory,
@@ -408,6 +407,19 @@ class Judge:
             return False
         living = replace(trace, processes=tuple(p for p in trace.processes if look(p).alive))
         return self.exchange.join(addresses(local, living.processes), order(living))
+
+
+def _going_on(case: Case, alive: Set[int], told: Set[tuple[str, int]]) -> str:
+    """Who goes on whose waits were told; empty where nobody does."""
+    evidence = case.evidence
+    if live.gave_up(case, told):
+        return ""
+    if alive:
+        who, count = those_of([p for p in evidence.trace.processes if p.index in alive])
+        return f"{who} {'communicates' if count == 1 else 'communicate'} again."
+    if all(evidence.ends[i].how == CLEAN for i in range(len(evidence.ends))):
+        return f"{those_of(evidence.trace.processes)[0]} went on and ended."
+    return ""
 
 
 _LISTENS = {

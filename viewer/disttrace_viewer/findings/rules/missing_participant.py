@@ -8,6 +8,7 @@ from dataclasses import replace
 from disttrace_viewer.analysis.operation import Op, Site, is_library, site
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT, TOGETHER_NS
 from disttrace_viewer.analysis.sample import STAND_IN, Course
+from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
@@ -173,7 +174,7 @@ def _hint(case: Case, wait: Wait, sinks: Sequence[int]) -> str:
     if not case.knows("position", sinks):
         return words.add_stacks(sinks)
     native = wait.op.call.origin == "c++" and all(_left_the_loop(case, s) for s in sinks)
-    if native or all(case.clean(s) for s in sinks):
+    if native or all(case.clean(s) or _parted(case, s) for s in sinks):
         return words.uneven(ddp=_ddp(case, [wait.process, *sinks]))
     return words.look_there(sinks)
 
@@ -185,6 +186,12 @@ def _ddp(case: Case, processes: Sequence[int]) -> bool:
         for process in processes
         for op in case.evidence.sample.of_process.get(process, ())
     )
+
+
+def _parted(case: Case, process: int) -> bool:
+    """Whether it has destroyed its groups, and communicated no more."""
+    last = case.evidence.last.get(process)
+    return last is not None and last.call.op == DRAINING and not last.pending
 
 
 def _left_the_loop(case: Case, process: int) -> bool:
