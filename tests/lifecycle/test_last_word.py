@@ -7,11 +7,17 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from disttrace_viewer.api.verdict import diagnose
+from disttrace_viewer.companion.ending import last_word
+from disttrace_viewer.states.verdict import Verdict
+from support.journals import MS
 from support.processes import Outcome, free_port, python, torchrun
+from support.scenes import beat, steps, verdict
 
 FAILS = """
 import os, pathlib, sys, time, torch, torch.distributed as dist, torch.multiprocessing as mp
@@ -197,3 +203,22 @@ def test_a_stall_that_ends_badly_repeats_its_verdict(tmp_path: Path) -> None:
     assert failed.startswith("disttrace: failed: ")
     assert "ank 1 " in failed
     assert "all_reduce #2" in failed
+
+
+def test_what_was_said_beside_a_stall_is_not_the_last_word(tmp_path: Path) -> None:
+    """A failure of the attempt before stood below a hang in which nobody is blamed."""
+    for journal, group in steps(tmp_path, 2):
+        journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    case, found = verdict(tmp_path)
+    assert [(one.kind, one.culprits) for one in found] == [("no_progress", ())]
+    picture = [("All members have joined", []), ("Rank 1 failed first", [1])]
+    told = [
+        {"kind": "stalled", "at": 5.0, "summary": text, "culprit_ranks": ranks}
+        for text, ranks in picture
+    ]
+    order = last_word.Order(str(tmp_path), "j", "j-", 10.0, "p", failed=True, alone=False)
+    judged = cast(Verdict, SimpleNamespace(case=case, findings=found))
+    said = last_word._values(order, case.evidence.trace, judged, told)
+    assert said is not None
+    assert said["summary"] == found[0].summary

@@ -428,8 +428,9 @@ class _Announcement:
 
 
 def _objects(kind: str, said: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is said, for programs."""
-    return [{"disttrace": 1, "kind": kind, "at": time.time(), **one} for one in said]
+    """What is said, for programs: at one time, however many findings it is."""
+    at = time.time()
+    return [{"disttrace": 1, "kind": kind, "at": at, **one} for one in said]
 
 
 def _writes(process: dict[str, Any]) -> bool:
