@@ -74,6 +74,20 @@ def test_who_answers_nobody_is_read_beside_us(tmp_path: Path) -> None:
     assert beside(str(tmp_path), "job_0", ours, Told()) == []  # it is older: another job's
 
 
+def test_who_meets_in_a_file_is_read_beside_us(tmp_path: Path) -> None:
+    """Nobody can be asked through it: each said of the other that it has no journal."""
+    for rank in range(3):
+        journal = Journal(tmp_path, job=f"job_{rank}", rank=rank, world_size=2, pid=700 + rank)
+        path = "/shared/rdzv" if rank < 2 else "/shared/other"
+        store = journal.numbered("store", name=f"file://{path}", type="FileStore", path=path)
+        make = journal.call("FileStore", kind="constructor", store=store)
+        journal.run(make, t=MS, d=MS)
+        os.utime(journal.definitions, ns=(UNIX_NS + S, UNIX_NS + S))
+    ours = of_journals([str(p) for p in tmp_path.glob("job_0-*")])
+    (found,) = beside(str(tmp_path), "job_0", ours, Told())
+    assert found.process["pid"] == 701
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_clocks_of_several_hosts_are_set_right_by_what_is_told(
     tmp_path: Path, *, whole: bool

@@ -208,7 +208,7 @@ def beside(directory: str, job: str, local: Merged, told: Told) -> list[State]:
     What another user put into the folder is not read.
     """
     trace, _ = trace_of(local)
-    ours = set(addresses(local, trace.processes))
+    ours = _meet_at(local, trace.processes)
     if not ours:
         return []
     known = {*local.states, *told.ids}
@@ -224,8 +224,16 @@ def beside(directory: str, job: str, local: Merged, told: Told) -> list[State]:
     return [
         others.states[process.id]
         for process in trace_of(others)[0].processes
-        if process.id not in known and ours & set(addresses(others, [process]))
+        if process.id not in known and ours & _meet_at(others, [process])
     ]
+
+
+def _meet_at(merged: Merged, processes: Sequence[Process]) -> set[Address | str]:
+    """Where processes meet others: their TCPStores, and the files of their FileStores."""
+    tables = (merged.states[p.id].numbered for p in processes if p.id in merged.states)
+    known = (store for table in tables for store in table.get("store", {}).values())
+    paths = (store.get("path") for store in known)
+    return {*addresses(merged, processes), *(path for path in paths if isinstance(path, str))}
 
 
 def _bases(states: Iterable[State]) -> Iterable[str]:
