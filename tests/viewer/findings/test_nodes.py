@@ -76,6 +76,16 @@ def test_nodes_may_come_one_after_another(tmp_path: Path, age_s: int, *, start: 
     assert found.severity == ("note" if start else "error")
 
 
+@pytest.mark.parametrize(("age_s", "kinds"), [(44, []), (60, ["no_progress"])])
+def test_the_last_node_has_just_come(tmp_path: Path, age_s: int, kinds: list[str]) -> None:
+    """Agents take seconds to settle who is who; what counts is since when all are there."""
+    for number in (0, 1):
+        journal = node(tmp_path, number)
+        meet(journal, 2 * S + number * 40 * S)
+        beat(journal, age_s)
+    assert [found.kind for found in findings(tmp_path)] == kinds
+
+
 def test_a_node_that_does_not_come_back_is_no_start(tmp_path: Path) -> None:
     """It was in an earlier round, so nobody imports there."""
     for number in (0, 1):

@@ -88,9 +88,11 @@ def _just_complete(case: Case, wait: Wait) -> bool:
     elif wait.kind == RENDEZVOUS:
         found = case.rendezvous.of(op)
         inside = [o for o in case.rendezvous.constructors if case.rendezvous.of(o) == found]
-    else:
-        partner = evidence.sample.other_end(op) if wait.kind == MESSAGE else None
+    elif wait.kind == MESSAGE:
+        partner = evidence.sample.other_end(op)
         inside = [] if partner is None else [partner]
+    else:  # agents may wait in a rendezvous of nodes, with others who came there
+        inside = [a.op for a in case.agents.waiting if a.process in wait.arrived]
     last = max((one.begin_ns for one in inside), default=0)
     until = op.end_ns or evidence.until_ns(op.process)
     return op.error is None and until - last < evidence.stalled_after_ns
