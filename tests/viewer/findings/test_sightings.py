@@ -30,6 +30,7 @@ from support.scenes import (
     beat,
     fail,
     findings,
+    leave,
     nobody_knows,
     only,
     ranks,
@@ -91,6 +92,24 @@ def test_who_was_killed_after_its_launcher_has_not_failed(
         else:
             beat(journal, launcher_s or 40)
     assert [f.kind for f in findings(tmp_path, look=all_gone)] == ["process_failed"] * blamed
+
+
+@pytest.mark.parametrize(("lived_s", "told"), [(40, True), (5, False)])
+def test_ranks_that_outlive_a_launcher_that_was_killed(
+    tmp_path: Path, lived_s: int, *, told: bool
+) -> None:
+    """They hold their ports and devices, and the job may end well all the same."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    beat(agent, 4)
+    agent.define("seen", t=4 * S + MS, state="gone", code=-9, others=2)
+    for journal, _ in steps(tmp_path, 2, parent=agent.process):
+        beat(journal, lived_s)
+        leave(journal, lived_s * S)
+    found = findings(tmp_path, look=all_gone)
+    assert [(f.severity, f.culprits) for f in found] == [("note", ())] * told
+    assert not told or found[0].summary == (
+        "Agent 3999 was ended by SIGKILL, and ranks 0, 1 lived on."
+    )
 
 
 @pytest.mark.parametrize("look", [all_gone, nobody_knows])
