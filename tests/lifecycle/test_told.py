@@ -22,12 +22,12 @@ from disttrace_viewer.companion.told import (
     packed,
     unpacked,
 )
-from disttrace_viewer.companion.verdict import current, judgeable
+from disttrace_viewer.companion.verdict import _going_on, current, judgeable
 from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.merged import Merged, merge
 from support.journals import MS, T0, UNIX_NS, Journal
-from support.scenes import S, steps
+from support.scenes import S, all_gone, fail, leave, steps, verdict
 
 
 @pytest.mark.parametrize("agent_pid", [1, 9])
@@ -278,3 +278,24 @@ def test_what_is_believed_can_be_judged(tmp_path: Path) -> None:
             assert judgeable(answer(zlib.compress(text)))
             trace_of(Merged({one.id: one for one in told.states}))
     assert 50 < refused < 390
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ("nobody", "Ranks 0, 1 communicate again."),
+        ("well", "Ranks 0, 1 went on and ended."),
+        ("badly", ""),
+    ],
+)
+def test_who_goes_on_when_a_stall_is_over(tmp_path: Path, ended: str, said: str) -> None:
+    """The agent that started them communicates with nobody of theirs, and outlives them."""
+    agent = Journal(tmp_path, pid=3999, role="agent")
+    for journal, _ in steps(tmp_path, 2, parent=agent.process):
+        if ended == "badly" and journal.rank:
+            fail(journal, S, "ValueError", "bad batch")
+        elif ended != "nobody":
+            leave(journal, S)
+    case, _ = verdict(tmp_path, look=all_gone)
+    alive = {p.index for p in case.evidence.trace.processes if p.rank is not None}
+    assert _going_on(case, alive if ended == "nobody" else set(), set()) == said

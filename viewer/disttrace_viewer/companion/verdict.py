@@ -54,6 +54,7 @@ from disttrace_viewer.companion.told import (
 )
 from disttrace_viewer.diagnosis import live
 from disttrace_viewer.diagnosis.settled import settled
+from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR
 from disttrace_viewer.load.discover import Files
@@ -417,7 +418,8 @@ def _going_on(case: Case, alive: Set[int], told: Set[tuple[str, int]]) -> str:
     if alive:
         who, count = those_of([p for p in evidence.trace.processes if p.index in alive])
         return f"{who} {'communicates' if count == 1 else 'communicate'} again."
-    if all(evidence.ends[i].how == CLEAN for i in range(len(evidence.ends))):
+    others = [p for p in evidence.trace.processes if p.role != AGENT]
+    if all(evidence.ends[p.index].how == CLEAN for p in others):
         return f"{those_of(evidence.trace.processes)[0]} went on and ended."
     return ""
 
