@@ -25,6 +25,8 @@ _PATIENCE_MS = 200  # for whoever reads stderr and has much to do
 SCARCE = (MemoryError, RecursionError)
 
 _TRACEBACK = "Traceback (most recent call last):"
+_PYBIND = "At:"
+"""Behind it pybind11 lists frames: an exception of Python that came through C++ (RPC)."""
 _RAISE = opcode.opmap["RAISE_VARARGS"]
 _LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
@@ -152,7 +154,8 @@ _in_place: dict[int, str] = {}
 def first_line(error: BaseException, *, limit: int = 300) -> str:
     """``Type: first line that says something`` of an exception, secrets masked, at most ``limit``
     characters: of a long one the end, too, for there often stands what was wrong. A text with a
-    traceback in it (a loader's worker failed, a child of spawn) says that in its last line.
+    traceback in it (a loader's worker failed, a child of spawn, a rank in a checkpoint, a function
+    of RPC) says that in its last line.
     """
     try:
         text = str(error)
@@ -165,9 +168,11 @@ def line_of(name: str, text: str, *, limit: int = 300) -> str:
     """The same of an exception's class and text."""
     try:
         lines = list(map(str.strip, text.split("\n")))
+        if _PYBIND in lines:
+            lines = lines[: lines.index(_PYBIND)]
         saying = [line for line in lines if any(map(str.isalnum, line))]
         said = saying[0] if saying else ""
-        if any(line.endswith(_TRACEBACK) for line in saying):
+        if any(_TRACEBACK in line for line in saying):
             said = saying[-1] if said.endswith(_TRACEBACK) else f"{said} {saying[-1]}"
         text = redact.current.text(said)
     except Exception:

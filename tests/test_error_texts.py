@@ -33,6 +33,24 @@ class HostileError(Exception):
             ValueError("Traceback (most recent call last):\n  File\nKeyError: 3"),
             "ValueError: KeyError: 3",
         ),
+        (
+            RuntimeError(
+                "CheckpointException ranks:dict_keys([2])\nTraceback (most recent call last):"
+                " (RANK 2)\n  File 'disk.py', line 9\nOSError: [Errno 28] No space left\n"
+            ),
+            (
+                "RuntimeError: CheckpointException ranks:dict_keys([2]) OSError: [Errno 28] No"
+                " space left"
+            ),
+        ),
+        (
+            RuntimeError(
+                "TimeoutError: On WorkerInfo(id=0, name=ps):\nTimeoutError('busy')\nTraceback (most"
+                " recent call last):\n  File 'ps.py', line 9\nTimeoutError: busy\n\n\nAt:\n "
+                " rpc/internal.py(236): _handle_exception\n"
+            ),
+            "RuntimeError: TimeoutError: On WorkerInfo(id=0, name=ps): TimeoutError: busy",
+        ),
         (HostileError(), "HostileError: (its text cannot be read)"),
     ],
 )

@@ -323,6 +323,7 @@ def test_work_that_was_dropped_unwaited_is_a_note(tmp_path: Path) -> None:
         ("ValueError: the loss is not a number", False),
         ("torch.OutOfMemoryError: CUDA out of memory", False),
         ("KeyError: 'step'", False),
+        ("RuntimeError: TimeoutError: On WorkerInfo(id=0, name=ps): TimeoutError: busy", False),
     ],
 )
 def test_what_is_an_echo(text: str, echo: bool) -> None:

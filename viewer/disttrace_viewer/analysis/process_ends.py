@@ -65,6 +65,8 @@ _BROKEN = re.compile(
     r"|rpc ran for more than set timeout",
     re.IGNORECASE,
 )
+_ANSWERED = re.compile(r"\bOn WorkerInfo\(id=\d+, name=")
+"""How torch's ``rpc/internal.py`` begins the text of an exception that a function raised there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +178,13 @@ def because_of_others(op: Op) -> bool:
 
 
 def is_connection_error(text: str | None) -> bool:
-    """Whether the error of an operation is about others that went away, or did not come."""
-    return text is not None and bool(_CLOSED.search(text) or _BROKEN.search(text))
+    """Whether the error of an operation is about others that went away, or did not come.
+
+    An exception that a remote call brought back is an answer, whatever it says of a time-out there.
+    """
+    if text is None or _ANSWERED.search(text):
+        return False
+    return bool(_CLOSED.search(text) or _BROKEN.search(text))
 
 
 def ends(
