@@ -83,7 +83,7 @@ def test_one_call_that_a_few_left_out_is_told_of_them(tmp_path: Path) -> None:
 
 
 def test_splits_are_printed(tmp_path: Path) -> None:
-    """Who sends how many rows to whom."""
+    """Who sends how many rows to whom, and not those that fit."""
     for journal, group in steps(tmp_path, 3):
         rows = [2, 2, 3 if journal.rank == 1 else 2]
         call = journal.collective(
@@ -97,7 +97,11 @@ def test_splits_are_printed(tmp_path: Path) -> None:
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert found.kind == "shape_mismatch"
-    assert "rows [2, 2, 3] to send and [2, 2, 2] to receive" in found.summary
+    assert found.summary.endswith(
+        "with sizes that do not fit: all_to_all_single (train.py:10), in which rank 1 sends 3 rows"
+        " to rank 2, which expects 2."
+    )
+    assert "What one sends, the other must expect" in (found.hint or "")
 
 
 def test_four_sends_and_five_receives(tmp_path: Path) -> None:

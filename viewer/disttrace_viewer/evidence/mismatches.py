@@ -205,7 +205,7 @@ def judge(members: Members, size: int) -> tuple[str, frozenset[int], Mapping[int
     odd = _sizes(members, size)
     if odd is not None:
         told = {r: op for r, op in members.items() if op.call.shapes is not None}
-        return ("shape_mismatch", odd, {r: _size_words(op, size) for r, op in told.items()})
+        return ("shape_mismatch", odd, {r: _shape_words(op) for r, op in told.items()})
     kind, read = _SIMPLE[3]
     found = _unequal(members, read, size)
     return None if found is None else (kind, *found)
@@ -267,13 +267,20 @@ def _sizes(members: Members, size: int) -> frozenset[int] | None:
         if len(set(values.values())) < 2 or (op == "all_gather" and _slots_fit(members)):
             return None
         return minority(values, size)
-    pairs = {"gather": _gather, "scatter": _scatter, "all_to_all": _all_to_all}.get(op)
-    pairs = _all_to_all_single if op == "all_to_all_single" else pairs
-    if pairs is None:
-        return None
-    checked = list(pairs(members))
-    wrong = [(a, b) for a, b, fits in checked if not fits]
-    return None if not wrong else _blamed(wrong, [(a, b) for a, b, fits in checked if fits], size)
+    pairs = _pairs(members)
+    wrong = [(p.sender, p.receiver) for p in pairs if not p.fits]
+    right = [(p.sender, p.receiver) for p in pairs if p.fits]
+    return _blamed(wrong, right, size) if wrong else None
+
+
+def unfitting(members: Members) -> list[Pair]:
+    """Of a collective in which members have to agree two by two those who do not."""
+    return [pair for pair in _pairs(members) if not pair.fits]
+
+
+def _pairs(members: Members) -> list[Pair]:
+    read = _BY_PAIRS.get(next(iter(members.values())).call.op)
+    return [] if read is None else list(read(members))
 
 
 def _blamed(
@@ -300,7 +307,23 @@ def _slots_fit(members: Members) -> bool:
     return True
 
 
-Pairs = Iterator[tuple[int, int, bool]]
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What one member (by its rank in the group) sends to another, and what that one makes room
+    for: rows in ``all_to_all_single``, elements else.
+    """
+
+    sender: int
+    receiver: int
+    sent: int
+    taken: int
+
+    @property
+    def fits(self) -> bool:
+        return self.sent == self.taken
+
+
+Pairs = Iterator[Pair]
 
 
 def _root(members: Members) -> tuple[int, Op] | None:
@@ -314,7 +337,7 @@ def _gather(members: Members) -> Pairs:
     for rank, member in members.items():
         given = _counts(member)
         if rooted and slots and given is not None and rank < len(slots):
-            yield rooted[0], rank, slots[rank] == sum(given)
+            yield Pair(rank, rooted[0], sum(given), slots[rank])
 
 
 def _scatter(members: Members) -> Pairs:
@@ -323,7 +346,7 @@ def _scatter(members: Members) -> Pairs:
     for rank, member in members.items():
         given = _counts(member)
         if rooted and slots and given and rank != rooted[0] and rank < len(slots):
-            yield rooted[0], rank, slots[rank] == sum(given)
+            yield Pair(rooted[0], rank, slots[rank], sum(given))
 
 
 def _all_to_all(members: Members) -> Pairs:
@@ -332,7 +355,7 @@ def _all_to_all(members: Members) -> Pairs:
         for two, receiver in members.items():
             taken = _outputs(receiver)
             if sent and taken and two < len(sent) and one < len(taken):
-                yield one, two, sent[two] == taken[one]
+                yield Pair(one, two, sent[two], taken[one])
 
 
 def _all_to_all_single(members: Members) -> Pairs:
@@ -341,7 +364,15 @@ def _all_to_all_single(members: Members) -> Pairs:
         for two, receiver in sides.items():
             sent, taken = sender[0], receiver[1]
             if sent and taken and two < len(sent) and one < len(taken):
-                yield one, two, sent[two] == taken[one]
+                yield Pair(one, two, sent[two], taken[one])
+
+
+_BY_PAIRS: Mapping[str, Callable[[Members], Pairs]] = {
+    "gather": _gather,
+    "scatter": _scatter,
+    "all_to_all": _all_to_all,
+    "all_to_all_single": _all_to_all_single,
+}
 
 
 def _splits(op: Op, size: int) -> tuple[list[int] | None, list[int] | None]:
@@ -363,18 +394,6 @@ def _splits(op: Op, size: int) -> tuple[list[int] | None, list[int] | None]:
         else:
             sides.append(None)
     return sides[0], sides[1]
-
-
-def _size_words(op: Op, size: int) -> str:
-    """The sizes that have to fit; of an exchange of all with all the rows for and from each."""
-    if op.call.op == "all_to_all_single":
-        sent, taken = _splits(op, size)
-        return f"rows {sent or '?'} to send and {taken or '?'} to receive, by rank"
-    if op.call.op == "all_to_all":
-        return (
-            f"{list(_counts(op) or ())} elements to send and {list(_outputs(op) or ())} to receive"
-        )
-    return _shape_words(op)
 
 
 def _shape_words(op: Op) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from disttrace_viewer.analysis.operation import branch
-from disttrace_viewer.evidence.mismatches import Difference
+from disttrace_viewer.evidence.mismatches import Difference, unfitting
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import one_call
 from disttrace_viewer.wording.findings.one_call import OneCall
-from disttrace_viewer.wording.quantities import few
+from disttrace_viewer.wording.quantities import few, number
 
 _WHAT = {
     "op_mismatch": (
@@ -34,6 +34,10 @@ _WHAT = {
         "The result is wrong although the call may return: pass one ReduceOp on all ranks.",
     ),
 }
+_PAIRS = (
+    "What one sends, the other must expect: let the ranks exchange their counts after the last"
+    " change of what they send (dropped or padded rows), and look for an order by another rank."
+)
 _RACED = (
     "Several threads of one process use this group at once, so the order of its calls is chance:"
     " give each thread a group of its own, or make the calls from one thread."
@@ -49,12 +53,35 @@ def summary(trace: Trace, found: Difference, within: Mapping[int, str | None]) -
     sides = sentences.together(
         (_value(trace, found, rank, within[rank]), found.members[rank].process) for rank in brought
     )
-    text = few([f"{sentences.processes(trace, who)} {side}" for side, who in sides.items()])
+    text = _by_pairs(trace, found, within) or few(
+        [f"{sentences.processes(trace, who)} {side}" for side, who in sides.items()]
+    )
     again = f", and {found.times - 1} more times" if found.times > 1 else ""
     return (
         f"The members of {sentences.group(trace.groups[found.group], trace)} joined collective"
         f" #{found.seq} {_WHAT[found.kind][0]}: {text}{again}."
     )
+
+
+def _by_pairs(trace: Trace, found: Difference, within: Mapping[int, str | None]) -> str:
+    """``all_to_all_single (a.py:3), in which rank 2 sends 12 rows to rank 1, which expects 15``;
+    empty where the sizes of all are compared, and not those of each two.
+    """
+    pairs = unfitting(found.members) if found.kind == "shape_mismatch" else []
+    if not pairs:
+        return ""
+    one = found.members[pairs[0].sender]
+    unit = "row" if one.call.op == "all_to_all_single" else "element"
+    said = []
+    for pair in pairs:
+        sender, receiver = (
+            sentences.processes(trace, [found.members[rank].process])
+            for rank in (pair.sender, pair.receiver)
+        )
+        whom = "itself and" if sender == receiver else f"{receiver}, which"
+        said.append(f"{sender} sends {number(pair.sent, unit)} to {whom} expects {pair.taken:,}")
+    call = f"{one.call.op}{sentences.inside(within[pairs[0].sender])} ({sentences.line(one)})"
+    return f"{call}, in which {few(said)}"
 
 
 def hint(trace: Trace, found: Difference, one: OneCall | None) -> str:
@@ -70,6 +97,8 @@ def hint(trace: Trace, found: Difference, one: OneCall | None) -> str:
             " side makes beyond the others', or leaves out, there or before (`if rank ...`, a"
             " `continue`, a recomputation); else compare what the ranks pass."
         )
+    if found.kind == "shape_mismatch" and unfitting(found.members):
+        return _PAIRS
     return _WHAT[found.kind][1]
 
 
