@@ -61,6 +61,27 @@ def test_a_journal_that_was_lost_is_no_proof(tmp_path: Path) -> None:
     assert found.summary == "Rank 1 ended with exit code 1, and no journal of it was found."
 
 
+def test_who_ended_before_the_last_attempt_is_not_told_of(tmp_path: Path) -> None:
+    """Live its journal may have been left out, and its launcher has begun anew after it."""
+    agent, others = launched(tmp_path)
+    agent.define("worker", t=S, pid=601, event="failed", rank=1, attempt=0, code=1)
+    for rank in range(3):
+        agent.define("worker", t=2 * S, pid=700 + rank, event="started", rank=rank, attempt=1)
+        again = Journal(
+            tmp_path,
+            rank=rank,
+            world_size=3,
+            pid=700 + rank,
+            parent=agent.process,
+            keys={"attempt": 1},
+        )
+        beat(again, 5)
+    beat(agent, 5)
+    for one in others:
+        beat(one, 1)
+    assert [found.kind for found in findings(tmp_path)] == []
+
+
 def test_one_that_left_before_the_rendezvous_is_named_in_it(tmp_path: Path) -> None:
     """It ended well by its own account: the others wait for it."""
     agent, others = launched(tmp_path)

@@ -12,10 +12,17 @@ from disttrace_viewer.wording.findings.missing_evidence import journals
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """One finding per attempt and way to end, by time."""
+    """One finding per way to end in a launcher's last attempt, by time. After how an earlier one
+    ended its launcher has begun anew; and live the journals of those who had ended long before the
+    last attempt began are left out, so nobody can say there that they have none.
+    """
+    last = {
+        p.index: max((w.attempt or 0 for w in p.workers), default=0)
+        for p in case.evidence.trace.processes
+    }
     alike: dict[tuple[int | None, int | None, bool], list[Unseen]] = {}
     for (attempt, _), one in unseen_workers(case.evidence.trace).items():
-        if one.worker.event == FAILED:
+        if one.worker.event == FAILED and (attempt or 0) == last[one.launcher]:
             alike.setdefault((attempt, one.worker.code, one.sure), []).append(one)
     for found in sorted(alike.values(), key=lambda each: min(one.worker.t_ns for one in each)):
         yield _finding(case, found)
