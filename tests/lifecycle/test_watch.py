@@ -106,6 +106,15 @@ def test_a_stall_that_goes_on_is_told_again_ever_more_rarely(told: Told) -> None
     assert told.said[4:] == ["stalled: b"]
 
 
+def test_waits_that_ended_with_their_processes_do_not_go_on(told: Told) -> None:
+    """They failed: nobody communicates again, and what comes next is a stall of its own."""
+    told.see(10, "ab")
+    told.see(12, over=True, waiting=False, going_on="")
+    told.see(40, "ab")
+    told.see(42, over=True)
+    assert told.said == ["stalled: ab", "stalled: ab", "going on: all"]
+
+
 def test_who_waits_while_all_others_get_on_is_told_once(told: Told) -> None:
     """It is no stall, which is told when the others stop."""
     for at in (10, 12, 70):

@@ -120,6 +120,8 @@ class Judge:
         self._machine = Asking()
         self._is_asking = False
         self._stalled: set[tuple[str, int]] = set()
+        self._beside: set[str] = set()
+        """Who was there and waited in none of these: that they live says nothing of the waits."""
         self._leave_at: float | None = None
         me = uuid.uuid4().hex[:12]
         self.exchange = Exchange(me, self._answer, in_public, together=together)
@@ -188,8 +190,9 @@ class Judge:
         all others get on (``noted`` tells one such picture from another), ``alert`` is what a
         command gets besides, with the whole report; ``voices`` are ids of processes of this host
         that may speak, best first, and none where another host has the word; ``waiting`` says that
-        somebody waits, ``over`` that nobody does any more of whom was told; ``aborting`` are
-        identities of the processes that asked to be ended, none while a communicator is being made;
+        somebody waits, ``over`` that nobody does any more of whom was told (``going_on`` is empty
+        where these ended with their waits); ``aborting`` are identities of the processes that asked
+        to be ended, none while a communicator is being made;
         ``next_s`` says when the longest of these waits reaches the limit; ``ops`` are the waits of
         the stalled, as [process, number].
         """
