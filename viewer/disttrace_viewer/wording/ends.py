@@ -21,7 +21,7 @@ NOWHERE = "not in any collective"
 
 
 LAUNCHER = "ended by its launcher"
-UNSEEN = "SIGKILL, out of memory, SIGXCPU, SIGALRM, SIGUSR1 or the like, or a native crash"
+UNSEEN = "SIGKILL, SIGTERM, out of memory, SIGXCPU, SIGALRM or the like, or a native crash"
 """What ends a process before Python can say anything."""
 
 _SHOWN = 120  # characters of an exception's text
