@@ -75,6 +75,33 @@ def test_a_worker_that_never_shuts_down_is_missing(tmp_path: Path) -> None:
     assert ranks(tmp_path, found.waiting) == [0, 2]
 
 
+@pytest.mark.parametrize(
+    ("file", "culprits"), [("/venv/torch/futures/__init__.py", [2]), ("/job/loader.py", [])]
+)
+def test_who_has_not_come_may_wait_for_what_is_run(
+    tmp_path: Path, file: str, culprits: list[int]
+) -> None:
+    """Rank 0 made calls and waits for several futures at once, of which no record tells; by its
+    stack it is known to wait for futures, or else nobody is named."""
+    journals = job(tmp_path, 3)
+    for journal in journals[1:]:
+        shut_down(journal, 200 * MS)
+    for to in ("worker1", "worker2"):
+        journals[0].run(composed(journals[0], "rpc_async", 9, to=to, func="step"), t=S, d=MS)
+    serve(journals[2], S + MS, "step", 7)
+    stack = journals[0].stack((file, 334, "wait_all"), ("calls.py", 9, "main"))
+    journals[0].record(at=3 * S, k=stack)
+    for journal in journals:
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.severity) == ("rpc_unanswered", "error")
+    assert ranks(tmp_path, found.culprits) == culprits
+    assert "rank 0 never came" in found.summary
+    assert found.summary.endswith(
+        "rank 2 is inside step at calls.py:7 in step, and rank 0 may wait for that."
+    )
+
+
 def test_who_has_not_come_since_it_waits_itself_is_not_named(tmp_path: Path) -> None:
     """Rank 1 left a collective out and waits for the others at the end; they wait for rank 1."""
     journals = job(tmp_path, 3)

@@ -6,10 +6,12 @@ in ``rpc.shutdown`` for everybody, says nothing about it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from disttrace.journal.format import RPC_RUN, RPC_WAITS
 from disttrace_viewer.analysis.operation import Op, innermost
+from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.rpc_rounds import callee, is_of, round_of, threads
 from disttrace_viewer.evidence.wait_graph import RPC, Wait
 from disttrace_viewer.findings.case import Case
@@ -91,6 +93,7 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
         owing = case.by_rank(wait.targets)
     blocked = None if running is None else _blocked(case, running)
     where = None if running is None else _stands(case, running)
+    meanwhile = _meanwhile(case, wait)
     found = words.Unanswered(
         wait=wait,
         who=who,
@@ -105,6 +108,7 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
         around=around,
         missing=case.by_rank(wait.targets),
         stands={p: at for p in owing if (at := evidence.whereabouts(p)) is not None},
+        meanwhile=[(run, _stands(case, run)) for run in meanwhile],
     )
     places = list(evidence.locations(w.op for w in waits))
     if running is not None and where is not None:
@@ -114,6 +118,9 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
         places[:0] = [at for p in owing if (at := evidence.whereabouts(p)) is not None]
     # Who waits for others itself has not come since they have not.
     away = tuple(p for p in owing if not wait.targets or _outside(case, p))
+    if meanwhile:
+        in_futures = all(_stands_in_futures(case, p) for p in wait.targets)
+        away = tuple(dict.fromkeys(run.process for run in meanwhile)) if in_futures else ()
     waits_itself = blocked is not None or (around is None and not set(who).isdisjoint(owing))
     if running is None and wait.serves is not None and threads(evidence, wait.process) is None:
         waits_itself = True  # its answer may be there, and find no thread
@@ -141,6 +148,31 @@ def _running(case: Case, wait: Wait) -> Op | None:
     """What is run that the call waits for: of several the oldest that does not wait itself."""
     free = [run for run in wait.runs if _blocked(case, run) is None]
     return next(iter(free or wait.runs), None)
+
+
+def _meanwhile(case: Case, wait: Wait) -> list[Op]:
+    """What others run, for as long as a stall, while somebody has not come to a round: who makes
+    calls may wait for their answers in a way that no record tells (for several at once, by a
+    callback).
+    """
+    evidence = case.evidence
+    return [
+        run
+        for runs in (rpc_rounds.running(evidence).values() if wait.targets else ())
+        for run in runs
+        if run.process not in wait.targets
+        and evidence.age_ns(run) >= evidence.stalled_after_ns
+        and _blocked(case, run) is None
+    ]
+
+
+def _stands_in_futures(case: Case, process: int) -> bool:
+    """Whether its main thread waits for answers in what torch has for that (``wait_all``)."""
+    sample = case.evidence.trace.processes[process].latest_samples.get(0)
+    return sample is not None and any(_FUTURES.search(one.file) for one in sample.stack)
+
+
+_FUTURES = re.compile(r"[/\\]torch[/\\]futures[/\\]__init__\.py$")
 
 
 def _stands(case: Case, running: Op) -> Frame | None:

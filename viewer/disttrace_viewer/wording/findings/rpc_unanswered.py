@@ -48,6 +48,8 @@ class Unanswered:
     """The operation in which all workers come together."""
     missing: Sequence[int]
     stands: Mapping[int, Location]
+    meanwhile: Sequence[tuple[Op, Frame | None]] = ()
+    """What others have run for long, and where, while these are missing."""
 
 
 def summary(trace: Trace, found: Unanswered) -> str:
@@ -64,14 +66,17 @@ def summary(trace: Trace, found: Unanswered) -> str:
             return f"{waited}: all workers have come, and {worker} {does}."
         if not found.missing:
             return f"{waited}: all workers have come."
-        places = "; ".join(
+        missing = sentences.processes(trace, found.missing)
+        places = [
             f"{trace.processes[p].label} is at {sentences.is_at(at)}"
             for p, at in found.stands.items()
-        )
-        return (
-            f"{waited}: {sentences.processes(trace, found.missing)} never came"
-            f"{f'; {places}' if places else ''}."
-        )
+        ]
+        places += [
+            f"{trace.processes[run.process].label} is inside {_function(run)}{_at(where)}, and"
+            f" {missing} may wait for that"
+            for run, where in found.meanwhile
+        ]
+        return f"{'; '.join([f'{waited}: {missing} never came', *places])}."
     return f"{waited}: {_there(trace, found)}."
 
 
@@ -98,18 +103,25 @@ def _there(trace: Trace, found: Unanswered) -> str:
 
 
 def _inside(trace: Trace, found: Unanswered, running: Op) -> str:
-    function = running.call.args.get("func") or "it"
+    function = _function(running)
     if found.blocked is not None:
         what = sentences.operation(trace, found.blocked)
         return f"runs {function}, which waits in {what} ({sentences.line(found.blocked)})"
-    at = "" if found.at is None else f" at {sentences.is_at(found.at)}"
-    return f"is inside {function}{at}"
+    return f"is inside {function}{_at(found.at)}"
+
+
+def _function(running: Op) -> object:
+    return running.call.args.get("func") or "it"
+
+
+def _at(where: Frame | None) -> str:
+    return "" if where is None else f" at {sentences.is_at(where)}"
 
 
 def hint(found: Unanswered) -> str:
     """What to look at."""
     if found.missing:
-        return MISSING
+        return RUNS if found.meanwhile else MISSING
     if found.blocked is not None:
         return WAITS
     return RUNS if found.running is not None else BUSY
