@@ -450,6 +450,31 @@ def test_who_ends_without_waiting_for_its_part_takes_it_away(tmp_path: Path, kin
     assert (told in found.summary) is left
 
 
+def test_who_gives_up_has_lost_no_connection(tmp_path: Path) -> None:
+    """Rank 0 is in there as well, and was late by more than the others had time for."""
+    for journal, _ in steps(tmp_path, 3):
+        make = journal.call(
+            "ProcessGroupGloo",
+            kind="constructor",
+            store=2,
+            stack=journal.stack(("train.py", 6, "main")),
+            args={"rank": journal.rank, "size": 3},
+        )
+        number = journal.begin(make, 300 * MS)
+        if journal.rank:
+            text = "wait timeout after 0ms, keys: /rpc_prefix_0/0/0"
+            journal.end(number, MS, x=journal.string(f"DistStoreError: {text}"), f=1)
+            fail(journal, 310 * MS, "DistStoreError", text)
+        else:
+            beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("process_failed", "likely", ())
+    assert found.summary.startswith(
+        "Ranks 1, 2 gave up in ProcessGroupGloo (train.py:6), and no journal says who did not come"
+    )
+    assert (found.hint or "").startswith("See who comes there only after the time-out")
+
+
 @pytest.mark.parametrize(
     ("state", "words", "line", "hint"),
     [

@@ -59,10 +59,11 @@ _CLOSED = re.compile(
     r"|remote (end|peer|process)|failed to send|this error originated at tensorpipe",
     re.IGNORECASE,
 )
+_TIME_OUT = re.compile(r"timed? ?out|timeout", re.IGNORECASE)
 _BROKEN = re.compile(
-    r"timed? ?out|timeout|monitored ?barrier|connectfullmesh|abort(ed)? by|communicator was aborted"
-    r"|stop_waiting|waitforinput|heartbeat monitor|detected mismatch between collectives"
-    r"|rpc ran for more than set timeout",
+    rf"{_TIME_OUT.pattern}|monitored ?barrier|connectfullmesh|abort(ed)? by"
+    r"|communicator was aborted|stop_waiting|waitforinput|heartbeat monitor"
+    r"|detected mismatch between collectives|rpc ran for more than set timeout",
     re.IGNORECASE,
 )
 _ANSWERED = re.compile(r"\bOn WorkerInfo\(id=\d+, name=")
@@ -154,6 +155,11 @@ class End:
 def is_closed(text: str | None) -> bool:
     """Whether an operation's error says that a connection was closed by the other end."""
     return text is not None and _CLOSED.search(text) is not None
+
+
+def is_time_out(text: str | None) -> bool:
+    """Whether an operation's error says that somebody waited for as long as it may, no more."""
+    return text is not None and not is_closed(text) and _TIME_OUT.search(text) is not None
 
 
 def is_own_limit(text: str | None) -> bool:

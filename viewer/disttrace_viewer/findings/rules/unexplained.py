@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from disttrace.journal.format import COLLECTIVE
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN
+from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, is_time_out
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, Finding, Scope
@@ -46,18 +46,21 @@ def _finding(case: Case, failed: list[int]) -> Finding:
     broken.sort(key=lambda op: place[op.process])
     left = _left(case, broken)
     server = None if left else _ended_server(case, failed)
+    gave_up = server is None and not left and all(is_time_out(op.error) for op in broken)
+    gave_up = gave_up and bool(broken)
     summary = words.summary(
         evidence.trace,
         {process: end_of(evidence, process) for process in failed},
         broken,
         None if server is None else (server, end_of(evidence, server)),
         left,
+        gave_up=gave_up,
     )
     return Finding(
         kind="process_failed",
         summary=summary,
         certainty=LIKELY,
-        hint=words.hint(server, left),
+        hint=words.hint(server, left, gave_up=gave_up),
         culprits=tuple(case.by_rank(op.process for op in left)),
         waiting=tuple(failed),
         op=broken[0].call.op if broken else None,
