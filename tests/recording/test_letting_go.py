@@ -26,7 +26,7 @@ gone = [weakref.ref(one) for one in (recorder, disttrace.session._session)]
 del recorder
 disttrace.uninstall()
 end = time.monotonic() + 10
-while any(one() for one in gone) and time.monotonic() < end:  # a thread of ours may be on its way out
+while any(one() for one in gone) and time.monotonic() < end:  # a thread of ours may go on yet
     gc.collect()
     time.sleep(0.01)
 print([one() for one in gone])

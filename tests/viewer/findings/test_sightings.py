@@ -60,6 +60,20 @@ def test_who_had_gone_while_others_lived_has_failed(tmp_path: Path, look: Look) 
     assert ranks(tmp_path, found.culprits) == [1]
 
 
+def test_crashes_after_the_same_call_are_one_finding(tmp_path: Path) -> None:
+    """A library crashes on every rank that comes to it."""
+    for journal, _ in steps(tmp_path, 3):
+        if journal.rank:
+            journal.define("seen", t=4 * S, state="gone", code=-11, others=1)
+        else:
+            journal.begin(store_call(journal, "get", 9), 200 * MS, k="never")
+            beat(journal, 20)
+    found = only(findings(tmp_path, look=all_gone))
+    assert found.summary.startswith("Ranks 1, 2 were ended by SIGSEGV, after all_reduce #2")
+    assert ranks(tmp_path, found.culprits) == [1, 2]
+    assert (found.hint or "").startswith("Look for a crash in native code (run with PYTHONFAULT")
+
+
 @pytest.mark.parametrize("look", [all_gone, nobody_knows])
 def test_without_a_code_it_is_as_certain(tmp_path: Path, look: Look) -> None:
     """Its parent took the code; others were there when it was seen to have gone."""

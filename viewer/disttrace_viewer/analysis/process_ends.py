@@ -53,6 +53,12 @@ FROM_OUTSIDE = tuple(
 )
 """Ends that others bring about: by themselves they say nothing about the program."""
 
+CRASHES = tuple(
+    -number
+    for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
+)
+"""Ends that a process brings about by itself, in native code."""
+
 _CLOSED = re.compile(
     r"closed by peer|reset by peer|broken pipe|connection (was )?(likely )?(refused|aborted|closed)"
     r"|connection reset|failed to recv, got 0 bytes|socket error|disconnected"

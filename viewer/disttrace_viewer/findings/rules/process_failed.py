@@ -10,9 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Set
 
 from disttrace.journal.format import STOPPED
-from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.operation import frame, innermost
 from disttrace_viewer.analysis.process_ends import (
     CASCADE,
+    CRASHES,
     MISSED_NS,
     OWN,
     SILENT,
@@ -32,7 +33,8 @@ _OF_ONE = re.compile(r"\'[^\']*\'|\"[^\"]*\"|\S*[\d/]\S*")
 
 
 def find(case: Case) -> Iterator[Finding]:
-    """The first failure of its own; failures of the same type, line and words are one finding.
+    """The first failure of its own; failures of the same type, line and words are one finding, and
+    crashes by the same signal after the same call.
 
     Others that fail by themselves later are findings of their own unless they followed from this.
     """
@@ -79,8 +81,13 @@ def _launchers(case: Case, processes: list[int]) -> frozenset[int]:
 def _signature(case: Case, process: int) -> object:
     end = case.evidence.ends[process]
     where = innermost(end.asked_at if end.failure is None else end.failure.stack)
+    if end.failure is None and where is None:
+        if end.code not in CRASHES:
+            return process
+        last = case.evidence.last.get(process)
+        return (end.code, None if last is None else (last.call.op, frame(last)))
     if end.failure is None:
-        return process if where is None else (end.code, where.file, where.line)
+        return (end.code, where and (where.file, where.line))
     words_of = frozenset(_OF_ONE.sub("", end.failure.text).split())
     return (end.failure.type, where and (where.file, where.line), words_of)
 
