@@ -313,6 +313,27 @@ def test_work_that_was_dropped_unwaited_is_a_note(tmp_path: Path) -> None:
     ]
 
 
+def test_a_connection_to_a_worker_of_the_loader_is_none_to_a_rank(tmp_path: Path) -> None:
+    """The worker was killed; the text is that of a lost rank."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank:
+            stack = journal.stack(
+                ("/venv/torch/multiprocessing/reductions.py", 538, "rebuild_storage_fd"),
+                ("train.py", 24, "main"),
+            )
+            journal.define(
+                "failure", t=S, type="ConnectionResetError", stack=stack, h=0,
+                text="[Errno 104] Connection reset by peer",
+            )  # fmt: skip
+            journal.define("exit", t=S + MS, how="exception", code=1)
+        else:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+            beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    assert "a worker of the rank's DataLoader" in (found.hint or "")
+
+
 @pytest.mark.parametrize(
     ("text", "echo"),
     [

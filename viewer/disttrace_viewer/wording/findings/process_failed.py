@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from disttrace.journal.format import ABORTED
 from disttrace_viewer.analysis.liveness import signal_name
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import SILENT, End
-from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.model import Failure, Location, Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.ends import came_about, ended, raised
 
@@ -33,6 +34,15 @@ _OF_SIGNAL = {
 }
 _DUMPED = "run with PYTHONFAULTHANDLER=1"
 """It writes where the program stood on these signals."""
+HELPER = (
+    "The other end of this connection is a process of this host that passes tensors, mostly a"
+    " worker of the rank's DataLoader, and it has ended: look at its output, for the out-of-memory"
+    " killer (dmesg), and whether /dev/shm is full."
+)
+_HELPERS = re.compile(
+    r"[/\\]torch[/\\](multiprocessing[/\\]reductions|utils[/\\]data[/\\]dataloader)\.py$"
+)
+_GONE = ("BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError")
 
 
 def summary(
@@ -78,6 +88,8 @@ def hint(end: End, *, others: bool) -> str:
             "Read this exception first. The process does not end, because a thread that is no"
             " daemon still runs: end it, or make it a daemon."
         )
+    if end.failure is not None and _lost_a_helper(end.failure):
+        return HELPER
     if end.failure is not None:
         rest = "; what the other ranks report follows from it" * others
         return f"Read this exception first{rest}."
@@ -89,3 +101,8 @@ def hint(end: End, *, others: bool) -> str:
     if not others:
         return "All ranks ended with this code: whoever started them takes it for a failure."
     return "Find who calls exit there; the other ranks were still at work."
+
+
+def _lost_a_helper(failure: Failure) -> bool:
+    """Whether whoever hands tensors to this process, as torch does it, was not there any more."""
+    return failure.type in _GONE and any(_HELPERS.search(one.file) for one in failure.stack)
