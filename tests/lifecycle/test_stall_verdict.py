@@ -100,6 +100,17 @@ def test_it_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_who_fails_does_not_go_on(tmp_path: Path) -> None:
+    """Rank 1 fails, and rank 0 with its wait; their agent has not looked at them yet."""
+    program = tmp_path / "program.py"
+    program.write_text(GOES_ON.replace("time.sleep(5)", "time.sleep(5); 1 / 0"))
+    with job(tmp_path, "--monitor-interval=20", str(program)) as process:
+        assert process.wait(120) == 1
+    assert STALLED in stderr(tmp_path)
+    assert "disttrace: going on:" not in stderr(tmp_path)
+
+
+@pytest.mark.long
 def test_a_killed_companion_is_replaced(tmp_path: Path) -> None:
     """Nothing changes but that nobody speaks, until a second one does."""
     with job(tmp_path, str(HANG), "--culprit", "1"):

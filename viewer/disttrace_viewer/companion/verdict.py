@@ -120,6 +120,7 @@ class Judge:
         self._machine = Asking()
         self._is_asking = False
         self._stalled: set[tuple[str, int]] = set()
+        self._beside: set[str] = set()  # processes that did not wait in what stalled
         self._beside: set[str] = set()
         """Who was there and waited in none of these: that they live says nothing of the waits."""
         self._leave_at: float | None = None
@@ -337,7 +338,9 @@ class Judge:
         elsewhere = told.ids | self._beyond.states.keys()
         elsewhere -= self._ours
         ops = live.waits_of(case, errors)
-        self._stalled = ops or self._stalled
+        if ops:
+            self._stalled = ops
+            self._beside = {p.id for p in trace.processes} - {process for process, _ in ops}
         return {
             "signature": now.signature(case),
             "lines": said,
@@ -346,7 +349,7 @@ class Judge:
                 case, notes, self._directory, word="starting" if now.starting else "waiting"
             ),
             "noted": now.noted(case),
-            "going_on": _going_on(case, alive, self._stalled),
+            "going_on": _going_on(case, alive, self._stalled, self._beside),
             "alert": {
                 "job": self._job,
                 "directory": self._directory,
@@ -413,11 +416,15 @@ class Judge:
         return self.exchange.join(addresses(local, living.processes), order(living))
 
 
-def _going_on(case: Case, alive: Set[int], told: Set[tuple[str, int]]) -> str:
-    """Who goes on whose waits were told; empty where nobody does."""
+def _going_on(case: Case, alive: Set[int], told: Set[tuple[str, int]], beside: Set[str]) -> str:
+    """Who goes on whose waits were told; empty where nobody does. Whoever was ``beside`` that does
+    not tell it: a launcher, say, outlives those that fail.
+    """
     evidence = case.evidence
     if live.gave_up(case, told):
         return ""
+    if {process.id for process in live.living(case)} <= beside:
+        alive = frozenset()
     if alive:
         who, count = those_of([p for p in evidence.trace.processes if p.index in alive])
         return f"{who} {'communicates' if count == 1 else 'communicate'} again."
