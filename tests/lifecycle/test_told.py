@@ -27,7 +27,7 @@ from disttrace_viewer.states.building import trace_of
 from disttrace_viewer.states.folder import of_journals
 from disttrace_viewer.states.merged import Merged, merge
 from support.journals import MS, T0, UNIX_NS, Journal
-from support.scenes import S, all_gone, fail, leave, steps, verdict
+from support.scenes import S, all_gone, fail, leave, nobody_knows, steps, verdict
 
 
 @pytest.mark.parametrize("agent_pid", [1, 9])
@@ -286,16 +286,22 @@ def test_what_is_believed_can_be_judged(tmp_path: Path) -> None:
         ("nobody", "Ranks 0, 1 communicate again."),
         ("well", "Ranks 0, 1 went on and ended."),
         ("badly", ""),
+        ("beside", ""),
     ],
 )
 def test_who_goes_on_when_a_stall_is_over(tmp_path: Path, ended: str, said: str) -> None:
-    """The agent that started them communicates with nobody of theirs, and outlives them."""
+    """The agent that started them communicates with nobody of theirs, and outlives them. Nor
+    does who was there and waited in nothing of that.
+    """
     agent = Journal(tmp_path, pid=3999, role="agent")
     for journal, _ in steps(tmp_path, 2, parent=agent.process):
         if ended == "badly" and journal.rank:
             fail(journal, S, "ValueError", "bad batch")
-        elif ended != "nobody":
+        elif ended == "well":
             leave(journal, S)
-    case, _ = verdict(tmp_path, look=all_gone)
-    alive = {p.index for p in case.evidence.trace.processes if p.rank is not None}
-    assert _going_on(case, alive if ended == "nobody" else set(), set()) == said
+    lives = ended in ("nobody", "beside")
+    case, _ = verdict(tmp_path, look=nobody_knows if lives else all_gone)
+    ranks = [p for p in case.evidence.trace.processes if p.rank is not None]
+    alive = {p.index for p in ranks} if lives else set()
+    beside = {p.id for p in case.evidence.trace.processes} if ended == "beside" else set()
+    assert _going_on(case, alive, set(), beside) == said

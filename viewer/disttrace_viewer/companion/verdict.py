@@ -120,7 +120,6 @@ class Judge:
         self._machine = Asking()
         self._is_asking = False
         self._stalled: set[tuple[str, int]] = set()
-        self._beside: set[str] = set()  # processes that did not wait in what stalled
         self._beside: set[str] = set()
         """Who was there and waited in none of these: that they live says nothing of the waits."""
         self._leave_at: float | None = None
