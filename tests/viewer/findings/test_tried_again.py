@@ -239,3 +239,40 @@ def test_who_only_begins_to_make_a_group_is_told_to_be_in_that(tmp_path: Path) -
     stand(journal, S + 500 * MS, "train.py", 3, "main")
     case, found = verdict(tmp_path, look=all_gone)
     assert positions(case, found)[0].partition("  ")[2].startswith("killed  in ProcessGroupGloo")
+
+
+def swept(folder: Path, *, role: str = "main", second: bool = True) -> Journal:
+    """A program that runs a trial in two ranks, which fails on one, and another; itself."""
+    starter = Journal(folder, pid=500, role=role)
+    for trial, rank in itertools.product(range(1 + second), range(2)):
+        journal = Journal(
+            folder, rank=rank, world_size=2, pid=600 + 10 * trial + rank, parent=starter.process,
+            t0=T0 + trial * 5 * S,
+        )  # fmt: skip
+        if (trial, rank) == (0, 1):
+            fail(journal, S, "FloatingPointError", "diverged")
+        else:
+            leave(journal, S)
+    return starter
+
+
+@pytest.mark.parametrize("end", ["well", "badly", "unknown"])
+def test_a_trial_that_failed_beside_others_is_a_note(tmp_path: Path, end: str) -> None:
+    """The program that ran them handled it, and ended well; else it is a failure."""
+    starter = swept(tmp_path)
+    if end == "well":
+        leave(starter, 9 * S)
+    elif end == "badly":
+        fail(starter, 9 * S, "ProcessRaisedException", "FloatingPointError: diverged")
+    found = findings(tmp_path, look=all_gone)[0]
+    assert (found.severity == "note") is (end == "well")
+    assert "FloatingPointError: diverged" in found.summary
+    assert found.summary.startswith("One run of several that ") is (end == "well")
+
+
+@pytest.mark.parametrize("other", ["alone", "agent"])
+def test_who_begins_nothing_after_a_failure_has_failed(tmp_path: Path, other: str) -> None:
+    """A parent may but ignore how its ranks end; and a launcher's attempts have numbers."""
+    starter = swept(tmp_path, second=other != "alone", role="agent" if other == "agent" else "main")
+    leave(starter, 9 * S)
+    assert findings(tmp_path, look=all_gone)[0].severity == "error"

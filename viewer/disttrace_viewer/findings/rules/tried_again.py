@@ -1,10 +1,12 @@
-"""What broke an attempt that its launcher then repeated with success: a note, and no fault."""
+"""What broke an attempt that its launcher then repeated with success, or one of the trials that a
+program ran in ranks of its own: a note, and no fault."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, SILENT
+from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, Finding
 from disttrace_viewer.trace.model import Trace
@@ -17,7 +19,13 @@ def overcome(case: Case, finding: Finding) -> Finding:
     rank of that attempt did.
     """
     attempt, later = attempts(case, finding)
-    if finding.severity != ERROR or attempt is None or later is None:
+    if finding.severity != ERROR:
+        return finding
+    starter = _went_on(case, finding)
+    if starter is not None:
+        summary = words.of_a_trial(finding.summary, case.evidence.trace, starter)
+        return replace(finding, severity=NOTE, summary=summary, hint=words.HINT_OF_A_TRIAL)
+    if attempt is None or later is None:
         return finding
     if not _ran_to_its_end(case, later, _launchers(case, finding)):
         return finding
@@ -38,6 +46,26 @@ def attempts(case: Case, finding: Finding) -> tuple[int | None, int | None]:
     launchers = (one for one in _launchers(case, finding) if one in trace.children)
     last = [_last(trace, launcher) for launcher in launchers]
     return attempt, max(last) if last and min(last) > (attempt or 0) else None
+
+
+def _went_on(case: Case, finding: Finding) -> int | None:
+    """The process that started all concerned as ranks, then others who all ended well, and ended
+    well itself: a sweep in which a trial failed, by which it did not. No launcher is one: its end
+    counts its attempts.
+    """
+    trace, ends = case.evidence.trace, case.evidence.ends
+    concerned = [trace.processes[i] for i in _concerned(finding)]
+    parents = {one.parent for one in concerned}
+    starter = trace.by_id.get(parents.pop() or "") if len(parents) == 1 else None
+    if starter is None or starter.role == AGENT or ends[starter.index].how != CLEAN:
+        return None
+    over_ns = max(ends[one.index].t_ns for one in concerned)
+    begun = (trace.processes[i] for i in trace.children[starter.id])
+    later = [p for p in begun if p.rank is not None and p.start_ns > over_ns]
+    size = max((p.world_size or 0 for p in later), default=0)
+    whole = {p.rank for p in later} == set(range(size))
+    well = size > 0 and whole and all(ends[p.index].how == CLEAN for p in later)
+    return starter.index if well else None
 
 
 def _ran_to_its_end(case: Case, attempt: int, launchers: set[str]) -> bool:
