@@ -10,10 +10,10 @@ which is a local variable of another function by now, and returns that; or it wr
 thread meanwhile waits for that lock with the GIL in its hands, for ever.
 
 So the collector is off while we look. Nobody can see that, for the GIL is not let go of, nor does
-any Python run (but an audit hook for sys._current_frames, before there is a frame). No frame object
-is held afterwards, and no exception: one that outlives its function keeps the function's tensors
-and groups. Only documented C API is used, and the heads of exceptions and tracebacks as they stand
-in the headers, since to ask for their attributes may run what the program put there. */
+any Python run (but an audit hook for what we ask of sys, before that looks). No frame object is
+held afterwards, and no exception: one that outlives its function keeps the function's tensors and
+groups. Only documented C API is used, and the heads of exceptions and tracebacks as they stand in
+the headers, since to ask for their attributes may run what the program put there. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -45,9 +45,9 @@ def main() -> None:
     parser.add_argument("--forget", action="store_true", help="do not wait for the call")
     chosen = parser.parse_args()
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    LOCK.acquire()  # before anybody can call
     threads = rpc.TensorPipeRpcBackendOptions(num_worker_threads=chosen.threads)
     rpc.init_rpc(f"w{rank}", rank=rank, world_size=world, rpc_backend_options=threads)
-    LOCK.acquire()
     whos = [f"w{one % chosen.size}" for one in range(1, chosen.size + 1)]
     whos = ["w2"] if chosen.how == "answer" else whos
     if rank == 1:

@@ -128,7 +128,8 @@ def command(row: Row, apart: Path | None = None, hosts: Hosts = ()) -> list[str]
             options += ["--set", f"{rank}:DISTTRACE_DIR={apart / f'rank{rank}'}"]
             if hosts:
                 options += ["--set", f"{rank}:MASTER_ADDR={hosts[0][1]}"]
-                options += ["--set", f"{rank}:GLOO_SOCKET_IFNAME={DEVICE}"]
+                for library in ("GLOO", "TP"):  # TP: the one of RPC
+                    options += ["--set", f"{rank}:{library}_SOCKET_IFNAME={DEVICE}"]
                 options += ["--under", f"{rank}:{_on(hosts[rank % len(hosts)][0])}"]
     if row.launcher != NODES:
         options = ["--world", str(row.world), *options]
