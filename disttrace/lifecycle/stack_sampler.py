@@ -26,10 +26,10 @@ _MOST = 4_000  # definitions are never dropped, and a rank that computes stands 
 _MOST_EARLY = 1_000  # of them: a step of a second is noted each time
 _LONG_NS = 30_000_000_000  # a silence that is worth another stack beyond those
 _MOST_HANDLED = 200  # of what is noted of exceptions
-_HARMLESS = (
-    "ImportError",
-    "ModuleNotFoundError",
-)  # in the handlers of which programs do their work
+_HARMLESS = ("ImportError", "ModuleNotFoundError")
+"""In the handlers of these programs do their work."""
+_LONG = 20_000  # characters of an exception's text that are looked at
+_BITS = 200  # of a number that is shown: `str` refuses very long ones
 _MAIN = 0  # the number of the thread that opened the journal
 
 
@@ -173,7 +173,11 @@ class _Handled:
 
 
 def _text(args: Sequence[str | int]) -> str:
-    """As `str` of most exceptions."""
+    """As `str` of most exceptions, and raises nothing whatever they hold."""
+    shown = [
+        one[:_LONG] if isinstance(one, str) else str(one) if one.bit_length() <= _BITS else "..."
+        for one in args[:_DEPTH]
+    ]
     if len(args) == 2 and isinstance(args[0], int):
-        return f"[Errno {args[0]}] {args[1]}"
-    return ", ".join(map(str, args))
+        return f"[Errno {shown[0]}] {shown[1]}"
+    return ", ".join(shown)

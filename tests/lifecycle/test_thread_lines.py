@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from disttrace.journal import compiled
+from disttrace.lifecycle import stack_sampler
 from disttrace.lifecycle.thread_lines import (
     Line,
     Reader,
@@ -256,10 +257,11 @@ def test_what_a_thread_handles() -> None:
     threads = [threading.Thread(target=body, daemon=True) for body in bodies]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
     look = handled_reader()
     assert look is not None
-    found = look(threading.get_ident())
+    until = time.monotonic() + 30
+    while len(found := look(threading.get_ident())) < 4 and time.monotonic() < until:
+        time.sleep(0.01)
     over.set()
     for thread in threads:
         thread.join()
@@ -286,3 +288,19 @@ def test_without_what_was_compiled_nothing_is_said_of_exceptions(
 
     monkeypatch.setattr(compiled, "load", absent)
     assert handled_reader.__wrapped__() is None
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (["bad batch"], "bad batch"),
+        ([2, "No such file"], "[Errno 2] No such file"),
+        ([], ""),
+        ([10**5000], "..."),  # `str` raises
+        ([-1, 10**5000, "x"], "-1, ..., x"),
+        (["x" * 50_000], "x" * 20_000),
+    ],
+)
+def test_the_text_of_arguments(args: list[str | int], text: str) -> None:
+    """Whatever they hold: what raised here would switch the samples off."""
+    assert stack_sampler._text(args) == text

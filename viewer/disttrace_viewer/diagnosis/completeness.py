@@ -66,7 +66,7 @@ def missing_ranks(trace: Trace) -> tuple[int, ...]:
         if group.default and {*group.backends.values()} != {FAKE}:
             ranks = (group.global_rank(m) if group.ranks else m for m in group.missing)
             named = {rank for rank in ranks if rank is not None}
-            found |= named - _of_other_size(trace, group)
+            found |= named - _of_other_size(trace, group) if named else named
     return tuple(sorted(found))
 
 

@@ -131,7 +131,7 @@ def _values(
     told = [one for one in before if one.get("kind") in (STALLED, GOING_ON)]
     stands = told[-1] if told and told[-1]["kind"] == STALLED else None
     if stands is not None:  # what the picture began with, and not what came beside it
-        stands = next(one for one in told if one["at"] == stands["at"])
+        stands = next(one for one in told if one.get("at") == stands.get("at"))
     first = next((f for f in found.findings if f.severity == ERROR), None)
     if not order.failed:
         if stands is None or first is not None:
