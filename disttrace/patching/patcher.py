@@ -166,7 +166,9 @@ def _document(function: types.FunctionType, original: Any) -> None:
     function.__module__ = getattr(original, "__module__", None) or function.__module__
 
 
-def _take_off() -> None:
+def _take_off(finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+    if finalizing():  # a generator that is closed at last: modules are empty by then
+        return
     error = sys.exc_info()[1]
     assert error is not None
     errors.take_off(error)

@@ -340,3 +340,25 @@ def test_a_work_that_dies_with_the_interpreter(tmp_path: Path, core: str) -> Non
     outcome = preloaded("-W", "ignore", "-c", UNCAUGHT, str(tmp_path), core)
     assert outcome.code == 1
     assert outcome.stderr.endswith("ValueError: the program's own\n")
+
+
+BY_HAND = """
+import datetime, sys
+import disttrace
+disttrace.install(dir=sys.argv[1], core=sys.argv[2])
+import torch.distributed as dist
+store = dist.HashStore()
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+hand = dist.PrefixStore("hand", store)
+unused = dist.ProcessGroupGloo(hand, 0, 1, datetime.timedelta(seconds=20))
+"""
+
+
+@EACH_CORE
+def test_a_group_made_by_hand_is_known_before_it_is_used(tmp_path: Path, core: str) -> None:
+    """Who never comes to its first call is a member all the same; what torch makes is one group."""
+    preloaded("-W", "ignore", "-c", BY_HAND, str(tmp_path), core).check()
+    (journal,) = read_journals(tmp_path)
+    groups = [one for one in journal.definitions if one["def"] == "group"]
+    made = [(one["n"], one["type"], one.get("nth")) for one in groups if "type" in one]
+    assert made == [(1, "ProcessGroup", 1), (2, "ProcessGroupGloo", 1)]

@@ -126,7 +126,8 @@ def _backend(part: Part, owner: type, original: Function) -> Function:
 
     def done(thread: ThreadState, operation: Operation, backend: Any, *_: Any) -> None:
         capture.recorder.end(operation)
-        groups.backend_made(backend, *pending.pop(id(backend)))
+        where = pending.pop(id(backend))
+        groups.backend_made(backend, *where, by_hand=not thread.parents)
 
     return wrap(part, original, begin, done, owner=owner, name="__init__")
 

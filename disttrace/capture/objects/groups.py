@@ -109,11 +109,20 @@ class Groups:
         """A ProcessGroup was constructed over ``store``."""
         return self._add(group, self._group_keys(group, store, rank, size))
 
-    def backend_made(self, backend: Any, store: Any, rank: int | None, size: int | None) -> None:
-        """A Backend was constructed: a group by itself if it is used before one claims it."""
+    def backend_made(
+        self, backend: Any, store: Any, rank: int | None, size: int | None, *, by_hand: bool
+    ) -> None:
+        """A Backend was constructed: a group by itself if it is used before one claims it, or if
+        the program made it ``by_hand``. A member that never uses it has to be known as one then.
+        """
         keys = self._group_keys(backend, store, rank, size)
         name = backend_name(backend)
-        self._unclaimed.add(backend, {**keys, "backends": {"*": name}} if name else keys)
+        if name:
+            keys["backends"] = {"*": name}
+        if by_hand:
+            self._add(backend, keys)
+        else:
+            self._unclaimed.add(backend, keys)
 
     def backend_registered(self, group: Any, device: str, name: str, backend: Any) -> None:
         """``backend`` serves ``device`` in ``group``: called directly, it is that group."""
