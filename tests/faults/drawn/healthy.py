@@ -64,6 +64,13 @@ LAYERS: tuple[tuple[Callable[[random.Random, int], Layer], frozenset[int]], ...]
 )
 
 
+def _local(layer: Layer) -> bool:
+    """Whether its members make groups by themselves: torch names these by how many groups a process
+    is in, so members of one that others are not in never meet.
+    """
+    return any("use_local_synchronization=True" in act.template for act in layer.acts)
+
+
 def compose(world: int, steps: int, layers: Sequence[Layer], launch: str = BARE) -> Program:
     """A program of these layers, one after the other in each step."""
     return Program(
@@ -86,6 +93,8 @@ def healthy(draw: random.Random, *, frameworks: bool = False) -> Program:
     if frameworks:
         chosen.insert(draw.randint(0, len(chosen)), draw.choice(FRAMEWORKS))
     layers = [layer(draw, world) for layer in chosen]
+    if some_of_them in chosen:
+        layers = [one for one in layers if not _local(one)]
     if not any(act.kind == COLLECTIVE for layer in layers for act in layer.acts):
         layers.append(data_parallel(draw, world))
     launch = draw.choice((BARE,) * 12 + (SPAWN, TORCHRUN, STANDALONE))

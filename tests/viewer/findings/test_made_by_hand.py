@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.journals import MS, Journal, workers
-from support.scenes import beat, findings, only, ranks
+from support.scenes import all_gone, beat, fail, findings, only, ranks, store_call
 
 
 def make(journal: Journal, *, prefix: str, rank: int, size: int, over: bool = False) -> None:
@@ -62,3 +62,21 @@ def test_nobody_is_named_where_it_may_be_any_of_several(tmp_path: Path) -> None:
     found = only(findings(tmp_path))
     assert (found.kind, found.culprits, found.absent_ranks) == ("rendezvous_incomplete", (), ())
     assert "who is missing is not known" in found.summary
+
+
+def test_who_turned_into_another_program_took_the_store_with_it(tmp_path: Path) -> None:
+    """Rank 0 served it; rank 1 lost contact with it in a wait for a key."""
+    for journal in workers(tmp_path, 2):
+        journal.world()
+        if journal.rank == 0:
+            journal.define("exit", t=300 * MS, how="exec")
+            continue
+        waits = journal.begin(store_call(journal, "wait", 13), 200 * MS)
+        journal.end(waits, 200 * MS, x=journal.string(f"DistNetworkError: {LOST}"), f=1)
+        fail(journal, 401 * MS, "DistNetworkError", LOST)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])
+    assert "rank 0, which became another program (exec)" in found.summary
+
+
+LOST = "Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown?"

@@ -8,7 +8,7 @@ import pytest
 
 from disttrace_viewer.findings.finding import Finding
 from support.journals import MS, Journal, workers
-from support.scenes import beat, findings, only, ranks, stand
+from support.scenes import all_gone, beat, fail, findings, mesh, only, ranks, stand
 
 S = 1000 * MS
 
@@ -348,3 +348,48 @@ def test_a_worker_waits_for_one_that_makes_calls(tmp_path: Path) -> None:
     assert (note.severity, note.culprits) == ("note", ())
     found = only(drives(tmp_path / "stopped", 5, over=False))
     assert (found.severity, found.op) == ("error", "rpc_sync")
+
+
+def test_who_waits_for_an_answer_has_not_gone_past_the_group_that_others_make(
+    tmp_path: Path,
+) -> None:
+    """Rank 0 will come to it after its remote call, which a thread of rank 1's works at."""
+    caller, callee, other = job(tmp_path, 3)
+    for journal in (caller, callee, other):
+        journal.world()
+    caller.begin(composed(caller, "rpc_sync", 12, to="worker1", func="load"), 200 * MS)
+    serve(callee, 210 * MS, "load", 7)
+    for journal in (callee, other):
+        args = {"ranks": [0, 1, 2], "use_local_synchronization": False}
+        make = journal.call("new_group", kind="composed", origin="python", args=args)
+        outer = journal.begin(make, 220 * MS)
+        mesh(journal, 221 * MS, outer, 3, journal.rank or 0, "0/", "1/", "cpu/")
+    for journal in (caller, callee, other):
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rpc_unanswered", [1])
+
+
+LOST = "process_vm_readv: No such process (this error originated at tensorpipe/channel/cma/c.cc:60)"
+
+
+def test_a_worker_that_a_mismatch_ended_owes_no_answer(tmp_path: Path) -> None:
+    """Gloo aborts who gets more than it expects; rank 2 was in a remote call to that one."""
+    journals = job(tmp_path, 3)
+    for journal in journals:
+        group = journal.world()
+        size = 8 if journal.rank == 1 else 4
+        call = journal.collective(group, shapes=[[size]], bytes=4 * size)
+        if journal.rank == 0:
+            journal.begin(call, 200 * MS, q=1)
+            continue
+        journal.run(call, t=200 * MS, d=MS, q=1)
+        if journal.rank == 1:
+            journal.begin(journal.message(group, "send", 2), 210 * MS, q=1)
+        else:
+            call = composed(journal, "rpc_sync", 12, to="worker0", func="add")
+            asked = journal.begin(call, 210 * MS)
+            journal.end(asked, 3 * S - 210 * MS, x=journal.string(f"RuntimeError: {LOST}"), f=1)
+            fail(journal, 3 * S, "RuntimeError", LOST)
+    found = findings(tmp_path, look=all_gone)
+    assert [(f.kind, ranks(tmp_path, f.culprits)) for f in found] == [("shape_mismatch", [1])]

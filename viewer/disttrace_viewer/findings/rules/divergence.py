@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from disttrace_viewer.analysis.out_of_step import SKIPPED, Shift
 from disttrace_viewer.analysis.sample import Stream
-from disttrace_viewer.evidence.courses import Habit, Place
+from disttrace_viewer.evidence.courses import Habit, Place, aligned, place_of
 from disttrace_viewer.evidence.wait_graph import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding
@@ -97,7 +97,69 @@ def traced_back(case: Case, finding: Finding) -> Finding:
                 locations=(*finding.locations, *_locations(shift)),
             )
             return _with_raised(case, since, stream, shift)
+    return _by_other_lines(case, finding)
+
+
+def _by_other_lines(case: Case, finding: Finding) -> Finding:
+    """An error with the last collective that all members have made before it, where they came to
+    that one by lines of which they had always come to each together: a call that was left out just
+    now is followed by too few others for anybody to say so.
+    """
+    for stream, number in _up_to(case, finding).items():
+        sides = _lines_at(case, stream, number - 1)
+        if sides:
+            group = case.evidence.trace.groups[stream[0] or 0]
+            told = words.by_other_lines(
+                case.evidence.trace, finding.summary, group, number - 1, sides
+            )
+            places = (
+                Location(members[0], frame.file, frame.line, frame.function, op)
+                for (op, frame), members in sides
+                if frame is not None
+            )
+            return replace(finding, summary=told, locations=(*finding.locations, *places))
     return finding
+
+
+def _up_to(case: Case, finding: Finding) -> dict[Stream, int]:
+    """The number in each group that some wait in, as the finding says, for whom it is about."""
+    if finding.severity != ERROR or finding.kind not in _AT_LAST | {
+        "deadlock",
+        "store_key_missing",
+    }:
+        return {}
+    about = {*finding.waiting, *finding.culprits, *finding.scope.roots}
+    found: dict[Stream, int] = {}
+    for wait in case.waits:
+        if (
+            wait.kind == COLLECTIVE
+            and wait.op.seq is not None
+            and not about.isdisjoint(wait.targets)
+        ):
+            stream = (wait.op.call.group, wait.op.call.backend)
+            found[stream] = min(found.get(stream, wait.op.seq), wait.op.seq)
+    return found
+
+
+def _lines_at(case: Case, stream: Stream, number: int) -> list[tuple[Place, list[int]]]:
+    """Each line from which a collective was called, with the members at it; none where it was one,
+    or where some line was new to those of another one, or they differed before.
+    """
+    group = case.evidence.trace.groups[stream[0] or 0]
+    members = [m.process for m in group.members]
+    courses = {p: course for p in members if (course := case.course(p, stream)) is not None}
+    if len(courses) < len(members) or number < 1:
+        return []
+    first, called = aligned(courses)
+    at = number - first
+    if at < 0 or any(len(called.get(p, ())) <= at for p in members):
+        return []
+    before = {tuple(map(place_of, called[p][:at])) for p in members}
+    sides: dict[Place, list[int]] = {}
+    for p in members:
+        sides.setdefault(place_of(called[p][at]), []).append(p)
+    known = len(before) == 1 and {*sides} <= {*before.pop()}
+    return sorted(sides.items(), key=lambda side: -len(side[1])) if len(sides) > 1 and known else []
 
 
 def _came_to(case: Case, finding: Finding, stream: Stream) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.wait_graph import RENDEZVOUS, Wait
+from disttrace_viewer.evidence.wait_graph import RENDEZVOUS, RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
@@ -173,9 +173,13 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
 
 
 def _elsewhere(case: Case, process: int) -> bool:
-    """Whether a process waits, and not in another creation, after which it may still come."""
+    """Whether a process waits, and not for what may be over before it comes: another creation, or
+    the answer to a remote call, which other threads of its worker work at.
+    """
     waits = case.of_process.get(process, ())
-    return bool(waits) and not any(w.kind == RENDEZVOUS and new_group(case, w) for w in waits)
+    return bool(waits) and not any(
+        w.kind == RPC or (w.kind == RENDEZVOUS and new_group(case, w)) for w in waits
+    )
 
 
 def _finding(

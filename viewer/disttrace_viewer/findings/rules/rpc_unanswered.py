@@ -34,11 +34,17 @@ def find(case: Case) -> Iterator[Finding]:
     told = set[object]()
     # First what follows from nothing else; where each follows from another one, the oldest.
     for key in sorted(owed, key=lambda key: (bool(because[key]), owed[key][0].op.begin_ns)):
-        if key in told or _all_wait(case, owed[key][0]):
+        if key in told or _all_wait(case, owed[key][0]) or _explained(case, owed[key][0]):
             continue
         follow = _following(key, because)
         told |= {key, *follow}
         yield _finding(case, owed[key], [w for other in follow for w in owed[other]])
+
+
+def _explained(case: Case, wait: Wait) -> bool:
+    """Whether the worker has ended, and of its end a finding tells."""
+    worker = callee(case.evidence, wait.op)
+    return worker is not None and worker in case.ends
 
 
 def _all_wait(case: Case, wait: Wait) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from disttrace.journal.format import COLLECTIVE
+from disttrace.journal.format import COLLECTIVE, EXEC
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, is_time_out
 from disttrace_viewer.evidence.peer_addresses import end_of
@@ -61,13 +61,22 @@ def _finding(case: Case, failed: list[int]) -> Finding:
         summary=summary,
         certainty=LIKELY,
         hint=words.hint(server, left, gave_up=gave_up),
-        culprits=tuple(case.by_rank(op.process for op in left)),
+        culprits=_turned(case, server) or tuple(case.by_rank(op.process for op in left)),
         waiting=tuple(failed),
         op=broken[0].call.op if broken else None,
         locations=evidence.locations([*broken, *left]),
         at_ns=evidence.ends[failed[0]].t_ns,
         scope=Scope(members=frozenset(failed)),
     )
+
+
+def _turned(case: Case, server: int | None) -> tuple[int, ...]:
+    """The server of the store, if it became another program: that never comes to an end of what it
+    was, as one does that has ended well, perhaps after all that it was to do.
+    """
+    if server is None or case.evidence.ends[server].exit_word != EXEC:
+        return ()
+    return (server,)
 
 
 def _left(case: Case, broken: Sequence[Op]) -> list[Op]:

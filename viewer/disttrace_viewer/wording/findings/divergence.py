@@ -72,6 +72,23 @@ def traced_back(
     )
 
 
+def by_other_lines(
+    trace: Trace,
+    summary: str,
+    group: Group,
+    number: int,
+    sides: Sequence[tuple[Place, Sequence[int]]],
+) -> str:
+    """What an error says, and from which lines the last collective before it was called."""
+    told = sentences.listed(
+        [f"{sentences.processes(trace, who)} by {_call(place)}" for place, who in sides]
+    )
+    return (
+        f"{summary} To #{number} of {sentences.group(group, trace)}, the last that all have made,"
+        f" came {told}: one of these lines was left out, or called twice."
+    )
+
+
 def _since(shift: Shift[int, Place]) -> str:
     if shift.earliest == shift.number:
         return f"since #{shift.number}"
