@@ -26,7 +26,7 @@ CHECKED = disttrace viewer tests examples benchmarks hatch_build.py hatch_manual
 ON_CORES = tests/recording tests/capture tests/robustness/test_uninstall.py tests/jobs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test frameworks fuzz stress red-team memory test-all check docs-site coverage test-torch test-gpu prove-gpu standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native
+.PHONY: help setup demo test frameworks fuzz stress red-team memory test-all check docs-site coverage test-torch test-gpu prove-gpu imitated standin torch-suite faults bench bench-viewer docs clean sanitize test-cores native
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-12s %s\n", $$1, $$2 }' Makefile
@@ -83,6 +83,9 @@ standin: $(STAMP) ## those that make sense without a GPU, as on four versions of
 	$(BIN)/python tests/gpu/proof/prove.py --backend standin --out build/proof \
 	  --semantics 2.5,2.8,2.13,2.15 --total 7200 --write docs/standin.md
 	$(BIN)/python tests/gpu/proof/prove.py --backend standin --out build/proof --counter
+
+imitated: $(STAMP) ## those of a GPU on torch's own NCCL groups, without one; some gigabytes of packages each
+	for torch in 2.5.1 2.8.0 2.15.0; do $(BIN)/python tests/gpu/imitated.py --torch $$torch --write docs/imitated.md; done
 
 test-gpu: $(STAMP) ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu

@@ -19,6 +19,7 @@ _T = TypeVar("_T")
 _LIFE_S = 5.0  # without a question
 _NAME = "disttrace-device"
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal, and HIP's
+_FINE = (0, 600)  # success, not ready; HIP's too
 _DEVICE_ERRORS = ("CUDA error", "HIP error", "CUDA driver error")
 
 
@@ -97,9 +98,9 @@ class AskingDevice:
             return
         try:
             if not hasattr(self._of_thread, "event"):
-                self._of_thread.event = _bound(torch)
+                self._of_thread.event, self._of_thread.query = _bound(torch)
             if self._of_thread.event is not None:
-                self._of_thread.event.query()
+                _ask(self._of_thread.event, self._of_thread.query)
         except RuntimeError as error:
             if is_of_device(error):
                 raise DeviceError(str(error).splitlines()[0]) from error
@@ -112,8 +113,19 @@ def is_of_device(error: BaseException) -> bool:
     return isinstance(error, DeviceError) or any(each in text for each in _DEVICE_ERRORS)
 
 
-def _bound(torch: Any) -> Any:
-    """Give this thread a device that the process uses, none of its own making; an event on it.
+def _ask(event: Any, query: Callable[..., int] | None) -> None:
+    """Raises what torch does where the device has failed.
+
+    While ``cudaFree`` waits for what hangs, a driver's lock lets nobody pass. Torch queries with
+    the GIL held (2.5 at least), and all Python would stand still: the runtime is asked without it.
+    """
+    if query is None or query(ctypes.c_void_p(event.cuda_event)) not in _FINE:
+        event.query()
+
+
+def _bound(torch: Any) -> tuple[Any, Callable[..., int] | None]:
+    """Give this thread a device that the process uses, none of its own making; an event on it, and
+    the runtime's function that queries it.
 
     A new thread's current device is the first of the host, where a context of some hundred
     megabytes would be made, by every rank.
@@ -121,22 +133,23 @@ def _bound(torch: Any) -> Any:
     for index in range(torch.cuda.device_count()):
         if torch._C._cuda_hasPrimaryContext(index):
             torch.cuda.set_device(index)
-            _harm_no_capture(torch)
+            # No query of this thread breaks another thread's capture, as in torch's own watchdog.
+            exchange = _of_runtime(torch, "ThreadExchangeStreamCaptureMode")
+            if exchange is not None:
+                exchange(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))
             event = torch.cuda.Event()
             event.record(torch.cuda.Stream())  # torch makes an event when it is first recorded
-            return event
-    return None
+            return event, _of_runtime(torch, "EventQuery")
+    return None, None
 
 
-def _harm_no_capture(torch: Any) -> None:
-    """No query of this thread breaks another thread's capture, as in torch's own watchdog."""
+def _of_runtime(torch: Any, name: str) -> Callable[..., int] | None:
+    """A function of the runtime that torch has loaded; None where it has none of that name."""
+    major = str(torch.version.cuda).split(".")[0]
+    library, begins = f"libcudart.so.{major}", "cuda"
     if torch.version.hip:
-        library, name = "libamdhip64.so", "hipThreadExchangeStreamCaptureMode"
-    else:
-        major = str(torch.version.cuda).split(".")[0]
-        library, name = f"libcudart.so.{major}", "cudaThreadExchangeStreamCaptureMode"
+        library, begins = "libamdhip64.so", "hip"
     try:
-        exchange = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)[name]
+        return ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)[begins + name]
     except (OSError, AttributeError):
-        return
-    exchange(ctypes.byref(ctypes.c_int(_THREAD_LOCAL)))
+        return None

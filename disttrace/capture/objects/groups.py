@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Hashable, Mapping
@@ -41,7 +42,7 @@ class GroupEntry:
     @property
     def on_device(self) -> bool:
         """Whether a device ends operations of any of its backends."""
-        return any(fmt.ends_on_device(name, device) for device, name in self.backends.items())
+        return _on_device(tuple(self.backends.items()))
 
     def barrier_device(self) -> str | None:
         """Device type on which a barrier without a device runs, as torch chooses it."""
@@ -68,6 +69,12 @@ class GroupEntry:
     def _counter(self, key: Hashable) -> Counter:
         known = self.counters.get(key)
         return known if known is not None else self.counters.setdefault(key, self.new_counter())
+
+
+@functools.lru_cache(maxsize=64)
+def _on_device(backends: tuple[tuple[str, str], ...]) -> bool:
+    """Asked at every call on a torch with hooks."""
+    return any(fmt.ends_on_device(name, device) for device, name in backends)
 
 
 _TELLING = ("type", "name", "rank", "size")  # a group from another that went away

@@ -26,6 +26,17 @@ and nobody else blamed, live and afterwards, or nothing said where nothing is wr
 there. Rows stay from one run to the next.
 
 """
+_IMITATED = """# Scenarios on torch's own NCCL groups, without a device
+
+Written by `make imitated` from real runs of `tests/gpu/proof/prove.py`. Everything of torch is real,
+as it comes from packages: process groups, watchdogs, flight recorders, hooks, time-outs and aborts.
+What they call is imitated (`tests/support/imitation/`): a stream is a thread that does one task after
+the other, a kernel does nothing, and an operation of NCCL goes on when its peers have come, or
+hangs. So this tells whether disttrace understands each torch, and nothing of devices or links.
+Each row is right if every check of `tests/gpu/proof/scenarios.py` held, as on [a GPU](gpu.md).
+`-`: not run there. Rows stay from one run to the next.
+
+"""
 
 
 def write(
@@ -37,6 +48,8 @@ def write(
     """
     columns, cells = _read(page)
     head = _STANDIN if device is None else _DEVICE
+    if (device or "").startswith("torch "):
+        head = _IMITATED
     columns = STANDIN if device is None else tuple(dict.fromkeys((*columns, device)))
     for result in results:
         if result.seconds:

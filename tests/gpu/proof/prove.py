@@ -37,7 +37,7 @@ _ASKED = (
     "import torch, torch._C._distributed_c10d as c; print(torch.cuda.device_count(), "
     "hasattr(c, 'ProcessGroupNCCL2'), hasattr(torch.distributed, 'shrink_group'))"
 )
-_STANDIN_KNOWS = ("", "standin", "nccl2", "gpus", "shrink")
+_STANDIN_KNOWS = ("", "standin", "nccl2", "gpus", "shrink", "device_errors")
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,16 @@ def _of_this_torch() -> tuple[str, ...]:
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     more = zip(("gpus", "nccl2", "shrink"), (int(found[0]) > 1, *found[1:]), strict=True)
-    return ("", "cuda", *(name for name, there in more if there in (True, "True")))
+    computes = () if "KIT_IMITATED" in os.environ else ("kernels", "device_errors")
+    return ("", "cuda", *computes, *(name for name, there in more if there in (True, "True")))
 
 
 def _device() -> str:
     """The machine and its torch."""
     import torch
 
-    return f"{torch.cuda.get_device_name()}, torch {torch.__version__.split('+')[0]}"
+    version = f"torch {torch.__version__.split('+')[0]}"
+    return version if "KIT_IMITATED" in os.environ else f"{torch.cuda.get_device_name()}, {version}"
 
 
 def _options() -> argparse.Namespace:

@@ -44,7 +44,8 @@ class Scenario:
 
     ``fault``: whether its program has a fault in it; the counter-test runs it the other way round
     (no fault, or one that the checks must see). ``needs``: what there has to be: ``cuda``, ``gpus``
-    (two), ``nccl2``, ``shrink``. ``cuda_checks`` are for a real device alone.
+    (two), ``nccl2``, ``shrink``, ``kernels`` that compute, ``device_errors``. ``cuda_checks`` are
+    not for the stand-in.
     """
 
     name: str
@@ -135,7 +136,7 @@ HEALTHY_JOBS = (
     Scenario("graph", (captures, all_over), baseline=True, needs="cuda", any_code=True),
     Scenario("foreign", (*HEALTHY, no_note), standin=_CUDA),
     Scenario("replays", HEALTHY, standin=_CUDA),
-    Scenario("reduce_overhead", HEALTHY, needs="cuda"),
+    Scenario("reduce_overhead", HEALTHY, needs="kernels"),
     Scenario("live_graph", (same_block, verdict("no_progress", culprits=([],)), advised("reset()")),
              needs="cuda", baseline=True, hangs=True, observe=12.0),
     Scenario("recorder_off", (quiet, noted("flight recorder is off")), program="healthy",
@@ -209,8 +210,8 @@ ABORTS = (
     Scenario("shrink", (never_complete,), fault=True, any_code=True, first_ends=True,
              needs="shrink"),
     Scenario("device_assert", (same_end, same_words), fault=True, baseline=True, any_code=True,
-             first_ends=True, world=1, env=_QUICK, standin=_CUDA),
+             first_ends=True, world=1, env=_QUICK, standin=_CUDA, needs="device_errors"),
     Scenario("illegal_access", (same_end, same_words), fault=True, baseline=True, any_code=True,
-             first_ends=True, world=1, env=_QUICK, standin=_CUDA),
+             first_ends=True, world=1, env=_QUICK, standin=_CUDA, needs="device_errors"),
 )  # fmt: skip
 SCENARIOS = (*MEASURED, *HEALTHY_JOBS, *HANGS, *ABORTS)

@@ -11,6 +11,7 @@ import pytest
 from disttrace_viewer.analysis.liveness import Seen
 from disttrace_viewer.diagnosis.positions import positions
 from disttrace_viewer.merge.reader import load
+from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal
 from support.scenes import (
     PEER_GONE,
@@ -421,6 +422,54 @@ def test_on_nccl_a_returned_call_is_in_flight_until_the_device_has_done_it(tmp_p
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
     assert {(p.line, p.op) for p in found.locations} >= {(10, "all_reduce"), (44, "all_reduce")}
+
+
+def test_who_is_aborted_since_a_peer_is_gone_is_not_to_blame(tmp_path: Path) -> None:
+    """NCCL's watchdog ends rank 0 with SIGABRT a moment after rank 1 was killed."""
+    for journal, _ in steps(tmp_path, 2):
+        if journal.rank == 0:
+            number = journal.begin(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
+            journal.record(i=number, d=MS // 10)
+        else:
+            nccl(journal, [0, 1], "a")
+        journal.record(hb=(900 if journal.rank == 0 else 500) * MS)
+
+    def aborted(process: Process) -> Seen:
+        return Seen(alive=False, code=-6 if process.rank == 0 else -9)
+
+    found = only(findings(tmp_path, look=aborted))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+
+
+@pytest.mark.parametrize("behind", [True, False], ids=["before it", "on the other rank"])
+def test_on_nccl_an_end_that_nobody_saw_holds_up_nobody(tmp_path: Path, behind: bool) -> None:
+    """Rank 1 never comes to the second one. Of the first, which is over, one of them does not know:
+    rank 0, whose driver let nobody ask, or rank 1, whose recorder had forgotten it.
+    """
+    for journal, _ in steps(tmp_path, 2):
+        call = nccl(journal, [0, 1], "a")
+        number = journal.begin(call, 200 * MS, q=1)
+        journal.record(i=number, d=MS // 10)
+        if (journal.rank == 1) is behind:
+            journal.record(c=number, d=2 * MS, g=MS)
+        if journal.rank == 0:
+            number = journal.begin(call, 210 * MS, q=2)
+            journal.record(i=number, d=MS // 10)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.seq) == ("missing_participant", 2)
+    assert ranks(tmp_path, found.culprits) == [1]
+
+
+def test_on_nccl_an_end_that_nobody_saw_is_told_where_nothing_else_stands(tmp_path: Path) -> None:
+    """Then the links, the device or the library are what is left."""
+    for journal, _ in steps(tmp_path, 2):
+        number = journal.begin(nccl(journal, [0, 1], "a"), 200 * MS, q=1)
+        journal.record(i=number, d=MS // 10)
+        if journal.rank == 1:
+            journal.record(c=number, d=2 * MS, g=MS)
+        beat(journal, 20)
+    assert only(findings(tmp_path)).kind == "no_progress"
 
 
 @pytest.mark.parametrize(("asynchronous", "blamed"), [(False, []), (True, [0])])

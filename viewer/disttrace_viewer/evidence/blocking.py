@@ -6,12 +6,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from disttrace.journal.format import RPC_WAITS
+from disttrace.journal.format import COLLECTIVE, RPC_WAITS
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE, CASCADE, OWN, SILENT, is_closed
+from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.evidence.endings import Endings
 from disttrace_viewer.evidence.recorded import AWAITED, DRAINING, GROUPED, SHUTDOWN, underway
+
+LED = ("broadcast", "reduce", "gather", "scatter")
+"""Collectives that one member leads: who leaves when depends on which."""
 
 
 class Blocking(Endings):
@@ -23,15 +27,16 @@ class Blocking(Endings):
 
         One per thread: the innermost. Asynchronous work that nobody waits for holds up nobody. On
         a backend that works behind the host's back (NCCL) the oldest one in flight holds up the
-        device, and sooner or later its process. The destruction of groups waits for the oldest of
-        what its process has issued.
+        device, and sooner or later its process, but for one that was over unseen. The destruction
+        of groups waits for the oldest of what its process has issued.
         """
         found: dict[tuple[int, int], Op] = {}
         device: dict[int, Op] = {}
         issued: dict[int, Op] = {}
         for op in self.pending:
             if op.on_device:
-                device.setdefault(op.process, op)
+                if op.id not in self.over_unseen:
+                    device.setdefault(op.process, op)
             elif self._holds(op):
                 found[op.process, op.thread] = op
             elif op.call.kind in GROUPED and op.issued_ns is not None:
@@ -46,6 +51,26 @@ class Blocking(Endings):
         for op in self.given_up:
             found.setdefault((op.process, op.thread), op)
         return tuple(found.values())
+
+    @cached_property
+    def over_unseen(self) -> frozenset[tuple[int, int]]:
+        """Collectives in flight that the device of another member has come through, where all wait
+        for all, so that it has most likely come through here as well: nobody could ask it (a lock
+        of the driver's), or its entry was gone before it said so. None where nothing else is in
+        flight on a device: then these are what stands still.
+        """
+        inside: dict[tuple[Stream, int], list[Op]] = {}
+        for op in self.pending:
+            if op.on_device and op.call.kind == COLLECTIVE and op.call.op not in LED:
+                stream = (op.call.group, op.call.backend)
+                inside.setdefault((stream, op.seq or 0), []).append(op)
+        found: set[tuple[int, int]] = set()
+        for (stream, seq), ops in inside.items():
+            begun = self.sample.members(stream, seq).values()
+            if sum(one.error is None for one in begun) > len(ops):
+                found.update(op.id for op in ops)
+        others = any(op.on_device and op.id not in found for op in self.pending)
+        return frozenset(found) if others else frozenset()
 
     def _holds(self, op: Op) -> bool:
         if op.call.kind == "composed":

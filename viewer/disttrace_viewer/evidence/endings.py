@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Set
 from functools import cached_property
 
-from disttrace.journal.format import STOPPED
+from disttrace.journal.format import COLLECTIVE, STOPPED
 from disttrace_viewer.analysis import process_ends
 from disttrace_viewer.analysis.liveness import Seen, remembered
 from disttrace_viewer.analysis.operation import Op
@@ -127,13 +127,15 @@ class Endings(Failures):
         found = {}
         native = {op.process for op in self.pending if op.call.origin == "c++"}
         grouped = [op for op in self.pending if op.call.kind in GROUPED]
-        # Whoever enqueues goes on, and a backend of devices ends nobody over a fresh operation.
+        # Whoever enqueues goes on, and a backend of devices ends nobody over a fresh operation, but
+        # for one whose peer is gone.
         last = {p.index: p.last_ns for p in self.trace.processes}
         blocked = {
             op.process
             for op in grouped
             if not (op.on_device and last[op.process] - op.begin_ns < STUCK_NS)
-            and not self._left_behind(op)
+            or self.deserters(op)
+            if not self._left_behind(op)
         }
         held = {op.process for op in grouped if op.issued_ns is None or op.wait_begin_ns}
         for process in self.trace.processes:
@@ -160,6 +162,18 @@ class Endings(Failures):
                 main_ns=self._began.get(index, 0),
             )
         return found
+
+    def deserters(self, op: Op) -> frozenset[int]:
+        """Who has not come to a collective, and is gone without a word."""
+        if op.seq is None or op.call.group is None or op.call.kind != COLLECTIVE:
+            return frozenset()
+        came = self.sample.members((op.call.group, op.call.backend), op.seq).values()
+        missing = {m.process for m in self.trace.groups[op.call.group].members}
+        missing -= {one.process for one in came}
+        return frozenset(
+            p for p in missing
+            if self.seen[p].alive is False and self.trace.processes[p].exit is None
+        )  # fmt: skip
 
     @cached_property
     def _began(self) -> Mapping[int, int]:

@@ -382,7 +382,7 @@ def _held_back(evidence: Evidence) -> set[tuple[int, int]]:
     first: dict[int, Op] = {}
     held = set(evidence.left)
     for op in evidence.pending:
-        if op.on_device:
+        if op.on_device and op.id not in evidence.over_unseen:
             before = first.setdefault(op.process, op)
             if before is not op and op not in _launch(evidence, before):
                 held.add(op.id)

@@ -3,6 +3,7 @@ pipelines."""
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from gpu.proof.rank import Rank
@@ -85,10 +86,13 @@ def pipeline(rank: Rank) -> None:
     """torch's own schedule 1F1B, whose messages are batches."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-    stage = PipelineStage(_layers(rank, 1), rank.rank, rank.world, rank.device)
+    data = rank.torch.ones(8, 64, device=rank.device)
+    shapes = {}
+    if "input_args" in inspect.signature(PipelineStage).parameters:  # torch 2.5 has to be told
+        shapes = {"input_args": (data[:2],), "output_args": (data[:2],)}
+    stage = PipelineStage(_layers(rank, 1), rank.rank, rank.world, rank.device, **shapes)
     loss = rank.torch.nn.functional.mse_loss
     schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=loss)
-    data = rank.torch.ones(8, 64, device=rank.device)
     for _ in range(2):
         if rank.rank == 0:
             schedule.step(data)

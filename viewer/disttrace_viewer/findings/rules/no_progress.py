@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from disttrace.journal.format import REPLAYED
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, is_closed
 from disttrace_viewer.evidence import importing
+from disttrace_viewer.evidence.blocking import LED
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait_graph import (
@@ -23,9 +24,6 @@ from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.wording.findings import no_progress as words
 from disttrace_viewer.wording.findings import troubles as trouble_words
-
-ROOTED = ("broadcast", "reduce", "gather", "scatter")
-"""Collectives that one member leads: who leaves when depends on which."""
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -195,7 +193,7 @@ def _open(case: Case, wait: Wait) -> str | None:
         return None
     if evidence.trace.groups[op.call.group].partial:
         return "members"
-    if op.call.op in ROOTED and not case.knows("root", wait.arrived):
+    if op.call.op in LED and not case.knows("root", wait.arrived):
         return "root"
     inside = evidence.sample.members(wait.stream, op.seq).values()
     return "began" if all(one.call.args.get("started") for one in inside) else None
