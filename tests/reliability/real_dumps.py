@@ -1,9 +1,11 @@
-"""Programs on gloo, dumped by torch's own Flight Recorder while they run or hang, and what is said.
+"""Programs dumped by torch's own Flight Recorder while they run or hang, and what is said.
 
 PYTHONPATH=viewer:tests python tests/reliability/real_dumps.py [--torch PYTHON] [--only NAME ...]
+                                                               [--imitated VERSION]
 
 Each is dumped as a pickle and as JSON, and judged with the files' own times and without them. Wrong
-is who is named and innocent, and any fault of a healthy program. PYTHON is that of another torch.
+is who is named and innocent, and any fault of a healthy program. They are on gloo; PYTHON is that
+of another torch. Imitated: on torch's own NCCL groups without a device (``tests/gpu/imitated.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +32,7 @@ import os, random, signal, sys, threading, time
 import torch, torch.distributed as dist
 import torch._C._distributed_c10d as c
 world, port, out, program, after = int(sys.argv[1]), *sys.argv[2:6]
-expected, stacks = int(sys.argv[6]), sys.argv[7] == "stacks"
+expected, stacks, nccl = int(sys.argv[6]), sys.argv[7] == "stacks", sys.argv[8] == "nccl"
 children = []
 for rank in range(world):
     children.append(os.fork())
@@ -43,7 +46,15 @@ else:
 def dump():
     # Monitors look now and then whether to dump: not all within a millisecond, as copies are.
     time.sleep(float(after) + random.Random(rank * 7919 + os.getpid()).random())
-    made = {"pickle": c._dump_fr_trace(True, stacks), "json": c._dump_fr_trace_json()}
+    each = [(c._dump_nccl_trace(True, stacks), c._dump_nccl_trace_json())] if nccl else []
+    try:  # from 2.15 on hooks record each backend by itself, NCCL's new groups too
+        each += [
+            (c._dump_fr_trace(True, stacks, False, name), c._dump_fr_trace_json(True, False, name))
+            for name in (("nccl", "nccl2") if nccl else ("gloo",))
+        ]
+    except (AttributeError, TypeError):
+        each += [] if nccl else [(c._dump_fr_trace(True, stacks), c._dump_fr_trace_json())]
+    made = dict(zip(("pickle", "json"), max(each, key=lambda forms: len(forms[1]))))
     for form, data in made.items():
         with open(f"{out}/{form}/trace_rank_{rank}", "wb") as file:
             file.write(data)
@@ -53,14 +64,18 @@ def dump():
     time.sleep(0.5)
     os._exit(0)
 torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
-one = torch.ones(4)
-for _ in range(3):
-    dist.all_reduce(one)
-threading.Thread(target=dump, daemon=True).start()
+where = {"init_method": f"tcp://127.0.0.1:{port}", "rank": rank, "world_size": world}
+if nccl:
+    torch.cuda.set_device(rank)
+dist.init_process_group("nccl" if nccl else "gloo", **where)
+one = torch.ones(4, device="cuda" if nccl else "cpu")
 def step(n=1):
     for _ in range(n):
         dist.all_reduce(one)
+        if nccl:
+            torch.cuda.synchronize()
+step(3)
+threading.Thread(target=dump, daemon=True).start()
 def rest():
     time.sleep(600)
 exec(open(program).read())
@@ -112,7 +127,7 @@ PROGRAMS = {
         "dist.broadcast(one, 0) if rank == 1 else step()", 1, says="op_mismatch"
     ),
     "other type": _of(
-        "x = torch.ones(4, dtype=torch.int32) if rank == 0 else one\ndist.all_reduce(x)\nstep()",
+        "x = one.to(torch.int32) if rank == 0 else one\ndist.all_reduce(x)\nstep()",
         0,
         says="dtype_mismatch",
     ),
@@ -130,6 +145,8 @@ PROGRAMS = {
     ),
     "crossed groups": _of(
         "a = dist.new_group([0, 1]); b = dist.new_group([0, 1])\n"
+        "for g in (a, b) if rank < 2 else ():\n"  # NCCL's recorder has no first call that hangs
+        "    dist.all_reduce(one, group=g)\n"
         "for g in ((a, b) if rank == 0 else (b, a)) if rank < 2 else ():\n"
         "    dist.all_reduce(one, group=g)",
         says="deadlock no_progress",
@@ -144,8 +161,10 @@ PROGRAMS = {
 }
 
 
-def dumped(name: str, python: str, folder: Path, *, stacks: bool) -> None:
-    """Run a program in its ranks, which dump themselves and end."""
+def dumped(
+    name: str, python: str, folder: Path, *, stacks: bool, more: Mapping[str, str] | None
+) -> None:
+    """Run a program in its ranks, which dump themselves and end; ``more``: variables for NCCL."""
     from support.processes import clean_environ, free_port
 
     for form in ("pickle", "json"):
@@ -153,7 +172,8 @@ def dumped(name: str, python: str, folder: Path, *, stacks: bool) -> None:
     (folder / "ranks.py").write_text(RANKS)
     program, port = folder / "program.py", str(free_port())
     program.write_text(PROGRAMS[name].text)
-    environ = clean_environ(OMP_NUM_THREADS="1", TORCH_FR_BUFFER_SIZE="2000", DISTTRACE="0")
+    size = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+    environ = clean_environ(OMP_NUM_THREADS="1", DISTTRACE="0", **size, **(more or {}))
     ranks = subprocess.Popen(
         [
             python,
@@ -165,6 +185,7 @@ def dumped(name: str, python: str, folder: Path, *, stacks: bool) -> None:
             str(DUMP_AFTER_S),
             str(WORLD - (name == "died")),
             "stacks" if stacks else "none",
+            "gloo" if more is None else "nccl",
         ],
         env={k: v for k, v in environ.items() if k != "PYTHONPATH"},
         stderr=subprocess.DEVNULL,
@@ -196,18 +217,36 @@ def wrongs(name: str, folder: Path, *, timed: bool) -> list[str]:
     return wrong
 
 
+def _imitated(version: str) -> tuple[str, dict[str, str]]:
+    """The Python of an environment with that torch, and variables by which it has devices."""
+    from gpu import imitated
+
+    folder = imitated.environment(version)
+    library = imitated.library(folder)
+    return str(folder / "bin" / "python"), {
+        "LD_PRELOAD": str(library),
+        "LD_LIBRARY_PATH": str(library.parent),
+        "IMITATED_DEVICES": str(WORLD),
+        # Whose peer has died is to be there until it has dumped.
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    }
+
+
 def main() -> int:
     """1 if anything was said wrongly."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--torch", default=sys.executable, metavar="PYTHON")
     parser.add_argument("--only", choices=PROGRAMS, nargs="+", default=list(PROGRAMS))
+    parser.add_argument("--imitated", metavar="VERSION", help="of torch, as 2.5.1")
     parser.add_argument("--stacks", action="store_true", help="which costs seconds of a processor")
     options = parser.parse_args()
-    total = right = 0
+    total, right, more = 0, 0, None
+    if options.imitated:
+        options.torch, more = _imitated(options.imitated)
     for name in options.only:
         with tempfile.TemporaryDirectory(prefix="disttrace-dumps-") as made:
             folder = Path(made)
-            dumped(name, options.torch, folder, stacks=options.stacks)
+            dumped(name, options.torch, folder, stacks=options.stacks, more=more)
             for form in ("pickle", "json"):
                 copied = folder / f"{form}-copied"
                 shutil.copytree(folder / form, copied)

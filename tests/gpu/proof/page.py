@@ -14,7 +14,8 @@ stand-in that enqueues as NCCL does, in the manners of four versions of torch (`
 No device took part. Each row is right if every check of
 `tests/gpu/proof/scenarios.py` held: the right finding and nobody else blamed, live and afterwards,
 or nothing said where nothing is wrong. `-`: not run with these manners. Rows stay from one run
-to the next. What real runs on a GPU said is on [another page](gpu.md).
+to the next. What real runs on a GPU said is on [another page](gpu.md), and what torch's own groups
+without one on [a third](imitated.md).
 
 """
 _DEVICE = """# Scenarios on a GPU
