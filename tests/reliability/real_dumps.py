@@ -152,7 +152,7 @@ PROGRAMS = {
         says="deadlock no_progress",
     ),
     "receives for ever": _of(
-        "if rank == 1: dist.recv(one, 3)\nstep()", 1, says=f"{MISSING} unmatched_recv"
+        "if rank == 1: dist.recv(one, 3)\nstep()", 1, says=f"{MISSING} unmatched_recv deadlock"
     ),
     "died": _of("if rank == 3: os._exit(0)\ntime.sleep(0.5)\nstep()", 3, says="any"),
     "one more call": _of("if rank == 1: step()\nstep(3)\ndist.barrier()", 1, says="any"),
