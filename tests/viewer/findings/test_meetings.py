@@ -83,6 +83,18 @@ def test_what_cpp_code_awaits_in_the_store_is_part_of_the_mesh(tmp_path: Path) -
     assert ranks(tmp_path, found.culprits) == [0]
 
 
+@pytest.mark.parametrize(("until_s", "told"), [(16, False), (40, True)])
+def test_who_dialled_in_vain_for_long_tries_seldom(
+    tmp_path: Path, until_s: int, told: bool
+) -> None:
+    """The server came ten seconds late: torch's client waits for longer before each try."""
+    for journal in workers(tmp_path, 2):
+        join(journal, 10 * S if journal.rank == 0 else 50 * MS, 2)
+        beat(journal, until_s)
+    serious = [f.kind for f in findings(tmp_path, stall_s=3) if f.severity != "note"]
+    assert serious == ["no_progress"] * told
+
+
 @pytest.mark.parametrize("frozen", [False, True])
 def test_all_have_come_and_nobody_gets_through(tmp_path: Path, *, frozen: bool) -> None:
     """Connections between hosts cannot be made; or rank 0, which came through, was stopped, and the

@@ -25,6 +25,8 @@ from disttrace_viewer.findings.rules import outside
 from disttrace_viewer.wording.findings import no_progress as words
 from disttrace_viewer.wording.findings import troubles as trouble_words
 
+_MOST_BETWEEN_TRIES_NS = 60_000_000_000
+
 
 def find(case: Case) -> Iterator[Finding]:
     """One finding per exchange that is complete, old, and not over; and per store whose server is
@@ -85,7 +87,7 @@ def _just_complete(case: Case, wait: Wait) -> bool:
         inside = list(evidence.sample.members(wait.stream, op.seq).values())
     elif wait.kind == RENDEZVOUS:
         found = case.rendezvous.of(op)
-        inside = [o for o in case.rendezvous.constructors if case.rendezvous.of(o) == found]
+        inside = [] if found is None else list(found.ops)
     elif wait.kind == MESSAGE:
         partner = evidence.sample.other_end(op)
         inside = [] if partner is None else [partner]
@@ -93,7 +95,12 @@ def _just_complete(case: Case, wait: Wait) -> bool:
         inside = [a.op for a in case.agents.waiting if a.process in wait.arrived]
     last = max((one.begin_ns for one in inside), default=0)
     until = op.end_ns or evidence.until_ns(op.process)
-    return op.error is None and until - last < evidence.stalled_after_ns
+    allowed_ns = evidence.stalled_after_ns
+    if op.call.op == "TCPStore" and evidence.live:
+        # Who dials a server that is not there yet waits for longer before each try.
+        dialled_ns = last - min((one.begin_ns for one in inside), default=last)
+        allowed_ns = max(allowed_ns, min(dialled_ns, _MOST_BETWEEN_TRIES_NS))
+    return op.error is None and until - last < allowed_ns
 
 
 def _host_is_ahead(case: Case, wait: Wait) -> bool:
