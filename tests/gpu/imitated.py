@@ -15,6 +15,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "tests" / "support" / "imitation"
 BESIDE = ("numpy", "orjson", "polars")
 """What disttrace and its viewer need beside torch."""
+_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _UNDEFINED = re.compile(r" U ((?:__)?(?:cuda|nccl|cublas)\w*)(?:@(\S+))?")
 _ANSWERS = {"cublas": 0, "nccl": 5, "cuda": 801, "__cuda": 801}
 """Of what nobody wrote: done; invalid usage; not supported."""
@@ -104,17 +106,18 @@ def main() -> int:
     options, rest = parser.parse_known_args()
     folder = environment(options.torch)
     imitation = library(folder)
-    environ = {
-        **os.environ,
-        "LD_PRELOAD": str(imitation),
-        "LD_LIBRARY_PATH": str(imitation.parent),
-        "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "viewer"))),
-        "KIT_IMITATED": "1",
-    }
-    prove = [folder / "bin" / "python", ROOT / "tests" / "gpu" / "proof" / "prove.py"]
-    return subprocess.run(
-        [*prove, "--out", ROOT / "build" / "proof", *rest], env=environ
-    ).returncode
+    prove = ROOT / "tests" / "gpu" / "proof" / "prove.py"
+    command = map(str, (folder / "bin" / "python", prove, "--out", ROOT / "build/proof", *rest))
+    with tempfile.TemporaryDirectory(prefix="imitated-", dir=_MEMORY) as shared:
+        environ = {
+            **os.environ,
+            "LD_PRELOAD": str(imitation),
+            "LD_LIBRARY_PATH": str(imitation.parent),
+            "IMITATED_FOLDER": shared,  # ranks that are killed leave files there
+            "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "viewer"))),
+            "KIT_IMITATED": "1",
+        }
+        return subprocess.run([*command], env=environ).returncode
 
 
 if __name__ == "__main__":

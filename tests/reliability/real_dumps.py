@@ -173,7 +173,8 @@ def dumped(
     program, port = folder / "program.py", str(free_port())
     program.write_text(PROGRAMS[name].text)
     size = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
-    environ = clean_environ(OMP_NUM_THREADS="1", DISTTRACE="0", **size, **(more or {}))
+    given = {**size, **(more or {}), "IMITATED_FOLDER": str(folder)}
+    environ = clean_environ(OMP_NUM_THREADS="1", DISTTRACE="0", **given)
     ranks = subprocess.Popen(
         [
             python,

@@ -4,6 +4,7 @@
 // What is not here is made when it is built: it answers that it is not supported.
 #include "device.hpp"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

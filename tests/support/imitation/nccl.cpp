@@ -6,12 +6,10 @@
 #include "device.hpp"
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
-#include <map>
 #include <random>
 #include <string>
 #include <sys/mman.h>
@@ -22,7 +20,7 @@ using namespace imitated;
 namespace {
 
 constexpr int RANKS = 64;
-constexpr size_t SLOT = 1 << 20;     // what a rank shows of its part of a collective at a time
+constexpr size_t SLOT = 1 << 20;       // what a rank shows of its part of a collective at a time
 constexpr size_t CHANNEL = 512 << 10;  // what a sender leaves before anybody receives
 
 struct Said {  // which part of which collective a rank is in
@@ -45,7 +43,7 @@ struct Channel {
     std::atomic<uint64_t> put, taken, size;
 };
 struct Shared {
-    std::atomic<int> come, left;
+    std::atomic<int> come;
     Member members[RANKS];
     Channel channels[RANKS][RANKS];
 };
