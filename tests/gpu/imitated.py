@@ -115,6 +115,7 @@ def main() -> int:
             "LD_LIBRARY_PATH": str(imitation.parent),
             "IMITATED_FOLDER": shared,  # ranks that are killed leave files there
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "viewer"))),
+            "IMITATED_DEVICES": "4",  # one job uses them; else ranks share the first
             "KIT_IMITATED": "1",
         }
         return subprocess.run([*command], env=environ).returncode

@@ -126,7 +126,8 @@ class Jobs:
             **chosen,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "RANK": str(rank),
-            "LOCAL_RANK": "0",
+            # From it 2.15's groups take their device.
+            "LOCAL_RANK": str(rank) if chosen.get("KIT_DEVICES") == "each" else "0",
             "WORLD_SIZE": str(self.s.world),
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
