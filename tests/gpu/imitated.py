@@ -25,6 +25,10 @@ BESIDE = ("numpy", "orjson", "polars")
 """What disttrace and its viewer need beside torch."""
 _MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
 _UNDEFINED = re.compile(r" U ((?:__)?(?:cuda|nccl|cublas)\w*)(?:@(\S+))?")
+_FAILS = "index_kernel_impl:710,take_kernel:700"
+"""Kernels that only the scenarios of failing devices launch, and with what they lose the context:
+an assertion, an illegal address.
+"""
 _ANSWERS = {"cublas": 0, "nccl": 5, "cuda": 801, "__cuda": 801}
 """Of what nobody wrote: done; invalid usage; not supported."""
 
@@ -116,6 +120,7 @@ def main() -> int:
             "IMITATED_FOLDER": shared,  # ranks that are killed leave files there
             "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "viewer"))),
             "IMITATED_DEVICES": "4",  # one job uses them; else ranks share the first
+            "IMITATED_FAILS": _FAILS,
             "KIT_IMITATED": "1",
         }
         return subprocess.run([*command], env=environ).returncode

@@ -111,8 +111,14 @@ def _of_this_torch() -> tuple[str, ...]:
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     more = zip(("gpus", "nccl2", "shrink"), (int(found[0]) > 1, *found[1:]), strict=True)
-    computes = () if "KIT_IMITATED" in os.environ else ("kernels", "device_errors")
-    return ("", "cuda", *computes, *(name for name, there in more if there in (True, "True")))
+    computes = () if "KIT_IMITATED" in os.environ else ("kernels",)
+    return (
+        "",
+        "cuda",
+        "device_errors",
+        *computes,
+        *(name for name, there in more if there in (True, "True")),
+    )
 
 
 def _device() -> str:

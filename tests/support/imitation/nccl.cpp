@@ -97,11 +97,6 @@ ncclUniqueId fresh() {
 
 void rest(int &tried) { usleep(tried++ < 40 ? 20 : 300); }
 
-double seconds(const char *name) {
-    const char *set = getenv(name);
-    return set ? atof(set) : 0;
-}
-
 // Until all have come, or the communicator is aborted.
 void meet(ncclComm *comm) {
     const size_t data = (size_t)comm->size * SLOT + (size_t)comm->size * comm->size * CHANNEL;
@@ -119,7 +114,6 @@ void meet(ncclComm *comm) {
     comm->shared->come++;
     for (int tried = 0; comm->shared->come < comm->size && !comm->ends();) rest(tried);
     if (comm->rank == 0) unlink(path.c_str());
-    usleep(1e6 * seconds("IMITATED_CREATION_S"));
     if (comm->state == ncclInProgress) comm->state = comm->aborted ? ncclInternalError : ncclSuccess;
 }
 

@@ -119,12 +119,11 @@ def test_lines_that_meet_now_and_then_are_no_habit() -> None:
     assert (one.first, one.times) == (8, 4)
 
 
-def test_a_call_left_out_just_before_is_told_with_its_line(tmp_path: Path) -> None:
-    """Rank 2 left out its last but one call, went on, and waits for a message of rank 0's."""
-    usual = ("grad", "norm") * 3
-    for journal, group in steps(tmp_path, 3, count=0):
-        course = (*usual[:4], "norm") if journal.rank == 2 else usual
-        for number, name in enumerate(course, 1):
+def hanging(folder: Path, course: tuple[str, ...]) -> Finding:
+    """Rank 2 has called at these lines and waits for a message of rank 0's, who made one more."""
+    for journal, group in steps(folder, 3, count=0):
+        called = course if journal.rank == 2 else ("grad", "norm") * 3
+        for number, name in enumerate(called, 1):
             where = journal.stack(("train.py", LINES[name], name))
             call, t = journal.collective(group, stack=where), (100 + number) * MS
             if number < 6:
@@ -134,7 +133,12 @@ def test_a_call_left_out_just_before_is_told_with_its_line(tmp_path: Path) -> No
         if journal.rank == 2:
             journal.begin(journal.message(group, "recv", 0), 120 * MS, q=1)
         beat(journal, 20)
-    found = only(by_states(tmp_path))
+    return only(by_states(folder))
+
+
+def test_a_call_left_out_just_before_is_told_with_its_line(tmp_path: Path) -> None:
+    """Rank 2 left out its fifth call and went on."""
+    found = hanging(tmp_path, ("grad", "norm", "grad", "norm", "norm"))
     assert found.kind == "deadlock"
     assert found.summary.endswith(
         "To #5 of the default group, the last that all have made, came ranks 0, 1 by all_reduce at"
@@ -144,18 +148,7 @@ def test_a_call_left_out_just_before_is_told_with_its_line(tmp_path: Path) -> No
 
 
 def test_lines_that_differed_before_say_nothing(tmp_path: Path) -> None:
-    """Rank 2 comes to every second call by a line of its own."""
-    usual = ("grad", "norm") * 3
-    for journal, group in steps(tmp_path, 3, count=0):
-        course = ("grad", "grad", "norm", "norm", "grad") if journal.rank == 2 else usual
-        for number, name in enumerate(course, 1):
-            where = journal.stack(("train.py", LINES[name], name))
-            call, t = journal.collective(group, stack=where), (100 + number) * MS
-            if number < 6:
-                journal.run(call, t=t, d=MS // 2, q=number)
-            else:
-                journal.begin(call, t, q=number)
-        if journal.rank == 2:
-            journal.begin(journal.message(group, "recv", 0), 120 * MS, q=1)
-        beat(journal, 20)
-    assert "the last that all have made" not in only(by_states(tmp_path)).summary
+    """Rank 2 comes to its calls by lines in another order."""
+    found = hanging(tmp_path, ("grad", "grad", "norm", "norm", "norm"))
+    assert found.kind == "deadlock"
+    assert "the last that all have made" not in found.summary

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -64,10 +66,20 @@ class Blocking(Endings):
             if op.on_device and op.call.kind == COLLECTIVE and op.call.op not in LED:
                 stream = (op.call.group, op.call.backend)
                 inside.setdefault((stream, op.seq or 0), []).append(op)
+        failed = Counter(
+            ((op.call.group, op.call.backend), op.seq or 0)
+            for op in self.sample.ops
+            if op.error is not None and op.call.kind == COLLECTIVE
+        )
+        newest = {
+            stream: sorted(kept[-1].seq or 0 for kept in self.sample.streams[stream].values())
+            for stream in {stream for stream, _ in inside} & self.sample.streams.keys()
+        }
         found: set[tuple[int, int]] = set()
         for (stream, seq), ops in inside.items():
-            begun = self.sample.members(stream, seq).values()
-            if sum(one.error is None for one in begun) > len(ops):
+            far = newest.get(stream, [])
+            begun = len(far) - bisect_left(far, seq)  # who has begun a later one has begun this one
+            if begun - failed[stream, seq] > len(ops):
                 found.update(op.id for op in ops)
         others = any(op.on_device and op.id not in found for op in self.pending)
         return frozenset(found) if others else frozenset()

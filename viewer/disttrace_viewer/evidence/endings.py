@@ -12,6 +12,7 @@ from disttrace_viewer.analysis.liveness import Seen, remembered
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import (
     ALIVE,
+    CASCADE,
     MISSED_NS,
     NOTHING,
     SILENT,
@@ -134,7 +135,7 @@ class Endings(Failures):
             op.process
             for op in grouped
             if not (op.on_device and last[op.process] - op.begin_ns < STUCK_NS)
-            or self.deserters(op)
+            or self._deserters(op)
             if not self._left_behind(op)
         }
         held = {op.process for op in grouped if op.issued_ns is None or op.wait_begin_ns}
@@ -163,17 +164,43 @@ class Endings(Failures):
             )
         return found
 
-    def deserters(self, op: Op) -> frozenset[int]:
-        """Who has not come to a collective, and is gone without a word."""
-        if op.seq is None or op.call.group is None or op.call.kind != COLLECTIVE:
-            return frozenset()
-        came = self.sample.members((op.call.group, op.call.backend), op.seq).values()
-        missing = {m.process for m in self.trace.groups[op.call.group].members}
-        missing -= {one.process for one in came}
+    @cached_property
+    def abandoned(self) -> frozenset[int]:
+        """Who was gone without a word, over which a library of devices aborted others."""
+        ends = self.ends
+        return frozenset().union(
+            *(
+                self._deserters(op)
+                for op in self.pending
+                if op.on_device
+                and ends[op.process].how == CASCADE
+                and ends[op.process].code is not None
+            )
+        )
+
+    @cached_property
+    def _gone(self) -> frozenset[int]:
         return frozenset(
-            p for p in missing
-            if self.seen[p].alive is False and self.trace.processes[p].exit is None
+            p.index for p in self.trace.processes
+            if p.exit is None and self.seen[p.index].alive is False
         )  # fmt: skip
+
+    @cached_property
+    def _deserted(self) -> dict[tuple[int, str | None, int], frozenset[int]]:
+        """What ``_deserters`` found, once for all members of an exchange."""
+        return {}
+
+    def _deserters(self, op: Op) -> frozenset[int]:
+        """Who has not come to a collective, and is gone without a word."""
+        group, seq = op.call.group, op.seq
+        if not self._gone or group is None or seq is None or op.call.kind != COLLECTIVE:
+            return frozenset()
+        key = group, op.call.backend, seq
+        if key not in self._deserted:
+            came = self.sample.members((group, op.call.backend), seq).values()
+            members = {m.process for m in self.trace.groups[group].members}
+            self._deserted[key] = self._gone & members - {one.process for one in came}
+        return self._deserted[key]
 
     @cached_property
     def _began(self) -> Mapping[int, int]:

@@ -32,6 +32,8 @@ _AT_LAST = frozenset(
     }
 )
 """What a call too many or too few comes to."""
+_IN_THE_END = _AT_LAST | {"deadlock", "store_key_missing"}
+"""The same, in a group or outside of it."""
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -123,10 +125,7 @@ def _by_other_lines(case: Case, finding: Finding) -> Finding:
 
 def _up_to(case: Case, finding: Finding) -> dict[Stream, int]:
     """The number in each group that some wait in, as the finding says, for whom it is about."""
-    if finding.severity != ERROR or finding.kind not in _AT_LAST | {
-        "deadlock",
-        "store_key_missing",
-    }:
+    if finding.severity != ERROR or finding.kind not in _IN_THE_END:
         return {}
     about = {*finding.waiting, *finding.culprits, *finding.scope.roots}
     found: dict[Stream, int] = {}

@@ -149,7 +149,7 @@ def _died(case: Case, process: int, silent: Set[int]) -> bool:
         # where others lost it soon after it had begun to wait.
         soon = all(evidence.age_ns(w.op) < evidence.stall_ns and w.op.error is None for w in own)
         return soon and (reported or witnesses.noticed(process, together))
-    if reported or witnesses.noticed(process, together) or _aborted_over(case, process):
+    if reported or witnesses.noticed(process, together) or process in evidence.abandoned:
         return True
     if evidence.ends[process].held == STOPPED:
         return False  # it stood still before
@@ -161,16 +161,6 @@ def _died(case: Case, process: int, silent: Set[int]) -> bool:
         return False  # ended from outside, all at one time: what stood before is the verdict
     outlived = evidence.cut_ns - evidence.ends[process].t_ns > MISSED_NS
     return outlived and not witnesses.kept_open(process)
-
-
-def _aborted_over(case: Case, process: int) -> bool:
-    """Whether a library of devices ended another one, with SIGABRT, over what this one left."""
-    ends = case.evidence.ends
-    return any(
-        process in case.evidence.deserters(op)
-        for op in case.evidence.pending
-        if op.on_device and ends[op.process].how == CASCADE and ends[op.process].code is not None
-    )
 
 
 def _after_its_launcher(case: Case, process: int) -> bool:
