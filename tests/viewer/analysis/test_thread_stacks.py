@@ -115,3 +115,32 @@ def test_a_main_thread_that_is_a_librarys_is_not_where_the_rank_is(tmp_path: Pat
         trace = load([str(folder)])
         (index,) = (p.index for p in trace.processes if p.rank == 0)
         assert latest_samples(trace, {}, {index: {1}})[index].stack[0] == told
+
+
+@pytest.mark.parametrize(
+    ("main", "told"),
+    [
+        ([("threading.py", 327, "wait"), ("train.py", 12, "main")], "train.py:12"),
+        ([("selectors.py", 468, "select"), ("train.py", 12, "main")], "train.py:12"),
+        ([("train.py", 12, "main")], "thread.py:58"),  # it does something of its own meanwhile
+        ([("threading.py", 327, "wait")], "thread.py:58"),
+    ],
+)
+def test_a_pool_that_was_given_the_call_itself_is_told_by_who_waits_for_it(
+    tmp_path: Path, main: list[tuple[str, int, str]], told: str
+) -> None:
+    """`pool.submit(dist.all_reduce, x).result()`: nothing of the program is on the pool's stack."""
+    library = "/usr/lib/python3.11"
+    for journal, group in steps(tmp_path, 2):
+        journal.define("thread", n=1, name="pool", native=7)
+        if journal.rank == 0:
+            pool = journal.stack((f"{library}/concurrent/futures/thread.py", 58, "run"))
+            journal.begin(journal.collective(group, stack=pool), 4 * S, q=3, h=1)
+            frames = [(f if f == "train.py" else f"{library}/{f}", n, name) for f, n, name in main]
+            journal.record(at=6 * S, h=0, k=journal.stack(*frames))
+        else:
+            stand(journal, 3 * S, *LOADER)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert found.kind == "missing_participant"
+    assert f"rank 0 has been waiting at {told} for" in found.summary

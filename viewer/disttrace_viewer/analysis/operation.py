@@ -32,8 +32,10 @@ def inside(stack: Stack) -> Frame | None:
 
 
 def frame(op: Op) -> Frame | None:
-    """The user's line that called; None where Python had no frame."""
-    return innermost(op.call.stack)
+    """The user's line that called, or that waits for the thread that did; None where Python had no
+    frame.
+    """
+    return innermost(op.awaited_at or op.call.stack)
 
 
 def branch(op: Op, others: Iterable[Op]) -> Frame | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import replace
 
-from disttrace_viewer.analysis.operation import innermost, is_library
-from disttrace_viewer.trace.model import Stack, StackSample, Trace
+from disttrace_viewer.analysis.operation import Op, innermost, is_library
+from disttrace_viewer.trace.model import Process, Stack, StackSample, Trace
 
 _MAIN = 0
 """The number of the thread that opened the journal."""
@@ -40,6 +41,19 @@ def latest_samples(
         if holding:
             found[process.index] = next(iter(holding.values()))
     return found
+
+
+def awaited(op: Op, process: Process) -> Op:
+    """The operation with the place where the main thread waits for the one that called it, if that
+    runs nothing of the program's; else itself.
+    """
+    if op.thread == _MAIN or op.end_ns is not None or _in_program(op.call.stack):
+        return op
+    main = process.latest_samples.get(_MAIN)
+    if main is None or main.t_ns < op.begin_ns or not main.stack:
+        return op
+    waits = _in_program(main.stack) and _waits_for_thread(main.stack)
+    return replace(op, awaited_at=main.stack) if waits else op
 
 
 def _communicating(holding: Mapping[int, StackSample], at_work: Set[int]) -> int:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from disttrace.journal.format import RPC_WAITS
-from disttrace_viewer.analysis import last_calls, process_ends
+from disttrace_viewer.analysis import last_calls, process_ends, thread_stacks
 from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import Course, Sample, Stream, stand_in
@@ -53,7 +53,8 @@ class Recorded:
         What ended badly after the job was interrupted from outside counts as in flight then, and so
         does what its own process left because a handler of signals raised in it. What C++ code
         waited for when its process failed by that counts as ended. What processes began while
-        they were being ended is left out.
+        they were being ended is left out. What a thread of a library's called has the line at which
+        the main one waits for it.
         """
         found = self.given
         processes, at_ns = self.trace.processes, self.interrupted_ns
@@ -64,6 +65,7 @@ class Recorded:
         )
         if at_ns is not None:
             ops = tuple(process_ends.undone(op, at_ns) for op in ops)
+        ops = tuple(thread_stacks.awaited(op, processes[op.process]) for op in ops)
         if not all(map(operator.is_, ops, found.ops)):
             found = replace(found, ops=ops)
         return last_calls.without(found, self.ended_from)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from disttrace.journal.format import COLLECTIVE, MESSAGE, ends_on_device
-from disttrace_viewer.trace.model import Call, Trace
+from disttrace_viewer.trace.model import Call, Stack, Trace
 
 if TYPE_CHECKING:
     import polars as pl
@@ -51,6 +51,10 @@ class Op:
     wait_begin_ns: int | None
     complete_ns: int | None
     end_ns: int | None
+    awaited_at: Stack = ()
+    """Where the main thread waits for the thread of this operation, if that one runs nothing of the
+    program's: a pool that was given ``dist.all_reduce`` itself.
+    """
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Op) and self.id == other.id

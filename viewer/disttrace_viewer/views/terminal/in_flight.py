@@ -88,7 +88,9 @@ def flights_of(evidence: Evidence, names: Names, *, limit: int = 200) -> tuple[F
     grouped: dict[tuple[str, str | None], list[tuple[int, int]]] = {}
     for row in pending.iter_rows(named=True):
         process = row["process"]
-        key = (describer.title(row), place(trace.stack(row["call"])))
+        op = evidence.sample.get(process, row["number"])
+        stack = (op and op.awaited_at) or trace.stack(row["call"])
+        key = (describer.title(row), place(stack))
         age = evidence.until_ns(process) - row["begin_ns"]
         grouped.setdefault(key, []).append((age, process))
     flights = [
