@@ -15,7 +15,7 @@ QUIET_NS = 900_000_000
 
 _SOONEST_NS = 2_000_000_000
 _LATEST_NS = 10_000_000_000
-_BUSY_NS = 3_000_000_000  # between looks at a main thread beside which others are at work
+_BUSY_NS = 1_000_000_000  # between looks at a main thread beside which others are at work
 _EARLY_NS = 400_000_000
 """After so long the main thread's place is noted: others may give it up after a second."""
 PAUSE_NS = 500_000_000

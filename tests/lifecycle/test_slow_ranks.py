@@ -53,7 +53,9 @@ print(json.dumps(disttrace.live()), flush=True)
 
 
 def definitions() -> Definitions:
-    """One group of two; call 1 is an all_reduce, 2 the same in C++, 3 a message, 4 on a device."""
+    """One group of two; call 1 is an all_reduce, 2 the same in C++, 3 a message, 4 on a device; 5
+    sets a key.
+    """
     found = Definitions()
     found.add({"def": "process", "process": "p", "env": {"RANK": "1"}})
     found.add({"def": "string", "n": 1, "v": "/home/me/train.py"})
@@ -65,6 +67,7 @@ def definitions() -> Definitions:
     found.add({**call, "n": 2, "backend": "gloo", "origin": "c++"})
     found.add({"def": "call", "n": 3, "kind": "message", "op": "recv", "group": 1, "stack": 1})
     found.add({**call, "n": 4, "backend": "nccl", "device": "cuda:0"})
+    found.add({"def": "call", "n": 5, "kind": "store", "op": "store.set", "stack": 1})
     return found
 
 
@@ -108,6 +111,21 @@ def test_what_a_reducer_issues_holds_it_only_after_the_last() -> None:
         {"e": 2, "d": 80},
         {"e": 3, "d": 41},
     ) == [(2, 0, 0), (3, 50, 41)]
+
+
+@pytest.mark.parametrize(("thread", "away"), [({"h": 1}, 90), ({}, 55)])
+def test_a_sign_of_life_of_another_thread_does_not_bring_it_back(
+    thread: dict[str, int], away: int
+) -> None:
+    """What the main thread itself tells a store is something that it does."""
+    assert held(
+        {"b": 1, "t": 100, "s": 1, "q": 1},
+        {"e": 1, "d": 10},
+        {"b": 2, "t": 140, "s": 5, **thread},
+        {"e": 2, "d": 5},
+        {"b": 3, "t": 200, "s": 1, "q": 2},
+        {"e": 3, "d": 5},
+    ) == [(2, away, 5)]
 
 
 def test_on_a_device_the_time_that_it_measured_counts() -> None:

@@ -471,6 +471,21 @@ def test_who_alone_makes_a_group_is_to_blame(tmp_path: Path) -> None:
     )
 
 
+def test_who_is_held_up_by_each_other_has_not_gone_past_a_creation(tmp_path: Path) -> None:
+    """Ranks 0 and 2 never come to it: of a message between them the tags differ."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 1:
+            create(journal, 210 * MS, [0, 1, 2])
+        elif journal.rank == 0:
+            journal.begin(journal.message(group, "send", 2, tag=1), 200 * MS, q=1)
+        else:
+            journal.begin(journal.message(group, "recv", 0), 200 * MS, q=1)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("unmatched_send", ())
+    assert ranks(tmp_path, found.waiting) == [0, 2]
+
+
 def test_a_creation_by_one_of_two_decides_nothing(tmp_path: Path) -> None:
     """Either rank 0 made one too many, or rank 1 left it out."""
     for journal, group in steps(tmp_path, 2):

@@ -235,3 +235,20 @@ def test_what_the_last_word_rests_on_is_written_down(tmp_path: Path) -> None:
     assert said is not None
     assert said["objects"][0]["summary"] == summary
     assert only(findings(tmp_path)).summary == summary
+
+
+def test_an_abort_after_a_step_whose_buckets_nobody_saw_complete_is_its_own(tmp_path: Path) -> None:
+    """Rank 1 went on after what its reducer issued; nobody has noted yet that this is over."""
+    for journal, group in steps(tmp_path, 2):
+        buffers = journal.collective(group, "broadcast", origin="c++", asynchronous=True, root=0)
+        journal.record(i=journal.begin(buffers, 200 * MS, q=3), d=MS // 10)
+        call = journal.collective(group)
+        journal.run(call, 210 * MS, MS, q=4)
+        if journal.rank == 1:
+            journal.define("seen", t=S, state="gone", code=-6, others=1)
+        else:
+            journal.begin(call, 220 * MS, q=5)
+            beat(journal, 20)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [1])
+    assert found.summary.startswith("Rank 1 was ended by SIGABRT")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.journals import MS, Journal
-from support.scenes import S, beat, findings, only, ranks, stand, steps, store_call
+from support.scenes import S, all_gone, beat, findings, leave, only, ranks, stand, steps, store_call
 
 UNTIL_S = 20
 
@@ -87,3 +87,38 @@ def test_it_does_not_get_on_by_that(tmp_path: Path) -> None:
         beat(journal, UNTIL_S)
     found = only(findings(tmp_path))
     assert (found.kind, found.culprits) == ("store_key_missing", ())
+
+
+def test_a_reducer_waits_also_beside_a_thread_that_talks(tmp_path: Path) -> None:
+    """Nobody tells that C++ code waits: what its rank's other thread asks a store says nothing."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            reduce = journal.collective(group, origin="c++", asynchronous=True)
+            journal.record(i=journal.begin(reduce, 200 * MS, q=3), d=MS // 10)
+        talks(journal, 1)
+        if journal.rank:
+            stand(journal, 12 * S, "/src/train.py", 70, "load")
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.seq) == ("missing_participant", 3)
+    assert ranks(tmp_path, found.culprits) == [1]
+
+
+def test_a_straggler_is_found_beside_threads_that_talk(tmp_path: Path) -> None:
+    """Rank 1 is away for 300 ms now and then, and has a thread that says meanwhile that it lives."""
+    let_go, number = 200 * MS, 2
+    jobs = steps(tmp_path, 2)
+    calls = [(journal.collective(group), store_call(journal, "set", 90)) for journal, group in jobs]
+    for step in range(40):
+        pause, number = 300 * MS * (step % 5 == 3), number + 1
+        for (journal, _), (call, alive) in zip(jobs, calls, strict=True):
+            for beat_ns in range(let_go + 50 * MS, let_go + pause, 50 * MS):
+                journal.run(alive, beat_ns, MS, k="alive", h=1)
+            begin = let_go + MS + (pause if journal.rank else 0)
+            journal.run(call, begin, let_go + MS + pause + MS // 5 - begin, q=number)
+        let_go += MS + pause + MS // 5
+    for journal, _ in jobs:
+        leave(journal, let_go + MS)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [1])
+    assert "by 300 ms in 8 of" in found.summary

@@ -89,16 +89,25 @@ class Blocking(Endings):
             return op.call.op in (*AWAITED, DRAINING, SHUTDOWN)
         if op.call.origin == "c++":
             # Nobody tells that C++ code waits; it does when nothing else was begun since.
-            last = self.last[op.process].number == op.number
+            last = self._newest_at_work.get(op.process, op) == op
             return (last or op.wait_begin_ns is not None) and not self._left_behind(op)
         if op.wait_begin_ns is not None:
             return True
         if self.asks(op):
-            latest = self.last[op.process]
+            latest = self._newest_at_work.get(op.process, op)
             return (latest == op or underway(latest)) and not self._left_behind(op)
         # A thread that has begun something else since has left it, although its end is not there.
         newest = self._newest_of_thread.get((op.process, op.thread), op.number)
         return op.issued_ns is None and newest <= op.number
+
+    @cached_property
+    def _newest_at_work(self) -> Mapping[int, Op]:
+        """The newest operation of each process, but for what threads beside the main one ask stores:
+        a sign of life goes on whatever the others wait in.
+        """
+        return {
+            op.process: op for op in self.sample.ops if op.thread == 0 or op.call.kind != "store"
+        }
 
     @cached_property
     def _newest_of_thread(self) -> Mapping[tuple[int, int], int]:

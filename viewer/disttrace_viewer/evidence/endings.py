@@ -128,15 +128,8 @@ class Endings(Failures):
         found = {}
         native = {op.process for op in self.pending if op.call.origin == "c++"}
         grouped = [op for op in self.pending if op.call.kind in GROUPED]
-        # Whoever enqueues goes on, and a backend of devices ends nobody over a fresh operation, but
-        # for one whose peer is gone.
-        last = {p.index: p.last_ns for p in self.trace.processes}
         blocked = {
-            op.process
-            for op in grouped
-            if not (op.on_device and last[op.process] - op.begin_ns < STUCK_NS)
-            or self._deserters(op)
-            if not self._left_behind(op)
+            op.process for op in grouped if self._held_up_by(op) and not self._left_behind(op)
         }
         held = {op.process for op in grouped if op.issued_ns is None or op.wait_begin_ns}
         for process in self.trace.processes:
@@ -163,6 +156,17 @@ class Endings(Failures):
                 main_ns=self._began.get(index, 0),
             )
         return found
+
+    def _held_up_by(self, op: Op) -> bool:
+        """Whether what is in flight may be why its process was ended. Whoever enqueues goes on, and
+        so does who has begun something else since: no backend of the CPU ends it over that, and one
+        of devices over no fresh operation, but for one whose peer is gone.
+        """
+        if op.on_device:
+            age_ns = self.trace.processes[op.process].last_ns - op.begin_ns
+            return age_ns >= STUCK_NS or bool(self._deserters(op))
+        waits = op.issued_ns is None or op.wait_begin_ns is not None
+        return waits or self._began.get(op.process, 0) <= op.begin_ns
 
     @cached_property
     def abandoned(self) -> frozenset[int]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import polars as pl
 
-from disttrace.journal.format import ON_DEVICE
+from disttrace.journal.format import ON_DEVICE, STORE
 from disttrace_viewer.analysis.exchanges import Exchanges
 from disttrace_viewer.trace.model import Trace
 
@@ -77,9 +77,7 @@ def stragglers(exchanges: Exchanges) -> list[Delay]:
     )
     parts = _held(exchanges.trace, parts, pl.col("last_ns"))
     released = parts.select(
-        "process",
-        pl.col("number") + 1,
-        pl.max_horizontal("last_ns", "held_ns").alias("_met"),
+        "process", "number", pl.max_horizontal("last_ns", "held_ns").alias("_met")
     )
     gaps = _with_gaps(
         exchanges.trace,
@@ -229,23 +227,50 @@ def _held(trace: Trace, parts: pl.LazyFrame, never: pl.Expr) -> pl.LazyFrame:
 def _with_gaps(trace: Trace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.LazyFrame:
     """``_gap``: how long a process was away since its operation before this one let it go.
 
-    A collective lets go when the last one has come: when its end was noticed says less; and work
-    that is still under way when the next operation begins has let go when it was issued. Null for
-    the first operation of a process, and for one that began before the last had let go.
+    A collective lets go when the last one has come, as ``released`` says by its number: when its
+    end was noticed says less; and work that is still under way when the next operation begins has
+    let go when it was issued. Null for the first operation of a process, and for one that began
+    before the last had let go.
     """
-    before = trace.operations.lazy().select(
+    operations = trace.operations.lazy()
+    before = operations.select(
         "process",
-        pl.col("number") + 1,
+        pl.col("number").alias("_before"),
         pl.coalesce("end_ns", "begin_ns").alias("_end"),
         pl.col("issued_ns").alias("_issued"),
     )
     gap = pl.col("begin_ns") - pl.coalesce("_met", "_end")
     beside = pl.col("begin_ns") - pl.col("_issued")
     return (
-        ends.join(before, on=["process", "number"], how="left")
-        .join(released, on=["process", "number"], how="left")
+        _with_previous(trace, ends)
+        .join(before, on=["process", "_before"], how="left")
+        .join(released.rename({"number": "_before"}), on=["process", "_before"], how="left")
         .with_columns(pl.when(gap >= 0).then(gap).when(beside >= 0).then(beside).alias("_gap"))
     )
+
+
+def _with_previous(trace: Trace, ends: pl.LazyFrame) -> pl.LazyFrame:
+    """``_before``: the number of the operation before this one, but for what threads beside the
+    main one ask stores: a sign of life says nothing of what the main one does.
+    """
+    calls = trace.calls.lazy().with_row_index("call").filter(pl.col("kind") == STORE)
+    aside = (
+        trace.operations.lazy()
+        .filter(pl.col("thread") > 0)
+        .join(calls.select("call"), on="call", how="semi")
+        .select("process", "number")
+        .collect()
+    )
+    if aside.is_empty():
+        return ends.with_columns((pl.col("number") - 1).alias("_before"))
+    previous = (
+        trace.operations.lazy()
+        .join(aside.lazy(), on=["process", "number"], how="anti")
+        .select("process", "number")
+        .sort("process", "number")
+        .with_columns(pl.col("number").shift(1).over("process").alias("_before"))
+    )
+    return ends.join(previous, on=["process", "number"], how="left")
 
 
 def _sites(trace: Trace, delays: pl.DataFrame) -> list[Delay]:

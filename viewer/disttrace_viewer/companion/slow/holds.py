@@ -45,6 +45,7 @@ class _Call:
     group: int | None
     place: str
     holds: bool
+    of_store: bool
     on_device: bool
 
 
@@ -113,8 +114,8 @@ class Holds:
         if "r" in record:
             return  # a copy at the head of a segment
         call = self._call(record["s"])
-        if call is None or not call.holds:
-            return
+        if call is None or not call.holds or (call.of_store and record.get("h")):
+            return  # a thread beside the main one that asks a store holds nobody up
         self._open[number] = _Open(record["t"], call, record.get("q"))
         self._newest = max(self._newest, number)
         if len(self._open) > MOST_OPEN:
@@ -152,6 +153,7 @@ class Holds:
                 group=call.get("group") if kind == fmt.COLLECTIVE else None,
                 place=place if kind == fmt.COLLECTIVE else "",
                 holds=kind in _HOLD,
+                of_store=kind == fmt.STORE,
                 on_device=fmt.ends_on_device(call.get("backend"), call.get("device")),
             )
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import Op
@@ -162,7 +162,7 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
             for p in calls
             if p not in here
             and case.evidence.trace.processes[p].rank in wanted
-            and (case.clean(p) or _elsewhere(case, p))
+            and (case.clean(p) or _elsewhere(case, p, here))
         ]
         if past:
             waits = _harmed(case, calls, position)
@@ -172,14 +172,22 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
     return None
 
 
-def _elsewhere(case: Case, process: int) -> bool:
-    """Whether a process waits, and not for what may be over before it comes: another creation, or
-    the answer to a remote call, which other threads of its worker work at.
+def _elsewhere(case: Case, process: int, here: Container[int]) -> bool:
+    """Whether a process waits for those who are ``here``, in the creation, directly or not: where
+    it waits for others it may still come. Nor is it in what may be over before it comes: another
+    creation, or the answer to a remote call, which other threads of its worker work at.
     """
     waits = case.of_process.get(process, ())
-    return bool(waits) and not any(
-        w.kind == RPC or (w.kind == RENDEZVOUS and new_group(case, w)) for w in waits
-    )
+    if any(w.kind == RPC or (w.kind == RENDEZVOUS and new_group(case, w)) for w in waits):
+        return False
+    reached, left = {process}, [process]
+    while left:
+        for wait in case.of_process.get(left.pop(), ()):
+            if any(target in here for target in wait.targets):
+                return True
+            left += {*wait.targets} - reached
+            reached.update(wait.targets)
+    return False
 
 
 def _finding(
