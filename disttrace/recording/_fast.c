@@ -282,6 +282,7 @@ typedef struct {
     Text pieces[PIECES];
     Py_ssize_t bound; /* of the bytes of a record without further keys */
     PyObject *put, *recover, *clock, *ambient, *wake, *dropped; /* set by Python */
+    PyObject *enqueued; /* told of what is issued on a device, set by Python */
     PyObject *is_ours;      /* whether an exception is our failure, set by Python */
     PyObject *take_off;     /* takes our frames off an exception that is not, set by Python */
     PyObject *works, *open; /* operations by id() of their Work: all, and those not complete */
@@ -775,17 +776,18 @@ static int put_event(Core *core, int kind, Operation *operation, Text further) {
     return put_line(core, line, write_record(core->pieces, kind, line, numbers, &further, 1));
 }
 
-/* `work` ends the operation, and is not seen complete yet. */
+/* `work` ends the operation, and is not seen complete yet; where a device ends it nobody asks. */
 static int follow(Core *core, Operation *operation, PyObject *work) {
     if (core->fallen != NULL && notice_dropped(core) < 0) return -1; /* one may have its address */
     PyObject *key = PyLong_FromVoidPtr(work), *value = (PyObject *)operation;
     PyObject *reference = key ? PyWeakref_NewRef(work, value) : NULL;
-    int done = -1, first = PyDict_GET_SIZE(core->open) == 0;
+    int asked = !operation->call->device_ends;
+    int done = -1, first = asked && PyDict_GET_SIZE(core->open) == 0;
     if (reference != NULL) {
         Py_XSETREF(operation->reference, reference);
         operation->work = (uintptr_t)work;
         done = PyDict_SetItem(core->works, key, value);
-        if (done == 0) done = PyDict_SetItem(core->open, key, value);
+        if (done == 0 && asked) done = PyDict_SetItem(core->open, key, value);
     }
     Py_XDECREF(key);
     if (done < 0) { /* nobody follows it */
@@ -871,6 +873,7 @@ static PyMemberDef core_members[] = {
     {"ambient", T_OBJECT, offsetof(Core, ambient), 0, NULL},
     {"wake", T_OBJECT, offsetof(Core, wake), 0, NULL},
     {"dropped", T_OBJECT, offsetof(Core, dropped), 0, NULL},
+    {"enqueued", T_OBJECT, offsetof(Core, enqueued), 0, "`DeviceOperations.add`, where it is enough."},
     {"works", T_OBJECT, offsetof(Core, works), READONLY, NULL},
     {"open", T_OBJECT, offsetof(Core, open), READONLY, NULL},
     {"depth", T_INT, offsetof(Core, depth), 0, "Frames of a stack."},
@@ -1259,12 +1262,23 @@ static void failed(Method *self, Thread *thread, Operation *operation) {
         set_error(error);
 }
 
+/* A device will end it: `work` is what its call returned. */
+static int enqueued(Core *core, Operation *operation, PyObject *work) {
+    PyObject *told[] = {(PyObject *)operation, Py_None, work};
+    PyObject *add = Py_NewRef(core->enqueued);
+    int done = success(PyObject_Vectorcall(add, told, 3, NULL));
+    Py_DECREF(add);
+    return done;
+}
+
 /* The original returned: what that means for the operation. -1 with an exception. */
 static int returned(Method *self, Thread *thread, Operation *operation, PyObject *owner,
                     PyObject *result) {
     Core *core = self->of.core;
     Call *call = operation->call;
     if (!given(self->begin)) { /* of a wait the owner is the Work */
+        if (call->device_ends && operation->dict == NULL && given(core->enqueued))
+            return call->synchronous ? enqueued(core, operation, owner) : unfollow(core, operation);
         if (!counter_of(core, call) || call->device_ends || operation->dict != NULL)
             return tell(self, "returned", thread, operation, owner);
         if (call->synchronous) return put_event(core, END_SYNCHRONOUS, operation, NOTHING);
@@ -1290,11 +1304,13 @@ static int returned(Method *self, Thread *thread, Operation *operation, PyObject
         return will_wait(thread, operation, result) < 0 ? -1 : done;
     }
     /* Python says of a Work without weak references that nobody will see it complete. */
-    if (self->tells || result == Py_None || call->device_ends || given(thread->batches) ||
-        !PyType_SUPPORTS_WEAKREFS(Py_TYPE(result)))
+    int on_device = call->device_ends && given(core->enqueued), nothing = result == Py_None;
+    if (self->tells || given(thread->batches) || (call->device_ends && !on_device) ||
+        (nothing ? !on_device : !PyType_SUPPORTS_WEAKREFS(Py_TYPE(result))))
         return tell(self, "returned", thread, operation, result);
     int done = put_event(core, ISSUED, operation, NOTHING);
-    return done < 0 ? -1 : follow(core, operation, result);
+    if (done == 0 && !nothing) done = follow(core, operation, result);
+    return done == 0 && on_device ? enqueued(core, operation, result) : done;
 }
 
 static PyObject *method_vectorcall(PyObject *op, PyObject *const *args, size_t nargsf,

@@ -837,7 +837,13 @@ def test_what_is_issued_is_noted_as_the_plain_inbox_does(
     assert abs(offset - flight_recorder.unix_offset()[0]) < 1_000_000_000
     assert 0 <= error < 1_000_000_000
     assert (woken, box.take()) == ([1], [])
+    given_up: list[object] = []
+    box.known[2] = given_up.append
+    box.add(operations[2], None, None)
+    assert (given_up, rare[3:], box.take()) == ([operations[2]], [], [])
     box.capturing = lambda: True
+    box.add(operations[2], None, None)
+    assert rare.pop() == operations[2]
     box.add(device.begin(), None, None)
     box.known.clear()
     box.add(device.begin(), None, None)
@@ -933,6 +939,18 @@ def test_what_stands_in_the_way_of_a_note_is_seen_to_at_once() -> None:
     device.operations.captures.ended(5)
     device.issue()
     assert 1 in known
+
+
+def test_where_nobody_can_be_asked_each_is_unknown_at_once() -> None:
+    """Nothing is noted for a recorder that is off; what a graph captures still ends with its call."""
+    device = Device()
+    device.operations._switch_off(device.operations._recorders.channel("nccl"), "off")
+    device.issue()
+    for _ in range(2):
+        assert device.ends(device.issue()) == [b"l"]
+        assert not device.operations._inbox.notes
+    device.operations.captures.began(5)
+    assert device.ends(device.issue()) == [b"e"]
 
 
 def test_the_devices_library_of_rocm_bears_another_name(

@@ -23,7 +23,11 @@ from support.raw import read_journals
 PROGRAM = """
 import itertools, sys
 import disttrace
-disttrace.install(dir=sys.argv[1], core=sys.argv[2], heartbeat=False)
+from disttrace.journal import format
+if sys.argv[3] == "device":  # ends what is issued, and nobody says when
+    format._ON_HOST -= {"fake"}
+    format.ON_DEVICE |= {"fake"}
+disttrace.install(dir=sys.argv[1], core=sys.argv[2], heartbeat=False, device="off")
 from disttrace import session
 import torch
 import torch.distributed as dist
@@ -32,6 +36,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 recorder = session._session.recorder
 ticks = itertools.count(recorder.core.t0, 1000)
 recorder.clock = recorder.core.clock = lambda: next(ticks)
+if sys.argv[3] == "device":
+    recorder.core.enqueued = session._session.capture.works.device.add
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 tensor, wide = torch.ones(4), torch.ones(8)
 all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -70,16 +76,21 @@ dist.destroy_process_group()
 
 
 @pytest.mark.skipif(choice.choose(None)[0] == choice.PLAIN, reason="the core was not built")
-def test_both_write_the_same_records(tmp_path: Path) -> None:
-    """Record by record, on a clock that ticks a microsecond each time it is read."""
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_both_write_the_same_records(tmp_path: Path, where: str) -> None:
+    """Record by record, on a clock that ticks a microsecond each time it is read; also of what a
+    device ends, where the native core leaves nothing to Python but to hear of it.
+    """
     written: dict[str, list[bytes]] = {}
     for name in choice.NAMES:
         folder = tmp_path / name
-        preloaded("-c", PROGRAM, str(folder), name).check()
+        preloaded("-c", PROGRAM, str(folder), name, where).check()
         (segment,) = folder.glob("*.ops.jsonl")
         written[name] = segment.read_bytes().split(b"\n")[1:]  # the first says which process
     assert len(written[choice.PLAIN]) > 120
     assert written[choice.NATIVE] == written[choice.PLAIN]
+    asked = [line for line in written[choice.PLAIN] if b'"o":1' in line]
+    assert (len(asked) > 40) is (where == "device")
 
 
 def recorder(folder: Path, core: str, failures: list[BaseException], *, mb: int = 1) -> Recorder:

@@ -16,7 +16,8 @@ enum { READINGS = 4, CLOSE = 300 }; /* ns between two clocks; more is a processo
 typedef struct {
     PyObject_HEAD
     PyObject *notes;     /* a list of (operation, thread, offset, error, id of its hooks) */
-    PyObject *known;     /* by group's number: where a hook leaves ids of operations, or None */
+    PyObject *known;     /* by group's number: where a hook leaves ids of operations, or None; or what
+                            is done with all of that group, where nobody can be asked */
     PyObject *rarely;    /* what is done with anything else */
     PyObject *wake;      /* there is something */
     PyObject *capturing; /* says whether a graph is being captured here, or None */
@@ -67,6 +68,12 @@ static int note(Inbox *self, PyObject *operation) {
     if (is_so != 0) {
         Py_DECREF(ids);
         return is_so < 0 ? -1 : 0;
+    }
+    if (PyCallable_Check(ids)) {
+        value = PyObject_CallOneArg(ids, operation);
+        Py_DECREF(ids);
+        Py_XDECREF(value);
+        return value == NULL ? -1 : 1;
     }
     value = PyObject_GetAttr(operation, ended);
     is_so = value == NULL ? -1 : PyObject_IsTrue(value);

@@ -76,6 +76,10 @@ def install(capture: Capture) -> None:
     device = DeviceOperations(capture, flight_recorder.source)
     unwatched, capture.works.device = capture.works.device, device
     capture.engine.on_undo(PART, "devices", lambda: setattr(capture.works, "device", unwatched))
+    if not device.blocking:
+        core = capture.recorder.core
+        core.enqueued = device.add
+        capture.engine.on_undo(PART, "devices", lambda: setattr(core, "enqueued", None))
     capture.on_fork.append(device.forget)
     capture.poll(PART, device.poll, functools.partial(device.look, _LAST_LOOK_S))
     watch_captures = functools.partial(device.captures.watch, capture, PART, device.replays)
@@ -192,6 +196,11 @@ class DeviceOperations(Unwatched):
         ):
             self.add(operation, None, work)  # any other was added when it was issued
 
+    @property
+    def blocking(self) -> bool:
+        """Whether waits block the host, so that each is the end of what it waits for."""
+        return self._recorders.blocking
+
     def by_recorder(self, call: Call) -> bool:
         return self._recorders.asked(call) is not None
 
@@ -208,9 +217,11 @@ class DeviceOperations(Unwatched):
     def _note_further(self, group: int | None, name: str) -> None:
         """From now on a note is enough, until something is out of the ordinary."""
         channel = self._recorders.channel(name)
-        if not (channel.off or channel.pausing() or self.captures.any()):
-            self._inbox.capturing = _capturing()
-            self._inbox.known[group] = None if name in QUERIED else self._capture.op_ids
+        if channel.pausing() or self.captures.any():
+            return
+        self._inbox.capturing = _capturing()
+        numbers = None if name in QUERIED else self._capture.op_ids
+        self._inbox.known[group] = self._unknown if channel.off else numbers
 
     def _take_notes(self) -> None:
         begin = time.thread_time_ns()

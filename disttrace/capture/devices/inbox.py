@@ -26,13 +26,14 @@ class PlainInbox:
     """``add`` notes operations of groups that are ``known``, and leaves others to ``rarely``.
 
     ``known`` holds, by a group's number, where a hook leaves the number of the operation that a
-    thread issues, or None; ``wake`` is called for the first of ``notes`` after a ``take``.
+    thread issues, or None; or what is done with all of the group's, where nobody can be asked when
+    a device ends them. ``wake`` is called for the first of ``notes`` after a ``take``.
     """
 
     def __init__(self, rarely: Rarely, wake: Callable[[], None]) -> None:
         self._rarely, self._wake = rarely, wake
         self.notes: list[Note] = []
-        self.known: dict[int | None, Mapping[int, int] | None] = {}
+        self.known: dict[int | None, Mapping[int, int] | Callable[[Operation], None] | None] = {}
         self.capturing: Callable[[], bool] | None = None
 
     def add(self, operation: Operation, call: tuple[int, int] | None, work: Any) -> None:
@@ -40,8 +41,11 @@ class PlainInbox:
         number = operation.call.group
         if call is not None or number not in self.known or (self.capturing and self.capturing()):
             self._rarely(operation, call, work)
+            return
+        thread, ids = threading.get_ident(), self.known[number]
+        if callable(ids):
+            ids(operation)
         elif not operation.ended:
-            thread, ids = threading.get_ident(), self.known[number]
             self.notes.append(
                 (operation, thread, *unix_offset(), None if ids is None else ids.get(thread))
             )

@@ -100,12 +100,12 @@ class Hooks:
         whose operations' numbers are wanted, where a device ends them.
         """
         threads, running, fail = self._capture.recorder.threads, self._running, self._capture.fail
-        ids = self._capture.op_ids
+        ids, get_ident = self._capture.op_ids, threading.get_ident
 
         def hook(told: Any) -> None:
             thread = threads.state
             if entry is not None and entry.on_device:
-                ids[threading.get_ident()] = getattr(told, "op_id", -1)
+                ids[get_ident()] = getattr(told, "op_id", -1)
             if thread.inside or self._off:
                 return
             running.append(None)
