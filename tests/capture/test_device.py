@@ -942,7 +942,7 @@ def test_what_stands_in_the_way_of_a_note_is_seen_to_at_once() -> None:
 
 
 def test_where_nobody_can_be_asked_each_is_unknown_at_once() -> None:
-    """Nothing is noted for a recorder that is off; what a graph captures still ends with its call."""
+    """Nothing is noted for a recorder that is off; what a graph captures ends with its call."""
     device = Device()
     device.operations._switch_off(device.operations._recorders.channel("nccl"), "off")
     device.issue()

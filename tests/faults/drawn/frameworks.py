@@ -42,7 +42,7 @@ def fabric(draw: random.Random, world: int) -> Layer:
         (
             "from lightning.fabric import Fabric",
             "from lightning.fabric.plugins.environments import LightningEnvironment",
-            "os.environ.update(NODE_RANK='0')",
+            "os.environ.update(NODE_RANK='0', LOCAL_RANK=str(rank))",
             (
                 f"fabric = Fabric(accelerator='cpu', strategy='ddp', devices={world},"
                 " plugins=LightningEnvironment())"

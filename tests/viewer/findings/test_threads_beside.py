@@ -97,15 +97,17 @@ def test_a_reducer_waits_also_beside_a_thread_that_talks(tmp_path: Path) -> None
             journal.record(i=journal.begin(reduce, 200 * MS, q=3), d=MS // 10)
         talks(journal, 1)
         if journal.rank:
-            stand(journal, 12 * S, "/src/train.py", 70, "load")
+            where = journal.stack(("train.py", 70, "load"), ("train.py", 20, "main"))
+            journal.record(at=12 * S, h=0, k=where)
         beat(journal, UNTIL_S)
     found = only(findings(tmp_path))
     assert (found.kind, found.seq) == ("missing_participant", 3)
     assert ranks(tmp_path, found.culprits) == [1]
+    assert "uneven" not in str(found.hint), "that thread's function is not the one it has left"
 
 
 def test_a_straggler_is_found_beside_threads_that_talk(tmp_path: Path) -> None:
-    """Rank 1 is away for 300 ms now and then, and has a thread that says meanwhile that it lives."""
+    """Rank 1 is away for 300 ms now and then, while a thread of it says that it lives."""
     let_go, number = 200 * MS, 2
     jobs = steps(tmp_path, 2)
     calls = [(journal.collective(group), store_call(journal, "set", 90)) for journal, group in jobs]

@@ -192,7 +192,7 @@ def _doing(case: Case, index: int) -> _Doing:
     sample = evidence.stands(index)
     if end.held is not None or sample is not None or end.over:
         since = 0
-        last = evidence.last.get(index)
+        last = case.last(index)
         if sample is not None and last is not None and not end.over:
             since = max(0, evidence.cut_ns - (last.end_ns or last.begin_ns))
         at = "" if sample is None else sentences.is_at(sample, evidence.inside(index))
@@ -201,7 +201,7 @@ def _doing(case: Case, index: int) -> _Doing:
         silent = ended(end_of(evidence, index)) if end.over and sample is None else NOWHERE
         doing = HELD.get(end.held or "", silent)
         return _Doing(f"by {BY}" if end.state == STOPPED else doing, at, since)
-    last = evidence.last.get(index)
+    last = case.last(index)
     if last is None:
         return _Doing("no operation yet")
     done = "in" if last.pending else "last"

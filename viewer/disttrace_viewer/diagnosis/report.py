@@ -150,7 +150,7 @@ def process(case: Case, one: Process) -> dict[str, Any]:
 def current(case: Case, index: int) -> Op | None:
     """The operation that holds a process up, else its newest."""
     waits = case.of_process.get(index)
-    return waits[0].op if waits else case.evidence.last.get(index)
+    return waits[0].op if waits else case.last(index)
 
 
 def last(case: Case, op: Op | None) -> dict[str, Any] | None:

@@ -102,8 +102,8 @@ class Blocking(Endings):
 
     @cached_property
     def _newest_at_work(self) -> Mapping[int, Op]:
-        """The newest operation of each process, but for what threads beside the main one ask stores:
-        a sign of life goes on whatever the others wait in.
+        """The newest operation of each process, but for what threads beside the main one ask of
+        stores: a sign of life goes on whatever the others wait in.
         """
         return {
             op.process: op for op in self.sample.ops if op.thread == 0 or op.call.kind != "store"

@@ -106,7 +106,7 @@ def _inside(case: Case, found: Difference, members: frozenset[int]) -> frozenset
     inside = set()
     for op in found.members.values():
         end = evidence.ends[op.process]
-        last = evidence.last.get(op.process)
+        last = case.last(op.process)
         in_stream = last is not None and last.call.group == found.group
         if op.status != "ok" or (in_stream and end.over):
             inside.add(op.process)

@@ -190,13 +190,13 @@ def _ddp(case: Case, processes: Sequence[int]) -> bool:
 
 def _parted(case: Case, process: int) -> bool:
     """Whether it has destroyed its groups, and communicated no more."""
-    last = case.evidence.last.get(process)
+    last = case.last(process)
     return last is not None and last.call.op == DRAINING and not last.pending
 
 
 def _left_the_loop(case: Case, process: int) -> bool:
     """Whether a process is known to stand in no function from which it made its last operation."""
-    last, stack = case.evidence.last.get(process), case.evidence.stack(process)
+    last, stack = case.last(process), case.evidence.stack(process)
     if last is None or not stack:
         return False
     calling = {(f.file, f.function) for f in last.call.stack if not is_library(f.file)}

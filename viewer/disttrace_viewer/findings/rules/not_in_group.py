@@ -76,7 +76,7 @@ def _named(case: Case, process: int, text: str) -> int | None:
 def _group(case: Case, process: int, rank: int) -> Group | None:
     """The group of the failed call: its own record's, else the last used without that rank."""
     trace = case.evidence.trace
-    last = case.evidence.last.get(process)
+    last = case.last(process)
     if last is not None and last.call.group is not None:
         group = trace.groups[last.call.group]
         if rank not in (group.ranks or ()):
@@ -130,7 +130,7 @@ def _may_mean_another(case: Case, process: int, rank: int) -> bool:
 
 def _operation(case: Case, process: int) -> str | None:
     """The call that was refused: its own record's, else torch's function that the user called."""
-    last = case.evidence.last.get(process)
+    last = case.last(process)
     if last is not None and last.error is not None and _TEXT.search(last.error):
         return last.call.op
     failure = case.evidence.ends[process].failure

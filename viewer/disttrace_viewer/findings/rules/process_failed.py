@@ -84,7 +84,7 @@ def _signature(case: Case, process: int) -> object:
     if end.failure is None and where is None:
         if end.code not in CRASHES:
             return process
-        last = case.evidence.last.get(process)
+        last = case.last(process)
         return (end.code, None if last is None else (last.call.op, frame(last)))
     if end.failure is None:
         return (end.code, where and (where.file, where.line))
@@ -178,7 +178,7 @@ def _after_its_launcher(case: Case, process: int) -> bool:
 def _finding(case: Case, first: int, alike: list[int]) -> Finding:
     evidence, trace = case.evidence, case.evidence.trace
     end = evidence.ends[first]
-    last = evidence.last.get(first)
+    last = case.last(first)
     sure = all(_surely_over(case, process, {*alike}) for process in alike)
     odd = _odd_models(case, alike)
     return Finding(

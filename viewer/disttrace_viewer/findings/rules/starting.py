@@ -25,7 +25,7 @@ def may_come(case: Case, waits: Sequence[Wait], sinks: Iterable[int]) -> bool:
         return False
     for process in sinks:
         end = evidence.ends[process]
-        last = evidence.last.get(process)
+        last = case.last(process)
         begins = last is not None and last.pending and last.call.op.startswith(BUILDING)
         if end.how != ALIVE or end.held is not None or (last is not None and not begins):
             return False  # it came that far before
