@@ -107,14 +107,14 @@ def ranks(folder: Path, indices: Sequence[int]) -> list[int | None]:
     return sorted((processes[i].rank for i in indices), key=lambda rank: rank or 0)
 
 
-def store_call(journal: Journal, op: str, line: int) -> int:
+def store_call(journal: Journal, op: str, line: int, function: str = "main") -> int:
     """A store operation under the prefix ``app``, at a line of its own."""
     return journal.call(
         f"store.{op}",
         kind="store",
         store=journal.prefix_store(1, "app"),
         origin="python",
-        stack=journal.stack(("train.py", line, "main")),
+        stack=journal.stack(("train.py", line, function)),
     )
 
 

@@ -14,7 +14,7 @@ UNTIL_S = 20
 
 def talks(journal: Journal, thread: int) -> None:
     """It tells a store that it lives, five times a second until the end."""
-    call = store_call(journal, "set", 90)
+    call = store_call(journal, "set", 90, "live")
     for n in range(5, 5 * UNTIL_S):
         journal.run(call, n * S // 5, MS, k="alive", h=thread)
 
