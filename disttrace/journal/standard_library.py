@@ -47,7 +47,8 @@ class StandardLibrary:
             return
         self._entered = True
         self._hiding = {name.partition(".")[0] for name in _loaded}
-        self._hiding.update(name for name in list(sys.modules) if self._is_theirs(name))
+        # By the names that there are: a program may have ten thousand modules of others.
+        self._hiding.update(name for name in sys.stdlib_module_names if self._is_theirs(name))
         self._theirs = self._take_out()
         sys.modules.update(_loaded)
         _inside[self._thread] = self
@@ -80,7 +81,7 @@ class StandardLibrary:
 
     def _is_theirs(self, name: str) -> bool:
         """Whether the program has imported its own module of a standard name."""
-        if name not in sys.stdlib_module_names:
+        if name not in sys.modules:
             return False
         module = sys.modules.get(name)
         if module is not None and _standard.get(name) is module:

@@ -7,6 +7,7 @@ such process, for the program would see it.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -69,6 +70,7 @@ def refusal() -> str | None:
     return None
 
 
+@functools.cache  # adopts() asks each second, and to load it reads its source
 def _native() -> Any:
     try:
         native = compiled.load("lifecycle._detached")

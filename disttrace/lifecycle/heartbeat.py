@@ -20,6 +20,7 @@ from disttrace.lifecycle.stack_sampler import Stacks
 from disttrace.lifecycle.syncing import Syncing
 from disttrace.lifecycle.voice import Voice
 from disttrace.recording import background
+from disttrace.recording.background import SOON_NS
 
 PART = "heartbeats and stacks"
 NAME = "disttrace-live"
@@ -29,7 +30,6 @@ LOOK_NS = 1_000_000_000
 
 _NS = 1_000_000_000
 _ANCHOR_NS = 30 * _NS
-_POLL_NS = 20_000_000  # while something is pending
 _UNTIL_WOKEN_NS = 3600 * _NS
 _IDLE_NS = 250_000_000  # while nothing is, for those who do not wake us
 _JOIN = 1.0  # seconds; a write that blocks for longer than that must not hold up the program
@@ -152,15 +152,15 @@ class Live:
             self._wake.get(timeout=seconds)
             # A look at once would find little complete, and come after every single operation.
             while not self._stopping:
-                self._wake.get(timeout=_POLL_NS / _NS)
+                self._wake.get(timeout=SOON_NS / _NS)
         except queue.Empty:
             return
 
     def _turn(self) -> int:
         """Do what is due; nanoseconds until the next turn."""
         self._idle = True  # whoever begins something while we look must wake us
-        pending = self._poll()
-        if pending:
+        pause = self._poll()
+        if 0 < pause <= SOON_NS:
             self._idle = False
         now = _clock()
         if self._beats and now >= self._look_due:
@@ -180,13 +180,13 @@ class Live:
             self._speak()
             self._compare()
             self._voice_due = now + (0 if self._voice is None else self._voice.pause_ns)
-        if pending:
-            return _POLL_NS
+        if 0 < pause <= SOON_NS:
+            return pause
         due = min(self._look_due, self._stacks_due, self._beat_due)
         if self._voice is not None:
             due = min(due, self._voice_due)
         rest = max(due - now, 0) if self._beats else _UNTIL_WOKEN_NS
-        return min(rest, _IDLE_NS) if self._capture.pollers else rest
+        return min(rest, pause or _IDLE_NS, _IDLE_NS) if self._capture.pollers else rest
 
     def _look_without_gil(self, now: int) -> None:
         try:
@@ -204,15 +204,15 @@ class Live:
             self._syncing = None
             self._capture.fail("writing the journal to the disk", error)
 
-    def _poll(self) -> bool:
-        pending = False
+    def _poll(self) -> int:
+        pauses = []
         for poll in list(self._capture.pollers):
             try:
-                pending = poll() or pending
+                pauses.append(poll())
             except BaseException as error:
                 self._capture.pollers.remove(poll)
                 self._capture.fail(f"{PART} ({getattr(poll, '__qualname__', 'a poller')})", error)
-        return pending
+        return min(filter(None, pauses), default=0)
 
     def _speak(self) -> None:
         try:

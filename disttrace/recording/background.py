@@ -18,6 +18,9 @@ from collections.abc import Callable
 _OF_THE_THREAD = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGSYS")
 _KEPT_OUT = signal.valid_signals() - {getattr(signal, name) for name in _OF_THE_THREAD}
 
+SOON_NS = 20_000_000
+"""Until the live thread looks again at what may be over any time."""
+
 running: dict[str, int] = {}
 """How many there are by name."""
 

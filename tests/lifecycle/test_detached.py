@@ -138,6 +138,7 @@ def test_without_the_compiled_part_there_is_none(monkeypatch: pytest.MonkeyPatch
 
     assert detached.refusal() is None
     monkeypatch.setattr(compiled, "load", absent)
+    monkeypatch.setattr(detached, "_native", detached._native.__wrapped__)  # without its memory
     assert detached.refusal() == "the part that starts it was not compiled here"
     assert not detached.adopts()
     with pytest.raises(OSError, match="not compiled"):

@@ -200,9 +200,9 @@ def test_who_begins_something_during_a_look_wakes_the_thread() -> None:
     live._thread = background.Thread(lambda: None, "it runs")
     live._idle = False  # something was pending at the turn before
 
-    def poll() -> bool:
+    def poll() -> int:
         live.wake()  # another thread's
-        return False
+        return 0
 
     live._capture.pollers.append(poll)
     live._turn()

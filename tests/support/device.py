@@ -146,9 +146,9 @@ class Device:
         self.done(operation)
         return operation
 
-    def poll(self, turns: int = 1) -> bool:
+    def poll(self, turns: int = 1) -> int:
         """Turns of the poller, which else takes its time between two."""
-        pending = False
+        pending = 0
         for _ in range(turns):
             for channel in self.operations._recorders.channels():
                 channel.active_due = channel.full_due = 0

@@ -115,14 +115,14 @@ class Awaited:
         else:
             self._recorder.failed(operation, error, on_issue=False)
 
-    def _poll(self) -> bool:
+    def _poll(self) -> int:
         """See which are complete though their pass is not over; nobody hurries for that."""
         for n, (operation, work) in list(self._open.items()):
             if not self._works.is_completed(work):
                 operation.seen = self._recorder.clock()
             elif self._open.pop(n, None) is not None:
                 self._see(operation, work)
-        return False
+        return 0
 
     def _release(self) -> None:
         """At exit, or where tracing ends: what is complete by now is on record as complete."""

@@ -45,16 +45,18 @@ from disttrace.capture.devices.recorders import (
 from disttrace.capture.objects.works import Unwatched
 from disttrace.capture.wrapping.context import Capture
 from disttrace.capture.wrapping.wrappers import before
+from disttrace.recording.background import SOON_NS
 from disttrace.recording.operation import Call, Operation
 
 PART = "completion on devices"
 
 # At most one part in so many of a core goes into asking for all entries, with what follows; into
 # asking for those that are not complete; and of the time into asking where the GIL is held.
-_SHARE, _SHARE_ACTIVE, _SHARE_HELD = 100, 200, 200
+_SHARE, _SHARE_ACTIVE, _SHARE_HELD = 200, 400, 200
 _ACTIVE_NS = 20_000_000
 _FULL_NS = 100_000_000
-_RARELY_NS = 1_000_000_000  # where nothing has moved for long
+_RARELY_NS = 1_000_000_000  # where nothing has moved for so many times as long:
+_CALM = 100
 _LAST_LOOK_S = 1.0
 _BEFORE_ABORT_S = 0.5
 _SHRINK_ABORTS = 1  # of torch's flags: what is in flight is aborted
@@ -286,15 +288,15 @@ class DeviceOperations(Unwatched):
 
     # -- asking ------------------------------------------------------------------------------
 
-    def poll(self) -> bool:
-        """Look for operations that are finished; whether others run."""
+    def poll(self) -> int:
+        """Look for what is finished; nanoseconds until the next look, 0 if nothing runs."""
         self._followed.notice_dropped()
         self._ask_works()
         if self._open.running or self._inbox.notes:
             with self._looking:
                 try:
                     self._take(0.0)
-                    if not self._asker.busy and self._recorders.due():
+                    if not self._asker.busy and self._recorders.due_in_ns() <= 0:
                         self._take_notes()
                         self._ask_due()
                         self._take(0.0)
@@ -304,7 +306,10 @@ class DeviceOperations(Unwatched):
                     for each in list(self._open.running.values()):
                         self._open.lose(each)
                     raise
-        return bool(self._open.running or self._inbox.notes or self._followed)
+        if self._followed or self._asker.busy:
+            return SOON_NS
+        pending = self._open.running or self._inbox.notes
+        return max(SOON_NS, self._recorders.due_in_ns()) if pending else 0
 
     def look(self, timeout_s: float) -> None:
         """Ask every recorder for all it has, and wait for the answer, but not for long."""
@@ -370,7 +375,7 @@ class DeviceOperations(Unwatched):
             self._refused(channel, answer)
             return
         channel.failures = 0
-        quiet = min(_RARELY_NS, (now - channel.moved) // _SHARE)
+        quiet = min(_RARELY_NS, (now - channel.moved) // _CALM)
         held = channel.ask is not None and not flight_recorder.frees_gil(channel.ask)
         if not self._answers.take(channel, answer):
             self._switch_off(channel, blind())

@@ -11,6 +11,7 @@ from disttrace.capture.devices import flight_recorder
 from disttrace.capture.devices.flight_recorder import NATIVE, Ask
 from disttrace.capture.objects.groups import GroupEntry, Groups
 from disttrace.journal.format import ends_on_device
+from disttrace.recording.background import SOON_NS
 from disttrace.recording.operation import Call
 
 _BLOCKING = ("TORCH_NCCL_BLOCKING_WAIT", "NCCL_BLOCKING_WAIT")
@@ -108,11 +109,11 @@ class Recorders:
         """Those that there are."""
         return list(self._channels.values())
 
-    def due(self) -> bool:
-        """Whether one may be asked now."""
-        now = time.perf_counter_ns()
-        each = self._channels.values()
-        return any(not c.off and now >= min(c.active_due, c.full_due) for c in list(each))
+    def due_in_ns(self) -> int:
+        """Until one may be asked; at most 0: now."""
+        each = [c for c in list(self._channels.values()) if not c.off]
+        soonest = min((min(c.active_due, c.full_due) for c in each), default=0)
+        return soonest - time.perf_counter_ns() if each else SOON_NS
 
     def _resolve(self, entry: GroupEntry | None) -> str | None:
         for device, backend in () if entry is None else entry.backends.items():

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from disttrace.recording.background import SOON_NS
 from disttrace.recording.core import take_out
 from disttrace.recording.operation import Call, Operation
 from disttrace.recording.recorder import Recorder
@@ -154,8 +155,8 @@ class Works:
         """Nanoseconds since it was last known to be under way."""
         return max(0, _clock() - max(operation.seen, operation.begin + operation.issued))
 
-    def poll(self, *, everything: bool = False) -> bool:
-        """Look for works that are complete; whether others remain."""
+    def poll(self, *, everything: bool = False) -> int:
+        """Look for works that are complete; nanoseconds until the next look, 0 if none remains."""
         self._core.notice_dropped()
         operations = list(self._open.values())
         if len(operations) > _TURN and not everything:
@@ -164,7 +165,7 @@ class Works:
             self._turn += _TURN
         for operation in operations:
             self._look(operation)
-        return bool(self._open)
+        return SOON_NS if self._open else 0
 
     def release(self) -> None:
         """Hold nothing any more: the interpreter is about to finalize, or tracing ends.

@@ -55,8 +55,9 @@ class Capture:
         # Whether a process launched here has a journal in the folder, by its pid; the second value
         # where that cannot be told.
         self.left_journal: Callable[[int, bool], bool] = lambda pid, unknown: unknown
-        # Called by the live thread; each says whether it waits for something.
-        self.pollers: list[Callable[[], bool]] = []
+        # Called by the live thread; each says in how many nanoseconds it wants to look again, or 0:
+        # it waits for nothing.
+        self.pollers: list[Callable[[], int]] = []
         self.wake: Callable[[], None] = lambda: None  # a poller waits for something from now on
         # What a hook has begun on a thread and C++ has not issued yet, with its results' storages.
         self.issuing: dict[int, tuple[Operation, list[int]]] = {}
@@ -178,7 +179,7 @@ class Capture:
         for base in bases:
             by(base)
 
-    def poll(self, part: str, poll: Callable[[], bool], last: Callable[[], object]) -> None:
+    def poll(self, part: str, poll: Callable[[], int], last: Callable[[], object]) -> None:
         """Have ``poll`` called by the live thread as long as ``part`` is in service, and ``last``
         at exit."""
 
