@@ -873,7 +873,7 @@ static PyMemberDef core_members[] = {
     {"ambient", T_OBJECT, offsetof(Core, ambient), 0, NULL},
     {"wake", T_OBJECT, offsetof(Core, wake), 0, NULL},
     {"dropped", T_OBJECT, offsetof(Core, dropped), 0, NULL},
-    {"enqueued", T_OBJECT, offsetof(Core, enqueued), 0, "`DeviceOperations.add`, where it is enough."},
+    {"enqueued", T_OBJECT, offsetof(Core, enqueued), 0, "See Works.given_to."},
     {"works", T_OBJECT, offsetof(Core, works), READONLY, NULL},
     {"open", T_OBJECT, offsetof(Core, open), READONLY, NULL},
     {"depth", T_INT, offsetof(Core, depth), 0, "Frames of a stack."},

@@ -56,7 +56,7 @@ class PlainCore:
         self.wake: Callable[[], None] = lambda: None  # something is open from now on
         # Nobody holds its Work any more.
         self.dropped: Callable[[Operation], None] = lambda operation: None
-        # The native core tells it what a device will end; None: parts of Python's do.
+        # The native core tells it what a device will end; None: parts of Python's do, see Works.
         self.enqueued: Callable[[Operation, None, Any], None] | None = None
         self._fallen: deque[_Reference] = deque()  # their Work is gone, and no one has seen to it
         self._in_flight: dict[int, Operation] = {}

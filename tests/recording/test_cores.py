@@ -36,8 +36,6 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 recorder = session._session.recorder
 ticks = itertools.count(recorder.core.t0, 1000)
 recorder.clock = recorder.core.clock = lambda: next(ticks)
-if sys.argv[3] == "device":
-    recorder.core.enqueued = session._session.capture.works.device.add
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
 tensor, wide = torch.ones(4), torch.ones(8)
 all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

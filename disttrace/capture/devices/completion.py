@@ -76,12 +76,9 @@ def install(capture: Capture) -> None:
     from torch._C._distributed_c10d import Backend, ProcessGroup
 
     device = DeviceOperations(capture, flight_recorder.source)
-    unwatched, capture.works.device = capture.works.device, device
-    capture.engine.on_undo(PART, "devices", lambda: setattr(capture.works, "device", unwatched))
-    if not device.blocking:
-        core = capture.recorder.core
-        core.enqueued = device.add
-        capture.engine.on_undo(PART, "devices", lambda: setattr(core, "enqueued", None))
+    unwatched, given_to = capture.works.device, capture.works.given_to
+    given_to(device, blocking=device.blocking)
+    capture.engine.on_undo(PART, "devices", functools.partial(given_to, unwatched))
     capture.on_fork.append(device.forget)
     capture.poll(PART, device.poll, functools.partial(device.look, _LAST_LOOK_S))
     watch_captures = functools.partial(device.captures.watch, capture, PART, device.replays)

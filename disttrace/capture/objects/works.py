@@ -64,7 +64,14 @@ class Works:
         # The original methods; the instrumentation of waits sets them before it patches the class.
         self.is_completed: Callable[[Any], bool] = lambda work: bool(work.is_completed())
         self.wait: Callable[[Any], Any] = lambda work: work.wait()
-        self.device = Unwatched(recorder)  # who takes operations that a device ends
+        self.given_to(Unwatched(recorder))
+
+    def given_to(self, device: Unwatched, *, blocking: bool = False) -> None:
+        """``device`` takes operations that a device ends; ``blocking``: it is to hear of all waits,
+        and not only of those of calls that wait themselves.
+        """
+        self.device = device
+        self._core.enqueued = None if blocking else device.add
 
     def add(self, work: Any, operation: Operation, more: Sequence[Operation] = ()) -> None:
         """``work`` is the handle of ``operation``, and of ``more`` where they were coalesced."""
