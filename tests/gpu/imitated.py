@@ -1,11 +1,13 @@
 """The scenarios of the proof on torch's own process groups of NCCL, without a device.
 
     python tests/gpu/imitated.py --torch 2.15.0 [--only missing,order] [--counter] [--write PAGE]
+    python tests/gpu/imitated.py --torch 2.15.0 --program PROGRAM [its options]
 
 torch and what it needs are installed from packages into an environment of their own, some
 gigabytes; in front of CUDA's runtime and driver, cuBLAS and NCCL stands the library that
 ``tests/support/imitation`` is compiled to. So torch's code issues, watches, records and aborts
-as on a device, and nothing of ours knows that there is none. What is left goes to ``prove.py``.
+as on a device, and nothing of ours knows that there is none. What is left goes to ``prove.py``, or
+to a program that is given.
 """
 
 from __future__ import annotations
@@ -104,14 +106,16 @@ def _stub(name: str) -> str:
 
 
 def main() -> int:
-    """What ``prove.py`` says, on that torch."""
+    """What ``prove.py``, or a program, says on that torch."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--torch", default="2.15.0")
+    parser.add_argument("--program", type=Path)
     options, rest = parser.parse_known_args()
     folder = environment(options.torch)
     imitation = library(folder)
-    prove = ROOT / "tests" / "gpu" / "proof" / "prove.py"
-    command = map(str, (folder / "bin" / "python", prove, "--out", ROOT / "build/proof", *rest))
+    prove = (ROOT / "tests" / "gpu" / "proof" / "prove.py", "--out", ROOT / "build/proof")
+    run = prove if options.program is None else (options.program,)
+    command = map(str, (folder / "bin" / "python", *run, *rest))
     with tempfile.TemporaryDirectory(prefix="imitated-", dir=_MEMORY) as shared:
         environ = {
             **os.environ,

@@ -48,7 +48,8 @@ def install(capture: Capture) -> None:
     works.is_completed = is_completed
     works.wait = Work.wait
     capture.recorder.core.wake = capture.wake
-    capture.engine.on_undo(PART, "works held", works.release)
+    let_go = functools.partial(capture.guard, PART, last_look)
+    capture.engine.on_undo(PART, "works held", let_go)
     capture.poll(PART, works.poll, last_look)
 
     def asking(name: str) -> Callable[..., Any]:

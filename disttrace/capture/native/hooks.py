@@ -9,9 +9,9 @@ from __future__ import annotations
 import atexit
 import functools
 import sys
-import threading
 import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch.distributed.distributed_c10d as c10d
@@ -93,47 +93,35 @@ class Hooks:
                 group.unregister_post_hook(HOOK_ID)
         self._groups = Registry()
 
-    def _hook(
-        self, run: Callable[[ThreadState, Any], None], entry: GroupEntry | None = None
-    ) -> Callable[[Any], None]:
-        """What torch calls: every operation of Python's passes here too. ``entry``: of a group
-        whose operations' numbers are wanted, where a device ends them.
-        """
-        threads, running, fail = self._capture.recorder.threads, self._running, self._capture.fail
-        ids, get_ident = self._capture.op_ids, threading.get_ident
-
-        def hook(told: Any) -> None:
-            thread = threads.state
-            if entry is not None and entry.on_device:
-                ids[get_ident()] = getattr(told, "op_id", -1)
-            if thread.inside or self._off:
-                return
-            running.append(None)
-            try:
-                run(thread, told)
-            except BaseException as error:
-                fail(PART, error)
-            finally:
-                running.pop()
-
-        dynamo.skip(hook.__code__)
-        return hook
+    def _guarded(self, run: Callable[[ThreadState, Any], None], told: Any) -> None:
+        """What a hook does where C++ issues; every operation of Python's passes by hooks too."""
+        thread = self._capture.recorder.threads.state
+        if thread.inside or self._off:
+            return
+        self._running.append(None)
+        try:
+            run(thread, told)
+        except BaseException as error:
+            self._capture.fail(PART, error)
+        finally:
+            self._running.pop()
 
     def _before(self, reference: Callable[[], Any], entry: GroupEntry) -> Callable[[Any], None]:
-        issuing, operations = self._issuing, self._operations
+        issuing, operations, guarded = self._issuing, self._operations, self._guarded
         failed = self._capture.recorder.failed
+        threads, ids = self._capture.recorder.threads, self._capture.op_ids
 
         def before(thread: ThreadState, told: Any) -> None:
             row = _row_of(told.name)
             if row is None:
                 return
-            number = threading.get_ident()
+            number = get_ident()
             if number in issuing:
                 failed(issuing.pop(number)[0], _ISSUE_FAILED, on_issue=True)
             sent, received, root = told.input_tensors, told.output_tensors, told.root
             operation = operations.begin(
                 thread,
-                sys._getframe(1),
+                sys._getframe(2),
                 (row.hook, entry, root, freeze(sent), freeze(received)),
                 row,
                 entry,
@@ -141,17 +129,29 @@ class Hooks:
             )
             issuing[number] = operation, [storage(t) for t in received or sent]
 
-        return self._hook(before, entry)
+        def hook(told: Any) -> None:
+            if entry.on_device:  # whose operations' numbers are wanted
+                ids[get_ident()] = getattr(told, "op_id", -1)
+            if not threads.state.inside:
+                guarded(before, told)
+
+        dynamo.skip(hook.__code__)
+        return hook
 
     def _after(self) -> Callable[[Any], None]:
-        issuing, done = self._issuing, self._operations.done
+        issuing, done, guarded = self._issuing, self._operations.done, self._guarded
 
         def after(thread: ThreadState, told: Any) -> None:
-            issued = issuing.pop(threading.get_ident(), None)
+            issued = issuing.pop(get_ident(), None)
             if issued is not None:
                 done(issued[0], told.work, issued[1])
 
-        return self._hook(after)
+        def hook(told: Any) -> None:
+            if issuing:
+                guarded(after, told)
+
+        dynamo.skip(hook.__code__)
+        return hook
 
 
 @functools.cache

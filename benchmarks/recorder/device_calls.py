@@ -1,0 +1,100 @@
+"""What a call on NCCL costs the thread that makes it, with disttrace and without.
+
+    python benchmarks/recorder/device_calls.py [--rounds 5]
+    python tests/gpu/imitated.py --torch 2.15.0 --program benchmarks/recorder/device_calls.py
+
+The first needs a GPU, the second none: torch's own process groups call an imitation of CUDA and
+NCCL there, so that what the host does is real, and nothing else. One rank makes calls in bursts of
+fifty, a hundredth of a second apart; processor time of its thread counts, and of the bursts of a
+round the lower quarter: what else runs makes them longer only. Each round has every way in a
+process of its own, one after another, and of the rounds the median is told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median, quantiles
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from benchmarks.recorder.child import measure  # noqa: E402
+
+BURST, BURSTS = 50, 300
+WAYS = {
+    "untraced, recorder off": (False, "0"),
+    "traced, recorder off": (True, "0"),
+    "untraced, recorder on": (False, "2000"),
+    "traced, recorder on": (True, "2000"),
+}
+KINDS = ("synchronous", "asynchronous, and its wait")
+
+
+def calls(*, traced: bool) -> dict[str, float]:
+    """Microseconds of a call of each kind, in this process."""
+    if traced:
+        import disttrace
+
+        disttrace.install(dir=tempfile.mkdtemp())
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(0)
+    device = torch.device("cuda:0")
+    store = dist.HashStore()
+    dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)
+    tensor = torch.ones(4, device=device)
+
+    def synchronous() -> None:
+        dist.all_reduce(tensor)
+
+    def asynchronous() -> None:
+        dist.all_reduce(tensor, async_op=True).wait()
+
+    both = zip(KINDS, (synchronous, asynchronous), strict=True)
+    return {kind: _microseconds(call) for kind, call in both}
+
+
+def _microseconds(call: Callable[[], None]) -> float:
+    import torch
+
+    for _ in range(10 * BURST):
+        call()
+    torch.cuda.synchronize()
+    took = []
+    for _ in range(BURSTS):
+        begin = time.thread_time_ns()
+        for _ in range(BURST):
+            call()
+        took.append((time.thread_time_ns() - begin) / BURST / 1e3)
+        time.sleep(0.01)
+    return quantiles(took, n=4)[0]
+
+
+def main() -> int:
+    """Prints a table in Markdown."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    for _ in range(options.rounds):
+        for way, (traced, entries) in WAYS.items():
+            variables = {"TORCH_NCCL_TRACE_BUFFER_SIZE": entries}
+            found[way] += measure(
+                "benchmarks.recorder.device_calls", "calls", {"traced": traced}, variables=variables
+            )
+    print(f"torch {version('torch')}, us a call, {options.rounds} rounds\n")
+    print(f"| | {' | '.join(KINDS)} |\n| - | -: | -: |")
+    for way, rounds in found.items():
+        print(f"| {way} | {' | '.join(f'{median(r[k] for r in rounds):.1f}' for k in KINDS)} |")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
