@@ -187,3 +187,18 @@ def mesh(journal: Journal, t: int, parent: int, size: int, rank: int, *prefix: s
         args={"rank": rank, "size": size},
     )
     return journal.begin(make, t, p=parent)
+
+
+def create(journal: Journal, t: int, members: list[int], *, wait: bool = True) -> None:
+    """``new_group`` of these ranks; waiting in its mesh, or done."""
+    where = journal.stack(("train.py", 60 + len(members), "main"))
+    args = {"ranks": members, "use_local_synchronization": False, "sort_ranks": True}
+    call = journal.call("new_group", kind="composed", origin="python", stack=where, args=args)
+    outer = journal.begin(call, t)
+    rank = journal.rank or 0
+    if rank in members:
+        inner = mesh(journal, t + 1, outer, len(members), members.index(rank), "0/", "1/", "cpu/")
+        if wait:
+            return
+        journal.end(inner, MS)
+    journal.end(outer, 2 * MS)

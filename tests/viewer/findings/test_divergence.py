@@ -12,7 +12,7 @@ from disttrace_viewer.findings.finding import Finding
 from disttrace_viewer.states import job
 from disttrace_viewer.trace.model import Frame
 from support.journals import MS
-from support.scenes import beat, leave, only, steps
+from support.scenes import beat, create, leave, only, steps
 
 USUAL = ("grad", "norm", "loss") * 8
 LINES = {"grad": 10, "norm": 20, "loss": 30, "log": 40, "eval": 50}
@@ -119,8 +119,10 @@ def test_lines_that_meet_now_and_then_are_no_habit() -> None:
     assert (one.first, one.times) == (8, 4)
 
 
-def hanging(folder: Path, course: tuple[str, ...]) -> Finding:
-    """Rank 2 has called at these lines and waits for a message of rank 0's, who made one more."""
+def hanging(folder: Path, course: tuple[str, ...], *, then: str = "recv") -> Finding:
+    """Rank 2 has called at these lines and waits for a message of rank 0's, who made one more, or
+    makes a group that the others have not come to.
+    """
     for journal, group in steps(folder, 3, count=0):
         called = course if journal.rank == 2 else ("grad", "norm") * 3
         for number, name in enumerate(called, 1):
@@ -130,16 +132,21 @@ def hanging(folder: Path, course: tuple[str, ...]) -> Finding:
                 journal.run(call, t=t, d=MS // 2, q=number)
             else:
                 journal.begin(call, t, q=number)
-        if journal.rank == 2:
+        if journal.rank == 2 and then == "recv":
             journal.begin(journal.message(group, "recv", 0), 120 * MS, q=1)
+        elif journal.rank == 2:
+            create(journal, 120 * MS, [0, 1, 2])
         beat(journal, 20)
     return only(by_states(folder))
 
 
-def test_a_call_left_out_just_before_is_told_with_its_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("then", "kind"), [("recv", "deadlock"), ("create", "group_mismatch")])
+def test_a_call_left_out_just_before_is_told_with_its_line(
+    tmp_path: Path, then: str, kind: str
+) -> None:
     """Rank 2 left out its fifth call and went on."""
-    found = hanging(tmp_path, ("grad", "norm", "grad", "norm", "norm"))
-    assert found.kind == "deadlock"
+    found = hanging(tmp_path, ("grad", "norm", "grad", "norm", "norm"), then=then)
+    assert found.kind == kind
     assert found.summary.endswith(
         "To #5 of the default group, the last that all have made, came ranks 0, 1 by all_reduce at"
         " train.py:10 and rank 2 by all_reduce at train.py:20: one of these lines was left out, or"

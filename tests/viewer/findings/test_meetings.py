@@ -11,6 +11,7 @@ from support.scenes import (
     S,
     all_gone,
     beat,
+    create,
     fail,
     findings,
     join,
@@ -368,21 +369,6 @@ def test_prefixes_that_differ_are_shown_side_by_side(tmp_path: Path) -> None:
     assert (found.kind, found.culprits) == ("rendezvous_incomplete", ())
     assert "job_0" in found.summary
     assert "job_1" in found.summary
-
-
-def create(journal: Journal, t: int, members: list[int], *, wait: bool = True) -> None:
-    """``new_group`` of these ranks; waiting in its mesh, or done."""
-    where = journal.stack(("train.py", 60 + len(members), "main"))
-    args = {"ranks": members, "use_local_synchronization": False, "sort_ranks": True}
-    call = journal.call("new_group", kind="composed", origin="python", stack=where, args=args)
-    outer = journal.begin(call, t)
-    rank = journal.rank or 0
-    if rank in members:
-        inner = mesh(journal, t + 1, outer, len(members), members.index(rank), "0/", "1/", "cpu/")
-        if wait:
-            return
-        journal.end(inner, MS)
-    journal.end(outer, 2 * MS)
 
 
 def test_other_ranks_in_the_same_call_are_a_group_mismatch(tmp_path: Path) -> None:

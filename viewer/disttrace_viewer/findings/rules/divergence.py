@@ -32,7 +32,7 @@ _AT_LAST = frozenset(
     }
 )
 """What a call too many or too few comes to."""
-_IN_THE_END = _AT_LAST | {"deadlock", "store_key_missing"}
+_IN_THE_END = _AT_LAST | {"deadlock", "group_mismatch", "store_key_missing"}
 """The same, in a group or outside of it."""
 
 
