@@ -48,26 +48,9 @@ static PyObject *lines_from(PyFrameObject *frame, Py_ssize_t deepest) {
     return lines;
 }
 
-static PyObject *lines_of_threads(PyObject *skip, Py_ssize_t threads, Py_ssize_t deepest) {
-    PyObject *current = PySys_GetObject("_current_frames"), *thread, *frame;
-    PyObject *frames = current ? PyObject_CallNoArgs(current) : NULL;
-    if (frames == NULL || !PyDict_Check(frames)) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, "sys._current_frames is gone");
-        Py_XDECREF(frames);
-        return NULL;
-    }
-    PyObject *found = PyDict_New();
-    Py_ssize_t at = 0;
-    while (found != NULL && PyDict_GET_SIZE(found) < threads &&
-           PyDict_Next(frames, &at, &thread, &frame)) {
-        int skipped = PyObject_RichCompareBool(thread, skip, Py_EQ);
-        if (skipped > 0 || !PyFrame_Check(frame)) continue;
-        PyObject *lines = skipped < 0 ? NULL : lines_from((PyFrameObject *)frame, deepest);
-        if (lines == NULL || PyDict_SetItem(found, thread, lines) < 0) Py_CLEAR(found);
-        Py_XDECREF(lines);
-    }
-    Py_DECREF(frames);
-    return found;
+/* The same of what sys._current_frames() holds; NULL also for what is no frame. */
+static PyObject *stands(PyObject *frame, Py_ssize_t deepest) {
+    return PyFrame_Check(frame) ? lines_from((PyFrameObject *)frame, deepest) : NULL;
 }
 
 /* Lines from where an exception was raised out to where it is handled; of many the first ones. */
@@ -98,9 +81,13 @@ static PyObject *lines_of_traceback(PyObject *error, Py_ssize_t deepest) {
     return lines;
 }
 
-/* (name of its class, those of its arguments that are plain texts or numbers, lines). Nothing of
-the program's runs: its `__str__` is not asked, nor an `args` of its own. */
-static PyObject *described(PyObject *error, Py_ssize_t deepest) {
+/* (name of its class, those of its arguments that are plain texts or numbers, lines) of what
+sys._current_exceptions() holds; NULL also where that is none. Nothing of the program's runs: its
+`__str__` is not asked, nor an `args` of its own. */
+static PyObject *handles(PyObject *error, Py_ssize_t deepest) {
+    if (PyTuple_Check(error) && PyTuple_GET_SIZE(error) == 3) /* until Python 3.11 */
+        error = PyTuple_GET_ITEM(error, 1);
+    if (!PyExceptionInstance_Check(error)) return NULL;
     PyObject *args = ((PyBaseExceptionObject *)error)->args;
     PyObject *texts = PyList_New(0), *lines = texts ? lines_of_traceback(error, deepest) : NULL;
     for (Py_ssize_t i = 0; lines && args && PyTuple_Check(args) && i < PyTuple_GET_SIZE(args); i++) {
@@ -114,49 +101,48 @@ static PyObject *described(PyObject *error, Py_ssize_t deepest) {
     return made;
 }
 
-static PyObject *handled_by_threads(PyObject *skip, Py_ssize_t threads, Py_ssize_t deepest) {
-    PyObject *current = PySys_GetObject("_current_exceptions"), *thread, *error;
-    PyObject *errors = current ? PyObject_CallNoArgs(current) : NULL;
-    if (errors == NULL || !PyDict_Check(errors)) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_RuntimeError, "sys._current_exceptions is gone");
-        Py_XDECREF(errors);
+/* What `told` says of each thread but `skip`, by its ident, from the dict that this function of sys
+returns. */
+static PyObject *by_thread(const char *function, PyObject *(*told)(PyObject *, Py_ssize_t),
+                           PyObject *skip, Py_ssize_t threads, Py_ssize_t deepest) {
+    PyObject *current = PySys_GetObject(function), *thread, *state;
+    PyObject *states = current ? PyObject_CallNoArgs(current) : NULL;
+    if (states == NULL || !PyDict_Check(states)) {
+        if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "sys.%s is gone", function);
+        Py_XDECREF(states);
         return NULL;
     }
     PyObject *found = PyDict_New();
     Py_ssize_t at = 0;
     while (found != NULL && PyDict_GET_SIZE(found) < threads &&
-           PyDict_Next(errors, &at, &thread, &error)) {
-        if (PyTuple_Check(error) && PyTuple_GET_SIZE(error) == 3) /* until Python 3.11 */
-            error = PyTuple_GET_ITEM(error, 1);
+           PyDict_Next(states, &at, &thread, &state)) {
         int skipped = PyObject_RichCompareBool(thread, skip, Py_EQ);
-        if (skipped > 0 || !PyExceptionInstance_Check(error)) continue;
-        PyObject *one = skipped < 0 ? NULL : described(error, deepest);
-        if (one == NULL || PyDict_SetItem(found, thread, one) < 0) Py_CLEAR(found);
+        PyObject *one = skipped ? NULL : told(state, deepest);
+        if (one != NULL) PyDict_SetItem(found, thread, one);
         Py_XDECREF(one);
+        if (PyErr_Occurred()) Py_CLEAR(found);
     }
-    Py_DECREF(errors);
+    Py_DECREF(states);
     return found;
 }
 
-typedef PyObject *(*look_at)(PyObject *skip, Py_ssize_t threads, Py_ssize_t deepest);
-
-static PyObject *looked(PyObject *args, look_at look) {
+static PyObject *looked(PyObject *args, const char *function,
+                        PyObject *(*told)(PyObject *, Py_ssize_t)) {
     PyObject *skip;
     Py_ssize_t threads, deepest;
     if (!PyArg_ParseTuple(args, "O!nn", &PyLong_Type, &skip, &threads, &deepest)) return NULL;
     int collects = PyGC_Disable();
-    PyObject *found = look(skip, threads, deepest);
+    PyObject *found = by_thread(function, told, skip, threads, deepest);
     if (collects) PyGC_Enable();
     return found;
 }
 
 static PyObject *lines(PyObject *Py_UNUSED(module), PyObject *args) {
-    return looked(args, lines_of_threads);
+    return looked(args, "_current_frames", stands);
 }
 
 static PyObject *handled(PyObject *Py_UNUSED(module), PyObject *args) {
-    return looked(args, handled_by_threads);
+    return looked(args, "_current_exceptions", handles);
 }
 
 static PyMethodDef methods[] = {
