@@ -89,6 +89,21 @@ def test_it_does_not_get_on_by_that(tmp_path: Path) -> None:
     assert (found.kind, found.culprits) == ("store_key_missing", ())
 
 
+def test_a_reducer_waits_also_beside_a_thread_that_exchanges(tmp_path: Path) -> None:
+    """In a group of its own, three times a second; rank 1 may wait there for something."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            reduce = journal.collective(group, origin="c++", asynchronous=True)
+            journal.record(i=journal.begin(reduce, 200 * MS, q=3), d=MS // 10)
+        watch = journal.group(name="watch", default=False)
+        call = journal.collective(watch)
+        for n in range(1, 3 * UNTIL_S):
+            journal.run(call, n * S // 3, MS, q=n, h=1)
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.seq, found.certainty) == ("missing_participant", 3, "likely")
+
+
 def test_a_reducer_waits_also_beside_a_thread_that_talks(tmp_path: Path) -> None:
     """Nobody tells that C++ code waits: what its rank's other thread asks a store says nothing."""
     for journal, group in steps(tmp_path, 2):

@@ -89,25 +89,35 @@ class Blocking(Endings):
             return op.call.op in (*AWAITED, DRAINING, SHUTDOWN)
         if op.call.origin == "c++":
             # Nobody tells that C++ code waits; it does when nothing else was begun since.
-            last = self._newest_at_work.get(op.process, op) == op
+            last = self._newest_beside(op) == op
             return (last or op.wait_begin_ns is not None) and not self._left_behind(op)
         if op.wait_begin_ns is not None:
             return True
         if self.asks(op):
-            latest = self._newest_at_work.get(op.process, op)
+            latest = self._newest_beside(op)
             return (latest == op or underway(latest)) and not self._left_behind(op)
         # A thread that has begun something else since has left it, although its end is not there.
         newest = self._newest_of_thread.get((op.process, op.thread), op.number)
         return op.issued_ns is None and newest <= op.number
 
-    @cached_property
-    def _newest_at_work(self) -> Mapping[int, Op]:
-        """The newest operation of each process, but for what threads beside the main one ask of
-        stores: a sign of life goes on whatever the others wait in.
+    def _newest_beside(self, op: Op) -> Op:
+        """The newest operation of those that come from where this one does: of its thread, of the
+        main one, or in its group. What else a process does, a sign of life that it gives a store or
+        a group of its own for, goes on whatever is waited in.
         """
-        return {
-            op.process: op for op in self.sample.ops if op.thread == 0 or op.call.kind != "store"
+        keys = ("thread", op.thread), ("thread", 0), ("group", op.call.group)
+        found = (self._newest_by.get((op.process, *key)) for key in keys)
+        return max((one for one in found if one is not None), key=lambda one: one.number)
+
+    @cached_property
+    def _newest_by(self) -> Mapping[tuple[int, str, int | None], Op]:
+        """The newest operation of each process and thread, and of each group that it uses."""
+        found: dict[tuple[int, str, int | None], Op] = {
+            (op.process, "thread", op.thread): op for op in self.sample.ops
         }
+        inside = (op for op in self.sample.ops if op.call.group is not None)
+        found.update({(op.process, "group", op.call.group): op for op in inside})
+        return found
 
     @cached_property
     def _newest_of_thread(self) -> Mapping[tuple[int, int], int]:
