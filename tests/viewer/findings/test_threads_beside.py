@@ -139,3 +139,21 @@ def test_a_straggler_is_found_beside_threads_that_talk(tmp_path: Path) -> None:
     found = only(findings(tmp_path, look=all_gone))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [1])
     assert "by 300 ms in 8 of" in found.summary
+
+
+@pytest.mark.parametrize("last", [-50 * MS, 50 * MS], ids=["the thread's", "the main one's"])
+def test_who_asks_beside_a_thread_that_talks(tmp_path: Path, last: int) -> None:
+    """Whichever of the two did something last, rank 1 asks for what somebody else should bring."""
+    for journal, group in steps(tmp_path, 2):
+        if journal.rank == 0:
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        else:
+            asks, alive = store_call(journal, "check", 30), store_call(journal, "set", 90, "live")
+            for n in range(5, 5 * UNTIL_S):
+                told = [(n * S // 5 + last, asks, "ready", 0), (n * S // 5, alive, "alive", 1)]
+                for t, call, key, thread in sorted(told):
+                    journal.run(call, t, MS, k=key, h=thread)
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("missing_participant", ())
+    assert "rank 1 asks again and again (store.check of '" in found.summary

@@ -84,7 +84,8 @@ class Endings(Failures):
     @property
     def _parted(self) -> Set[int]:
         """Those that destroyed their groups, and did nothing since."""
-        return {p for p, op in self.last.items() if op.call.op == DRAINING}
+        newest = (*self.last.items(), *self.last_of_main.items())
+        return {p for p, op in newest if op.call.op == DRAINING}
 
     @cached_property
     def followed(self) -> frozenset[int]:

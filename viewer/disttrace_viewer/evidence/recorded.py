@@ -86,6 +86,13 @@ class Recorded:
         return self.sample.newest
 
     @cached_property
+    def last_of_main(self) -> Mapping[int, Op]:
+        """The newest operation of the main thread of each process: what other threads tell a store
+        goes on whatever that one does.
+        """
+        return {op.process: op for op in self.sample.ops if op.thread == 0}
+
+    @cached_property
     def pending(self) -> tuple[Op, ...]:
         """Operations begun and not known to be over, by process and number."""
         return self.sample.pending

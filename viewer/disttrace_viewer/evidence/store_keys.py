@@ -321,9 +321,11 @@ def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
     for process, op in evidence.last.items():
         if evidence.trace.processes[process].role == AGENT:
             continue
-        asked = _asked_in_turn(evidence, op)
-        if asked is not None and evidence.until_ns(process) - asked[0] >= evidence.stall_ns:
-            found[process] = (op, *asked)
+        for newest in dict.fromkeys((evidence.last_of_main.get(process, op), op)):
+            asked = _asked_in_turn(evidence, newest)
+            if asked is not None and evidence.until_ns(process) - asked[0] >= evidence.stall_ns:
+                found[process] = (newest, *asked)
+                break
     waiting = {op.process for op in evidence.blocking}
     if not found or _gets_on(evidence, found.keys() | waiting):
         return

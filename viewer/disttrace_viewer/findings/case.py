@@ -295,7 +295,7 @@ class Case:
         act first, and it is not on its way. ``since_ns``: since when others wait, where none waits
         for this very process.
         """
-        last = self.evidence.last.get(process)
+        last = self.last(process)
         if last is None or (last.call.kind == "store" and last.call.origin == "c++"):
             return None
         if last.call.kind == "store" and self._beside(last):
