@@ -283,7 +283,8 @@ class Ending:
             engine.value(PART, traceback, "print_exc", printing(traceback.print_exc))
 
     def _child_ends(self, code: int) -> None:
-        self.exit("exception" if self._failed else "exit", code)
+        asked = self._left[1:] if self._left is not None and self._left[0] == code else ()
+        self.exit("exception" if self._failed else "exit", code, *asked)
         self._last_word(code)
 
     def _torch_spawn(self, module: types.ModuleType) -> None:
@@ -318,6 +319,9 @@ class Ending:
         """A child's function raised ``error``, or nothing."""
         if isinstance(error, SystemExit) and _is_torch_spawn(error):
             error = error.__context__  # torch's spawn caught it, wrote it down and leaves with 1
+        mark = getattr(error, "_disttrace", None)
+        if isinstance(mark, _Mark):
+            mark.uncaught()  # nothing of the program's is left that could catch it
         if error is None or isinstance(error, SystemExit) or self._failed:
             return
         self._failed = True
@@ -375,10 +379,10 @@ def _told(caused_by: Sequence[str]) -> dict[str, Any]:
 class _Mark:
     """Rides on a SystemExit; calls ``uncaught`` if that dies at the top of the main thread."""
 
-    __slots__ = ("_uncaught",)
+    __slots__ = ("uncaught",)
 
     def __init__(self, uncaught: Callable[[], None]) -> None:
-        self._uncaught = uncaught
+        self.uncaught = uncaught
 
     def __del__(self) -> None:
         if threading.get_ident() != threading.main_thread().ident:
@@ -386,7 +390,7 @@ class _Mark:
         try:
             sys._getframe(1)
         except ValueError:
-            self._uncaught()
+            self.uncaught()
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
         return bool, ()  # an exception is pickled with what it bears, and read without disttrace

@@ -114,6 +114,17 @@ def test_way_out_of_torch_spawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a frame of ours would show in its parent")
+def test_a_child_of_torch_spawn_that_leaves_says_where(tmp_path: Path) -> None:
+    """`sys.exit` in the function that it was given; its parent shows what it shows untraced."""
+    outcome = traced(tmp_path, "torch", "leaves").check()
+    plain = preloaded(PROGRAM, "torch", "leaves", DISTTRACE="0").check()
+    assert outcome.stdout == plain.stdout
+    (left,) = of_child(tmp_path).of("exit")
+    assert (left["how"], left["code"]) == ("exit", 7)
+    assert left["stack"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a frame of ours would show in its parent")
 def test_an_interrupt_that_torch_spawn_swallows(tmp_path: Path) -> None:
     """Its child ends with 0 after Ctrl-C, and its journal says why. Since torch 2.15 it ends as by
     a signal, and its parent shows that.
