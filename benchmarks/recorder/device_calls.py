@@ -36,12 +36,12 @@ WAYS = {
 KINDS = ("synchronous", "asynchronous, and its wait")
 
 
-def calls(*, traced: bool) -> dict[str, float]:
-    """Microseconds of a call of each kind, in this process."""
-    if traced:
+def calls(*, folder: str | None) -> dict[str, float]:
+    """Microseconds of a call of each kind, in this process; traced if a folder is given."""
+    if folder is not None:
         import disttrace
 
-        disttrace.install(dir=tempfile.mkdtemp())
+        disttrace.install(dir=folder)
     import torch
     import torch.distributed as dist
 
@@ -85,10 +85,13 @@ def main() -> int:
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     for _ in range(options.rounds):
         for way, (traced, entries) in WAYS.items():
-            variables = {"TORCH_NCCL_TRACE_BUFFER_SIZE": entries}
-            found[way] += measure(
-                "benchmarks.recorder.device_calls", "calls", {"traced": traced}, variables=variables
-            )
+            with tempfile.TemporaryDirectory() as folder:
+                found[way] += measure(
+                    "benchmarks.recorder.device_calls",
+                    "calls",
+                    {"folder": folder if traced else None},
+                    variables={"TORCH_NCCL_TRACE_BUFFER_SIZE": entries},
+                )
     print(f"torch {version('torch')}, us a call, {options.rounds} rounds\n")
     print(f"| | {' | '.join(KINDS)} |\n| - | -: | -: |")
     for way, rounds in found.items():

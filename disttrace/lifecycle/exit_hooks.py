@@ -319,10 +319,12 @@ class Ending:
         """A child's function raised ``error``, or nothing."""
         if isinstance(error, SystemExit) and _is_torch_spawn(error):
             error = error.__context__  # torch's spawn caught it, wrote it down and leaves with 1
-        mark = getattr(error, "_disttrace", None)
-        if isinstance(mark, _Mark):
-            mark.uncaught()  # nothing of the program's is left that could catch it
-        if error is None or isinstance(error, SystemExit) or self._failed:
+        if isinstance(error, SystemExit):
+            mark = error.__dict__.get("_disttrace")
+            if isinstance(mark, _Mark):
+                mark.uncaught()  # nothing of the program's is left that could catch it
+            return
+        if error is None or self._failed:
             return
         self._failed = True
         self.failure(error)

@@ -303,9 +303,9 @@ class DeviceOperations(Unwatched):
                     for each in list(self._open.running.values()):
                         self._open.lose(each)
                     raise
-        if self._followed or self._asker.busy:
-            return SOON_NS
         pending = self._open.running or self._inbox.notes
+        if self._followed or (pending and self._asker.busy):
+            return SOON_NS
         return max(SOON_NS, self._recorders.due_in_ns()) if pending else 0
 
     def look(self, timeout_s: float) -> None:

@@ -232,8 +232,7 @@ def _with_gaps(trace: Trace, ends: pl.LazyFrame, released: pl.LazyFrame) -> pl.L
     let go when it was issued. Null for the first operation of a process, and for one that began
     before the last had let go.
     """
-    operations = trace.operations.lazy()
-    before = operations.select(
+    before = trace.operations.lazy().select(
         "process",
         pl.col("number").alias("_before"),
         pl.coalesce("end_ns", "begin_ns").alias("_end"),
