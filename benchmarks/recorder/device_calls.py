@@ -7,7 +7,8 @@ The first needs a GPU, the second none: torch's own process groups call an imita
 NCCL there, so that what the host does is real, and nothing else. One rank makes calls in bursts of
 fifty, a hundredth of a second apart; processor time of its thread counts, and of the bursts of a
 round the lower quarter: what else runs makes them longer only. Each round has every way in a
-process of its own, one after another, and of the rounds the median is told.
+process of its own, one after another, and of the rounds the median is told. Where torch has hooks
+(2.15) empty ones show what of it is torch's, which calls them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
@@ -27,18 +29,15 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from benchmarks.recorder.child import measure  # noqa: E402
 
 BURST, BURSTS = 50, 300
-WAYS = {
-    "untraced, recorder off": (False, "0"),
-    "traced, recorder off": (True, "0"),
-    "untraced, recorder on": (False, "2000"),
-    "traced, recorder on": (True, "2000"),
-}
+UNTRACED, EMPTY, TRACED = "untraced", "hooks that do nothing", "traced"
+WAYS = [(how, recorder) for recorder in ("off", "on") for how in (UNTRACED, EMPTY, TRACED)]
+_ENTRIES = {"off": "0", "on": "2000"}
 KINDS = ("synchronous", "asynchronous, and its wait")
 
 
-def calls(*, folder: str | None) -> dict[str, float]:
-    """Microseconds of a call of each kind, in this process; traced if a folder is given."""
-    if folder is not None:
+def calls(*, how: str, folder: str) -> dict[str, float]:
+    """Microseconds of a call of each kind, in this process."""
+    if how == TRACED:
         import disttrace
 
         disttrace.install(dir=folder)
@@ -50,6 +49,10 @@ def calls(*, folder: str | None) -> dict[str, float]:
     store = dist.HashStore()
     dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=device)
     tensor = torch.ones(4, device=device)
+    if how == EMPTY:
+        group: Any = dist.group.WORLD
+        group.register_pre_hook(1, lambda told: None)
+        group.register_post_hook(1, lambda told: None)
 
     def synchronous() -> None:
         dist.all_reduce(tensor)
@@ -77,25 +80,31 @@ def _microseconds(call: Callable[[], None]) -> float:
     return quantiles(took, n=4)[0]
 
 
+def _has_hooks() -> bool:
+    return tuple(int(part) for part in version("torch").split(".")[:2]) >= (2, 15)
+
+
 def main() -> int:
     """Prints a table in Markdown."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    ways = [way for way in WAYS if way[0] != EMPTY or _has_hooks()]
+    found: dict[tuple[str, str], list[dict[str, float]]] = {way: [] for way in ways}
     for _ in range(options.rounds):
-        for way, (traced, entries) in WAYS.items():
+        for way in ways:
             with tempfile.TemporaryDirectory() as folder:
                 found[way] += measure(
                     "benchmarks.recorder.device_calls",
                     "calls",
-                    {"folder": folder if traced else None},
-                    variables={"TORCH_NCCL_TRACE_BUFFER_SIZE": entries},
+                    {"how": way[0], "folder": folder},
+                    variables={"TORCH_NCCL_TRACE_BUFFER_SIZE": _ENTRIES[way[1]]},
                 )
     print(f"torch {version('torch')}, us a call, {options.rounds} rounds\n")
     print(f"| | {' | '.join(KINDS)} |\n| - | -: | -: |")
-    for way, rounds in found.items():
-        print(f"| {way} | {' | '.join(f'{median(r[k] for r in rounds):.1f}' for k in KINDS)} |")
+    for (how, recorder), rounds in found.items():
+        figures = " | ".join(f"{median(one[kind] for one in rounds):.1f}" for kind in KINDS)
+        print(f"| {how}, recorder {recorder} | {figures} |")
     return 0
 
 

@@ -3,7 +3,7 @@
 python benchmarks/steps/whole_steps.py            everything (half an hour on two cores)
 python benchmarks/steps/whole_steps.py --programs "TP;FSDP2" --rounds 9
 python benchmarks/steps/whole_steps.py --variants disttrace    beside ``bare`` and ``bare again``
-python benchmarks/steps/whole_steps.py --write    and put the table into docs/benchmarks.md
+python benchmarks/steps/whole_steps.py --write [SECTION]  and put the table into docs/benchmarks.md
 
 A job of each variant stands ready, and they take turns of a quarter of a second. A turn is compared
 with that of ``bare`` in the same round; ``bare again`` shows what of it is noise.
@@ -46,7 +46,9 @@ Samples = dict[str, list[Taken]]
 
 
 def measured(program: str, variants: Sequence[str], rounds: int) -> tuple[Samples, float]:
-    """What a step took by variant, and the operations that our journal holds for each."""
+    """What a step took by variant, and the operations that our journal holds for each; nothing
+    where this torch cannot run the program.
+    """
     jobs: dict[str, Job] = {}
     found: Samples = {}
     try:
@@ -55,10 +57,12 @@ def measured(program: str, variants: Sequence[str], rounds: int) -> tuple[Sample
             try:
                 jobs[variant].turn(_WARM)
             except MeasurementFailed:
-                if variant in (BARE, OURS):
+                if variant == OURS:
                     raise
                 print(f"{program}: {variant} fails, and is left out", file=sys.stderr)
                 jobs[variant].kill()
+                if variant == BARE:
+                    return {}, 0.0
                 jobs.pop(variant).close()
         steps = max(1, round(_TURN / (jobs[BARE].turn(_WARM).wall / _WARM)))
         done = {variant: _WARM + (_WARM if variant == BARE else 0) for variant in jobs}
@@ -121,14 +125,14 @@ def _cell(samples: Samples, variant: str) -> str:
 def table(rows: Sequence[tuple[str, ...]], variants: Sequence[str], rounds: int) -> Table:
     """The one table."""
     return Table(
-        "Whole steps (gloo, two processes)",
+        f"Whole steps (gloo, two processes, torch {version('torch')})",
         ("step", "recorded", "bare, CPU ms", *(name for name in variants if name != BARE)),
         tuple(rows),
         "CPU time of both ranks with all their threads and reaped children: median of "
         f"{rounds} rounds (quartiles), and the wall time's median, as what is added to the turn of "
         "`bare` in the same round. `recorded`: begins of both ranks in our journal for each step, "
         "with those that set it up. `-`: not for this step, or torch fails there without us (DDP "
-        "under DETAIL). The flight recorder is on by default in gloo of this torch. "
+        "under DETAIL). The flight recorder is on by default in gloo from torch 2.13 on. "
         f"Python {platform.python_version()}, torch {version('torch')}, "
         f"{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}.",
     )
@@ -143,7 +147,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--programs", type=_chosen(names), default=names)
     parser.add_argument("--variants", type=_chosen(list(VARIANTS)), default=list(VARIANTS))
     parser.add_argument("--rounds", type=int, default=_ROUNDS)
-    parser.add_argument("--write", action="store_true", help="put the table into the docs")
+    parser.add_argument(
+        "--write", nargs="?", const="steps", metavar="SECTION", help="put the table into the docs"
+    )
     return parser.parse_args()
 
 
@@ -170,6 +176,8 @@ def main() -> int:
     for program in options.programs:
         if program in PROGRAMS:
             samples, begins = measured(program, variants, options.rounds)
+            if not samples:
+                continue
             rows.append(row(program, samples, begins, variants))
         else:
             starts, exits = launched(variants, options.rounds)
@@ -179,7 +187,7 @@ def main() -> int:
     text = markdown(table(rows, variants, options.rounds))
     print(text)
     if options.write:
-        PAGE.write_text(replaced(PAGE.read_text(), text, "steps"))
+        PAGE.write_text(replaced(PAGE.read_text(), text, options.write))
     return 0
 
 
