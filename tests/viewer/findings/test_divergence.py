@@ -154,8 +154,19 @@ def test_a_call_left_out_just_before_is_told_with_its_line(
     )
 
 
+def test_a_call_left_out_some_calls_before_is_told_with_its_line(tmp_path: Path) -> None:
+    """Rank 2 left out its fourth call, and made one more that matched before it went on."""
+    found = hanging(tmp_path, ("grad", "norm", "grad", "grad", "norm"))
+    assert found.summary.endswith(
+        "To #4 of the default group, from which on lines differ, came ranks 0, 1 by all_reduce at"
+        " train.py:20 and rank 2 by all_reduce at train.py:10: one of these lines was left out, or"
+        " called twice."
+    )
+    assert [where.line for where in found.locations][-2:] == [LINES["norm"], LINES["grad"]]
+
+
 def test_lines_that_differed_before_say_nothing(tmp_path: Path) -> None:
     """Rank 2 comes to its calls by lines in another order."""
     found = hanging(tmp_path, ("grad", "grad", "norm", "norm", "norm"))
     assert found.kind == "deadlock"
-    assert "the last that all have made" not in found.summary
+    assert "one of these lines" not in found.summary

@@ -472,6 +472,26 @@ def test_who_is_held_up_by_each_other_has_not_gone_past_a_creation(tmp_path: Pat
     assert ranks(tmp_path, found.waiting) == [0, 2]
 
 
+def test_who_waits_in_what_others_made_before_a_creation_has_not_gone_past(tmp_path: Path) -> None:
+    """Rank 3 left a scatter out, in which its root waits, and makes the next group with those that
+    got their part of it.
+    """
+    everybody = [0, 1, 2, 3]
+    for journal, group in steps(tmp_path, 4):
+        call = journal.collective(group, "scatter", args={"root": 0})
+        if journal.rank == 0:
+            journal.begin(call, 200 * MS, q=3)
+        elif journal.rank != 3:
+            journal.run(call, 200 * MS, MS, q=3)
+        if journal.rank != 0:
+            create(journal, 220 * MS, everybody)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("deadlock", ())
+    assert "rank 0 is in scatter #3" in found.summary
+    assert "waits for rank 3" in found.summary
+
+
 def test_a_creation_by_one_of_two_decides_nothing(tmp_path: Path) -> None:
     """Either rank 0 made one too many, or rank 1 left it out."""
     for journal, group in steps(tmp_path, 2):

@@ -481,6 +481,32 @@ def test_whom_a_launcher_ended_alone_was_where_it_began(tmp_path: Path, lost: bo
         assert "was ended by its launcher" in found[0].summary
 
 
+def test_whom_a_launcher_ended_alone_since_another_aborted_did_not_fail(tmp_path: Path) -> None:
+    """Rank 1 was aborted over what rank 0 sent it; the launcher ended rank 2, the others broke."""
+    parent = Journal(tmp_path, pid=3999, role="main")
+    for journal, group in steps(tmp_path, 4, parent=parent.process):
+        rank = journal.rank or 0
+        if rank < 2:
+            keys = {"shapes": [[4 + 4 * rank]], "bytes": 16 + 16 * rank}
+            message = journal.message(group, "recv" if rank else "send", 1 - rank, **keys)
+            if rank:
+                journal.begin(message, 200 * MS, q=1)
+                parent.define(
+                    "worker", t=300 * MS, pid=journal.pid, event="failed", signal="SIGABRT"
+                )
+                continue
+            journal.run(message, t=200 * MS, d=MS, q=1)
+        number = journal.begin(journal.collective(group), 202 * MS, q=3)
+        if rank == 2:
+            parent.define("worker", t=330 * MS, pid=journal.pid, event="killed", signal="SIGTERM")
+        else:
+            journal.end(number, 120 * MS, x=journal.string(PEER_GONE))
+            fail(journal, 330 * MS, "RuntimeError", PEER_GONE)
+    fail(parent, 600 * MS, "ProcessExitedException", "process 1 terminated with signal SIGABRT")
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("size_mismatch", ())
+
+
 def test_whom_a_launcher_is_about_to_end_did_not_fail(tmp_path: Path) -> None:
     """It sends signals to all others at once, and notes how they ended when the last one has."""
     parent = Journal(tmp_path, pid=3999, role="main")

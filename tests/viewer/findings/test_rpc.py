@@ -8,7 +8,7 @@ import pytest
 
 from disttrace_viewer.findings.finding import Finding
 from support.journals import MS, Journal, workers
-from support.scenes import all_gone, beat, fail, findings, mesh, only, ranks, stand
+from support.scenes import all_gone, beat, fail, findings, mesh, only, ranks, stand, store_call
 
 S = 1000 * MS
 
@@ -129,6 +129,35 @@ def test_who_keeps_those_from_the_end_is_named(tmp_path: Path) -> None:
         beat(journal, 20)
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("rpc_unanswered", [2])
+    assert len(found.consequences) == 1
+
+
+def test_who_asks_for_a_lock_meanwhile_is_not_blamed(tmp_path: Path) -> None:
+    """Rank 0 had the lock before, and cannot get it again; rank 1 waits for it, rank 2 at the end
+    for both.
+    """
+    journals = job(tmp_path, 3)
+    for journal in journals:
+        group = journal.world()
+        if journal.rank == 2:
+            shut_down(journal, 300 * MS)
+        else:
+            lock = store_call(journal, "compare_set", 40)
+            if journal.rank == 0:
+                journal.run(lock, 100 * MS, MS, k="lock")
+            call = journal.message(
+                group, "send" if journal.rank == 0 else "recv", int(journal.rank == 0)
+            )
+            journal.run(call, 300 * MS, MS, q=1)
+            if journal.rank == 0:
+                for n in range(20, 20 * 20):
+                    journal.run(lock, n * S // 20, MS, k="lock")
+            else:
+                journal.begin(call, 400 * MS, q=2)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("unmatched_recv", ())
+    assert "asks again and again (store.compare_set of '" in found.summary
     assert len(found.consequences) == 1
 
 

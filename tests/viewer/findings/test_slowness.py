@@ -42,6 +42,29 @@ def test_a_straggler_is_found_with_its_delay_and_its_line(tmp_path: Path) -> Non
     )
 
 
+def test_a_straggler_whose_call_a_pool_makes_has_the_line_before(tmp_path: Path) -> None:
+    """Rank 1 pauses between a call of the main thread and one that only torch and threads are in."""
+    let_go = 200 * MS
+    jobs = steps(tmp_path, 3)
+    pool = ("/usr/lib/python3.11/concurrent/futures/thread.py", 58, "run")
+    for number in range(3, 23):
+        for journal, group in jobs:
+            mine = journal.collective(group)
+            theirs = journal.collective(group, stack=journal.stack(pool))
+            late = 300 * MS * (journal.rank == 1 and number % 5 == 3)
+            last = let_go + 5 * MS + 300 * MS * (number % 5 == 3)
+            journal.run(mine, t=let_go, d=MS, q=2 * number - 3)
+            journal.run(theirs, t=let_go + 4 * MS + late, d=last - let_go - 4 * MS - late,
+                        q=2 * number - 2, h=1)  # fmt: skip
+        let_go = last + MS
+    for journal, _ in jobs:
+        leave(journal, let_go + MS)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("straggler", [1])
+    assert "in 4 of 20 cases after train.py:10 in main;" in found.summary
+    assert [(where.file, where.line) for where in found.locations] == [("train.py", 10)]
+
+
 def test_two_equally_slow_ranks_are_both_found(tmp_path: Path) -> None:
     """Each of them is late, although neither makes the other wait; told in one order each time."""
     late_steps(tmp_path, {1: LATE, 3: LATE}, world_size=5)

@@ -393,10 +393,28 @@ def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] |
     since = max(min(op.begin_ns for op in used) for used in turn)
     if awaits:  # what came of an earlier one was not in vain
         since = max([since, *(op.end_ns or 0 for op in newest if op.status == "ok")])
-    others = [op.begin_ns for used in uses.values() if used not in turn for op in used]
-    if len(newest) < 2 or since <= max(others, default=0):
+    if len(newest) < 2:
         return None
+    others = (op for used in uses.values() if used not in turn for op in used)
+    before = max(others, key=lambda op: op.begin_ns, default=None)
+    if before is not None and since <= before.begin_ns:  # it has asked for the same before as well
+        if not _again(evidence, before, last):
+            return None
+        since = before.end_ns or before.begin_ns
     return since, tuple(used[-1] for used in turn if used[-1].begin_ns >= since)
+
+
+def _again(evidence: Evidence, before: Op, last: Op) -> bool:
+    """Whether a thread has asked more than once since it did anything else: whatever else it did is
+    known, so that all numbers since are of questions, unless another thread took some of them.
+    """
+    if last.call.op in AWAITING or last.number < before.number + 2:
+        return False
+    active = evidence.sample.active.items()
+    return not any(
+        process == last.process and thread != last.thread and ns >= before.begin_ns
+        for (process, thread), ns in active
+    )
 
 
 def asked_within_ns(evidence: Evidence, last: Op) -> int:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import polars as pl
 
 from disttrace_viewer.analysis.exchanges import Exchanges
-from disttrace_viewer.analysis.operation import innermost
+from disttrace_viewer.analysis.operation import innermost, is_library
 from disttrace_viewer.analysis.timing import delays
 from disttrace_viewer.analysis.timing.delays import SHARE_OF_SPAN, WARN_NS, Delay
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding
-from disttrace_viewer.trace.model import Location, Trace
+from disttrace_viewer.trace.model import Frame, Location, Trace
 from disttrace_viewer.wording.findings import straggler as words
 
 
@@ -45,13 +45,15 @@ def finding_of(trace: Trace, delay: Delay, kind: str) -> Finding:
     """A straggler or a late sender."""
     call = trace.call(delay.call)
     where = innermost(call.stack)
+    after = None if where is None or not is_library(where.file) else _left(trace, delay)
+    where = after or where
     clocks = {trace.processes[p].clock for p in (delay.process, *delay.others)}
     return Finding(
         kind=kind,
         severity=WARNING,
         certainty=CERTAIN if len(clocks) == 1 else LIKELY,
-        summary=words.summary(trace, delay, kind),
-        hint=words.HINT,
+        summary=words.summary(trace, delay, kind, after),
+        hint=words.HINT if after is None else words.HINT_AFTER,
         culprits=(delay.process,),
         waiting=delay.others,
         op=call.op,
@@ -61,3 +63,18 @@ def finding_of(trace: Trace, delay: Delay, kind: str) -> Finding:
         else (Location(delay.process, where.file, where.line, where.function, call.op),),
         at_ns=delay.first_ns,
     )
+
+
+def _left(trace: Trace, delay: Delay) -> Frame | None:
+    """The program's line at which the main thread of who is late communicated last before: the call
+    that was late is a pool's, and has none.
+    """
+    made = trace.operations.filter(
+        (pl.col("process") == delay.process)
+        & (pl.col("thread") == 0)
+        & (pl.col("begin_ns") < delay.first_ns)
+    )
+    if not made.height:
+        return None
+    left = innermost(trace.stack(made.sort("number")["call"][-1]))
+    return None if left is None or is_library(left.file) else left

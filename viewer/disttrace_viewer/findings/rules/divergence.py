@@ -103,17 +103,16 @@ def traced_back(case: Case, finding: Finding) -> Finding:
 
 
 def _by_other_lines(case: Case, finding: Finding) -> Finding:
-    """An error with the last collective that all members have made before it, where they came to
-    that one by lines of which they had always come to each together: a call that was left out just
-    now is followed by too few others for anybody to say so.
+    """An error with the collective from which on members came by different lines, up to the last
+    that all have made before it, if they had always come to each of these lines together: a call
+    that was left out just now is followed by too few others for anybody to say so.
     """
     for stream, number in _up_to(case, finding).items():
-        sides = _lines_at(case, stream, number - 1)
+        parted, sides = _parted_before(case, stream, number)
         if sides:
-            group = case.evidence.trace.groups[stream[0] or 0]
-            told = words.by_other_lines(
-                case.evidence.trace, finding.summary, group, number - 1, sides
-            )
+            trace, group = case.evidence.trace, case.evidence.trace.groups[stream[0] or 0]
+            last = parted == number - 1
+            told = words.by_other_lines(trace, finding.summary, group, parted, sides, last=last)
             places = (
                 Location(members[0], frame.file, frame.line, frame.function, op)
                 for (op, frame), members in sides
@@ -140,25 +139,32 @@ def _up_to(case: Case, finding: Finding) -> dict[Stream, int]:
     return found
 
 
-def _lines_at(case: Case, stream: Stream, number: int) -> list[tuple[Place, list[int]]]:
-    """Each line from which a collective was called, with the members at it; none where it was one,
-    or where some line was new to those of another one, or they differed before.
+def _parted_before(
+    case: Case, stream: Stream, number: int
+) -> tuple[int, list[tuple[Place, list[int]]]]:
+    """The first collective before ``number`` to which members came by different lines, as they did
+    to the last one; with each line the members at it. None of them where some line was new to those
+    of another one.
     """
+    nothing: tuple[int, list[tuple[Place, list[int]]]] = (number, [])
     group = case.evidence.trace.groups[stream[0] or 0]
     members = [m.process for m in group.members]
     courses = {p: course for p in members if (course := case.course(p, stream)) is not None}
-    if len(courses) < len(members) or number < 1:
-        return []
+    if len(courses) < len(members):
+        return nothing
     first, called = aligned(courses)
-    at = number - first
-    if at < 0 or any(len(called.get(p, ())) <= at for p in members):
-        return []
-    before = {tuple(map(place_of, called[p][:at])) for p in members}
+    before = number - first
+    if before < 1 or any(len(called.get(p, ())) < before for p in members):
+        return nothing
+    places = [[place_of(called[p][at]) for p in members] for at in range(before)]
+    at = next((at for at, here in enumerate(places) if len({*here}) > 1), before)
+    known = {here[0] for here in places[:at]}
+    if at == before or len({*places[-1]}) == 1 or not known.issuperset(places[at]):
+        return nothing
     sides: dict[Place, list[int]] = {}
-    for p in members:
-        sides.setdefault(place_of(called[p][at]), []).append(p)
-    known = len(before) == 1 and {*sides} <= {*before.pop()}
-    return sorted(sides.items(), key=lambda side: -len(side[1])) if len(sides) > 1 and known else []
+    for p, place in zip(members, places[at], strict=True):
+        sides.setdefault(place, []).append(p)
+    return first + at, sorted(sides.items(), key=lambda side: -len(side[1]))
 
 
 def _came_to(case: Case, finding: Finding, stream: Stream) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.wait_graph import RENDEZVOUS, RPC, Wait
+from disttrace_viewer.evidence.wait_graph import COLLECTIVE, RENDEZVOUS, RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
@@ -162,7 +162,7 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
             for p in calls
             if p not in here
             and case.evidence.trace.processes[p].rank in wanted
-            and (case.clean(p) or _elsewhere(case, p, here))
+            and (case.clean(p) or (_elsewhere(case, p, here) and not _on_its_way(case, p, here)))
         ]
         if past:
             waits = _harmed(case, calls, position)
@@ -187,6 +187,19 @@ def _elsewhere(case: Case, process: int, here: Container[int]) -> bool:
                 return True
             left += {*wait.targets} - reached
             reached.update(wait.targets)
+    return False
+
+
+def _on_its_way(case: Case, process: int, here: Mapping[int, Creation]) -> bool:
+    """Whether it waits in a collective that somebody made before the creation: then it has that
+    still before it, and who did not come to the collective has left it out.
+    """
+    for wait in case.of_process.get(process, ()):
+        op = wait.op
+        if wait.kind == COLLECTIVE and op.seq is not None:
+            made = case.evidence.exchange((op.call.group, op.call.backend), op.seq).values()
+            if any(o.process in here and o.number < here[o.process].op.number for o in made):
+                return True
     return False
 
 

@@ -111,7 +111,9 @@ def _gone(case: Case) -> list[int]:
     broken = {
         p.index
         for p in evidence.trace.processes
-        if p.rank is not None and p.role != AGENT and evidence.ends[p.index].how in (OWN, SILENT)
+        if p.rank is not None
+        and p.role != AGENT
+        and (evidence.ends[p.index].how in (OWN, SILENT) or p.index in case.ends)
     }
     silent = {
         i

@@ -48,8 +48,17 @@ def _explained(case: Case, wait: Wait) -> bool:
 
 
 def _all_wait(case: Case, wait: Wait) -> bool:
-    """Whether those that have not come to a round wait for others: that explains them."""
-    return bool(wait.targets) and not any(_outside(case, p) for p in wait.targets)
+    """Whether those that have not come to a round wait for others, or ask somebody while others
+    wait for them, of which a later rule tells: that explains them.
+    """
+    return bool(wait.targets) and not any(
+        _outside(case, p) and not _asks_elsewhere(case, p, wait) for p in wait.targets
+    )
+
+
+def _asks_elsewhere(case: Case, process: int, wait: Wait) -> bool:
+    awaited = any(one.kind != RPC and case.old(one) for one in case.awaiting(process))
+    return awaited and case.at_work(process, wait.op.begin_ns) is not None
 
 
 def _outside(case: Case, process: int) -> bool:
@@ -123,7 +132,11 @@ def _finding(case: Case, waits: Sequence[Wait], follow: Sequence[Wait]) -> Findi
     elif owing:
         places[:0] = [at for p in owing if (at := evidence.whereabouts(p)) is not None]
     # Who waits for others itself has not come since they have not.
-    away = tuple(p for p in owing if not wait.targets or _outside(case, p))
+    away = tuple(
+        p
+        for p in owing
+        if not wait.targets or (_outside(case, p) and case.at_work(p, wait.op.begin_ns) is None)
+    )
     if meanwhile:
         in_futures = all(_stands_in_futures(case, p) for p in wait.targets)
         away = tuple(dict.fromkeys(run.process for run in meanwhile)) if in_futures else ()

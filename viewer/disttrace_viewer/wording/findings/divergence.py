@@ -78,14 +78,19 @@ def by_other_lines(
     group: Group,
     number: int,
     sides: Sequence[tuple[Place, Sequence[int]]],
+    *,
+    last: bool,
 ) -> str:
-    """What an error says, and from which lines the last collective before it was called."""
+    """What an error says, and from which lines a collective before it was called: the last one, or
+    one from which on lines differ.
+    """
     told = sentences.listed(
         [f"{sentences.processes(trace, who)} by {_call(place)}" for place, who in sides]
     )
+    which = "the last that all have made" if last else "from which on lines differ"
     return (
-        f"{summary} To #{number} of {sentences.group(group, trace)}, the last that all have made,"
-        f" came {told}: one of these lines was left out, or called twice."
+        f"{summary} To #{number} of {sentences.group(group, trace)}, {which}, came {told}: one of"
+        " these lines was left out, or called twice."
     )
 
 
