@@ -21,6 +21,7 @@ from support.scenes import (
     ranks,
     stand,
     steps,
+    store_call,
 )
 
 
@@ -159,6 +160,21 @@ def test_a_rank_that_stands_before_its_rendezvous_is_named_with_its_line(tmp_pat
     found = only(findings(tmp_path, stall_s=3))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_incomplete", [1])
     assert "rank 1 never joined; it is at train.py:3 in download, not in any" in found.summary
+
+
+def test_who_asks_for_a_lock_before_its_rendezvous_is_not_blamed(tmp_path: Path) -> None:
+    """Whoever has the lock answers for it, and no record says who."""
+    for journal in workers(tmp_path, 2):
+        if journal.rank == 0:
+            join(journal, 100 * MS, 2)
+        else:
+            lock = store_call(journal, "compare_set", 3)
+            for n in range(10, 20 * 50):
+                journal.run(lock, n * 20 * MS, MS, k="lock")
+        beat(journal, 20)
+    found = only(findings(tmp_path, stall_s=3))
+    assert (found.kind, found.certainty, found.culprits) == ("rendezvous_incomplete", "likely", ())
+    assert "rank 1 never joined; it asks again and again (store.compare_set of" in found.summary
 
 
 @pytest.mark.parametrize("has_journal", [True, False])

@@ -105,9 +105,8 @@ class Blocking(Endings):
         main one, or in its group. What else a process does, a sign of life that it gives a store or
         a group of its own for, goes on whatever is waited in.
         """
-        keys = ("thread", op.thread), ("group", op.call.group)
+        keys = ("thread", op.thread), ("thread", 0), ("group", op.call.group)
         found = [self._newest_by.get((op.process, *key)) for key in keys]
-        found.append(self.last_of_main.get(op.process))
         return max((one for one in found if one is not None), key=lambda one: one.number)
 
     @cached_property

@@ -112,6 +112,8 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         there=case.rendezvous.of(elsewhere[0].op) if elsewhere else None,
         world_size=world_size,
     )
+    # Who asks somebody for something is on its way here, once it is told.
+    away = [s for s in sinks if case.at_work(s) is None]
     hopeless = elsewhere or ended or world_size is not None
     start = not hopeless and may_come(case, same, sinks)
     return Finding(
@@ -119,7 +121,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         severity=NOTE if start else ERROR,
         summary=(words.start if start else words.summary)(case.evidence.trace, found),
         certainty=CERTAIN
-        if elsewhere or not (lost or early or start or rendezvous.uncertain)
+        if elsewhere or not (lost or early or start or rendezvous.uncertain or away != sinks)
         else LIKELY,
         hint=words.CLIENTS
         if world_size is not None and not elsewhere
@@ -128,7 +130,7 @@ def _finding(case: Case, wait: Wait, sinks: list[int], elsewhere: list[Wait]) ->
         if elsewhere
         else ()
         if start
-        else late_arrivals.answerable(case, wait, sinks),
+        else late_arrivals.answerable(case, wait, away),
         absent_ranks=() if start or elsewhere or world_size is not None else wait.absent,
         waiting=tuple(who),
         op=top.call.op,
