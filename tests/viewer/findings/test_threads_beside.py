@@ -7,7 +7,20 @@ from pathlib import Path
 import pytest
 
 from support.journals import MS, Journal
-from support.scenes import S, all_gone, beat, findings, leave, only, ranks, stand, steps, store_call
+from support.scenes import (
+    PEER_GONE,
+    S,
+    all_gone,
+    beat,
+    fail,
+    findings,
+    leave,
+    only,
+    ranks,
+    stand,
+    steps,
+    store_call,
+)
 
 UNTIL_S = 20
 
@@ -157,3 +170,20 @@ def test_who_asks_beside_a_thread_that_talks(tmp_path: Path, last: int) -> None:
     found = only(findings(tmp_path))
     assert (found.kind, found.culprits) == ("missing_participant", ())
     assert "rank 1 asks again and again (store.check of '" in found.summary
+
+
+def test_who_ended_after_a_call_of_a_pool_has_the_line_before(tmp_path: Path) -> None:
+    """No line of the program's made that call."""
+    pool = ("/usr/lib/python3.11/concurrent/futures/thread.py", 58, "run")
+    for journal, group in steps(tmp_path, 2):
+        journal.run(store_call(journal, "set", 90), 150 * MS, MS, k="ready")
+        theirs = journal.collective(group, stack=journal.stack(pool))
+        journal.run(theirs, 200 * MS, MS, q=3, h=1)
+        if journal.rank == 1:
+            error = journal.string(PEER_GONE)
+            number = journal.begin(journal.collective(group), 210 * MS, q=4)
+            journal.end(number, MS, x=error)
+            fail(journal, 215 * MS, "RuntimeError", PEER_GONE)
+    found = only(findings(tmp_path, look=all_gone))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("process_failed", [0])
+    assert [(where.file, where.line) for where in found.locations] == [("train.py", 90)]

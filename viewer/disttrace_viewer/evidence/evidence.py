@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 
 from disttrace.journal.format import COMPOSED, RPC_RUN
-from disttrace_viewer.analysis.operation import Op, frame, innermost, inside
+from disttrace_viewer.analysis.operation import Op, frame, innermost, inside, is_library
 from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
 from disttrace_viewer.analysis.thread_stacks import latest_samples
 from disttrace_viewer.evidence.blocking import Blocking
@@ -103,7 +103,10 @@ class Evidence(Blocking):
         stands = self.stands(process) if end.how in (ALIVE, SILENT) else None
         if stands is not None:
             return Location(process, stands.file, stands.line, stands.function, None)
-        last = self.last.get(process)
+        last, of_main = self.last.get(process), self.last_of_main.get(process)
+        called = None if last is None else frame(last)
+        if of_main is not None and called is not None and is_library(called.file):
+            last = of_main  # a pool called, and no line of the program's
         return None if last is None else self.location(last)
 
     def locations(self, found: Iterable[Op]) -> tuple[Location, ...]:
