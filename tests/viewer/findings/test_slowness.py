@@ -43,7 +43,7 @@ def test_a_straggler_is_found_with_its_delay_and_its_line(tmp_path: Path) -> Non
 
 
 def test_a_straggler_whose_call_a_pool_makes_has_the_line_before(tmp_path: Path) -> None:
-    """Rank 1 pauses between a call of the main thread and one that only torch and threads are in."""
+    """Rank 1 pauses after a call of the main thread, before one that a pool makes."""
     let_go = 200 * MS
     jobs = steps(tmp_path, 3)
     pool = ("/usr/lib/python3.11/concurrent/futures/thread.py", 58, "run")
