@@ -121,7 +121,7 @@ def test_lines_that_meet_now_and_then_are_no_habit() -> None:
 
 def hanging(folder: Path, course: tuple[str, ...], *, then: str = "recv") -> Finding:
     """Rank 2 has called at these lines and waits for a message of rank 0's, who made one more, or
-    makes a group that the others have not come to.
+    makes a group that the others have not come to, or joins their call with another size.
     """
     for journal, group in steps(folder, 3, count=0):
         called = course if journal.rank == 2 else ("grad", "norm") * 3
@@ -134,13 +134,20 @@ def hanging(folder: Path, course: tuple[str, ...], *, then: str = "recv") -> Fin
                 journal.begin(call, t, q=number)
         if journal.rank == 2 and then == "recv":
             journal.begin(journal.message(group, "recv", 0), 120 * MS, q=1)
+        elif journal.rank == 2 and then == "other":
+            where = journal.stack(("train.py", 40, "patiently"))
+            other = journal.collective(group, stack=where, shapes=[[8]], bytes=32)
+            journal.begin(other, 120 * MS, q=6)
         elif journal.rank == 2:
             create(journal, 120 * MS, [0, 1, 2])
         beat(journal, 20)
     return only(by_states(folder))
 
 
-@pytest.mark.parametrize(("then", "kind"), [("recv", "deadlock"), ("create", "group_mismatch")])
+@pytest.mark.parametrize(
+    ("then", "kind"),
+    [("recv", "deadlock"), ("create", "group_mismatch"), ("other", "shape_mismatch")],
+)
 def test_a_call_left_out_just_before_is_told_with_its_line(
     tmp_path: Path, then: str, kind: str
 ) -> None:

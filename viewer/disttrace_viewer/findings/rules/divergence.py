@@ -123,11 +123,14 @@ def _by_other_lines(case: Case, finding: Finding) -> Finding:
 
 
 def _up_to(case: Case, finding: Finding) -> dict[Stream, int]:
-    """The number in each group that some wait in, as the finding says, for whom it is about."""
+    """The number in each group to which the finding came, or that some wait in, as it says, for whom
+    it is about.
+    """
     if finding.severity != ERROR or finding.kind not in _IN_THE_END:
         return {}
     about = {*finding.waiting, *finding.culprits, *finding.scope.roots}
-    found: dict[Stream, int] = {}
+    came_to = {s: _came_to(case, finding, s) for s in case.evidence.sample.streams}
+    found = {stream: number for stream, number in came_to.items() if number is not None}
     for wait in case.waits:
         if (
             wait.kind == COLLECTIVE
