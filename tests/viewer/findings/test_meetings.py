@@ -508,6 +508,18 @@ def test_who_waits_in_what_others_made_before_a_creation_has_not_gone_past(tmp_p
     assert "waits for rank 3" in found.summary
 
 
+def test_who_waits_for_a_message_of_those_in_a_creation_has_not_gone_past(tmp_path: Path) -> None:
+    """Rank 3 may have left the send out as well as rank 0 the group."""
+    for journal, group in steps(tmp_path, 4):
+        if journal.rank == 0:
+            journal.begin(journal.message(group, "recv", 3), 200 * MS, q=1)
+        else:
+            create(journal, 220 * MS, [0, 1, 2, 3])
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.culprits) == ("deadlock", ())
+
+
 def test_a_creation_by_one_of_two_decides_nothing(tmp_path: Path) -> None:
     """Either rank 0 made one too many, or rank 1 left it out."""
     for journal, group in steps(tmp_path, 2):
