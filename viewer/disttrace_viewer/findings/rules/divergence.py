@@ -123,7 +123,7 @@ def _by_other_lines(case: Case, finding: Finding) -> Finding:
 
 
 def _up_to(case: Case, finding: Finding) -> dict[Stream, int]:
-    """The number in each group to which the finding came, or in which some wait that it is about."""
+    """The number in each group to which a finding came, or in which some wait that it is about."""
     if finding.severity != ERROR or finding.kind not in _IN_THE_END:
         return {}
     about = {*finding.waiting, *finding.culprits, *finding.scope.roots}
