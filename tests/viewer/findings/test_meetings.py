@@ -520,6 +520,23 @@ def test_who_waits_for_a_message_of_those_in_a_creation_has_not_gone_past(tmp_pa
     assert (found.kind, found.culprits) == ("deadlock", ())
 
 
+def test_who_is_held_up_by_one_that_went_past_may_still_come(tmp_path: Path) -> None:
+    """Rank 2 gave a collective another group than rank 1, which is not out of step."""
+    for journal, group in steps(tmp_path, 3):
+        if journal.rank == 0:
+            create(journal, 220 * MS, [0, 1, 2])
+        elif journal.rank == 1:
+            pair = journal.group(name="1", ranks=[1, 2], rank=0, size=2, default=False)
+            journal.begin(journal.collective(pair), 200 * MS, q=1)
+        else:
+            journal.group(name="1", ranks=[1, 2], rank=1, size=2, default=False)
+            journal.begin(journal.collective(group), 200 * MS, q=3)
+        beat(journal, 20)
+    found = only(findings(tmp_path))
+    assert (found.kind, found.certainty, found.culprits) == ("group_mismatch", "likely", ())
+    assert "rank 2 went past it" in found.summary
+
+
 def test_a_creation_by_one_of_two_decides_nothing(tmp_path: Path) -> None:
     """Either rank 0 made one too many, or rank 1 left it out."""
     for journal, group in steps(tmp_path, 2):

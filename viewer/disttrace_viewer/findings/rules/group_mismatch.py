@@ -173,24 +173,18 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
 
 
 def _elsewhere(case: Case, process: int, here: Container[int]) -> bool:
-    """Whether a process waits for those who are ``here``, in the creation, directly or not: where
-    it waits for others it may still come. Nor is it in what may be over before it comes: another
-    creation, or the answer to a remote call, which other threads of its worker work at; nor in a
-    message alone, which the other end may have left out as well as this one the creation.
+    """Whether a process waits for those who are ``here``, in the creation: where it waits for
+    others, who may wait for these in turn, it may still come. Nor is it in what may be over before
+    it comes: another creation, or the answer to a remote call, which other threads of its worker
+    work at; nor in a message alone, which the other end may have left out as well as this one the
+    creation.
     """
     waits = case.of_process.get(process, ())
     if all(w.kind == MESSAGE for w in waits):
         return False
     if any(w.kind == RPC or (w.kind == RENDEZVOUS and new_group(case, w)) for w in waits):
         return False
-    reached, left = {process}, [process]
-    while left:
-        for wait in case.of_process.get(left.pop(), ()):
-            if any(target in here for target in wait.targets):
-                return True
-            left += {*wait.targets} - reached
-            reached.update(wait.targets)
-    return False
+    return any(target in here for wait in waits for target in wait.targets)
 
 
 def _on_its_way(case: Case, process: int, here: Mapping[int, Creation]) -> bool:
