@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence import mismatches
@@ -146,6 +147,7 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
 
     Or they made one too many: the fewer ones are named, and one against one nobody is.
     """
+    asked = set[tuple[int, Ranks]]()  # thousands may wait in one creation
     for wait in case.open():
         if wait.kind != RENDEZVOUS or wait.process not in calls:
             continue
@@ -153,16 +155,19 @@ def _went_past(case: Case, group: Group, calls: Mapping[int, list[Creation]]) ->
         position = next(
             (i for i, c in enumerate(own) if c.op.number == wait.op.parent and c.op.pending), None
         )
-        if position is None or not case.old(wait):
+        if position is None or (position, own[position].ranks) in asked or not case.old(wait):
             continue
+        asked.add((position, own[position].ranks))
         here = {p: c[position] for p, c in calls.items() if position < len(c)}
         wanted = own[position].ranks
+        before = partial(_made_before, case, here, {})
         past = [
             p
             for p in calls
             if p not in here
             and case.evidence.trace.processes[p].rank in wanted
-            and (case.clean(p) or (_elsewhere(case, p, here) and not _on_its_way(case, p, here)))
+            and (case.clean(p) or _elsewhere(case, p, here))
+            and not any(map(before, case.of_process.get(p, ())))
         ]
         if past:
             waits = _harmed(case, calls, position)
@@ -187,17 +192,22 @@ def _elsewhere(case: Case, process: int, here: Container[int]) -> bool:
     return any(target in here for wait in waits for target in wait.targets)
 
 
-def _on_its_way(case: Case, process: int, here: Mapping[int, Creation]) -> bool:
-    """Whether it waits in a collective that somebody made before the creation: then it has that
-    still before it, and who did not come to the collective has left it out.
+def _made_before(
+    case: Case, here: Mapping[int, Creation], known: dict[Hashable, bool], wait: Wait
+) -> bool:
+    """Whether somebody ``here`` made the collective that is waited in before the creation: then who
+    waits in it has that still before it, and who did not come to it has left it out. ``known``: of
+    which that was asked already, for thousands may wait in one.
     """
-    for wait in case.of_process.get(process, ()):
-        op = wait.op
-        if wait.kind == COLLECTIVE and op.seq is not None:
-            made = case.evidence.exchange((op.call.group, op.call.backend), op.seq).values()
-            if any(o.process in here and o.number < here[o.process].op.number for o in made):
-                return True
-    return False
+    op = wait.op
+    if wait.kind != COLLECTIVE or op.seq is None:
+        return False
+    if wait.exchange not in known:
+        made = case.evidence.exchange((op.call.group, op.call.backend), op.seq).values()
+        known[wait.exchange] = any(
+            one.process in here and one.number < here[one.process].op.number for one in made
+        )
+    return known[wait.exchange]
 
 
 def _finding(
