@@ -52,6 +52,20 @@ def test_who_is_missing_is_a_process_and_no_lost_journal(
     assert (ranks(tmp_path, found.culprits), found.absent_ranks) == (missing, ())
 
 
+@pytest.mark.parametrize("silent", [False, True])
+def test_who_fell_silent_before_it_joined_may_have_ended(tmp_path: Path, *, silent: bool) -> None:
+    """Nobody saw whether rank 1 still lived."""
+    for journal in workers(tmp_path, 2):
+        journal.tcp_store(29600, server=journal.rank == 0)
+        if journal.rank == 0:
+            make(journal, prefix="x", rank=0, size=2)
+        beat(journal, 20 if silent and journal.rank else 70)
+    found = only(findings(tmp_path))
+    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rendezvous_incomplete", [1])
+    assert found.certainty == ("likely" if silent else "certain")
+    assert ["still lived" in told for told in found.settles] == [True] * silent
+
+
 def test_nobody_is_named_where_it_may_be_any_of_several(tmp_path: Path) -> None:
     """Two of three others may be the second of a pair."""
     for journal in workers(tmp_path, 4):

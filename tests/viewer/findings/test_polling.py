@@ -12,7 +12,7 @@ import pytest
 from disttrace_viewer.analysis.liveness import UNKNOWN, Look, Seen
 from disttrace_viewer.trace.model import Process
 from support.journals import MS, Journal, workers
-from support.scenes import S, beat, findings, leave, only, ranks, stand, steps, store_call
+from support.scenes import S, beat, create, findings, leave, only, ranks, stand, steps, store_call
 
 UNTIL_S = 20
 
@@ -322,6 +322,40 @@ def test_a_main_thread_that_waits_for_a_pool(
     found = only(findings(tmp_path))
     assert (found.kind, ranks(tmp_path, found.culprits)) == ("missing_participant", [1])
     assert f"rank 1 is at {shown}" in found.summary
+
+
+@pytest.mark.parametrize("between", [True, False])
+def test_a_main_thread_that_makes_groups_between_its_waits(
+    tmp_path: Path, *, between: bool
+) -> None:
+    """A pool communicates. Whoever makes the next group waits for the key that the main thread
+    tries to get, where it was given such a key before it made the last group; one that it wants
+    only from then on it may want all day.
+    """
+    for journal in workers(tmp_path, 2):
+        group = journal.world()
+        thread = journal.numbered("thread", name="pool", main=False)
+        journal.run(journal.collective(group), 120 * MS, MS, q=1, h=thread)
+        if journal.rank:
+            waits = store_call(journal, "wait", 16)
+            if between:
+                journal.run(waits, 140 * MS, MS, k=["checkpoint/1"])
+            create(journal, 150 * MS, [0, 1], wait=False)
+            text = journal.string("torch.distributed.DistStoreError: wait timeout after 1000ms")
+            for n in range(20):
+                journal.run(waits, 200 * MS + n * S, S - MS, k=["checkpoint/2"], x=text)
+        else:
+            for n, key in enumerate(("checkpoint/1", "chekpoint/2")):
+                journal.run(store_call(journal, "set", 25), 130 * MS + 40 * n * MS, MS, k=key)
+            create(journal, 150 * MS, [0, 1], wait=False)
+            create(journal, 190 * MS, [0, 1])
+        beat(journal, UNTIL_S)
+    found = only(findings(tmp_path))
+    if between:
+        assert (found.kind, ranks(tmp_path, found.waiting)) == ("store_key_missing", [1])
+        assert "'app/chekpoint/2', by rank 0" in found.summary
+    else:
+        assert (found.kind, found.culprits) == ("missing_participant", ())
 
 
 @pytest.mark.parametrize("stops", [False, True])

@@ -118,17 +118,27 @@ def test_who_has_not_come_since_it_waits_itself_is_not_named(tmp_path: Path) -> 
     assert "Rank 1 went on to rpc.all_gather (calls.py:30) without all_reduce #1" in str(found.hint)
 
 
-def test_who_keeps_those_from_the_end_is_named(tmp_path: Path) -> None:
-    """Rank 0 waits at the end for rank 1, and that one for a message of rank 2."""
+@pytest.mark.parametrize("kind", ["recv", "all_reduce"])
+def test_who_keeps_those_from_the_end_is_named(tmp_path: Path, kind: str) -> None:
+    """Rank 0 waits at the end for rank 1, and that one for rank 2: what comes first is told."""
     journals = job(tmp_path, 3)
     groups = [journal.world() for journal in journals]
     shut_down(journals[0], 300 * MS)
-    journals[1].begin(journals[1].message(groups[1], "recv", peer=2), 300 * MS, q=1)
+    own = [
+        journal.group(name="own", ranks=[1, 2], rank=n, size=2, default=False)
+        for n, journal in enumerate(journals[1:])
+    ]
+    if kind == "recv":
+        waits = journals[1].message(groups[1], "recv", peer=2)
+    else:
+        waits = journals[1].collective(own[0])
+    journals[1].begin(waits, 300 * MS, q=1)
     stand(journals[2], 2 * S, "loader.py", 7, "load")
     for journal in journals:
         beat(journal, 20)
     found = only(findings(tmp_path))
-    assert (found.kind, ranks(tmp_path, found.culprits)) == ("rpc_unanswered", [2])
+    told = "unmatched_recv" if kind == "recv" else "missing_participant"
+    assert (found.kind, ranks(tmp_path, found.culprits)) == (told, [2])
     assert len(found.consequences) == 1
 
 

@@ -14,13 +14,13 @@ from disttrace_viewer.analysis.liveness import Look, look
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import Course, Sample, Stream, stand_in
 from disttrace_viewer.trace.model import Trace
-from disttrace_viewer.trace.operation import SYNCHRONIZING
+from disttrace_viewer.trace.operation import CREATING, SYNCHRONIZING
 
 STUCK_NS = 1_500_000_000
 """Blocked for longer than this is stuck: communication of a healthy step takes less."""
 STALL_NS = 10_000_000_000
 GROUPED = ("collective", "message")
-GATHERING = ("init_process_group", "rendezvous", "new_group", "split_group")
+GATHERING = (*CREATING, "rendezvous")
 AWAITED = (*GATHERING, *RPC_WAITS)
 """Composed operations that wait for others by themselves."""
 ANNOTATION = "annotate"

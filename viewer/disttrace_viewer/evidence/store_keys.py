@@ -16,7 +16,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -26,6 +26,7 @@ from disttrace_viewer.analysis.sample import SETTERS
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.recorded import ANNOTATION, GROUPED
+from disttrace_viewer.trace.operation import CREATING
 
 Key = tuple[str | None, str]
 """The place, and the key with every prefix."""
@@ -351,7 +352,7 @@ def tries_again(evidence: Evidence, op: Op) -> bool:
     at_work = {one.thread for one in of_process if one.call.kind in GROUPED} or {0}
     return (
         op.call.op in AWAITING
-        and op.thread in at_work
+        and (op.thread in at_work or _between(of_process, op))
         and any(
             (one.call.index, one.key, one.thread) == (op.call.index, op.key, op.thread)
             and one.error is not None
@@ -359,6 +360,16 @@ def tries_again(evidence: Evidence, op: Op) -> bool:
             for one in of_process
         )
     )
+
+
+def _between(of_process: Iterable[Op], op: Op) -> bool:
+    """Whether its thread has been given such a key before, and has made a group since: it does both
+    in turn, and whoever makes the next group waits for it.
+    """
+    mine = [one for one in of_process if one.thread == op.thread]
+    given = [o.begin_ns for o in mine if o.call.index == op.call.index and o.error is None]
+    made = max((one.begin_ns for one in mine if one.call.op in CREATING), default=0)
+    return bool(given) and min(given) < made
 
 
 def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] | None:

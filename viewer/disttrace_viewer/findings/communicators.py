@@ -15,11 +15,11 @@ from disttrace_viewer.analysis.sample import BATCHES, message_stream
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.wait_graph import COLLECTIVE, MESSAGE, OTHER, RENDEZVOUS, Wait
 from disttrace_viewer.trace.model import JOURNAL
+from disttrace_viewer.trace.operation import CREATING
 
 TIMEOUT_NS = 600_000_000_000
 """Of a group that does not tell its own: torch's default for NCCL."""
 INIT = "init_process_group"
-_MAKING = (INIT, "new_group", "split_group")
 _BACKENDS = {name: f"ProcessGroup{name.upper()}" for name in ("nccl", "xccl")}
 
 
@@ -33,7 +33,7 @@ def members(evidence: Evidence, wait: Wait) -> Sequence[Op]:
         return [] if other is None else [op, other]
     if wait.kind == RENDEZVOUS and op.call.op in _BACKENDS.values():
         return [o for o in sample.of_kind(CONSTRUCTOR) if o.process in wait.arrived and o.pending]
-    if wait.kind == OTHER and op.call.kind == COMPOSED and op.call.op in _MAKING:
+    if wait.kind == OTHER and op.call.kind == COMPOSED and op.call.op in CREATING:
         return _makers(evidence, op)
     return []
 

@@ -12,12 +12,12 @@ import disttrace.journal.format as fmt
 from disttrace_viewer.load.fates import over
 from disttrace_viewer.load.schema import Record
 from disttrace_viewer.states.reading import Reading
+from disttrace_viewer.trace.operation import CREATING
 
 MOST_PENDING = 256
 MOST_KEYS = 256
 MOST_GROUPS = 512
 """Of more constructors and creations than this only the first and the last half are kept."""
-CREATING = ("init_process_group", "new_group", "split_group")
 _NO_CALL: Record = {}
 _TOGETHER = (fmt.COLLECTIVE, "recv")
 """Operations that end after another process has come."""

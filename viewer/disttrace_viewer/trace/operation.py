@@ -28,6 +28,8 @@ SYNCHRONIZING = (
     "barrier",
 )
 """Collectives that nobody completes before all members have begun them."""
+CREATING = ("init_process_group", "new_group", "split_group")
+"""Operations that make a group."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from disttrace_viewer.analysis.operation import Op, Site, is_library, site
-from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, SILENT, TOGETHER_NS
+from disttrace_viewer.analysis.process_ends import CLEAN, TOGETHER_NS
 from disttrace_viewer.analysis.sample import STAND_IN, Course
 from disttrace_viewer.evidence.recorded import DRAINING
 from disttrace_viewer.evidence.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
@@ -16,7 +16,7 @@ from disttrace_viewer.findings.rules import crossed, late_arrivals, outside, swa
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group
 from disttrace_viewer.wording.findings import missing_participant as words
 from disttrace_viewer.wording.findings.crossed import asked
-from disttrace_viewer.wording.findings.missing_evidence import EARLY, journals
+from disttrace_viewer.wording.findings.missing_evidence import EARLY, journals, lived
 
 
 def find(case: Case) -> Iterator[Finding]:
@@ -60,7 +60,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
     nobody = nobody or not away or alone or (not raised and _differed(case, wait, sinks))
     members = {*who, *sinks}
     whole = not wait.absent and case.certain_journals(members)
-    unsure = any(evidence.inferred(w.op) for w in inside) or bool(_mute(case, sinks))
+    unsure = any(evidence.inferred(w.op) for w in inside) or bool(outside.mute(case, sinks))
     unsure = unsure or (not raised and _not_compared(case, wait, sinks))
     unsure = unsure or not {*sinks} <= {*away}
     left = _left(case, wait, sinks)
@@ -107,7 +107,7 @@ def _finding(case: Case, wait: Wait, sinks: Sequence[int]) -> Finding:
             roots=frozenset(sinks),
             absent=frozenset((wait.op.call.group, r) for r in wait.absent),
         ),
-        settles=_settles(case, wait, _mute(case, sinks), early=early),
+        settles=_settles(case, wait, outside.mute(case, sinks), early=early),
     )
     return swallowed.told(case, finding, raised)
 
@@ -128,29 +128,11 @@ def _left(case: Case, wait: Wait, sinks: Sequence[int]) -> list[int]:
     return [process for process in sinks if process in left]
 
 
-def _mute(case: Case, sinks: Sequence[int]) -> list[int]:
-    """Those whose last sign of life is older than the others', without a last word, and who are
-    not seen to live now: frozen, ended, or gone with their host before a connection could be
-    closed.
-    """
-    evidence, silent = case.evidence, []
-    for sink in sinks:
-        if evidence.trace.processes[sink].exit is not None:
-            continue  # it lived until it wrote that
-        end, beats = evidence.ends[sink], evidence.trace.processes[sink].heartbeat_ns
-        # A beat missed in a picture that stops soon after may be the end of one that ran by then.
-        runs = end.how == ALIVE and (beats is None or evidence.seen[sink].alive)
-        unknown = end.how in (ALIVE, SILENT) and not runs
-        if unknown and end.held is None and outside.silent_ns(case, sink) > TOGETHER_NS:
-            silent.append(sink)
-    return silent
-
-
 def _settles(case: Case, wait: Wait, mute: Sequence[int], *, early: bool) -> tuple[str, ...]:
     if wait.absent:
         return (journals(wait.absent),)
     if mute:
-        return (words.lived(case.evidence.trace, mute),)
+        return (lived(case.evidence.trace, mute),)
     return (EARLY,) if early else ()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.analysis.process_ends import CLEAN, MISSED_NS, SILENT
+from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, MISSED_NS, SILENT, TOGETHER_NS
 from disttrace_viewer.evidence.peer_addresses import end_of
 from disttrace_viewer.evidence.wait_graph import Wait
 from disttrace_viewer.findings.case import Case
@@ -96,3 +96,21 @@ def locations(case: Case, processes: Iterable[int]) -> tuple[Location, ...]:
     """Where they stand, or called last."""
     found = (case.evidence.whereabouts(p) for p in processes)
     return tuple(place for place in found if place is not None)
+
+
+def mute(case: Case, sinks: Sequence[int]) -> list[int]:
+    """Those whose last sign of life is older than the others', without a last word, and who are
+    not seen to live now: frozen, ended, or gone with their host before a connection could be
+    closed.
+    """
+    evidence, silent = case.evidence, []
+    for sink in sinks:
+        if evidence.trace.processes[sink].exit is not None:
+            continue  # it lived until it wrote that
+        end, beats = evidence.ends[sink], evidence.trace.processes[sink].heartbeat_ns
+        # A beat missed in a picture that stops soon after may be the end of one that ran by then.
+        runs = end.how == ALIVE and (beats is None or evidence.seen[sink].alive)
+        unknown = end.how in (ALIVE, SILENT) and not runs
+        if unknown and end.held is None and silent_ns(case, sink) > TOGETHER_NS:
+            silent.append(sink)
+    return silent

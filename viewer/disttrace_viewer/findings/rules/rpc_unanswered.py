@@ -48,17 +48,16 @@ def _explained(case: Case, wait: Wait) -> bool:
 
 
 def _all_wait(case: Case, wait: Wait) -> bool:
-    """Whether those that have not come to a round wait for others, or ask somebody while others
-    wait for them, of which a later rule tells: that explains them.
+    """Whether those that have not come to a round wait for others, or others wait for them in
+    what comes before it, of which a later rule tells: that explains them.
     """
     return bool(wait.targets) and not any(
-        _outside(case, p) and not _asks_elsewhere(case, p, wait) for p in wait.targets
+        _outside(case, p) and not _awaited_before(case, p) for p in wait.targets
     )
 
 
-def _asks_elsewhere(case: Case, process: int, wait: Wait) -> bool:
-    awaited = any(one.kind != RPC and case.old(one) for one in case.awaiting(process))
-    return awaited and case.at_work(process, wait.op.begin_ns) is not None
+def _awaited_before(case: Case, process: int) -> bool:
+    return any(one.kind != RPC and case.old(one) for one in case.awaiting(process))
 
 
 def _outside(case: Case, process: int) -> bool:

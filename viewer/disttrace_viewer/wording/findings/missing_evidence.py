@@ -66,3 +66,9 @@ def nowhere(lacks: Collection[str], since: str, *, many: bool) -> str:
 def journals(ranks: Iterable[int]) -> str:
     """Of ranks of which there is none, or not all."""
     return f"collect the journals of {sentences.ranks(ranks)}"
+
+
+def lived(trace: Trace, mute: Sequence[int]) -> str:
+    """What would settle it where the missing gave no sign of life."""
+    who = sentences.processes(trace, mute)
+    return f"see whether {who} still lived then (the host's log, dmesg)"

@@ -138,9 +138,3 @@ def add_stacks(missing: Sequence[int]) -> str:
         f"Look at what {'these ranks do' if many else 'this rank does'}: disttrace attach, or"
         " py-spy dump, while it hangs."
     )
-
-
-def lived(trace: Trace, mute: Sequence[int]) -> str:
-    """What would settle it where the missing gave no sign of life."""
-    who = sentences.processes(trace, mute)
-    return f"see whether {who} still lived then (the host's log, dmesg)"
