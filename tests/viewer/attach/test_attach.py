@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 from disttrace.testing.ranks import environment, free_port
-from disttrace_viewer.api.attached import from_files
-from disttrace_viewer.attach import permission
+from disttrace_viewer.api.attached import from_files, reported
+from disttrace_viewer.attach import permission, samples
+from disttrace_viewer.attach.processes import Found
+from disttrace_viewer.attach.samples import Look
+from disttrace_viewer.load.foreign.py_spy import Frame, Sample
 
 TORCH = "/venv/site-packages/torch/distributed/distributed_c10d.py"
 
@@ -36,6 +39,11 @@ def stacks(folder: Path, of: dict[int, list[dict[str, Any]]]) -> list[str]:
         path.write_text(json.dumps([side, thread]))
         paths.append(str(path))
     return paths
+
+
+def read(frames: list[dict[str, Any]]) -> tuple[Frame, ...]:
+    """As ``main_thread`` reads them."""
+    return tuple({**f, "file": f["filename"], "locals": {}} for f in frames)
 
 
 def collective(name: str = "all_reduce", line: int = 19) -> list[dict[str, Any]]:
@@ -82,6 +90,56 @@ def test_who_may_wait_for_work_is_not_blamed(tmp_path: Path) -> None:
     assert not any(found.culprit_ranks for found in told.report.findings)
 
 
+BACKWARD = frame("_engine_run_backward", 800, "/venv/site-packages/torch/autograd/graph.py")
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_who_does_nothing_in_what_may_be_a_collective_waits(idle: bool) -> None:
+    """DDP reduces in its backward: those who stand there wait for who is elsewhere, unless they
+    compute.
+    """
+    frames = {0: [BACKWARD, frame("step", 20)], 1: [BACKWARD, frame("step", 20)]}
+    frames[2] = [frame("load", 9)]
+    taken = [
+        Sample(f"process {rank}", 100 + rank, read(of), rank, idle=idle)
+        for rank, of in frames.items()
+    ]
+    found = reported(taken).findings
+    assert [(f.kind, f.culprit_ranks) for f in found] == [("missing_participant", (2,))] * idle
+    assert all("never joined a collective of" in f.summary for f in found)
+
+
+def test_who_are_all_in_the_creation_of_a_group_wait_for_the_other(tmp_path: Path) -> None:
+    make = collective("new_group", 30)
+    told = from_files(stacks(tmp_path, {0: make, 1: [frame("load", 9)], 2: make}))
+    assert told.report is not None
+    (found,) = told.report.findings
+    assert (found.kind, found.culprit_ranks) == ("missing_participant", (1,))
+
+
+@pytest.mark.parametrize(
+    ("third", "moved"), [([frame("other", 12)], False), (collective(line=12), True)]
+)
+def test_who_computes_all_the_time_is_in_no_call(
+    monkeypatch: pytest.MonkeyPatch, third: list[dict[str, Any]], moved: bool
+) -> None:
+    """There is a third look, for somebody waits and somebody moves; who was in a call by then gets
+    on.
+    """
+    looks = [
+        {1: Look(0.0, read(collective())), 2: Look(0.0, read([frame("first", 11)]))},
+        {1: Look(1.0, read(collective())), 2: Look(1.0, read([frame("step", 14)]), busy_s=1.0)},
+        {1: Look(3.0, read(collective())), 2: Look(3.0, read(third), busy_s=3.0)},
+    ]
+    monkeypatch.setattr(samples, "_looks", lambda _: looks.pop(0))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    found = [Found(pid, 1, pid - 1, frozenset(), 0) for pid in (1, 2)]
+    taken, troubles = samples.sample(found)
+    assert (looks, troubles) == ([], {})
+    assert [(one.moved, one.idle) for one in taken] == [(False, True), (moved, False)]
+    assert {one.waited_ns for one in taken} == {3_000_000_000}
+
+
 def test_what_are_no_stacks_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("Thread 1: x")
     told = from_files([str(tmp_path / "a"), str(tmp_path / "b")])
@@ -91,10 +149,15 @@ def test_what_are_no_stacks_is_a_sentence(tmp_path: Path) -> None:
 
 PROGRAM = """
 import pathlib, sys, time
-import torch, torch.distributed as dist
+import torch, torch.utils.data, torch.distributed as dist
 dist.init_process_group("gloo")
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2
+    def __getitem__(self, index):
+        time.sleep(600)
 def load():
-    time.sleep(600)
+    next(iter(torch.utils.data.DataLoader(Slow(), num_workers=1)))
 pathlib.Path(sys.argv[1], str(dist.get_rank())).touch()
 if dist.get_rank() == 1:
     load()
@@ -103,7 +166,9 @@ dist.barrier()
 
 
 @pytest.mark.skipif(permission.refusal() is not None, reason="nobody may look into others here")
-def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_pid", [True, False])
+def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path, by_pid: bool) -> None:
+    """The worker of a loader is no rank, though it has the variables of one."""
     (tmp_path / "train.py").write_text(PROGRAM)
     port = free_port()
     bare = {k: v for k, v in os.environ.items() if not k.startswith("DISTTRACE")}
@@ -120,7 +185,8 @@ def test_a_job_that_hangs_untraced_is_told_and_goes_on(tmp_path: Path) -> None:
         while not all((tmp_path / str(rank)).exists() for rank in range(2)):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        command = [sys.executable, "-m", "disttrace", "attach", "--job", str(port), "--json"]
+        whom = [str(one.pid) for one in ranks] if by_pid else ["--job", str(port)]
+        command = [sys.executable, "-m", "disttrace", "attach", *whom, "--json"]
         while time.monotonic() < deadline:  # both have come, and may still be on their way
             done = subprocess.run(command, capture_output=True, timeout=60, check=False)
             if done.returncode == 1:

@@ -39,7 +39,7 @@ def attached(pids: Sequence[int] = (), of_job: str | None = None) -> Attached:
             "some processes do not say which rank they are: ranks are by a variable of the"
             " program, else guessed by the order of pids."
         )
-    return Attached(_report(taken) if taken else None, tuple(told))
+    return Attached(reported(taken) if taken else None, tuple(told))
 
 
 def from_files(paths: Iterable[str]) -> Attached:
@@ -51,10 +51,11 @@ def from_files(paths: Iterable[str]) -> Attached:
         if frames is not None:
             taken.append(Sample(path, *frames))
     told = tuple(problem.sentence for problem in problems.found())
-    return Attached(_report(taken) if taken else None, told)
+    return Attached(reported(taken) if taken else None, told)
 
 
-def _report(taken: Sequence[Sample]) -> Report:
+def reported(taken: Sequence[Sample]) -> Report:
+    """The verdict on one job's ranks."""
     journals = [held(one, 0) for one in translated(taken)]
     found = job.judged(journals, choose=lambda jobs: [j.id for j in jobs], stall_ns=_STALL_NS)
     return Report(found.case, found.findings)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 ROOT = "/proc"
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_OF_GROUPS = (b"pt_gloo", b"gloo_", b"pt_nccl", b"pt_ucc")
+"""How threads of a process group are named, from torch 2.6 on."""
 _RUNS = ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "MASTER_PORT")
 
 
@@ -35,11 +37,7 @@ def ranks(below: Iterable[int] = (), job: str | None = None) -> list[Found]:
         and (one := _look(pid, parent)) is not None
         and (job is None or job in one.run)
     ]
-    numbered = [one for one in found if one.rank is not None]
-    found = numbered or [one for one in found if not _is_agent(one, found)]
-    pids = {one.pid: one for one in found}
-    # A loader's worker has the variables of the rank that started it.
-    found = [o for o in found if o.parent not in pids or pids[o.parent].rank != o.rank or wanted]
+    found = _that_communicate([one for one in found if one.rank is not None] or found)
     newest = max(found, key=lambda one: one.started, default=None)
     if newest is None or job is not None or wanted:
         return sorted(found, key=lambda one: one.pid)
@@ -67,9 +65,32 @@ def _look(pid: int, parent: int) -> Found | None:
     return Found(pid, parent, rank, run, started)
 
 
-def _is_agent(one: Found, found: Iterable[Found]) -> bool:
-    """Whether others that were found are its children: then these are the ranks."""
-    return any(other.parent == one.pid for other in found)
+def _that_communicate(found: Sequence[Found]) -> list[Found]:
+    """Of a process and its child, which has its variables, the one that is the rank: a rank starts
+    the workers of a loader, and a launcher starts ranks.
+    """
+    pids, others = {one.pid: one for one in found}, set[int]()
+    for child in found:
+        parent = pids.get(child.parent)
+        if parent is not None and parent.rank == child.rank:
+            of_parent, of_child = _threads(parent.pid), _threads(child.pid)
+            launches = of_parent < of_child or (of_parent == of_child and child.rank is None)
+            others.add(parent.pid if launches else child.pid)
+    return [one for one in found if one.pid not in others]
+
+
+def _threads(pid: int) -> tuple[bool, int]:
+    """Whether a process has threads of a process group, and how many threads it has: a fork has one
+    of them.
+    """
+    names = []
+    try:
+        for thread in os.listdir(f"{ROOT}/{pid}/task"):
+            with open(f"{ROOT}/{pid}/task/{thread}/comm", "rb") as file:
+                names.append(file.read())
+    except OSError:
+        pass
+    return any(name.startswith(_OF_GROUPS) for name in names), len(names)
 
 
 def _descends(pid: int, wanted: set[int], parents: dict[int, int]) -> bool:
@@ -96,3 +117,13 @@ def switches(pid: int) -> int:
         return int(lines[0].split()[1])
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def busy_s(pid: int) -> float:
+    """How much processor time the main thread of a process has taken."""
+    try:
+        with open(f"{ROOT}/{pid}/task/{pid}/stat", "rb") as file:
+            ticks = file.read().rpartition(b")")[2].split()[11:13]
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return 0.0

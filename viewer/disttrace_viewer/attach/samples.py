@@ -1,4 +1,8 @@
-"""Two looks at the stacks of all ranks, a second apart: who has moved since waits for nobody."""
+"""Looks at the stacks of all ranks, a second apart: who has moved since waits for nobody.
+
+Where somebody computes while others wait there is a third look, two seconds later: a job that gets
+on has come to its next call by then.
+"""
 
 from __future__ import annotations
 
@@ -8,58 +12,73 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 from disttrace_viewer.attach.permission import py_spy
-from disttrace_viewer.attach.processes import Found, switches
-from disttrace_viewer.load.foreign.py_spy import Frame, Sample, main_thread
+from disttrace_viewer.attach.processes import Found, busy_s, switches
+from disttrace_viewer.load.foreign.py_spy import Frame, Sample, is_in_call, main_thread
 
 APART_S = 1.0
+LATER_S = 2.0
 LIMIT_S = 10
 MOVED = 3
 """A thread that waits in one call does not wake up as often in a second."""
+IDLE = 0.2
+"""Of the time between two looks: who takes less of a processor waits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """One process at one moment; ``trouble`` where py-spy could not look."""
 
+    at_s: float = 0.0
     frames: tuple[Frame, ...] = ()
     switches: int = 0
+    busy_s: float = 0.0
     trouble: str | None = None
 
 
 def sample(found: Sequence[Found]) -> tuple[list[Sample], dict[int, str]]:
     """The ranks that could be looked at, and why not the others."""
-    first = _looks(found)
-    start = time.monotonic()
-    time.sleep(APART_S)
-    second = _looks(found)
-    waited_ns = int((time.monotonic() - start) * 1e9)
+    looks = [_looks(found)]
+    for apart_s in (APART_S, LATER_S):
+        time.sleep(apart_s)
+        looks.append(_looks(found))
+        moved = [_moved([taken[one.pid] for taken in looks]) for one in found]
+        if all(moved) or not any(moved):
+            break
     now = time.time_ns()
     samples, troubles = [], {}
     for one in found:
-        before, after = first[one.pid], second[one.pid]
-        trouble = before.trouble or after.trouble
+        seen = [taken[one.pid] for taken in looks]
+        trouble = next((look.trouble for look in seen if look.trouble is not None), None)
         if trouble is not None:
             troubles[one.pid] = trouble
             continue
+        first, last = seen[0], seen[-1]
         samples.append(
             Sample(
                 f"process {one.pid}",
                 one.pid,
-                after.frames,
+                last.frames,
                 one.rank,
-                _moved(before, after),
-                now,
-                waited_ns,
+                # Who is in no call all the time does not come, whatever it computes.
+                moved=_moved(seen) and any(is_in_call(look.frames) for look in seen),
+                idle=last.busy_s - first.busy_s < IDLE * (last.at_s - first.at_s),
+                at_ns=now,
+                waited_ns=int((last.at_s - first.at_s) * 1e9),
             )
         )
     return samples, troubles
 
 
-def _moved(before: Look, after: Look) -> bool:
+def _moved(seen: Sequence[Look]) -> bool:
     """Whether it is in another call, or in the same one of another step."""
-    if after.switches - before.switches > MOVED:
+    return any(_went_on(before, after) for before, after in pairwise(seen))
+
+
+def _went_on(before: Look, after: Look) -> bool:
+    if after.switches - before.switches > MOVED * max(after.at_s - before.at_s, 1):
         return True
     place = (
         [(f["file"], f["name"]) for f in before.frames],
@@ -87,7 +106,8 @@ def _look(pid: int) -> Look:
         try:
             done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
             if done.returncode == 0:
-                return Look(main_thread(done.stdout)[1], switches(pid))
+                frames = main_thread(done.stdout)[1]
+                return Look(time.monotonic(), frames, switches(pid), busy_s(pid))
             trouble = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["failed"])[0]
         except (OSError, subprocess.TimeoutExpired, ValueError, KeyError, TypeError) as error:
             trouble = f"{type(error).__name__}: {error}"

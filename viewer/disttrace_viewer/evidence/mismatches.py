@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, replace
 from functools import partial
 
-from disttrace.journal.format import EQUAL_SIZES
+from disttrace.journal.format import EQUAL_SIZES, UNKNOWN_OP
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import Course, Stream, stand_in
 from disttrace_viewer.evidence.courses import aligned
@@ -216,7 +216,7 @@ def _dtype(call: Call) -> str | None:
 
 
 _SIMPLE: tuple[tuple[str, Callable[[Call], str | None]], ...] = (
-    ("op_mismatch", lambda call: call.op if call.op != "?" else None),
+    ("op_mismatch", lambda call: call.op if call.op != UNKNOWN_OP else None),
     ("root_mismatch", lambda call: None if call.root is None else str(call.root)),
     ("dtype_mismatch", _dtype),
     ("reduce_op_mismatch", lambda call: call.reduce_op),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence, Sized
 
+from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.operation import frame as frame_of
 from disttrace_viewer.trace.model import Frame, Group, Location, Trace
@@ -147,6 +148,11 @@ def operation(trace: Trace, op: Op, within: str | None = None, *, brief: bool = 
     return _operation(trace, op, brief) + inside(within)
 
 
+def called(op: Op) -> str:
+    """The name of an operation; other evidence than a journal may not have it."""
+    return "a collective" if op.call.op == UNKNOWN_OP else op.call.op
+
+
 def inside(within: str | None) -> str:
     """`` inside gather_object``, where an operation is a part of that one."""
     return "" if within is None else f" inside {within}"
@@ -160,7 +166,7 @@ def _operation(trace: Trace, op: Op, brief: bool) -> str:
     if call.kind == "collective":
         uncounted = "sequence" in trace.processes[op.process].lacks
         number = "" if op.seq is None or uncounted else f" #{op.seq}"
-        return f"{call.op}{number} of {group(where, trace, brief=brief)}"
+        return f"{called(op)}{number} of {group(where, trace, brief=brief)}"
     if call.args.get("to") is not None:
         of = f" of {call.args['func']}" if call.args.get("func") else ""
         return f"{call.op}{of} to {call.args['to']}"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load.foreign.dumps.dump import Dump, Entry, looks_like_one
 from disttrace_viewer.load.foreign.dumps.dump import read as read_dump
 from disttrace_viewer.load.foreign.dumps.dump_set import DEFAULT, DumpSet, in_flight, sets_of
@@ -290,7 +291,7 @@ class _Translating:
             group = self.groups.get(names.get(number, ("", "")))
             if group is None or status.enqueued < 1:
                 continue
-            call = self.records.call(op="?", kind="collective", group=group, origin="python")
+            call = self.records.call(op=UNKNOWN_OP, kind="collective", group=group, origin="python")
             begun = self.records.begin(call, self.cut_ns, q=status.enqueued)
             if status.enqueued <= status.completed:
                 self.records.after("e", begun, 0)

@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.reader import Translated
 from disttrace_viewer.load.foreign.records import Records, identity
@@ -226,10 +227,12 @@ def _journal(said: _Said, rank: int, since_ns: int) -> Translated:
     common = sum(behind.values())
     fields = {"kind": "collective", "group": 1, "backend": "nccl", "device": "cuda"}
     if common:
-        begun = records.begin(records.call(op="?", **fields), since_ns - 1_000_000_000, q=common)
+        begun = records.begin(
+            records.call(op=UNKNOWN_OP, **fields), since_ns - 1_000_000_000, q=common
+        )
         records.after("i", begun, 0)
         records.after("c", begun, 0)
-    op = _OPS.get(next(iter(ahead), ""), "?") if len(ahead) == 1 else "?"
+    op = _OPS.get(next(iter(ahead), ""), UNKNOWN_OP) if len(ahead) == 1 else UNKNOWN_OP
     for beyond in sorted({1, sum(ahead.values())} if ahead else ()):
         begun = records.begin(records.call(op=op, **fields), since_ns + beyond, q=common + beyond)
         records.after("i", begun, 0)

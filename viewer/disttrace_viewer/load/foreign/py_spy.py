@@ -17,6 +17,7 @@ from typing import Any
 
 import orjson
 
+from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign.reader import Translated
 from disttrace_viewer.load.foreign.records import Records, identity
@@ -25,7 +26,7 @@ from disttrace_viewer.load.problems import Problems
 NAME = "py-spy"
 MOST_BYTES = 16 << 20
 LACKS = ("arguments", "ends", "older", "reduce_op", "root", "sequence", "store")
-COLLECTIVES = frozenset(
+TOGETHER = frozenset(
     [
         "all_reduce",
         "all_reduce_coalesced",
@@ -40,7 +41,9 @@ COLLECTIVES = frozenset(
         "broadcast_object_list",
         "gather",
         "gather_object",
+        "init_process_group",
         "monitored_barrier",
+        "new_group",
         "reduce",
         "reduce_scatter",
         "reduce_scatter_tensor",
@@ -49,7 +52,8 @@ COLLECTIVES = frozenset(
     ]
 )
 MESSAGES = {"send": ("dst", "group_dst"), "recv": ("src", "group_src")}
-COMPOSED = frozenset(("init_process_group", "new_group", "batch_isend_irecv"))
+"""What all ranks call."""
+BATCH = "batch_isend_irecv"
 _DISTRIBUTED = re.compile(r"[/\\]torch[/\\]distributed[/\\]")
 _LIBRARY = re.compile(r"[/\\](torch|torchvision|lightning|accelerate)[/\\]|[/\\]site-packages[/\\]")
 _MAY_WAIT = re.compile(r"[/\\]torch[/\\](autograd|nn[/\\]parallel|_ops|_functional_collectives)")
@@ -67,7 +71,9 @@ class Sample:
     frames: tuple[Frame, ...]
     rank: int | None = None
     moved: bool = False
-    """It ran on between two looks."""
+    """It ran on between two looks, through calls."""
+    idle: bool | None = None
+    """It took next to no processor time between them; None: not known."""
     at_ns: int = 0
     waited_ns: int = 1_000_000_000
     """For how long it has been seen there."""
@@ -126,19 +132,22 @@ def translated(samples: Sequence[Sample]) -> Iterator[Translated]:
     if not samples:
         return
     ranks = _ranks(samples)
-    calls = {rank: _call(sample) for rank, sample in ranks.items() if not sample.moved}
-    places = Counter(
-        (call.op, call.where) for call in calls.values() if call and call.op in COLLECTIVES
-    )
+    calls = {rank: _call(sample) for rank, sample in ranks.items()}
+    runs = {r for r, call in calls.items() if ranks[r].moved or (call and call.computes)}
+    calls = {rank: call for rank, call in calls.items() if rank not in runs}
+    known = [call for call in calls.values() if call and call.op in TOGETHER]
+    # Who does nothing in what may wait for a collective waits for one, if nobody is in a known one.
+    idle = [call for r, call in calls.items() if call and call.unknown and ranks[r].idle]
+    places = Counter((call.op, call.where) for call in known or idle)
     common = places.most_common(1)[0][0] if places else None
-    outside = [r for r, s in ranks.items() if calls.get(r) is None and not s.moved]
+    outside = [rank for rank, call in calls.items() if call is None]
     alone = len(places) == 1 or bool(outside)
     world = max(max(ranks) + 1, len(ranks))
     now = max((s.at_ns for s in samples), default=0) or time.time_ns()
     for rank, sample in ranks.items():
-        numbered = alone and (call := calls.get(rank)) is not None
-        together = bool(numbered and call and (call.op, call.where) == common)
-        yield _journal(sample, rank, world, calls.get(rank), now, together=together)
+        call = calls.get(rank)
+        together = bool(alone and call and (call.op, call.where) == common)
+        yield _journal(sample, rank, world, call, now, runs=rank in runs, together=together)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +158,18 @@ class _Call:
     peer: int | None
     where: tuple[str, int]
     frames: tuple[tuple[str, int, str], ...]
+
+    computes: bool = False
+    """What it is in may wait, and it does not: it takes a processor all the time."""
+
+    @property
+    def unknown(self) -> bool:
+        return self.op == UNKNOWN_OP
+
+
+def is_in_call(frames: Sequence[Frame]) -> bool:
+    """Whether a thread is in a call that may wait for others."""
+    return _call(Sample("", 0, tuple(frames))) is not None
 
 
 def _call(sample: Sample) -> _Call | None:
@@ -164,11 +185,11 @@ def _call(sample: Sample) -> _Call | None:
             values = (frame["locals"].get(key) for key in MESSAGES[name])
             peer = next((int(v) for v in values if v and v.isdigit()), None)
             return _Call(name, peer, where, user)
-        if name in COLLECTIVES or name in COMPOSED:
+        if name in TOGETHER or name == BATCH:
             return _Call(name, None, where, user)
     if any(_DISTRIBUTED.search(f["file"]) or _MAY_WAIT.search(f["file"]) for f in frames[:inner]):
-        return _Call("?", None, where, user)
-    return _Call("?", None, where, user) if _waits(user) else None
+        return _Call(UNKNOWN_OP, None, where, user, computes=sample.idle is False)
+    return _Call(UNKNOWN_OP, None, where, user) if _waits(user) else None  # for a device it spins
 
 
 def _waits(user: Sequence[tuple[str, int, str]]) -> bool:
@@ -211,7 +232,14 @@ def _local_rank(sample: Sample) -> int | None:
 
 
 def _journal(
-    sample: Sample, rank: int, world: int, call: _Call | None, now: int, *, together: bool
+    sample: Sample,
+    rank: int,
+    world: int,
+    call: _Call | None,
+    now: int,
+    *,
+    runs: bool,
+    together: bool,
 ) -> Translated:
     records = Records(
         identity(NAME, sample.path, sample.pid, rank),
@@ -223,7 +251,7 @@ def _journal(
     begin = now - sample.waited_ns
     records.define("identity", t=0, rank=rank, world_size=world, role="worker")
     records.define("group", n=1, name="0", ranks=list(range(world)), rank=rank, default=True)
-    if sample.moved:
+    if runs:
         begun = records.begin(records.call(op="barrier", kind="collective", group=1), begin, q=1)
         records.after("e", begun, 1)
     elif call is None:
@@ -233,7 +261,7 @@ def _journal(
         message = call.op in MESSAGES
         number = records.call(
             op=call.op,
-            kind="message" if message else "composed" if call.op in COMPOSED else "collective",
+            kind="message" if message else "composed" if call.op == BATCH else "collective",
             group=1 if message or together else None,
             peer=call.peer,
             stack=records.stack(call.frames),

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from disttrace.journal.format import UNKNOWN_OP
 from disttrace_viewer.load import files
 from disttrace_viewer.load.foreign import log_lines
 from disttrace_viewer.load.foreign.log_lines import DEFAULT, KNOWN, Cause, Said
@@ -197,7 +198,7 @@ def _operation(
     number = stuck if stuck is not None else enqueued
     fields = {"kind": "collective", "group": group, "backend": "nccl", "device": "cuda"}
     shapes = [[work.elements]] if work is not None and work.elements is not None else None
-    call = records.call(op=work.op if work else "?", shapes=shapes, **fields)
+    call = records.call(op=work.op if work else UNKNOWN_OP, shapes=shapes, **fields)
     waited_ns = work.waited_ns if work else 0
     if number:
         begun = records.begin(
@@ -207,5 +208,7 @@ def _operation(
         if not waits:
             records.after("c", begun, 0)
     if counted and stuck is not None and enqueued is not None and enqueued > stuck:
-        later = records.begin(records.call(op="?", **fields), at_ns - waited_ns + 1, q=enqueued)
+        later = records.begin(
+            records.call(op=UNKNOWN_OP, **fields), at_ns - waited_ns + 1, q=enqueued
+        )
         records.after("i", later, 0)

@@ -87,7 +87,8 @@ UNCOUNTED = (
 def apart(trace: Trace, waits: Sequence[Wait]) -> str:
     """Waits at different places, without numbers."""
     alike = sentences.together(
-        (f"{wait.op.call.op} at {sentences.line(wait.op)}", wait.process) for wait in waits
+        (f"{sentences.called(wait.op)} at {sentences.line(wait.op)}", wait.process)
+        for wait in waits
     )
     parts = [f"{sentences.processes(trace, who)} in {where}" for where, who in alike.items()]
     return (
