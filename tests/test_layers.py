@@ -65,6 +65,7 @@ VIEWER_ROOMS = (
     "analysis/timing",
     "analysis/difference",
     "evidence",
+    "evidence/waits",
     "wording",
     "wording/findings",
     "findings",

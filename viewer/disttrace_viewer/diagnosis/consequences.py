@@ -9,7 +9,7 @@ from typing import TypeVar
 from disttrace_viewer.analysis.operation import frame
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.peer_addresses import end_of
-from disttrace_viewer.evidence.wait_graph import RPC, Wait
+from disttrace_viewer.evidence.waits.wait import RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules.tried_again import attempts

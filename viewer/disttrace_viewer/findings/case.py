@@ -18,13 +18,16 @@ from disttrace_viewer.analysis.process_ends import (
     TOGETHER_NS,
 )
 from disttrace_viewer.analysis.sample import Course, Stream
-from disttrace_viewer.evidence import courses, importing
+from disttrace_viewer.evidence import courses
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import Agents
 from disttrace_viewer.evidence.recorded import GROUPED, STUCK_NS
 from disttrace_viewer.evidence.rendezvous import RendezvousIndex
-from disttrace_viewer.evidence.store_keys import Setters, asked_within_ns
-from disttrace_viewer.evidence.wait_graph import Wait, waits
+from disttrace_viewer.evidence.store_keys import Setters
+from disttrace_viewer.evidence.waits import importing
+from disttrace_viewer.evidence.waits.asking import asked_within_ns
+from disttrace_viewer.evidence.waits.graph import waits
+from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.finding import ERROR, Finding
 from disttrace_viewer.findings.past import NOTHING, Past
 from disttrace_viewer.findings.witnesses import Witnesses

@@ -13,7 +13,7 @@ from disttrace.journal.format import COMPOSED, CONSTRUCTOR, ON_DEVICE, ends_on_d
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import BATCHES, message_stream
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.wait_graph import COLLECTIVE, MESSAGE, OTHER, RENDEZVOUS, Wait
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, OTHER, RENDEZVOUS, Wait
 from disttrace_viewer.trace.model import JOURNAL
 from disttrace_viewer.trace.operation import CREATING
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from disttrace.journal.format import DEVICE, HOST, LINK
-from disttrace_viewer.evidence.wait_graph import Wait
+from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.trace.model import Trouble
 

@@ -22,7 +22,7 @@ from disttrace_viewer.analysis.process_ends import (
 )
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT
-from disttrace_viewer.evidence.wait_graph import Wait
+from disttrace_viewer.evidence.waits.wait import Wait
 
 Told = Mapping[int, tuple[tuple[int, int], ...]]
 """Per process, what the two others that tell most of it tell, each with who does."""

@@ -8,7 +8,7 @@ somebody is at the same line in another group that lacks only this rank.
 from __future__ import annotations
 
 from disttrace_viewer.analysis.operation import frame
-from disttrace_viewer.evidence.wait_graph import COLLECTIVE, MESSAGE, Wait
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 
 

@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.graphs import cycles, ring
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.rendezvous import LATE_NS
-from disttrace_viewer.evidence.wait_graph import COLLECTIVE, KEY, MESSAGE, RPC, Stream, Wait
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE, KEY, MESSAGE, RPC, Stream, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, outside, swallowed, unmatched

@@ -12,7 +12,7 @@ from dataclasses import replace
 from disttrace_viewer.analysis.out_of_step import SKIPPED, Shift
 from disttrace_viewer.analysis.sample import Stream
 from disttrace_viewer.evidence.courses import Habit, Place, aligned, place_of
-from disttrace_viewer.evidence.wait_graph import COLLECTIVE
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, WARNING, Finding
 from disttrace_viewer.findings.rules import swallowed

@@ -13,8 +13,8 @@ from disttrace.journal.format import RPC_WAITS
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.process_ends import ALIVE, SILENT
 from disttrace_viewer.evidence.recorded import STUCK_NS
-from disttrace_viewer.evidence.store_keys import ASKED_NS
-from disttrace_viewer.evidence.wait_graph import KEY, Wait
+from disttrace_viewer.evidence.waits.asking import ASKED_NS
+from disttrace_viewer.evidence.waits.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import ERROR, LIKELY, NOTE, Finding
 from disttrace_viewer.wording.findings import getting_on as words

@@ -8,7 +8,7 @@ from functools import partial
 
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence import mismatches
-from disttrace_viewer.evidence.wait_graph import COLLECTIVE, MESSAGE, RENDEZVOUS, RPC, Wait
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, RENDEZVOUS, RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, WARNING, Finding, Scope
 from disttrace_viewer.findings.rules.rendezvous_incomplete import new_group

@@ -9,7 +9,7 @@ from disttrace_viewer.analysis.operation import Op, Site, is_library, site
 from disttrace_viewer.analysis.process_ends import CLEAN, TOGETHER_NS
 from disttrace_viewer.analysis.sample import STAND_IN, Course
 from disttrace_viewer.evidence.recorded import DRAINING
-from disttrace_viewer.evidence.wait_graph import COLLECTIVE, RENDEZVOUS, Wait
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE, RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside, swallowed

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from disttrace.journal.format import REPLAYED
 from disttrace_viewer.analysis.process_ends import CASCADE, CLEAN, OWN, is_closed
-from disttrace_viewer.evidence import importing
 from disttrace_viewer.evidence.blocking import LED
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.recorded import DRAINING
-from disttrace_viewer.evidence.wait_graph import (
+from disttrace_viewer.evidence.waits import importing
+from disttrace_viewer.evidence.waits.wait import (
     COLLECTIVE,
     MESSAGE,
     OTHER,

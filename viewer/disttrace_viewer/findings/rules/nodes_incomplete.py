@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from disttrace_viewer.analysis.process_ends import CLEAN
 from disttrace_viewer.evidence.node_rendezvous import Attempt
-from disttrace_viewer.evidence.wait_graph import NODES, Wait
+from disttrace_viewer.evidence.waits.wait import NODES, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules import outside

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from disttrace_viewer.analysis.operation import innermost
-from disttrace_viewer.evidence.wait_graph import Wait
+from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.trace.model import Group

@@ -8,7 +8,7 @@ from disttrace.journal.format import STOPPED
 from disttrace_viewer.analysis.operation import innermost
 from disttrace_viewer.analysis.process_ends import ALIVE, CLEAN, MISSED_NS, SILENT, TOGETHER_NS
 from disttrace_viewer.evidence.peer_addresses import end_of
-from disttrace_viewer.evidence.wait_graph import Wait
+from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.rules import late_arrivals
 from disttrace_viewer.trace.model import Failure, Location

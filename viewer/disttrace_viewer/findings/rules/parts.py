@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.rendezvous import STORES
-from disttrace_viewer.evidence.wait_graph import RENDEZVOUS, Wait
+from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.merge.store_servers import is_loopback
 from disttrace_viewer.trace.model import Store

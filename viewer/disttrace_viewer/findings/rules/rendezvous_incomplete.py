@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator, Mapping
 
 from disttrace_viewer.evidence.mismatches import minority
 from disttrace_viewer.evidence.rendezvous import Rendezvous
-from disttrace_viewer.evidence.wait_graph import RENDEZVOUS, Wait
+from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, NOTE, Finding, Scope
 from disttrace_viewer.findings.rules import late_arrivals, left_over, outside

@@ -13,7 +13,7 @@ from disttrace.journal.format import RPC_RUN, RPC_WAITS
 from disttrace_viewer.analysis.operation import Op, innermost
 from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.rpc_rounds import callee, is_of, round_of, threads
-from disttrace_viewer.evidence.wait_graph import RPC, Wait
+from disttrace_viewer.evidence.waits.wait import RPC, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding, Scope
 from disttrace_viewer.trace.model import Frame, Location

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 
 from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.analysis.sample import BUILDING
-from disttrace_viewer.evidence.importing import limit_ns
-from disttrace_viewer.evidence.wait_graph import Wait
+from disttrace_viewer.evidence.waits.importing import limit_ns
+from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import NOTE, Finding
 from disttrace_viewer.findings.rules.communicator_creation import is_creation

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.evidence.node_rendezvous import AGENT
 from disttrace_viewer.evidence.store_keys import ALIKE, NUMBER, Key
-from disttrace_viewer.evidence.wait_graph import KEY, Wait
+from disttrace_viewer.evidence.waits.wait import KEY, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, ERROR, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import late_arrivals, outside

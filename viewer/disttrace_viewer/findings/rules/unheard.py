@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from disttrace_viewer.evidence.wait_graph import RENDEZVOUS
+from disttrace_viewer.evidence.waits.wait import RENDEZVOUS
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import LIKELY, Finding
 from disttrace_viewer.wording.findings import unheard as words

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from disttrace.journal.format import ON_DEVICE
 from disttrace_viewer.analysis.operation import Op
 from disttrace_viewer.analysis.sample import BATCHES
-from disttrace_viewer.evidence.wait_graph import MESSAGE, Wait
+from disttrace_viewer.evidence.waits.wait import MESSAGE, Wait
 from disttrace_viewer.findings.case import Case
 from disttrace_viewer.findings.finding import CERTAIN, LIKELY, Finding, Scope
 from disttrace_viewer.findings.rules import crossed, late_arrivals, outside

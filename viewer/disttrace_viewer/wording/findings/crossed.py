@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from disttrace_viewer.evidence.wait_graph import COLLECTIVE, MESSAGE, Wait
+from disttrace_viewer.evidence.waits.wait import COLLECTIVE, MESSAGE, Wait
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 

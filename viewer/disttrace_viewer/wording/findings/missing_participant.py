@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.evidence.wait_graph import RENDEZVOUS, Wait
+from disttrace_viewer.evidence.waits.wait import RENDEZVOUS, Wait
 from disttrace_viewer.trace.model import Failure, Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import late_arrivals, missing_evidence, outside

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.evidence.wait_graph import Wait
+from disttrace_viewer.evidence.waits.wait import Wait
 from disttrace_viewer.trace.model import Trace
 from disttrace_viewer.wording import sentences
 from disttrace_viewer.wording.findings import late_arrivals, outside

@@ -3,92 +3,37 @@
 Edges follow the wait-for graphs of MPI deadlock detection (AND/OR model): a collective waits for
 all members that have not begun it, a message for its other end, a receive from any source for any
 possible sender, a key for whoever sets it, a constructor of a group for its other members.
-One file, since each kind of wait is a case of one decision.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from disttrace.journal.format import COMPOSED, RPC_WAITS
 from disttrace_viewer.analysis.operation import Op
-from disttrace_viewer.analysis.process_ends import SILENT, because_of_others, is_closed
+from disttrace_viewer.analysis.process_ends import is_closed
 from disttrace_viewer.analysis.sample import BATCHES, STAND_IN, message_stream
 from disttrace_viewer.evidence import rpc_rounds
 from disttrace_viewer.evidence.evidence import Evidence
 from disttrace_viewer.evidence.node_rendezvous import AGENT, Agents
 from disttrace_viewer.evidence.recorded import SHUTDOWN
 from disttrace_viewer.evidence.rendezvous import LATE_NS, RendezvousIndex
-from disttrace_viewer.evidence.store_keys import (
-    AWAITING,
-    Key,
-    Setters,
-    asking,
-    taken_connections,
-    tries_again,
+from disttrace_viewer.evidence.store_keys import Setters, taken_connections
+from disttrace_viewer.evidence.waits import of_stores
+from disttrace_viewer.evidence.waits.wait import (
+    COLLECTIVE,
+    MESSAGE,
+    NODES,
+    OTHER,
+    RENDEZVOUS,
+    RPC,
+    Stream,
+    Wait,
+    given_up,
+    given_up_ns,
+    late_by_ns,
 )
-
-COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
-RPC = "rpc"
-"""A remote call: whoever runs it may do so in any thread, and only what that waits in counts."""
-SERVER = "server"
-"""A store operation that waits for nobody's act, while the process that serves the store is still.
-"""
-NODES = "nodes"
-"""An agent's rendezvous, which waits for other agents."""
-Stream = tuple[int | None, str | None]
-"""Group and backend: what numbers collectives."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """A blocking operation and those it waits for.
-
-    ``targets`` are processes, ``absent`` global ranks without a process (group ranks where the
-    group knows no global ones). ``any_of``: one of them would do. ``unknown``: who must act is not
-    known; a key's target is then only who is expected to set it. No target, nothing absent and not
-    unknown: everybody is there.
-    """
-
-    op: Op
-    kind: str
-    exchange: Hashable
-    targets: tuple[int, ...] = ()
-    absent: tuple[int, ...] = ()
-    any_of: bool = False
-    unknown: bool = False
-    stream: Stream | None = None
-    arrived: tuple[int, ...] = ()
-    """Processes that have begun the same exchange."""
-    late_ns: int | None = None
-    """It began so long after the others had given the exchange up: it is no wait for them."""
-    lateness: tuple[tuple[int, int], ...] = ()
-    """Those among the targets that arrived after the exchange was given up, and by how much."""
-    side: bool = False
-    """Of a thread beside the one that does the process's exchanges: it holds up nobody else."""
-    behind: Op | None = None
-    """The wait of another thread that has the connection to the store which this one needs."""
-    serves: Op | None = None
-    """What its thread runs for another worker: it holds up that."""
-    runs: tuple[Op, ...] = ()
-    """What workers run, of which any may be what a remote call waits for."""
-    polled: bool = False
-    """No open operation: a store is asked for the key again and again."""
-
-    def __hash__(self) -> int:
-        # An operation is in one wait only; members and targets may be thousands.
-        return hash(self.op)
-
-    @property
-    def process(self) -> int:
-        """Who waits."""
-        return self.op.process
-
-    @property
-    def complete(self) -> bool:
-        """Everybody is there, and yet it is not over."""
-        return not (self.targets or self.absent or self.unknown)
 
 
 def waits(
@@ -113,7 +58,7 @@ def waits(
     found += _messages(evidence, by_kind.pop("message", []))
     keys = by_kind.pop("store", [])
     for op in by_kind.pop("constructor", []):
-        found.append(_at_still_server(evidence, _rendezvous(index, op), chosen[op]))
+        found.append(of_stores.at_still_server(evidence, _rendezvous(index, op), chosen[op]))
     remote = [op for op in by_kind.get(COMPOSED, ()) if op.call.op in (*RPC_WAITS, SHUTDOWN)]
     runs = rpc_rounds.running(evidence)
     found += [_remote(evidence, op, runs) for op in remote]
@@ -123,11 +68,13 @@ def waits(
     found += _nodes(evidence, agents)
     waiting = {op.process for op in (*keys, *behind) if op.id not in side}
     waiting |= {wait.process for wait in found}
-    found += [replace(wait, side=wait.op.id in side) for wait in _keys(setters, keys, waiting)]
-    asked = {wait.op.id: wait for wait in _asked(setters, waiting)}
+    found += [
+        replace(wait, side=wait.op.id in side) for wait in of_stores.keys(setters, keys, waiting)
+    ]
+    asked = {wait.op.id: wait for wait in of_stores.asked(setters, waiting)}
     found = [*(wait for wait in found if wait.op.id not in asked), *asked.values()]
     for op, holder in behind.items():
-        (wait,) = _keys(setters, [holder], waiting)
+        (wait,) = of_stores.keys(setters, [holder], waiting)
         found.append(replace(wait, op=op, behind=holder))
     found = [*_in_time(found)]
     serving = {(run.process, run.thread): run for of in runs.values() for run in of}
@@ -177,35 +124,6 @@ def _in_time(found: Sequence[Wait]) -> Iterator[Wait]:
                 break
         is_late = bool(gave_up and wait.targets) and by_ns > LATE_NS
         yield replace(wait, targets=(), late_ns=by_ns) if is_late else wait
-
-
-SOON_NS = 100_000_000
-"""Who begins so much after a time limit by the same clock was not there while it ran."""
-
-
-def given_up_ns(ops: Iterable[Op]) -> int | None:
-    """When an exchange was given up: its first operation that ended because of others did.
-
-    Who begins long after that cannot have been waited for any more.
-    """
-    first = _given_up(ops)
-    return None if first is None else first.end_ns
-
-
-def _given_up(ops: Iterable[Op]) -> Op | None:
-    ended = (op for op in ops if op.end_ns is not None and because_of_others(op))
-    return min(ended, key=lambda op: op.end_ns or 0, default=None)
-
-
-def _late_ns(evidence: Evidence, over: Op, op: Op) -> int:
-    """By how much an operation began after another one of its exchange had been given up; 0 where
-    that is too little to say anything: two survivors of a third may fail one after the other, and
-    clocks may be apart. A time limit on one clock is exact.
-    """
-    by_ns = op.begin_ns - (over.end_ns or op.begin_ns)
-    clocks = {evidence.trace.processes[one.process].clock for one in (over, op)}
-    exact = len(clocks) == 1 and not is_closed(over.error)
-    return by_ns if by_ns > (SOON_NS if exact else LATE_NS) else 0
 
 
 def _side_threads(evidence: Evidence) -> frozenset[tuple[int, int]]:
@@ -363,11 +281,13 @@ def _inside(
 
 
 def _arrivals(evidence: Evidence, inside: Mapping[int, Op]) -> Arrivals:
-    first = _given_up(inside.values())
+    first = given_up(inside.values())
     late = {
         rank: by_ns
         for rank, op in inside.items()
-        if first is not None and op.number != STAND_IN and (by_ns := _late_ns(evidence, first, op))
+        if first is not None
+        and op.number != STAND_IN
+        and (by_ns := late_by_ns(evidence, first, op))
     }
     return Arrivals(
         {rank: op.process for rank, op in inside.items() if rank not in late},
@@ -451,8 +371,8 @@ def _messages(evidence: Evidence, chosen: Sequence[Op]) -> Iterator[Wait]:
             continue
         other = partner.process
         # One end had given up before the other was posted: they have not met.
-        theirs = _late_ns(evidence, op, partner) if op.error else 0
-        mine = _late_ns(evidence, partner, op) if partner.error is not None else 0
+        theirs = late_by_ns(evidence, op, partner) if op.error else 0
+        mine = late_by_ns(evidence, partner, op) if partner.error is not None else 0
         if theirs:
             yield Wait(
                 op, MESSAGE, key, (other,), arrived=(op.process,), lateness=((other, theirs),)
@@ -496,120 +416,6 @@ def _faces(one: Op, two: Op) -> bool:
         and a.op != b.op
         and (one.peer, two.peer) == (b.group_rank, a.group_rank)
     )
-
-
-def _keys(setters: Setters, chosen: Sequence[Op], waiting: Set[int]) -> Iterator[Wait]:
-    evidence = setters.evidence
-    for op in chosen:
-        full = evidence.trace.full_key(op.call.index, op.key)
-        keys = [full] if isinstance(full, str) else (full or [])
-        store = op.call.store
-        place = None if store is None else evidence.trace.stores[store].place
-        queue = op.call.op == "store.queue_pop"
-        nothing = setters.drained if queue else setters.absent
-        unset = [key for key in keys if nothing((place, key))]
-        blocks = op.call.op in AWAITING
-        exchange = ("key", place, *sorted(unset or keys))
-        # A connection that was closed says nothing of the key.
-        missing = bool(unset) and blocks and (not is_closed(op.error) or _cut_off(evidence, op))
-        # Who has filled a queue so far need not be the one to fill it once more.
-        wanted = unset if missing and not queue else []
-        known = {p for k in wanted for p in setters.expected((place, k), op.process, waiting)}
-        if not missing:
-            known = {setters.begun[place, k] for k in keys if (place, k) in setters.begun}
-            known.discard(op.process)
-        late = (
-            _set_late(setters, op, [(place, key) for key in keys]) if blocks and not queue else ()
-        )
-        if late:
-            processes = tuple(process for process, _ in late)
-            yield Wait(op, KEY, exchange, processes, unknown=True, lateness=late)
-            continue
-        server = _still_server(evidence, op) if not (missing or known or op.error) else None
-        if server is not None:
-            yield Wait(op, SERVER, (SERVER, place), (server,))
-            continue
-        yield Wait(op, KEY, exchange, tuple(sorted(known)), unknown=missing)
-
-
-def _set_late(setters: Setters, op: Op, keys: Sequence[Key]) -> tuple[tuple[int, int], ...]:
-    """Who set a key when this operation had given it up, and how long after."""
-    if op.error is None or op.end_ns is None or is_closed(op.error):
-        return ()
-    first = [one for key in keys if (one := setters.set_by(key)) is not None]
-    late = {one.process: _late_ns(setters.evidence, op, one) for one in first}
-    return tuple((process, ns) for process, ns in sorted(late.items()) if ns)
-
-
-def _server(evidence: Evidence, op: Op) -> int | None:
-    """The process that serves the store of an operation, if that is known."""
-    trace, store = evidence.trace, op.call.store
-    place = None if store is None else trace.place_by_id.get(trace.stores[store].place)
-    return None if place is None else place.server
-
-
-def _cut_off(evidence: Evidence, op: Op) -> bool:
-    """Whether a wait had been in vain for long when its store was ended from outside: a job that
-    hangs is killed, and one whose server goes first closes the connections of the others.
-    """
-    server, waited_ns = _server(evidence, op), (op.end_ns or 0) - op.begin_ns
-    silent = server is not None and evidence.ends[server].how == SILENT
-    return silent and waited_ns >= evidence.stall_ns
-
-
-def _still_server(evidence: Evidence, op: Op) -> int | None:
-    """The other process that serves the store of an operation, if it does not run: a server answers
-    in a thread of its own, whatever else its process waits for.
-    """
-    server = _server(evidence, op)
-    if server is None or server == op.process or not evidence.is_still(server, [op.process]):
-        return None
-    return server
-
-
-def _asked(setters: Setters, waiting: Set[int]) -> Iterator[Wait]:
-    """Waits by polling. Where nobody is known to be the one to act, they hold up nobody: others
-    that wait for who asks are told where it is.
-    """
-    evidence = setters.evidence
-    asked = list(asking(evidence))
-    everybody = waiting | {op.process for op, _, _ in asked}
-    for op, since, turn in asked:
-        store = op.call.store
-        place = None if store is None else evidence.trace.stores[store].place
-        keys = []
-        for one in turn:
-            full = evidence.trace.full_key(one.call.index, one.key)
-            keys += [full] if isinstance(full, str) else list(full or [])
-        keys = [key for key in keys if setters.absent((place, key))] or keys
-        expected = {
-            process
-            for key in (keys if len(turn) == 1 else ())  # of several any may be the awaited one
-            for process in setters.expected((place, key), op.process, everybody, counted=True)
-        }
-        times = dict.fromkeys(("issued_ns", "wait_begin_ns", "complete_ns", "end_ns", "error"))
-        yield Wait(
-            replace(op, begin_ns=since, **times),  # type: ignore[arg-type]
-            KEY,
-            ("key", place, *sorted(set(keys))),
-            tuple(sorted(expected)),
-            unknown=True,
-            side=not (expected or tries_again(evidence, op)),
-            polled=True,
-        )
-
-
-def _at_still_server(evidence: Evidence, wait: Wait, leaf: Op) -> Wait:
-    """Where all have come to a rendezvous, but the store through which they exchange addresses is
-    served by a process that does not run, that is what is waited for.
-    """
-    server = None
-    if wait.complete and wait.op.error is None and leaf.call.kind == "store":
-        server = _still_server(evidence, leaf)
-    if server is None or leaf.call.store is None:
-        return wait
-    place = evidence.trace.stores[leaf.call.store].place
-    return Wait(leaf, SERVER, (SERVER, place), (server,))
 
 
 def _rendezvous(index: RendezvousIndex, op: Op) -> Wait:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from disttrace_viewer.analysis.process_ends import ALIVE
 from disttrace_viewer.evidence.evidence import Evidence
-from disttrace_viewer.evidence.wait_graph import Wait
+from disttrace_viewer.evidence.waits.wait import Wait
 
 LIMIT_NS, LIMITS = 60_000_000_000, 6
 """A stall begins so late then, and at most after so many times the usual limit."""

@@ -1,0 +1,1 @@
+"""Who waits for whom, as values and as a graph."""

@@ -1,0 +1,197 @@
+"""Who asks a store again and again.
+
+``store.add(key, 0)`` or ``check`` in a loop, or ``get`` with a short time-out that is caught, is a
+wait for somebody that no open operation shows. A controller may ask like that all day while the
+others train, so it counts only where nobody of the job gets on, and where something says that the
+answer was meant to come: several ask for it, or who asks has had a part in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from disttrace_viewer.analysis.operation import Op, frame
+from disttrace_viewer.analysis.process_ends import SILENT, is_closed
+from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.node_rendezvous import AGENT
+from disttrace_viewer.evidence.recorded import GROUPED
+from disttrace_viewer.evidence.store_keys import AWAITING, place_and_key
+from disttrace_viewer.trace.operation import CREATING
+
+_READING = ("store.get", "store.wait", "store.multi_get", "store.check")
+"""What changes nothing in a store: of several keys that are asked for in turn each is one."""
+ASKED_NS = 3_000_000_000
+"""Who polls asks at least so often."""
+STARVED_NS = 4 * ASKED_NS
+"""So often on a machine with much else to do."""
+
+
+def asking(evidence: Evidence) -> Iterator[tuple[Op, int, tuple[Op, ...]]]:
+    """The newest question of each process that waits by asking, since when it asks, and all that
+    it asks in turn. To ask for other nodes all day is an agent's work.
+    """
+    found = {}
+    for process, op in evidence.last.items():
+        if evidence.trace.processes[process].role == AGENT:
+            continue
+        for newest in dict.fromkeys((evidence.last_of_main.get(process, op), op)):
+            asked = _asked_in_turn(evidence, newest)
+            if asked is not None and evidence.until_ns(process) - asked[0] >= evidence.stall_ns:
+                found[process] = (newest, *asked)
+                break
+    waiting = {op.process for op in evidence.blocking}
+    if not found or _gets_on(evidence, found.keys() | waiting):
+        return
+    several = Counter(
+        key
+        for _, _, turn in found.values()
+        for key in {place_and_key(evidence, asked) for asked in turn}
+    )
+    for op, since, turn in found.values():
+        if (
+            tries_again(evidence, op)
+            or any(several[place_and_key(evidence, asked)] > 1 for asked in turn)
+            or any(_took_part(evidence, asked) for asked in turn)
+        ):
+            yield op, since, turn
+
+
+def tries_again(evidence: Evidence, op: Op) -> bool:
+    """Whether it is one more try of a wait that reached its time limit, in a thread by which its
+    process is judged: then it is that wait, and as old as the first try.
+    """
+    of_process = evidence.sample.of_process[op.process]
+    at_work = {one.thread for one in of_process if one.call.kind in GROUPED} or {0}
+    return (
+        op.call.op in AWAITING
+        and (op.thread in at_work or _between(of_process, op))
+        and any(
+            (one.call.index, one.key, one.thread) == (op.call.index, op.key, op.thread)
+            and one.error is not None
+            and not is_closed(one.error)
+            for one in of_process
+        )
+    )
+
+
+def _between(of_process: Iterable[Op], op: Op) -> bool:
+    """Whether its thread has been given such a key before, and has made a group since: it does both
+    in turn, and whoever makes the next group waits for it.
+    """
+    mine = [one for one in of_process if one.thread == op.thread]
+    given = [o.begin_ns for o in mine if o.call.index == op.call.index and o.error is None]
+    made = max((one.begin_ns for one in mine if one.call.op in CREATING), default=0)
+    return bool(given) and min(given) < made
+
+
+def _asked_in_turn(evidence: Evidence, last: Op) -> tuple[int, tuple[Op, ...]] | None:
+    """Since when the thread of a process's newest operation does nothing but ask, and what for,
+    each once; None if it does anything else.
+
+    Of each key that a call uses its first and its last use are known; so is the newest operation of
+    each other kind, stream and key of the thread.
+    """
+    call = last.call
+    if call.kind != "store" or call.origin == "c++" or last.key is None or last.parent is not None:
+        return None
+    until, awaits = evidence.until_ns(last.process), call.op in AWAITING
+    seen_ns = (until if last.pending else last.end_ns) if awaits else last.begin_ns
+    if until - (seen_ns or last.begin_ns) > asked_within_ns(evidence, last):
+        return None
+    uses: dict[tuple[int, int | None], list[Op]] = {}
+    for op in evidence.sample.of_process[last.process]:
+        if op.thread == last.thread:
+            uses.setdefault((op.call.index, op.key), []).append(op)
+    newest = uses[last.call.index, last.key]
+    place = place_and_key(evidence, last)[0]
+    turn = [newest] + [
+        used
+        for used in uses.values()
+        if used is not newest
+        and used[0].call.op in _READING
+        and place_and_key(evidence, used[0])[0] == place
+        and len(used) > 1
+        and until - used[-1].begin_ns <= ASKED_NS
+    ]
+    since = max(min(op.begin_ns for op in used) for used in turn)
+    if awaits:  # what came of an earlier one was not in vain
+        since = max([since, *(op.end_ns or 0 for op in newest if op.status == "ok")])
+    if len(newest) < 2:
+        return None
+    others = (op for used in uses.values() if used not in turn for op in used)
+    before = max(others, key=lambda op: op.begin_ns, default=None)
+    if before is not None and since <= before.begin_ns:  # it has asked for the same before as well
+        if not _again(evidence, before, last):
+            return None
+        since = before.end_ns or before.begin_ns
+    return since, tuple(used[-1] for used in turn if used[-1].begin_ns >= since)
+
+
+def _again(evidence: Evidence, before: Op, last: Op) -> bool:
+    """Whether a thread has asked more than once since it did anything else: whatever else it did is
+    known, so that all numbers since are of questions, unless another thread took some of them.
+    """
+    if last.call.op in AWAITING or last.number < before.number + 2:
+        return False
+    active = evidence.sample.active.items()
+    return not any(
+        process == last.process and thread != last.thread and ns >= before.begin_ns
+        for (process, thread), ns in active
+    )
+
+
+def asked_within_ns(evidence: Evidence, last: Op) -> int:
+    """How old the newest question of a thread may be if it still asks: older where that stands at
+    the line of it, for the machine may have much else to do.
+    """
+    sample, asks = evidence.stands(last.process), frame(last)
+    if last.thread != 0 or sample is None or asks is None:
+        return ASKED_NS
+    return STARVED_NS if (sample.file, sample.line) == (asks.file, asks.line) else ASKED_NS
+
+
+def _gets_on(evidence: Evidence, waiting: set[int]) -> bool:
+    """Whether any process that does not wait did something of late, or ended.
+
+    An agent does no work of the job's: what it did last is to stop the workers that hang.
+    """
+    newest: dict[int, int] = {}
+    beside = _threads_beside(evidence)
+    for (process, thread), ns in evidence.sample.active.items():
+        if (process, thread) in beside:
+            continue  # it may ask a store all day while the main thread stands
+        newest[process] = max(ns, newest.get(process, 0))
+    for process, end in enumerate(evidence.ends):
+        if end.over and end.how != SILENT:
+            newest[process] = max(end.t_ns, newest.get(process, 0))
+    from_ns = evidence.cut_ns - evidence.stall_ns
+    roles = [process.role for process in evidence.trace.processes]
+    return any(
+        ns > from_ns and roles[process] != AGENT
+        for process, ns in newest.items()
+        if process not in waiting
+    )
+
+
+def _threads_beside(evidence: Evidence) -> set[tuple[int, int]]:
+    """Threads, with their processes, that have only used stores, beside the main one."""
+    kinds: dict[tuple[int, int], set[str]] = {}
+    for op in evidence.sample.ops:
+        if op.thread:
+            kinds.setdefault((op.process, op.thread), set()).add(op.call.kind)
+    return {thread for thread, found in kinds.items() if found == {"store"}}
+
+
+def _took_part(evidence: Evidence, asked: Op) -> bool:
+    """Whether who asks has used the key by another call as well (counted itself in, say), or wants
+    it for itself: a lock.
+    """
+    if asked.call.op == "store.compare_set":
+        return True
+    key = place_and_key(evidence, asked)
+    return any(
+        op.call.index != asked.call.index and place_and_key(evidence, op) == key
+        for op in evidence.sample.of_process[asked.process]
+        if op.call.kind == "store" and op.key is not None
+    )

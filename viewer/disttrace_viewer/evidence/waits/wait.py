@@ -1,0 +1,102 @@
+"""A wait, as a value: an operation, and those that it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+
+from disttrace_viewer.analysis.operation import Op
+from disttrace_viewer.analysis.process_ends import because_of_others, is_closed
+from disttrace_viewer.evidence.evidence import Evidence
+from disttrace_viewer.evidence.rendezvous import LATE_NS
+
+COLLECTIVE, MESSAGE, KEY, RENDEZVOUS, OTHER = "collective", "message", "key", "rendezvous", "other"
+RPC = "rpc"
+"""A remote call: whoever runs it may do so in any thread, and only what that waits in counts."""
+SERVER = "server"
+"""A store operation that waits for nobody's act, while the process that serves the store is still.
+"""
+NODES = "nodes"
+"""An agent's rendezvous, which waits for other agents."""
+Stream = tuple[int | None, str | None]
+"""Group and backend: what numbers collectives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A blocking operation and those it waits for.
+
+    ``targets`` are processes, ``absent`` global ranks without a process (group ranks where the
+    group knows no global ones). ``any_of``: one of them would do. ``unknown``: who must act is not
+    known; a key's target is then only who is expected to set it. No target, nothing absent and not
+    unknown: everybody is there.
+    """
+
+    op: Op
+    kind: str
+    exchange: Hashable
+    targets: tuple[int, ...] = ()
+    absent: tuple[int, ...] = ()
+    any_of: bool = False
+    unknown: bool = False
+    stream: Stream | None = None
+    arrived: tuple[int, ...] = ()
+    """Processes that have begun the same exchange."""
+    late_ns: int | None = None
+    """It began so long after the others had given the exchange up: it is no wait for them."""
+    lateness: tuple[tuple[int, int], ...] = ()
+    """Those among the targets that arrived after the exchange was given up, and by how much."""
+    side: bool = False
+    """Of a thread beside the one that does the process's exchanges: it holds up nobody else."""
+    behind: Op | None = None
+    """The wait of another thread that has the connection to the store which this one needs."""
+    serves: Op | None = None
+    """What its thread runs for another worker: it holds up that."""
+    runs: tuple[Op, ...] = ()
+    """What workers run, of which any may be what a remote call waits for."""
+    polled: bool = False
+    """No open operation: a store is asked for the key again and again."""
+
+    def __hash__(self) -> int:
+        # An operation is in one wait only; members and targets may be thousands.
+        return hash(self.op)
+
+    @property
+    def process(self) -> int:
+        """Who waits."""
+        return self.op.process
+
+    @property
+    def complete(self) -> bool:
+        """Everybody is there, and yet it is not over."""
+        return not (self.targets or self.absent or self.unknown)
+
+
+SOON_NS = 100_000_000
+"""Who begins so much after a time limit by the same clock was not there while it ran."""
+
+
+def given_up_ns(ops: Iterable[Op]) -> int | None:
+    """When an exchange was given up: its first operation that ended because of others did.
+
+    Who begins long after that cannot have been waited for any more.
+    """
+    first = given_up(ops)
+    return None if first is None else first.end_ns
+
+
+def given_up(ops: Iterable[Op]) -> Op | None:
+    """The operation by whose end an exchange was given up."""
+    ended = (op for op in ops if op.end_ns is not None and because_of_others(op))
+    return min(ended, key=lambda op: op.end_ns or 0, default=None)
+
+
+def late_by_ns(evidence: Evidence, over: Op, op: Op) -> int:
+    """By how much an operation began after another one of its exchange had been given up; 0 where
+    that is too little to say anything: two survivors of a third may fail one after the other, and
+    clocks may be apart. A time limit on one clock is exact.
+    """
+    by_ns = op.begin_ns - (over.end_ns or op.begin_ns)
+    clocks = {evidence.trace.processes[one.process].clock for one in (over, op)}
+    exact = len(clocks) == 1 and not is_closed(over.error)
+    return by_ns if by_ns > (SOON_NS if exact else LATE_NS) else 0
